@@ -1,0 +1,1 @@
+"""The command line: one module per command, each a thin skin over the public API."""

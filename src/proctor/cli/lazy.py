@@ -1,0 +1,119 @@
+"""Groups whose commands are imported when they are used, and help with worked examples.
+
+A group's help is drawn from a table, so listing a command costs nothing. The table repeats the
+first line of each command's own help; a test keeps the two equal.
+"""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from proctor.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+class Entry(NamedTuple):
+    """Where a command lives, and the line that `--help` shows for it."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+class Example(NamedTuple):
+    """A command line a user can copy, and what it does."""
+
+    line: str
+    what: str
+
+
+def write_examples(formatter: click.HelpFormatter, examples: Sequence[Example]) -> None:
+    """Add an Examples section; command lines are kept as written, never wrapped."""
+    if not examples:
+        return
+    with formatter.section("Examples"):
+        for index, example in enumerate(examples):
+            if index:
+                formatter.write("\n")
+            indent = " " * formatter.current_indent
+            formatter.write(f"{indent}# {example.what}\n{indent}{example.line}\n")
+
+
+class Command(click.Command):
+    """A command whose help ends with examples: `@click.command(cls=Command, examples=[...])`."""
+
+    def __init__(self, *args: Any, examples: Sequence[Example] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = tuple(examples)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, then whatever epilog there is."""
+        write_examples(formatter, self.examples)
+        super().format_epilog(ctx, formatter)
+
+
+class LazyGroup(click.Group):
+    """A group that reads its commands from a table of `Entry` and imports one when it is used.
+
+    Groups nest: an entry may name another `LazyGroup`.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        table: Mapping[str, Entry],
+        examples: Sequence[Example] = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.table = dict(table)
+        self.examples = tuple(examples)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in the order of the table."""
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command; None when there is none of that name."""
+        entry = self.table.get(cmd_name)
+        if entry is None:
+            return None
+        command = getattr(importlib.import_module(entry.module), entry.attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{entry.module}.{entry.attribute} is not a command")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that `args` begins with, or say which one was probably meant."""
+        name = args[0]
+        # Something that looks like an option is left to click, which then names the option.
+        if name not in self.table and not name.startswith("-") and not ctx.resilient_parsing:
+            near = did_you_mean(name, self.table)
+            raise click.UsageError(f"no such command {name!r}" + (f"; {near}" if near else ""), ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands from the table, importing none of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in self.table.items()])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the examples, then whatever epilog there is."""
+        write_examples(formatter, self.examples)
+        super().format_epilog(ctx, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """Complete command names from the table, so that a tab imports none of them."""
+        from click.shell_completion import CompletionItem
+
+        return [
+            CompletionItem(name, help=entry.help)
+            for name, entry in self.table.items()
+            if name.startswith(incomplete)
+        ] + click.Command.shell_complete(self, ctx, incomplete)

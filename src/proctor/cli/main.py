@@ -1,0 +1,128 @@
+"""The command `proctor`: finds a subcommand, runs it, turns what went wrong into an exit code.
+
+Promises a start near that of bare Python, one line for every error a user can put right, and
+exit code 2 (never 1, which says that a gate failed) for whatever could not be judged.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from proctor import __version__
+from proctor.cli.lazy import Entry, Example, LazyGroup
+from proctor.cli.terminal import printable
+from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
+
+EXIT_INTERRUPTED = 128 + 2
+"""What a shell reports for a process ended by SIGINT."""
+
+EXIT_PIPE_CLOSED = 128 + 13
+"""What a shell reports for a process ended by SIGPIPE."""
+
+COMMANDS = {
+    "demo": Entry("proctor.cli.demo", "demo", "Show what Proctor does, on an example it brings."),
+    "trace": Entry("proctor.cli.trace", "trace", "Look at, query and convert agent traces."),
+}
+
+EXAMPLES = [
+    Example("proctor demo", "see the whole thing work, offline, in a few seconds"),
+    Example("proctor trace show run.json", "what did the agent do?"),
+    Example(
+        "proctor trace query traces/ '{tool_name: search, has_status: error}'",
+        "which calls of a tool failed?",
+    ),
+]
+
+
+@click.group(
+    name="proctor",
+    cls=LazyGroup,
+    table=COMMANDS,
+    examples=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(__version__, prog_name="proctor", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
+def cli(debug: bool) -> None:
+    """Put LLM agents through repeated, traced, honestly counted trials.
+
+    Says what broke, where, and whether it is real.
+    """
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and leave the process with its exit code."""
+    sys.exit(run(sys.argv[1:] if args is None else args))
+
+
+def run(args: Sequence[str]) -> int:
+    """Run the command line and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # A character that the terminal cannot show must not end the program.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if "_PROCTOR_COMPLETE" in os.environ:
+        cli.main(list(args), prog_name="proctor")  # answers the shell's question and exits
+    try:
+        code = _guarded(list(args))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has gone. What is still buffered goes nowhere, quietly.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE_CLOSED
+    return code
+
+
+def _guarded(args: list[str]) -> int:
+    debug = False
+    try:
+        with cli.make_context("proctor", args) as context:
+            debug = bool(context.params["debug"])
+            cli.invoke(context)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        _say("interrupted")
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        return _usage(error)
+    except BrokenPipeError:
+        raise
+    except ProctorError as error:
+        _traceback(debug)
+        _say(f"error: {error}", error.hint)
+        return error.exit_code
+    except Exception as error:  # noqa: BLE001  the last guard: a bug must not look like a failed gate
+        _traceback(debug)
+        hint = None if debug else "this is a bug; `proctor --debug ...` shows where it happened"
+        _say(f"error: unexpected {type(error).__name__}: {error}", hint)
+        return EXIT_CANNOT_JUDGE
+    return 0
+
+
+def _usage(error: click.ClickException) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return error.exit_code
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    hint = f"`{context.command_path} --help` shows how to use it" if context else None
+    _say(f"error: {error.format_message()}", hint)
+    # click calls a file it cannot open 1; for us that is something that could not be judged.
+    return EXIT_CANNOT_JUDGE
+
+
+def _say(line: str, hint: str | None = None) -> None:
+    click.echo(printable(line), err=True)
+    if hint:
+        click.echo(f"hint: {printable(hint)}", err=True)
+
+
+def _traceback(debug: bool) -> None:
+    if debug:
+        import traceback
+
+        traceback.print_exc()

@@ -1,0 +1,55 @@
+"""Errors a user can act on: what is wrong, where, and what to do about it.
+
+Anything else that escapes is a bug in Proctor. One base class, so that the command line and
+callers in Python can tell the two apart with a single `except`.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+EXIT_CANNOT_JUDGE = 2
+"""The exit code of everything that could not be judged: configuration, usage, infrastructure."""
+
+
+class ProctorError(Exception):
+    """Something the user can put right.
+
+    `where` is a place a person can go to (`file:line:column`, a span id, an option), `hint` is
+    what to do there. `str(error)` is one line: the place, when known, and the message.
+    """
+
+    exit_code = EXIT_CANNOT_JUDGE
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str | None = None,
+        hint: str | None = None,
+        exit_code: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.hint = hint
+        if exit_code is not None:
+            self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}" if self.where else self.message
+
+
+def did_you_mean(word: str, known: "Iterable[str]") -> str | None:
+    """The hint for an unknown word: its nearest known neighbours, or None when none is near.
+
+    Case is ignored, because a wrong case is the commonest slip of all.
+    """
+    import difflib
+
+    by_folded = {name.casefold(): name for name in known}
+    near = difflib.get_close_matches(word.casefold(), by_folded, n=3, cutoff=0.6)
+    if not near:
+        return None
+    return f"did you mean {' or '.join(repr(by_folded[name]) for name in near)}?"
