@@ -1,0 +1,264 @@
+#!/usr/bin/env python3
+"""Set up Proctor and work on it. Needs Python 3.11 or newer and pip, nothing else.
+
+    python3 dev.py demo             set up, then show what Proctor does
+    python3 dev.py test             set up, then run every check and every test
+    python3 dev.py test -- -k tree  the same, with arguments for pytest
+    python3 dev.py check            the linters and the type checker only
+    python3 dev.py pin [--upgrade]  write constraints/*.txt anew from pyproject.toml
+
+Everything lands in .venv beside this file, from the pinned and hashed constraints; a second
+start with the same pins installs nothing. Only the standard library is used here.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+if sys.version_info < (3, 11):
+    sys.exit("error: Proctor needs Python 3.11 or newer; this is " + sys.version.split()[0])
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
+PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
+CONSTRAINTS = ROOT / "constraints"
+
+SYSTEM_PACKAGES: "dict[str, str]" = {}
+"""Program the tests need → Debian package that brings it. Installed only by root, only if
+missing. Empty: so far everything comes from the pinned Python packages."""
+
+PIP_WITH_PYTHON_OPTION = (22, 3)
+"""The first pip that can install into an environment which has no pip of its own."""
+
+COOLING_OFF = "7 days"
+"""Releases younger than this are not pinned: malicious ones are mostly found within days."""
+
+
+class Problem(Exception):
+    """Something the reader can put right; told in one line."""
+
+
+def say(line: str) -> None:
+    """Print a progress line at once, so that it stands before what the step itself prints."""
+    print(f"== {line}", flush=True)
+
+
+def run(command: "list[str | Path]") -> int:
+    """Run a command in the repository, its output on ours; return its exit code."""
+    # Nothing the caller has set may reach past the environment we build.
+    env = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "PYTHONHOME"}}
+    env["VIRTUAL_ENV"] = str(VENV)
+    env["PATH"] = os.pathsep.join([str(BIN), env.get("PATH", os.defpath)])
+    return subprocess.run(
+        [str(part) for part in command], cwd=ROOT, env=env, check=False
+    ).returncode
+
+
+def answer(command: "list[str | Path]") -> "str | None":
+    """What a command prints, or None when it fails or does not exist."""
+    try:
+        done = subprocess.run(
+            [str(part) for part in command], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+# --- the environment -------------------------------------------------------------------------
+
+
+def ensure_environment(pins: str) -> None:
+    """Make .venv hold exactly what constraints/<pins>.txt says, and Proctor itself, editable."""
+    stamp = VENV / f"proctor-{pins}.stamp"
+    wanted = fingerprint(pins)
+    if PYTHON.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
+        return
+    began = time.monotonic()
+    ensure_interpreter()
+    pip = find_pip()
+    stamp.unlink(missing_ok=True)
+    pin_file = CONSTRAINTS / f"{pins}.txt"
+    count = len(re.findall(r"^[\w.-]+==", pin_file.read_text(encoding="utf-8"), re.MULTILINE))
+    say(f"installing {count} pinned packages into {VENV.name} (a minute or two, the first time)")
+    install(pip, ["--require-hashes", "-r", pin_file])
+    # pip takes no editable project in a call with hashes; its dependencies are all in place.
+    install(pip, ["--no-deps", "--no-build-isolation", "-e", ROOT])
+    stamp.write_text(wanted, encoding="utf-8")
+    say(f"environment ready after {time.monotonic() - began:.0f} s")
+
+
+def fingerprint(pins: str) -> str:
+    """Changes whenever an environment made earlier may no longer be the right one."""
+    digest = hashlib.sha256(str(ROOT).encode())  # an editable install knows where it lives
+    for path in (CONSTRAINTS / f"{pins}.txt", ROOT / "pyproject.toml"):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def ensure_interpreter() -> None:
+    """Create .venv, unless a working one of a good version is there."""
+    probe = answer([PYTHON, "-c", "import sys; print(sys.version_info >= (3, 11))"])
+    if probe is not None and probe.strip() == "True":
+        return
+    say(f"creating {VENV.name} with Python {sys.version.split()[0]}")
+    # Without pip, because Debian packs the module that would bring it separately.
+    if run([sys.executable, "-m", "venv", "--clear", "--without-pip", VENV]) != 0:
+        raise Problem(f"could not create {VENV}")
+
+
+def find_pip() -> "list[str | Path]":
+    """The command that installs into .venv: our own pip if it can, else one brought there."""
+    version = re.match(
+        r"pip (\d+)\.(\d+)", answer([sys.executable, "-m", "pip", "--version"]) or ""
+    )
+    if version and (int(version[1]), int(version[2])) >= PIP_WITH_PYTHON_OPTION:
+        return [sys.executable, "-m", "pip", "--python", PYTHON]
+    inside: list[str | Path] = [PYTHON, "-m", "pip"]
+    if answer([*inside, "--version"]) or answer([PYTHON, "-m", "ensurepip"]) is not None:
+        return inside
+    raise Problem("pip is missing; on Debian: apt-get install python3-pip")
+
+
+def install(pip: "list[str | Path]", what: "list[str | Path]") -> None:
+    """Install with pip, showing errors only."""
+    quiet = ["-qq", "--disable-pip-version-check", "--no-input"]
+    if run([*pip, "install", *quiet, *what]) != 0:
+        raise Problem("the installation failed; pip says why above")
+
+
+def ensure_system_packages() -> None:
+    """Bring what no Python package can, or say how, when we may not."""
+    missing = sorted({p for program, p in SYSTEM_PACKAGES.items() if not shutil.which(program)})
+    if not missing:
+        return
+    apt = shutil.which("apt-get")
+    if apt is None or os.name == "nt" or os.geteuid() != 0:
+        raise Problem(f"install these first: apt-get install {' '.join(missing)}")
+    say(f"installing {', '.join(missing)}")
+    if run([apt, "update", "-qq"]) or run([apt, "install", "-y", "-qq", *missing]):
+        raise Problem("apt-get failed; it says why above")
+
+
+# --- the commands ----------------------------------------------------------------------------
+
+
+def demo(rest: "list[str]") -> int:
+    """Show what Proctor does."""
+    ensure_environment("dev" if (VENV / "proctor-dev.stamp").exists() else "core")
+    return run([PYTHON, "-m", "proctor", "demo", *rest])
+
+
+def linters() -> "dict[str, list[str | Path]]":
+    """Name of each check → its command. All of them read pyproject.toml."""
+    return {
+        "ruff check": [PYTHON, "-m", "ruff", "check", "."],
+        "ruff format": [PYTHON, "-m", "ruff", "format", "--check", "."],
+        "pyright": [PYTHON, "-m", "pyright"],
+        "import-linter": [BIN / "lint-imports"],
+    }
+
+
+def check(rest: "list[str]") -> int:
+    """Run the linters and the type checker."""
+    if rest:
+        raise Problem("`check` takes no further arguments")
+    ensure_environment("dev")
+    return run_steps(linters())
+
+
+def test(rest: "list[str]") -> int:
+    """Run the linters, then the tests; arguments go to pytest alone."""
+    ensure_system_packages()
+    ensure_environment("dev")
+    # Worth its start-up for the whole suite; a chosen few tests are quicker, and can be
+    # debugged, in one process.
+    spread = ["-n", "auto", "--dist", "worksteal"] if not rest and (os.cpu_count() or 1) > 1 else []
+    return run_steps({**linters(), "pytest": [PYTHON, "-m", "pytest", *spread, *rest]})
+
+
+def run_steps(steps: "dict[str, list[str | Path]]") -> int:
+    """Run every step, even after one failed; close with a table; 1 when any failed."""
+    lines: list[str] = []
+    failed: list[str] = []
+    for name, command in steps.items():
+        say(name)
+        began = time.monotonic()
+        code = run(command)
+        if code != 0:
+            failed.append(name)
+        outcome = "ok" if code == 0 else f"FAILED ({code})"
+        lines.append(f"{outcome:<12} {name:<14} {time.monotonic() - began:6.1f} s")
+    say("summary")
+    print("\n".join(lines))
+    print(
+        f"FAILED: {', '.join(failed)}" if failed else f"all {len(steps)} steps passed", flush=True
+    )
+    return 1 if failed else 0
+
+
+def pin(rest: "list[str]") -> int:
+    """Write the constraints anew; versions already pinned stay unless `--upgrade` is given."""
+    if rest not in ([], ["--upgrade"]):
+        raise Problem("`pin` takes only --upgrade")
+    ensure_interpreter()
+    uv = shutil.which("uv", path=str(BIN)) or shutil.which("uv")
+    if uv is None:
+        say("installing uv, which resolves for every platform at once")
+        install(find_pip(), ["uv"])
+        uv = str(BIN / "uv")
+    CONSTRAINTS.mkdir(exist_ok=True)
+    dev, core = CONSTRAINTS / "dev.txt", CONSTRAINTS / "core.txt"
+    resolve(uv, dev, ["--extra", "dev", *rest])
+    # The same versions in both: the smaller file is resolved within the larger.
+    resolve(uv, core, ["--group", "build", "--constraint", dev, *rest])
+    return 0
+
+
+def resolve(uv: str, target: Path, options: "list[str | Path]") -> None:
+    """Resolve pyproject.toml for every platform into one file of hashed pins."""
+    say(f"resolving {target.relative_to(ROOT)}")
+    every_platform = ["--universal", "--python-version", "3.11"]
+    no_trace_of_here = ["--no-config", "--no-emit-index-url", "--no-emit-find-links"]
+    plain = ["--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
+    given = [*every_platform, *no_trace_of_here, *plain, "--exclude-newer", COOLING_OFF, *options]
+    code = run([uv, "pip", "compile", "pyproject.toml", "--output-file", target, *given])
+    if code != 0:
+        raise Problem("uv could not resolve the dependencies; it says why above")
+    odd = [
+        line
+        for line in target.read_text(encoding="utf-8").splitlines()
+        if "://" in line or "@" in line or "+" in line.split(";")[0] or line.startswith("-")
+    ]
+    if odd:
+        raise Problem(f"{target.name} would tie users to this machine: {odd[0]}")
+
+
+COMMANDS = {"demo": demo, "test": test, "check": check, "pin": pin}
+
+
+def main(args: "list[str]") -> int:
+    """Run one command; what follows it, with or without `--` between, is the command's own."""
+    if not args or args[0] in {"-h", "--help"}:
+        print(__doc__)
+        return 0 if args else 2
+    command, rest = COMMANDS.get(args[0]), args[1:]
+    try:
+        if command is None:
+            raise Problem(f"no command {args[0]!r}; there are {', '.join(COMMANDS)}")
+        return command(rest[1:] if rest[:1] == ["--"] else rest)
+    except Problem as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
