@@ -40,7 +40,7 @@ COOLING_OFF = "7 days"
 """Releases younger than this are not pinned: malicious ones are mostly found within days."""
 
 
-class Problem(Exception):
+class SetupError(Exception):
     """Something the reader can put right; told in one line."""
 
 
@@ -110,7 +110,7 @@ def ensure_interpreter() -> None:
     say(f"creating {VENV.name} with Python {sys.version.split()[0]}")
     # Without pip, because Debian packs the module that would bring it separately.
     if run([sys.executable, "-m", "venv", "--clear", "--without-pip", VENV]) != 0:
-        raise Problem(f"could not create {VENV}")
+        raise SetupError(f"could not create {VENV}")
 
 
 def find_pip() -> "list[str | Path]":
@@ -123,14 +123,14 @@ def find_pip() -> "list[str | Path]":
     inside: list[str | Path] = [PYTHON, "-m", "pip"]
     if answer([*inside, "--version"]) or answer([PYTHON, "-m", "ensurepip"]) is not None:
         return inside
-    raise Problem("pip is missing; on Debian: apt-get install python3-pip")
+    raise SetupError("pip is missing; on Debian: apt-get install python3-pip")
 
 
 def install(pip: "list[str | Path]", what: "list[str | Path]") -> None:
     """Install with pip, showing errors only."""
     quiet = ["-qq", "--disable-pip-version-check", "--no-input"]
     if run([*pip, "install", *quiet, *what]) != 0:
-        raise Problem("the installation failed; pip says why above")
+        raise SetupError("the installation failed; pip says why above")
 
 
 def ensure_system_packages() -> None:
@@ -140,10 +140,10 @@ def ensure_system_packages() -> None:
         return
     apt = shutil.which("apt-get")
     if apt is None or os.name == "nt" or os.geteuid() != 0:
-        raise Problem(f"install these first: apt-get install {' '.join(missing)}")
+        raise SetupError(f"install these first: apt-get install {' '.join(missing)}")
     say(f"installing {', '.join(missing)}")
     if run([apt, "update", "-qq"]) or run([apt, "install", "-y", "-qq", *missing]):
-        raise Problem("apt-get failed; it says why above")
+        raise SetupError("apt-get failed; it says why above")
 
 
 # --- the commands ----------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def linters() -> "dict[str, list[str | Path]]":
 def check(rest: "list[str]") -> int:
     """Run the linters and the type checker."""
     if rest:
-        raise Problem("`check` takes no further arguments")
+        raise SetupError("`check` takes no further arguments")
     ensure_environment("dev")
     return run_steps(linters())
 
@@ -206,7 +206,7 @@ def run_steps(steps: "dict[str, list[str | Path]]") -> int:
 def pin(rest: "list[str]") -> int:
     """Write the constraints anew; versions already pinned stay unless `--upgrade` is given."""
     if rest not in ([], ["--upgrade"]):
-        raise Problem("`pin` takes only --upgrade")
+        raise SetupError("`pin` takes only --upgrade")
     ensure_interpreter()
     uv = shutil.which("uv", path=str(BIN)) or shutil.which("uv")
     if uv is None:
@@ -230,14 +230,14 @@ def resolve(uv: str, target: Path, options: "list[str | Path]") -> None:
     given = [*every_platform, *no_trace_of_here, *plain, "--exclude-newer", COOLING_OFF, *options]
     code = run([uv, "pip", "compile", "pyproject.toml", "--output-file", target, *given])
     if code != 0:
-        raise Problem("uv could not resolve the dependencies; it says why above")
+        raise SetupError("uv could not resolve the dependencies; it says why above")
     odd = [
         line
         for line in target.read_text(encoding="utf-8").splitlines()
         if "://" in line or "@" in line or "+" in line.split(";")[0] or line.startswith("-")
     ]
     if odd:
-        raise Problem(f"{target.name} would tie users to this machine: {odd[0]}")
+        raise SetupError(f"{target.name} would tie users to this machine: {odd[0]}")
 
 
 COMMANDS = {"demo": demo, "test": test, "check": check, "pin": pin}
@@ -251,9 +251,9 @@ def main(args: "list[str]") -> int:
     command, rest = COMMANDS.get(args[0]), args[1:]
     try:
         if command is None:
-            raise Problem(f"no command {args[0]!r}; there are {', '.join(COMMANDS)}")
+            raise SetupError(f"no command {args[0]!r}; there are {', '.join(COMMANDS)}")
         return command(rest[1:] if rest[:1] == ["--"] else rest)
-    except Problem as problem:
+    except SetupError as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
