@@ -1,0 +1,383 @@
+"""Span and Trace: what an agent did, whatever wrote it down.
+
+Promise: every importer and the capture API produce exactly these fields, so nothing above this
+module knows a wire format. Spans are compact structs, because a million of them pass through;
+everything that can be derived (totals, sequences, the tree) is derived, never stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from .query import Matcher, as_mask
+from .tree import SpanNode, SpanTree
+
+Number = TypeVar("Number", int, float)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class SpanKind(StrEnum):
+    """The role a span plays in an agent's work."""
+
+    AGENT = "agent"
+    PLANNING = "planning"
+    LLM = "llm"
+    TOOL = "tool"
+    RETRIEVAL = "retrieval"
+    HANDOFF = "handoff"
+    GUARDRAIL = "guardrail"
+    RESPONSE = "response"
+    CHAIN = "chain"
+    ERROR = "error"
+    OTHER = "other"
+
+
+class SpanStatus(StrEnum):
+    """How a span ended. `unset` is what most instrumentations leave on success."""
+
+    UNSET = "unset"
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+
+
+class ToolCall(msgspec.Struct, gc=False, omit_defaults=True):
+    """One call of a tool: as a model asked for it, or as it was executed.
+
+    Inside a message only `name`, `arguments` and `id` are known; a call taken from a tool span
+    also carries its `result`, `status` and the `span_id` it was seen in.
+    """
+
+    name: str
+    arguments: Any = None
+    id: str | None = None
+    result: Any = None
+    status: SpanStatus = SpanStatus.UNSET
+    span_id: str | None = None
+
+
+class Message(msgspec.Struct, gc=False, omit_defaults=True):
+    """One chat message. `content` is its text; parts that are not text are named in `other`."""
+
+    role: str
+    content: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+    other: tuple[str, ...] = ()
+
+
+class Document(msgspec.Struct, gc=False, omit_defaults=True):
+    """A retrieved document. Any part may be missing: some producers keep only a score."""
+
+    id: str | None = None
+    text: str | None = None
+    score: float | None = None
+    metadata: dict[str, Any] = {}
+
+
+class Event(msgspec.Struct, gc=False, omit_defaults=True):
+    """Something that happened at one moment inside a span."""
+
+    name: str
+    time_ns: int = 0
+    attributes: dict[str, Any] = {}
+
+
+class Usage(NamedTuple):
+    """Tokens and money of a whole trace, with what could not be counted said beside it.
+
+    `cost_usd` is the sum over calls with a known price; `unpriced` counts the calls without one,
+    so that `cost_usd` is a lower bound unless `unpriced` is 0. Unknown figures are None, never 0.
+    """
+
+    input_tokens: int | None
+    output_tokens: int | None
+    cost_usd: float | None
+    calls: int
+    unpriced: int
+
+    @property
+    def total_tokens(self) -> int | None:
+        """Input plus output tokens; None when neither is known."""
+        if self.input_tokens is None and self.output_tokens is None:
+            return None
+        return (self.input_tokens or 0) + (self.output_tokens or 0)
+
+
+class Span(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
+    """One step of an agent: the wire fields of OpenTelemetry, then what they mean.
+
+    Times are nanoseconds since the epoch, UTC. `attributes` are as received; the fields below
+    `scope` are normalised from them once, at import.
+    """
+
+    span_id: str
+    trace_id: str
+    name: str
+    parent_id: str | None = None
+    kind: SpanKind = SpanKind.OTHER
+    status: SpanStatus = SpanStatus.UNSET
+    start_ns: int = 0
+    end_ns: int | None = None
+    attributes: dict[str, Any] = {}
+    events: tuple[Event, ...] = ()
+    scope: str | None = None
+
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+    tool_input: Any = None
+    tool_output: Any = None
+    model: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost_usd: float | None = None
+    error_type: str | None = None
+    error_message: str | None = None
+    agent_name: str | None = None
+    handoff_to: str | None = None
+    documents: tuple[Document, ...] = ()
+    input_messages: tuple[Message, ...] = ()
+    output_messages: tuple[Message, ...] = ()
+    input: Any = None
+    output: Any = None
+
+    @property
+    def start(self) -> datetime:
+        """When the span began (UTC; microseconds, see `start_ns` for the exact value)."""
+        return _datetime(self.start_ns)
+
+    @property
+    def end(self) -> datetime | None:
+        """When the span ended; None while it is open."""
+        return None if self.end_ns is None else _datetime(self.end_ns)
+
+    @property
+    def duration_ns(self) -> int | None:
+        """Nanoseconds from start to end; None while the span is open."""
+        return None if self.end_ns is None else self.end_ns - self.start_ns
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds from start to end; None while the span is open."""
+        return None if self.end_ns is None else (self.end_ns - self.start_ns) / 1e9
+
+    @property
+    def failed(self) -> bool:
+        """Whether the span ended in an error or a timeout."""
+        return self.status in (SpanStatus.ERROR, SpanStatus.TIMEOUT)
+
+
+class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
+    """A tree of spans: everything one agent did for one request.
+
+    Spans may stand in any order, parents may be missing (such a span is a root), and a parent
+    cycle is broken at its earliest span and named in `problems`.
+    """
+
+    trace_id: str
+    spans: list[Span] = []
+    query: Any = None
+    response: str | None = None
+    request_id: str | None = None
+    session_id: str | None = None
+    user_id: str | None = None
+    metadata: dict[str, Any] = {}
+    problems: list[str] = []
+
+    # -- the tree ---------------------------------------------------------------------------
+
+    @cached_property
+    def index(self) -> SpanTree:
+        """The tree over `spans`, built once; `add` builds it anew."""
+        return SpanTree(self.spans)
+
+    def add(self, spans: Iterable[Span]) -> None:
+        """Add late spans; one with a known span id replaces the earlier one."""
+        by_id = {span.span_id: position for position, span in enumerate(self.spans)}
+        for span in spans:
+            position = by_id.get(span.span_id)
+            if position is None:
+                by_id[span.span_id] = len(self.spans)
+                self.spans.append(span)
+            else:
+                self.spans[position] = span
+        self.__dict__.clear()
+
+    def tree(self, *, max_spans: int = 1000) -> str:
+        """The trace as indented text for a person."""
+        from .render import tree_text
+
+        return tree_text(self, max_spans=max_spans)
+
+    def nodes(self) -> list[SpanNode]:
+        """Every span as a node of the tree, by start time."""
+        return self.index.nodes()
+
+    def node(self, span_id: str) -> SpanNode | None:
+        """The node of one span id, or None."""
+        return self.index.node(span_id)
+
+    @property
+    def roots(self) -> list[SpanNode]:
+        """Spans without a parent in this trace, by start time."""
+        return self.index.roots()
+
+    # -- queries ----------------------------------------------------------------------------
+
+    def find(self, query: Matcher) -> list[SpanNode]:
+        """Every span that matches a query, mapping or predicate, by start time."""
+        return self.index.select(as_mask(query, self.index))
+
+    def first(self, query: Matcher) -> SpanNode | None:
+        """The earliest span that matches, or None."""
+        position = as_mask(query, self.index).find(1)
+        return None if position < 0 else self.index.at(position)
+
+    def any(self, query: Matcher) -> bool:
+        """Whether some span matches."""
+        return 1 in as_mask(query, self.index)
+
+    def all(self, query: Matcher) -> bool:
+        """Whether every span matches; true of an empty trace."""
+        return 0 not in as_mask(query, self.index)
+
+    def count(self, query: Matcher) -> int:
+        """How many spans match."""
+        return as_mask(query, self.index).count(1)
+
+    # -- derived ----------------------------------------------------------------------------
+
+    @property
+    def started(self) -> datetime | None:
+        """The earliest start; None without spans."""
+        return _datetime(min(s.start_ns for s in self.spans)) if self.spans else None
+
+    @property
+    def ended(self) -> datetime | None:
+        """The latest end; None when no span has ended."""
+        ends = [s.end_ns for s in self.spans if s.end_ns is not None]
+        return _datetime(max(ends)) if ends else None
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds from the earliest start to the latest end; None when no span has ended."""
+        ends = [s.end_ns for s in self.spans if s.end_ns is not None]
+        return (max(ends) - min(s.start_ns for s in self.spans)) / 1e9 if ends else None
+
+    def of_kind(self, kind: SpanKind | str) -> list[Span]:
+        """Spans of one kind, by start time."""
+        return [span for span in self.index.spans if span.kind == kind]
+
+    @property
+    def llm_calls(self) -> list[Span]:
+        """Model calls, by start time.
+
+        A span around another model call (a gateway around a client, say) is the same call seen
+        twice, so only the innermost counts.
+        """
+        return self.index.innermost([span.kind == SpanKind.LLM for span in self.index.spans])
+
+    @cached_property
+    def tool_calls(self) -> list[ToolCall]:
+        """Executed tool calls, by start time.
+
+        A trace without any tool span (only the model client was instrumented) gives the calls
+        its models asked for instead; those carry no result.
+        """
+        executed = [
+            ToolCall(
+                name=span.tool_name or span.name,
+                arguments=span.tool_input,
+                id=span.tool_call_id,
+                result=span.tool_output,
+                status=span.status,
+                span_id=span.span_id,
+            )
+            for span in self.index.spans
+            if span.kind == SpanKind.TOOL
+        ]
+        return executed or _requested_calls(self.llm_calls)
+
+    @property
+    def tool_sequence(self) -> list[str]:
+        """Names of the tools called, in order, repeats kept."""
+        return [call.name for call in self.tool_calls]
+
+    @property
+    def tools_used(self) -> list[str]:
+        """Names of the tools called, each once, by first use."""
+        return list(dict.fromkeys(self.tool_sequence))
+
+    @property
+    def handoffs(self) -> list[Span]:
+        """Spans in which one agent hands over to another, by start time."""
+        return self.of_kind(SpanKind.HANDOFF)
+
+    @property
+    def errors(self) -> list[Span]:
+        """Spans that ended in an error or a timeout, by start time."""
+        return [span for span in self.index.spans if span.failed]
+
+    @cached_property
+    def usage(self) -> Usage:
+        """Tokens and cost, each call counted once.
+
+        Agent spans repeat (or partly repeat) the usage of their model calls, and some producers
+        nest two model spans for one call; so only model spans without a usage-bearing model span
+        below them count, and other spans only when no model span bears usage at all.
+        """
+        spans = self.index.spans
+        bearing = [s.input_tokens is not None or s.output_tokens is not None for s in spans]
+        on_llm = [b and s.kind == SpanKind.LLM for b, s in zip(bearing, spans, strict=True)]
+        counted = self.index.innermost(on_llm) or self.index.outermost(bearing)
+        priced = self.index.innermost(
+            [s.cost_usd is not None and s.kind == SpanKind.LLM for s in spans]
+        ) or self.index.outermost([s.cost_usd is not None for s in spans])
+        calls = max(len(counted), len(self.llm_calls))
+        return Usage(
+            input_tokens=_sum(s.input_tokens for s in counted),
+            output_tokens=_sum(s.output_tokens for s in counted),
+            cost_usd=_sum(s.cost_usd for s in priced),
+            calls=calls,
+            unpriced=max(0, calls - len(priced)) if _on_llm(priced) or not priced else 0,
+        )
+
+    @property
+    def total_tokens(self) -> int | None:
+        """Input plus output tokens of the trace; None when unknown."""
+        return self.usage.total_tokens
+
+    @property
+    def total_cost(self) -> float | None:
+        """Known cost in dollars; None when no call has a known price."""
+        return self.usage.cost_usd
+
+
+def _on_llm(spans: list[Span]) -> bool:
+    return any(span.kind == SpanKind.LLM for span in spans)
+
+
+def _requested_calls(llm_spans: list[Span]) -> list[ToolCall]:
+    return [
+        ToolCall(name=call.name, arguments=call.arguments, id=call.id, span_id=span.span_id)
+        for span in llm_spans
+        for message in span.output_messages
+        for call in message.tool_calls
+    ]
+
+
+def _sum(values: Iterable[Number | None]) -> Number | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _datetime(nanoseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=nanoseconds // 1000)
