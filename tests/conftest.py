@@ -1,0 +1,46 @@
+"""What every test may use."""
+
+from pathlib import Path
+
+import pytest
+import requirement_ids
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# The same examples on every run, so that a red build can be made red again. Looking further:
+# `pytest --hypothesis-profile=explore`. A deadline would be a timed unit test.
+settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("explore", deadline=None, max_examples=2_000)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real traces beside the repository, which is too large to be part of it."""
+    folder = ROOT.parent / "shared"
+    if not folder.is_dir():
+        pytest.skip("no folder `shared` beside the repository")
+    return folder
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the requirements that no test names yet, whenever the test about them has run."""
+    reports = [r for kind in ("passed", "failed") for r in terminalreporter.stats.get(kind, [])]
+    if any("test_requirements.py" in report.nodeid for report in reports):
+        left, total = requirement_ids.unnamed(), len(requirement_ids.claims())
+        terminalreporter.section(f"requirements no test names yet: {len(left)} of {total}")
+        terminalreporter.line(" ".join(left) or "none")
