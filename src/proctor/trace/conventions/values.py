@@ -1,0 +1,164 @@
+"""Attribute values as producers write them, turned into what they mean, or into None.
+
+Promise: nothing here raises, whatever it is given; a value that does not fit is None (or kept as
+it stands), because one odd attribute must not lose a span.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeGuard, TypeVar, cast
+
+import msgspec
+
+T = TypeVar("T")
+
+Attributes = dict[str, Any]
+
+# A JSON document can only be text that starts so; anything else is prose and stays prose. Bare
+# numbers and words are left alone: "007" is an answer, not seven.
+_JSON_OPENINGS = ("{", "[", '"')
+
+_ENCODER = msgspec.json.Encoder(enc_hook=str)
+_DECODER = msgspec.json.Decoder()
+
+# What the decoders raise: malformed text, lone surrogates, nesting beyond the stack.
+_BAD_JSON = (ValueError, RecursionError, msgspec.DecodeError)
+
+
+def is_mapping(value: object) -> TypeGuard[dict[str, Any]]:
+    """Whether a decoded JSON value is an object."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
+    """Whether a decoded JSON value is an array."""
+    return isinstance(value, list | tuple)
+
+
+def decode_json(text: str) -> Any:
+    """The JSON document in a text; raises ValueError when it is none."""
+    try:
+        return _DECODER.decode(text)
+    except _BAD_JSON:
+        # The stricter decoder refuses lone surrogates and NaN, which producers do write.
+        try:
+            return json.loads(text)
+        except RecursionError as deep:
+            raise ValueError("nested too deeply") from deep
+
+
+def encode_json(value: Any) -> str:
+    """A value as JSON text; what JSON cannot say is written as its `str`."""
+    try:
+        return _ENCODER.encode(value).decode()
+    except (ValueError, TypeError, RecursionError, msgspec.EncodeError):
+        try:
+            plain = msgspec.to_builtins(value, enc_hook=str)
+        except (ValueError, TypeError, RecursionError):
+            plain = value
+        try:
+            return json.dumps(plain, default=str, skipkeys=True)
+        except (ValueError, TypeError, RecursionError):
+            return json.dumps(str(cast(object, type(value))))
+
+
+def parsed(value: Any) -> Any:
+    """The JSON inside a text where the text is a JSON object, array or string; else the value."""
+    if isinstance(value, str) and value.lstrip()[:1] in _JSON_OPENINGS and value:
+        try:
+            return decode_json(value)
+        except ValueError:
+            return value
+    return value
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """An object, given as such or as JSON text; empty when it is neither."""
+    found = parsed(value)
+    return found if is_mapping(found) else {}
+
+
+def sequence(value: Any) -> list[Any]:
+    """An array, given as such or as JSON text; empty when it is neither."""
+    found = parsed(value)
+    return list(found) if is_list(found) else []
+
+
+def text(value: Any) -> str | None:
+    """A non-empty string; None for anything else."""
+    return value if isinstance(value, str) and value else None
+
+
+def identifier(value: Any) -> str | None:
+    """A name or id: a non-empty string, or a number as text."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return text(value)
+
+
+def shown(value: Any) -> str | None:
+    """A value as text a person reads: strings as they are, the rest as JSON."""
+    if value is None or isinstance(value, str):
+        return value
+    return encode_json(value)
+
+
+def count(value: Any) -> int | None:
+    """A number of tokens: a whole number not below 0, also when written as text or 12.0."""
+    if isinstance(value, str):
+        value = number(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    return None
+
+
+def number(value: Any) -> float | None:
+    """A finite number, also when written as text."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        found = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def first(attributes: Mapping[str, Any], keys: Iterable[str]) -> Any:
+    """The first value among these keys that is neither missing nor null."""
+    for key in keys:
+        value = attributes.get(key)
+        if value is not None:
+            return value
+    return None
+
+
+def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
+    """Flat keys `prefix.N.rest` as one dict of `rest` per N, by N.
+
+    Indexes may be sparse and stand in any order: producers leave gaps for messages they skip.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    start = len(prefix) + 1
+    for key, value in attributes.items():
+        if not key.startswith(prefix):
+            continue
+        index, _, rest = key[start:].partition(".")
+        if index.isdecimal() and index.isascii():
+            found.setdefault(int(index), {})[rest] = value
+    return [found[index] for index in sorted(found)]
+
+
+def convert(kind: type[T], value: str) -> T | None:
+    """JSON text as a typed value; None when it does not fit."""
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except (ValueError, RecursionError, msgspec.DecodeError, msgspec.ValidationError):
+        try:
+            return msgspec.convert(decode_json(value), kind)
+        except (ValueError, RecursionError, msgspec.ValidationError):
+            return None
