@@ -1,0 +1,200 @@
+"""How the command line behaves when something goes wrong, seen from outside the process."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from proctor.cli.lazy import LazyGroup
+from proctor.cli.main import cli
+from proctor.cli.terminal import printable
+from proctor.errors import ProctorError, did_you_mean
+
+# A command line with one more command, as a later module would add it.
+WITH_EXTRA = """
+import sys
+from proctor.cli.lazy import Entry
+from proctor.cli.main import cli, main
+cli.table["extra"] = Entry("extra", "extra", "For tests.")
+main()
+"""
+
+EXTRA = """
+import signal, sys, time
+import click
+from proctor.errors import ProctorError
+
+@click.command()
+@click.argument("what")
+@click.pass_context
+def extra(ctx, what):
+    if what == "problem":
+        raise ProctorError("bad \\x1b[31mred\\nline", where="a.json:3:1", hint="write it anew")
+    if what == "code":
+        raise ProctorError("the gate failed", exit_code=1)
+    if what == "bug":
+        raise KeyError("oops")
+    if what == "exit":
+        ctx.exit(7)
+    if what == "flood":
+        while True:
+            click.echo("x" * 1000)
+    if what == "wait":
+        print("ready", flush=True)
+        signal.pause()
+    if what == "surrogate":
+        print("caf\\udce9 \\u2713")
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    (tmp_path / "extra.py").write_text(EXTRA)
+    return [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}){WITH_EXTRA}"]
+
+
+def run(command: list[str], *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*command, *args],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+        env={**os.environ, **env},
+    )
+
+
+def test_a_problem_is_one_line_and_a_hint(command: list[str]) -> None:
+    """R-R11: what the user can put right ends with code 2, says where, and shows no traceback."""
+    done = run(command, "extra", "problem")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        r"error: a.json:3:1: bad \x1b[31mred\nline",
+        "hint: write it anew",
+    ]
+
+
+def test_a_bug_is_not_a_failed_gate(command: list[str]) -> None:
+    """R-R11: 1 means that a gate failed, so a bug must end with 2; only --debug shows where."""
+    done = run(command, "extra", "bug")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: unexpected KeyError: 'oops'\n")
+    done = run(command, "--debug", "extra", "bug")
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+    assert "extra.py" in done.stderr
+
+
+@pytest.mark.parametrize(("what", "code"), [("code", 1), ("exit", 7)])
+def test_exit_codes_pass_through(command: list[str], what: str, code: int) -> None:
+    assert run(command, "extra", what).returncode == code
+
+
+def test_interrupt_ends_with_130(command: list[str]) -> None:
+    """R-R11: SIGINT gives 130 and no traceback."""
+    with subprocess.Popen(
+        [*command, "extra", "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate()
+    assert child.returncode == 130
+    assert errors == "interrupted\n"
+
+
+def test_a_reader_that_leaves_is_no_error(command: list[str]) -> None:
+    with subprocess.Popen(
+        [*command, "extra", "flood"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.read(10)
+        child.stdout.close()
+        errors = child.stderr.read()
+    assert child.returncode == 141
+    assert errors == b""
+
+
+def test_what_the_terminal_cannot_show_is_escaped(command: list[str]) -> None:
+    done = run(command, "extra", "surrogate", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert done.stdout.strip() == r"caf\udce9 \u2713"
+
+
+def test_unknown_command_and_option_suggest_the_nearest(command: list[str]) -> None:
+    done = run(command, "extr")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == "error: no such command 'extr'; did you mean 'extra'?"
+    done = run(command, "--debgu")
+    assert done.returncode == 2
+    assert "--debug" in done.stderr
+
+
+def test_without_arguments_help_is_shown(command: list[str]) -> None:
+    done = run(command)
+    assert done.returncode == 2
+    assert "Commands:" in done.stderr
+
+
+def walk(group: LazyGroup, path: str) -> Iterator[tuple[str, str, click.Command]]:
+    context = click.Context(group)
+    for name, entry in group.table.items():
+        child = group.get_command(context, name)
+        assert child is not None
+        yield f"{path} {name}", entry.help, child
+        if isinstance(child, LazyGroup):
+            yield from walk(child, f"{path} {name}")
+
+
+def test_tables_tell_what_the_commands_tell() -> None:
+    """The line in a group's help is the first line of the command's own help."""
+    for path, line, child in walk(cli, "proctor"):
+        assert child.get_short_help_str(limit=200) == line.rstrip("."), path
+
+
+def test_completion_knows_the_commands() -> None:
+    done = run(
+        [sys.executable, "-m", "proctor"],
+        _PROCTOR_COMPLETE="bash_complete",
+        COMP_WORDS="proctor tr",
+        COMP_CWORD="1",
+    )
+    assert done.stdout == "plain,trace\n"
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("tool_nam", "did you mean 'tool_name'?"),
+        ("TOOL_NAME", "did you mean 'tool_name'?"),
+        ("zzz", None),
+    ],
+)
+def test_did_you_mean(word: str, hint: str | None) -> None:
+    assert did_you_mean(word, ["tool_name", "kind"]) == hint
+
+
+def test_errors_carry_what_where_and_what_to_do() -> None:
+    error = ProctorError("no spans", where="a.json", hint="is it a trace?")
+    assert (str(error), error.message, error.hint) == (
+        "a.json: no spans",
+        "no spans",
+        "is it a trace?",
+    )
+    assert (error.exit_code, ProctorError("x", exit_code=1).exit_code) == (2, 1)
+    assert str(ProctorError("no place")) == "no place"
+
+
+def test_printable_leaves_text_and_shows_controls() -> None:
+    assert printable("naïve ✓ 👩‍💻") == "naïve ✓ 👩‍💻"
+    assert printable("\x1b]0;x\x07 a\nb") == r"\x1b]0;x\x07 a\nb"
+    assert printable("a\nb\r", keep="\n") == "a\nb\\r"
+    assert printable("\u202eevil\u2066") == r"\u202eevil\u2066"
