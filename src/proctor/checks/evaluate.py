@@ -1,0 +1,98 @@
+"""Judge one trial: run the checks of a case over what the agent did.
+
+Promise: checks run in the documented order (correctness, path, cost; judges last within
+correctness and only while no deterministic check blocks), a check that raises is a result with
+its reason and never a crash, and nothing a user asked for is left out silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Sequence
+from inspect import isawaitable
+from typing import Any, NamedTuple
+
+from proctor.checks.registry import CheckContext, CheckFunction, Outcomes
+from proctor.checks.result import (
+    CheckResult,
+    CheckStatus,
+    Judgement,
+    Layer,
+    Outcome,
+    skipped,
+    unscored,
+)
+
+
+class PlannedCheck(NamedTuple):
+    """One check of a case, ready to run: what, where it counts, and how much.
+
+    `deterministic` checks decide before any judge is asked.
+    """
+
+    id: str
+    check: str
+    layer: Layer
+    options: Any
+    run: CheckFunction
+    weight: float
+    blocking: bool
+    judged: bool = False
+
+
+async def evaluate(plan: Sequence[PlannedCheck], context: CheckContext) -> Judgement:
+    """Run a case's checks in order; see the module for what is promised."""
+    results: list[CheckResult] = []
+    blocked_by: str | None = None
+    for planned in plan:
+        if planned.judged and blocked_by is not None:
+            outcomes: Outcomes = skipped(f"not judged: {blocked_by} already failed")
+        else:
+            outcomes = await _run(planned, context)
+        for result in _results(planned, outcomes):
+            results.append(result)
+            if result.status == CheckStatus.FAIL and blocked_by is None:
+                blocked_by = result.id
+    return Judgement(results=tuple(results))
+
+
+async def _run(planned: PlannedCheck, context: CheckContext) -> Outcomes:
+    """The outcome of one check; one that raises is unscored: the check is broken, not the agent."""
+    try:
+        outcomes: Outcomes | Awaitable[Outcomes] = planned.run(planned.options, context)
+        return await outcomes if isawaitable(outcomes) else outcomes
+    except Exception as error:
+        return unscored(f"the check itself failed: {type(error).__name__}: {error}")
+
+
+def _results(planned: PlannedCheck, outcomes: Outcomes) -> Iterable[CheckResult]:
+    if isinstance(outcomes, Outcome):
+        yield _result(planned, planned.id, outcomes)
+        return
+    for name, outcome in outcomes:
+        yield _result(planned, f"{planned.id}.{name}", outcome)
+
+
+def _result(planned: PlannedCheck, check_id: str, outcome: Outcome) -> CheckResult:
+    return CheckResult(
+        id=check_id,
+        check=planned.check,
+        layer=planned.layer,
+        status=_status(planned, outcome),
+        reason=outcome.reason,
+        score=outcome.score,
+        weight=planned.weight,
+        blocking=planned.blocking,
+        expected=outcome.expected,
+        actual=outcome.actual,
+        span_ids=outcome.span_ids,
+        method=outcome.method,
+        cost_usd=outcome.cost_usd,
+    )
+
+
+def _status(planned: PlannedCheck, outcome: Outcome) -> CheckStatus:
+    if outcome.score is None:
+        return CheckStatus.UNSCORED if outcome.unscored else CheckStatus.SKIP
+    if outcome.holds:
+        return CheckStatus.PASS
+    return CheckStatus.FAIL if planned.blocking else CheckStatus.WARN
