@@ -4,9 +4,7 @@ The public names below are imported when first used, so that `import proctor` co
 nothing; the price is a table that must name each of them twice.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # type checkers take it for typing's, which would be half of our cost
 if TYPE_CHECKING:
     from proctor.trace import Span, SpanQuery, Trace, load_traces
 
@@ -22,15 +20,18 @@ _HOME_OF = {
 }
 """Public name → the module that defines it."""
 
+if not TYPE_CHECKING:  # else a type checker would believe that any name exists
 
-def __getattr__(name: str) -> Any:
-    """Import a public name from its home and remember it here (PEP 562)."""
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'proctor' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> object:
+        """Import a public name from its home and remember it here (PEP 562)."""
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module 'proctor' has no attribute {name!r}")
+        import importlib
+
+        value = getattr(importlib.import_module(home), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
