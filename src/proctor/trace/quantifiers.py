@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, NamedTuple
 
 from proctor.errors import did_you_mean
-
-from .query import (
+from proctor.trace.query import (
+    QUERY_KEYS,
     QueryError,
     SpanQuery,
     invert,
@@ -21,7 +22,7 @@ from .query import (
     read_queries,
     read_query,
 )
-from .tree import Mask, SpanTree
+from proctor.trace.tree import Mask, SpanTree
 
 
 class QueryResult(NamedTuple):
@@ -46,7 +47,7 @@ class TraceQuery:
     @classmethod
     def parse(cls, quantifiers: Mapping[str, Any], where: str = "") -> TraceQuery:
         """A trace query from a mapping; an unknown quantifier is an error with a suggestion."""
-        if not quantifiers:
+        if not isinstance(quantifiers, Mapping) or not quantifiers:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise QueryError(
                 f"a trace query needs one of {', '.join(QUANTIFIERS)}", where=where or None
             )
@@ -54,9 +55,7 @@ class TraceQuery:
         for name, value in quantifiers.items():
             if name not in QUANTIFIERS:
                 raise QueryError(
-                    f"unknown quantifier {name!r}",
-                    where=where or None,
-                    hint=did_you_mean(name, QUANTIFIERS),
+                    f"unknown quantifier {name!r}", where=where or None, hint=_quantifier_hint(name)
                 )
             clauses.append((name, QUANTIFIERS[name].parse(value, f"{where}.{name}".strip("."))))
         return cls(tuple(clauses))
@@ -86,8 +85,14 @@ class Quantifier(NamedTuple):
     holds: Callable[[SpanTree, Any], QueryResult]
 
 
+def _quantifier_hint(name: object) -> str | None:
+    if name in QUERY_KEYS:
+        return f"conditions on a span go below a quantifier, as in `any: {{{name}: …}}`"
+    return did_you_mean(str(name), QUANTIFIERS)
+
+
 def _ids(tree: SpanTree, mask: Mask) -> list[str]:
-    return [node.span_id for node in tree.select(mask)]
+    return [span.span_id for span in compress(tree.spans, mask)]
 
 
 def _any(tree: SpanTree, query: SpanQuery) -> QueryResult:
@@ -153,8 +158,17 @@ def _ordered(tree: SpanTree, pair: list[SpanQuery], *, last: bool) -> QueryResul
     holds = ends[0] > ends[1] if last else ends[0] < ends[1]
     which, relation = ("last", "after") if last else ("first", "before")
     verb = "starts" if holds else "does not start"
-    reason = f"the {which} {pair[0]} ({first.name}) {verb} {relation} the {which} {pair[1]} ({second.name})"
+    ours, theirs = (f"{which} {q} ({n.name})" for q, n in zip(pair, (first, second), strict=True))
+    reason = f"the {ours} {verb} {relation} the {theirs}"
     return QueryResult(holds, reason, [first.span_id, second.span_id])
+
+
+def _before(tree: SpanTree, pair: list[SpanQuery]) -> QueryResult:
+    return _ordered(tree, pair, last=False)
+
+
+def _after(tree: SpanTree, pair: list[SpanQuery]) -> QueryResult:
+    return _ordered(tree, pair, last=True)
 
 
 QUANTIFIERS: dict[str, Quantifier] = {
@@ -162,13 +176,18 @@ QUANTIFIERS: dict[str, Quantifier] = {
     "all": Quantifier(read_query, _all),
     "none": Quantifier(read_query, _no),
     "count": Quantifier(_read_bounds, _counted),
-    "before": Quantifier(_read_pair, lambda tree, pair: _ordered(tree, pair, last=False)),
-    "after": Quantifier(_read_pair, lambda tree, pair: _ordered(tree, pair, last=True)),
+    "before": Quantifier(_read_pair, _before),
+    "after": Quantifier(_read_pair, _after),
 }
 
 
 def parse_query(mapping: Mapping[str, Any]) -> SpanQuery | TraceQuery:
     """A span query, or a trace query when its keys are quantifiers."""
-    if mapping and all(key in QUANTIFIERS for key in mapping):
-        return TraceQuery.parse(mapping)
+    if isinstance(mapping, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if any(key in QUANTIFIERS for key in mapping):
+            return TraceQuery.parse(mapping)
+        for key in mapping:
+            if key not in QUERY_KEYS:
+                known = (*QUANTIFIERS, *QUERY_KEYS)
+                raise QueryError(f"unknown key {key!r}", hint=did_you_mean(str(key), known))
     return SpanQuery.parse(mapping)

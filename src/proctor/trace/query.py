@@ -7,16 +7,15 @@ for all spans together in linear time, so depth and size of a tree do not matter
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import Any, NamedTuple, cast
 
 from proctor.errors import ProctorError, did_you_mean
-
-from .tree import Mask, SpanNode, SpanTree
+from proctor.trace.equality import may_be_json, same
+from proctor.trace.tree import Mask, SpanNode, SpanTree
 
 _MISSING = object()
 
@@ -33,8 +32,25 @@ class SpanQuery:
 
     __slots__ = ("_compiled", "_stop", "conditions")
 
-    def __init__(self, **conditions: Any) -> None:
-        self._compile(conditions, "")
+    def __init__(
+        self, conditions: Mapping[str, Any] | None = None, where: str = "", /, **more: Any
+    ) -> None:
+        self.conditions: dict[str, Any] = {**(conditions or {}), **more}
+        self._stop: SpanQuery | None = None
+        self._compiled: list[tuple[MaskOf, Any]] = []
+        for key, value in self.conditions.items():
+            place = f"{where}.{key}" if where else str(key)
+            if key == "stop_recursing_when":
+                self._stop = read_query(value, place)
+                continue
+            condition = CONDITIONS.get(key)
+            if condition is None:
+                raise QueryError(
+                    f"unknown span query key {key!r}",
+                    where=where or None,
+                    hint=did_you_mean(str(key), QUERY_KEYS),
+                )
+            self._compiled.append((condition.mask, condition.parse(value, place)))
 
     @classmethod
     def parse(cls, conditions: Mapping[str, Any] | SpanQuery, where: str = "") -> SpanQuery:
@@ -46,27 +62,7 @@ class SpanQuery:
                 f"a span query is a mapping of conditions, not {_type_name(conditions)}",
                 where=where or None,
             )
-        query = cls.__new__(cls)
-        query._compile(conditions, where)
-        return query
-
-    def _compile(self, conditions: Mapping[str, Any], where: str) -> None:
-        self.conditions = dict(conditions)
-        self._stop: SpanQuery | None = None
-        self._compiled: list[tuple[Callable[[Evaluation, Any], Mask], Any]] = []
-        for key, value in self.conditions.items():
-            place = f"{where}.{key}" if where else str(key)
-            if key == "stop_recursing_when":
-                self._stop = read_query(value, place)
-                continue
-            condition = CONDITIONS.get(key)
-            if condition is None:
-                raise QueryError(
-                    f"unknown span query key {key!r}",
-                    where=where or None,
-                    hint=did_you_mean(key, [*CONDITIONS, "stop_recursing_when"]),
-                )
-            self._compiled.append((condition.mask, condition.parse(value, place)))
+        return cls(conditions, where)
 
     def mask(self, tree: SpanTree) -> Mask:
         """One byte per span of the tree, in start order: 1 where the span matches."""
@@ -83,7 +79,7 @@ class SpanQuery:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SpanQuery) and other.conditions == self.conditions
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # its conditions may be lists
 
 
 Matcher = SpanQuery | Mapping[str, Any] | Callable[[SpanNode], bool]
@@ -94,7 +90,9 @@ def as_mask(matcher: Matcher, tree: SpanTree) -> Mask:
     if isinstance(matcher, SpanQuery):
         return matcher.mask(tree)
     if isinstance(matcher, Mapping):
-        return SpanQuery.parse(matcher).mask(tree)
+        return SpanQuery.parse(cast(Mapping[str, Any], matcher)).mask(tree)
+    if not callable(matcher):
+        raise QueryError(f"expected a span query or a predicate, got {_type_name(matcher)}")
     return bytes([bool(matcher(node)) for node in tree.nodes()])
 
 
@@ -105,11 +103,16 @@ class Evaluation(NamedTuple):
     stop: Mask | None
 
 
+MaskOf = Callable[[Evaluation, Any], Mask]
+Carry = Callable[[SpanTree, Mask, Mask | None], Mask]
+Figure = Callable[[SpanTree], list[int]]
+
+
 class Condition(NamedTuple):
     """How one key reads its argument and answers for all spans."""
 
     parse: Callable[[Any, str], Any]
-    mask: Callable[[Evaluation, Any], Mask]
+    mask: MaskOf
 
 
 # -- masks: bytes of 0 and 1; whole-mask logic goes through big integers, which is C speed ------
@@ -127,20 +130,36 @@ _FLIP = bytes([1, 0, *range(2, 256)])
 
 
 def invert(a: Mask) -> Mask:
+    """Spans that are not in a mask."""
     return a.translate(_FLIP)
 
 
-def _lacks(carry: Callable[[SpanTree, Mask, Mask | None], Mask]) -> Any:
-    """`all X have q` from `some X has q`: no X fails q."""
-    return lambda at, query: invert(carry(at.tree, invert(query.mask(at.tree)), at.stop))
+def _not(at: Evaluation, query: SpanQuery) -> Mask:
+    return invert(query.mask(at.tree))
 
 
-def _none(carry: Callable[[SpanTree, Mask, Mask | None], Mask]) -> Any:
-    return lambda at, query: invert(carry(at.tree, query.mask(at.tree), at.stop))
+def _some(carry: Carry) -> MaskOf:
+    def mask(at: Evaluation, query: SpanQuery) -> Mask:
+        return carry(at.tree, query.mask(at.tree), at.stop)
+
+    return mask
 
 
-def _some(carry: Callable[[SpanTree, Mask, Mask | None], Mask]) -> Any:
-    return lambda at, query: carry(at.tree, query.mask(at.tree), at.stop)
+def _none(carry: Carry) -> MaskOf:
+    some = _some(carry)
+
+    def mask(at: Evaluation, query: SpanQuery) -> Mask:
+        return invert(some(at, query))
+
+    return mask
+
+
+def _every(carry: Carry) -> MaskOf:
+    def mask(at: Evaluation, query: SpanQuery) -> Mask:
+        failing = invert(query.mask(at.tree))
+        return invert(carry(at.tree, failing, at.stop))
+
+    return mask
 
 
 def _on_children(tree: SpanTree, mask: Mask, _stop: Mask | None) -> Mask:
@@ -156,33 +175,45 @@ def _on_ancestors(tree: SpanTree, mask: Mask, stop: Mask | None) -> Mask:
 
 
 def _name_equals(at: Evaluation, name: str) -> Mask:
-    return bytes([span.name == name for span in at.tree.spans])
+    return _named(at.tree, {name})
 
 
 def _name_contains(at: Evaluation, part: str) -> Mask:
-    return bytes([part in span.name for span in at.tree.spans])
+    return _named(at.tree, {name for name in at.tree.distinct_names if part in name})
 
 
 def _name_matches(at: Evaluation, pattern: re.Pattern[str]) -> Mask:
-    match = pattern.match
-    return bytes([match(span.name) is not None for span in at.tree.spans])
+    return _named(at.tree, {name for name in at.tree.distinct_names if pattern.match(name)})
+
+
+def _named(tree: SpanTree, names: set[str]) -> Mask:
+    return bytes(map(names.__contains__, tree.names))
 
 
 def _has_attributes(at: Evaluation, wanted: dict[str, Any]) -> Mask:
     result: Mask = b"\1" * len(at.tree)
     for key, value in wanted.items():
-        held = [span.attributes.get(key, _MISSING) for span in at.tree.spans]
-        if type(value) is str:
-            found = bytes([h == value if type(h) is str else same(h, value) for h in held])
-        else:
-            found = bytes([h is not _MISSING and same(h, value) for h in held])
-        result = _and(result, found)
+        result = _and(result, _has_attribute(at.tree, key, value))
     return result
 
 
-def _has_attribute_keys(at: Evaluation, keys: list[str]) -> Mask:
-    wanted = frozenset(keys)
-    return bytes([wanted <= span.attributes.keys() for span in at.tree.spans])
+def _has_attribute(tree: SpanTree, key: str, value: Any) -> Mask:
+    """Spans whose attribute is the `same` as a value; scalars take a short way to that answer."""
+    spans = tree.spans
+    if value is None or isinstance(value, bool):
+        return bytes([span.attributes.get(key, _MISSING) is value for span in spans])
+    if type(value) in (int, float) or (type(value) is str and not may_be_json(value)):
+        return bytes(
+            [
+                (held := span.attributes.get(key, _MISSING)) == value and type(held) is not bool
+                for span in spans
+            ]
+        )
+    return bytes([key in span.attributes and same(span.attributes[key], value) for span in spans])
+
+
+def _has_attribute_keys(at: Evaluation, keys: frozenset[str]) -> Mask:
+    return bytes([keys <= span.attributes.keys() for span in at.tree.spans])
 
 
 def _has_status(at: Evaluation, status: str) -> Mask:
@@ -197,20 +228,38 @@ def _tool_name(at: Evaluation, names: frozenset[str]) -> Mask:
     return bytes([span.tool_name in names for span in at.tree.spans])
 
 
-def _min_duration(at: Evaluation, least: int) -> Mask:
+def _min_duration(at: Evaluation, least: float) -> Mask:
     return bytes([s.end_ns is not None and s.end_ns - s.start_ns >= least for s in at.tree.spans])
 
 
-def _max_duration(at: Evaluation, most: int) -> Mask:
+def _max_duration(at: Evaluation, most: float) -> Mask:
     return bytes([s.end_ns is not None and s.end_ns - s.start_ns <= most for s in at.tree.spans])
 
 
-def _at_least(figure: Callable[[SpanTree], list[int]]) -> Callable[[Evaluation, int], Mask]:
-    return lambda at, least: bytes([value >= least for value in figure(at.tree)])
+def _at_least(figure: Figure) -> MaskOf:
+    def mask(at: Evaluation, least: int) -> Mask:
+        return bytes(map(least.__le__, figure(at.tree)))
+
+    return mask
 
 
-def _at_most(figure: Callable[[SpanTree], list[int]]) -> Callable[[Evaluation, int], Mask]:
-    return lambda at, most: bytes([value <= most for value in figure(at.tree)])
+def _at_most(figure: Figure) -> MaskOf:
+    def mask(at: Evaluation, most: int) -> Mask:
+        return bytes(map(most.__ge__, figure(at.tree)))
+
+    return mask
+
+
+def _child_count(tree: SpanTree) -> list[int]:
+    return tree.child_count
+
+
+def _descendant_count(tree: SpanTree) -> list[int]:
+    return tree.descendant_count
+
+
+def _depth(tree: SpanTree) -> list[int]:
+    return tree.depth
 
 
 def _all_of(at: Evaluation, queries: list[SpanQuery]) -> Mask:
@@ -230,9 +279,19 @@ def _one_of(at: Evaluation, queries: list[SpanQuery]) -> Mask:
 # -- arguments: each reads a value from YAML, JSON or Python, or says what it should have been ---
 
 
-def _type_name(value: Any) -> str:
-    names = {dict: "a mapping", list: "a list", str: "a string", bool: "true/false"}
-    return names.get(type(value), "null" if value is None else f"a {type(value).__name__}")
+_TYPE_NAMES: dict[type, str] = {
+    dict: "a mapping",
+    list: "a list",
+    str: "a string",
+    bool: "true/false",
+    int: "a number",
+    float: "a number",
+    type(None): "null",
+}
+
+
+def _type_name(value: object) -> str:
+    return _TYPE_NAMES.get(type(value), f"a {type(value).__name__}")
 
 
 def _expected(what: str, value: Any, where: str) -> QueryError:
@@ -253,30 +312,33 @@ def _pattern(value: Any, where: str) -> re.Pattern[str]:
 
 
 def read_mapping(value: Any, where: str) -> dict[str, Any]:
+    """A mapping; its keys become strings, as attribute names are."""
     if not isinstance(value, Mapping):
-        raise _expected("a mapping of attribute names to values", value, where)
-    return {str(key): item for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+        raise _expected("a mapping", value, where)
+    return {str(key): item for key, item in cast(Mapping[Any, Any], value).items()}
 
 
-def _keys(value: Any, where: str) -> list[str]:
+def _keys(value: Any, where: str) -> frozenset[str]:
     if isinstance(value, str) or not isinstance(value, Sequence | set | frozenset):
         raise _expected("a list of attribute names", value, where)
-    return [_text(key, where) for key in value]  # pyright: ignore[reportUnknownVariableType]
+    return frozenset(_text(key, where) for key in cast(Sequence[Any], value))
 
 
 def read_count(value: Any, where: str) -> int:
+    """A whole number of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise QueryError(f"expected a whole number of at least 0, got {value!r}", where=where)
     return value
 
 
-def _nanoseconds(value: Any, where: str) -> int:
+def _nanoseconds(value: Any, where: str) -> float:
     if isinstance(value, timedelta):
         return value // timedelta(microseconds=1) * 1000
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise _expected("seconds or a timedelta", value, where)
-    # A float of seconds carries fewer digits than nanoseconds: round, do not cut.
-    return round(value * 1e9) if abs(value) < 1e9 else int(value) * 10**9
+    # A float of seconds carries fewer digits than nanoseconds: round, do not cut. Infinity
+    # stays: it says that there is no limit.
+    return value if math.isinf(value) else round(value * 10**9)
 
 
 def _choice(*choices: str) -> Callable[[Any, str], str]:
@@ -295,25 +357,31 @@ def _choice(*choices: str) -> Callable[[Any, str], str]:
 
 def _choices(read: Callable[[Any, str], str]) -> Callable[[Any, str], frozenset[str]]:
     def read_all(value: Any, where: str) -> frozenset[str]:
-        if isinstance(value, list | tuple):
-            return frozenset(read(item, where) for item in value)  # pyright: ignore[reportUnknownVariableType]
+        if isinstance(value, list | tuple | set | frozenset):
+            return frozenset(read(item, where) for item in cast(Sequence[Any], value))
         return frozenset([read(value, where)])
 
     return read_all
 
 
 def read_query(value: Any, where: str) -> SpanQuery:
+    """A span query."""
     return SpanQuery.parse(value, where)
 
 
 def read_queries(value: Any, where: str) -> list[SpanQuery]:
+    """A list of span queries."""
     if not isinstance(value, list | tuple):
         raise _expected("a list of span queries", value, where)
-    return [SpanQuery.parse(q, f"{where}[{i}]") for i, q in enumerate(value)]  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+    queries = cast(Sequence[Any], value)
+    return [SpanQuery.parse(query, f"{where}[{i}]") for i, query in enumerate(queries)]
 
 
 _STATUSES = ("unset", "ok", "error", "timeout")
-_KINDS = ("agent planning llm tool retrieval handoff guardrail response chain error other").split()
+_KINDS = (
+    *("agent", "planning", "llm", "tool", "retrieval", "handoff"),
+    *("guardrail", "response", "chain", "error", "other"),
+)
 
 CONDITIONS: dict[str, Condition] = {
     "name_equals": Condition(_text, _name_equals),
@@ -326,55 +394,25 @@ CONDITIONS: dict[str, Condition] = {
     "tool_name": Condition(_choices(_text), _tool_name),
     "min_duration": Condition(_nanoseconds, _min_duration),
     "max_duration": Condition(_nanoseconds, _max_duration),
-    "not_": Condition(read_query, lambda at, query: invert(query.mask(at.tree))),
+    "not_": Condition(read_query, _not),
     "and_": Condition(read_queries, _all_of),
     "or_": Condition(read_queries, _one_of),
-    "min_child_count": Condition(read_count, _at_least(lambda tree: tree.child_count)),
-    "max_child_count": Condition(read_count, _at_most(lambda tree: tree.child_count)),
+    "min_child_count": Condition(read_count, _at_least(_child_count)),
+    "max_child_count": Condition(read_count, _at_most(_child_count)),
     "some_child_has": Condition(read_query, _some(_on_children)),
-    "all_children_have": Condition(read_query, _lacks(_on_children)),
+    "all_children_have": Condition(read_query, _every(_on_children)),
     "no_child_has": Condition(read_query, _none(_on_children)),
-    "min_descendant_count": Condition(read_count, _at_least(lambda tree: tree.descendant_count)),
-    "max_descendant_count": Condition(read_count, _at_most(lambda tree: tree.descendant_count)),
+    "min_descendant_count": Condition(read_count, _at_least(_descendant_count)),
+    "max_descendant_count": Condition(read_count, _at_most(_descendant_count)),
     "some_descendant_has": Condition(read_query, _some(_on_descendants)),
-    "all_descendants_have": Condition(read_query, _lacks(_on_descendants)),
+    "all_descendants_have": Condition(read_query, _every(_on_descendants)),
     "no_descendant_has": Condition(read_query, _none(_on_descendants)),
-    "min_depth": Condition(read_count, _at_least(lambda tree: tree.depth)),
-    "max_depth": Condition(read_count, _at_most(lambda tree: tree.depth)),
+    "min_depth": Condition(read_count, _at_least(_depth)),
+    "max_depth": Condition(read_count, _at_most(_depth)),
     "some_ancestor_has": Condition(read_query, _some(_on_ancestors)),
-    "all_ancestors_have": Condition(read_query, _lacks(_on_ancestors)),
+    "all_ancestors_have": Condition(read_query, _every(_on_ancestors)),
     "no_ancestor_has": Condition(read_query, _none(_on_ancestors)),
 }
 
 
-def same(actual: Any, expected: Any) -> bool:
-    """Equality of attribute values.
-
-    A list equals a tuple; a mapping or list equals its JSON text (that is how instrumentations
-    write them); booleans equal only booleans; other primitives are never decoded.
-    """
-    if isinstance(actual, str) and isinstance(expected, dict | list | tuple):
-        return _same_as_json(actual, expected)
-    if isinstance(expected, str) and isinstance(actual, dict | list | tuple):
-        return _same_as_json(expected, actual)
-    if isinstance(actual, bool) or isinstance(expected, bool):
-        return actual is expected
-    if isinstance(actual, dict) and isinstance(expected, dict):
-        return actual.keys() == expected.keys() and all(  # pyright: ignore[reportUnknownMemberType,reportUnknownArgumentType]
-            same(value, expected[key])
-            for key, value in actual.items()  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
-        )
-    if isinstance(actual, list | tuple) and isinstance(expected, list | tuple):
-        return len(actual) == len(expected) and all(  # pyright: ignore[reportUnknownArgumentType]
-            same(a, e)
-            for a, e in zip(actual, expected, strict=True)  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
-        )
-    return bool(actual == expected)
-
-
-def _same_as_json(text: str, structure: Any) -> bool:
-    try:
-        decoded = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return False
-    return isinstance(decoded, dict | list) and same(decoded, structure)
+QUERY_KEYS = (*CONDITIONS, "stop_recursing_when")

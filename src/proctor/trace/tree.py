@@ -3,18 +3,21 @@
 Promise: building is linear (after sorting by start), a chain 100,000 deep works like any other
 shape, no span is ever lost, and a parent cycle is broken at its earliest span and reported.
 Positions are indexes into `spans` in start order; a `Mask` has one byte, 0 or 1, per position.
+The tree is a snapshot: ids, links, times and names are read once (the latter for speed).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import compress
+from itertools import compress, repeat
 from operator import lt
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 if TYPE_CHECKING:
-    from .model import Span, SpanKind, SpanStatus
+    from proctor.trace.model import Span, SpanKind, SpanStatus
 
 Mask = bytes | bytearray
 
@@ -22,35 +25,45 @@ NO_PARENT = -1
 
 
 class SpanTree:
-    """Spans by start time, each with the position of its parent."""
+    """Spans by start time, each with the position of its parent.
+
+    Of spans that start together a parent stands before its children; otherwise they keep the
+    order in which they came. Of spans with one id, children hang from the last.
+    """
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self.spans: list[Span] = sorted(spans, key=_start)
-        ids = [span.span_id for span in self.spans]
-        self.position: dict[str, int] = dict(zip(ids, range(len(ids)), strict=True))
+        self.position: dict[str, int] = {s.span_id: i for i, s in enumerate(self.spans)}
         position_of = self.position.get
-        self.parent: list[int] = [position_of(s.parent_id, NO_PARENT) for s in self.spans]  # type: ignore[arg-type]
+        self.parent: list[int] = [
+            NO_PARENT if s.parent_id is None else position_of(s.parent_id, NO_PARENT)
+            for s in self.spans
+        ]
         self.cycles: list[list[str]] = []
-        self.parents_first: Sequence[int] = self._parents_first()
+        self.parents_first: Sequence[int] = range(len(self.spans))
+        # Spans normally start after their parent, and then start order is parents first. The
+        # slow way is for skewed clocks, equal times and cycles.
+        if not all(map(lt, self.parent, self.parents_first)):
+            self._put_parents_first()
 
     def __len__(self) -> int:
         return len(self.spans)
 
-    def _parents_first(self) -> Sequence[int]:
-        """Positions ordered so that a parent stands before its children; breaks cycles.
-
-        Spans normally start after their parent, and then start order is the answer; the slow
-        way is for skewed clocks, equal times and cycles.
-        """
-        everyone = range(len(self.parent))
-        if all(map(lt, self.parent, everyone)):
-            return everyone
+    def _put_parents_first(self) -> None:
+        """Break cycles, find an order with parents first, and let it decide among equal starts."""
         order: list[int] = []
         placed = bytearray(len(self.parent))
-        for position in everyone:
-            path = self._unplaced_chain(position, placed)
-            order.extend(reversed(path))
-        return order
+        for position in range(len(self.parent)):
+            order.extend(reversed(self._unplaced_chain(position, placed)))
+        spans, parent = self.spans, self.parent
+        ranked = sorted(order, key=[span.start_ns for span in spans].__getitem__)
+        new = [NO_PARENT] * (len(ranked) + 1)  # the last slot answers for the parent of a root
+        for position, old in enumerate(ranked):
+            new[old] = position
+        self.spans = [spans[old] for old in ranked]
+        self.parent = [new[parent[old]] for old in ranked]
+        self.position = {span_id: new[old] for span_id, old in self.position.items()}
+        self.parents_first = [new[old] for old in order]
 
     def _unplaced_chain(self, position: int, placed: bytearray) -> list[int]:
         """The chain from a position up to what is placed already, broken where it bites itself."""
@@ -60,19 +73,29 @@ class SpanTree:
             placed[here] = 1
             path.append(here)
             here = self.parent[here]
-        if here != NO_PARENT and here in set(path):
-            cycle = path[path.index(here) :]
-            earliest = min(cycle)
-            self.cycles.append([self.spans[member].span_id for member in sorted(cycle)])
-            self.parent[earliest] = NO_PARENT
-            cut = path.index(earliest)
-            # The chain now runs from the cut upwards again: members above it hang below it.
-            head = path[: path.index(here)]
-            ring = path[cut + 1 :] + path[path.index(here) : cut + 1]
-            return head + ring
-        return path
+        if here == NO_PARENT or here not in set(path):
+            return path
+        start = path.index(here)
+        head, cycle = path[:start], path[start:]
+        earliest = min(cycle)
+        self.cycles.append([self.spans[member].span_id for member in sorted(cycle)])
+        self.parent[earliest] = NO_PARENT
+        # The ring is now a chain that ends at the earliest; the head still hangs from `here`.
+        cut = cycle.index(earliest) + 1
+        return head + cycle[cut:] + cycle[:cut]
 
-    # -- structure, each computed on first use ------------------------------------------------
+    # -- figures of each span, computed on first use --------------------------------------------
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The name of each span; equal names are one object, which makes comparing them cheap."""
+        one_of: dict[str, str] = {}
+        return [one_of.setdefault(span.name, span.name) for span in self.spans]
+
+    @cached_property
+    def distinct_names(self) -> frozenset[str]:
+        """Every name once: agents repeat a few, so conditions on names are asked per name."""
+        return frozenset(self.names)
 
     @cached_property
     def children(self) -> list[list[int]]:
@@ -179,7 +202,7 @@ class SpanTree:
 
     def nodes(self) -> list[SpanNode]:
         """Every node, by start time."""
-        return [SpanNode(self, position) for position in range(len(self.spans))]
+        return list(map(SpanNode, repeat(self), range(len(self.spans))))
 
     def roots(self) -> list[SpanNode]:
         """Nodes without a parent, by start time."""
@@ -187,9 +210,9 @@ class SpanTree:
 
     def select(self, mask: Mask) -> list[SpanNode]:
         """Nodes in a mask, by start time."""
-        return [SpanNode(self, i) for i in compress(range(len(self.spans)), mask)]
+        return list(map(SpanNode, repeat(self), compress(range(len(self.spans)), mask)))
 
-    def walk(self, starts: Iterable[int]) -> Iterable[int]:
+    def walk(self, starts: Iterable[int]) -> Iterator[int]:
         """Positions in document order: each start, then all below it, children by start time."""
         stack = list(starts)[::-1]
         children = self.children
@@ -199,14 +222,15 @@ class SpanTree:
             stack.extend(reversed(children[position]))
 
 
-class SpanNode:
-    """A span in its place in the tree."""
+class SpanNode(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """A span in its place in the tree.
 
-    __slots__ = ("_position", "_tree")
+    A struct, because a query may return one for each of a million spans. The garbage collector
+    need not know them: they refer to a tree, which never refers to them.
+    """
 
-    def __init__(self, tree: SpanTree, position: int) -> None:
-        self._tree = tree
-        self._position = position
+    _tree: SpanTree
+    _position: int
 
     @property
     def span(self) -> Span:
