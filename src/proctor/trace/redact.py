@@ -1,0 +1,303 @@
+"""Redaction: secrets never reach disk, in traces or anything else Proctor writes.
+
+Promise: every text in a structure, keys included, loses its secrets to `[redacted:<kind>]`; the
+shape stays; doing it twice changes nothing; the time is linear in the text. What was clean is
+returned as it is, not copied. The price: a secret without a telling shape, name or configured
+pattern is not seen.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any, cast
+
+import msgspec
+
+from proctor.errors import ProctorError
+from proctor.trace.model import Document, Event, Message, Span, ToolCall, Trace
+from proctor.trace.redact_names import BARE_TOKEN, secret_kind
+from proctor.trace.redact_pairs import pairs
+from proctor.trace.redact_tokens import DETECTORS, Hit
+
+MARK = re.compile(r"\[redacted:[A-Za-z0-9_-]+\]")
+"""What a secret leaves behind."""
+
+# Shorter texts cannot hold a name and a value (`pwd=a`), nor any key we know.
+_SHORTEST = 5
+# Shorter values of environment variables are words that texts are full of.
+_SHORTEST_ENVIRONMENT_VALUE = 8
+# Texts already found clean, so that a conversation repeated in every span is searched once.
+_REMEMBERED = 20_000
+# Deeper structures go on as JSON text, so that no input exhausts the stack.
+_DEEPEST = 128
+# In a JSON schema the value of "password" describes a password.
+_SCHEMA_KEYS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "description", "properties"})
+
+_FORCED = frozenset({"password", "secret", "api_key", "token", "private_key", "cookie"})
+_SHAPES = (Span, Trace, Message, ToolCall, Document, Event)
+_IDENTITY = frozenset({"span_id", "trace_id", "parent_id", "kind", "status", "role"})
+
+
+class Redactor:
+    """Takes secrets out of texts, JSON values, spans and traces.
+
+    `patterns`: more kinds, name → regular expression (yours: their speed is up to you).
+    `environ`: variables with secret names; their values are removed wherever they occur.
+    """
+
+    def __init__(
+        self,
+        patterns: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self._patterns = [_compiled(name, text) for name, text in (patterns or {}).items()]
+        self._values = _secret_values(os.environ if environ is None else environ)
+        self._clean: set[str] = set()
+
+    # -- texts ----------------------------------------------------------------------------------
+
+    def text(self, text: str) -> str:
+        """A text without its secrets; the same object when there were none."""
+        if len(text) < _SHORTEST or text in self._clean:
+            return text
+        redacted = self._built_in(text)
+        for kind, pattern in self._patterns:
+            redacted = _between_marks(redacted, pattern, kind)
+        if redacted == text:
+            if len(self._clean) >= _REMEMBERED:
+                self._clean.clear()
+            self._clean.add(text)
+            return text
+        return redacted
+
+    def _built_in(self, text: str) -> str:
+        # The leading line break stands for the start of the text in patterns that look behind.
+        data = b"\n" + text.encode("utf-8", "surrogatepass")
+        low = data.lower()
+        hits = [
+            hit
+            for detector in DETECTORS
+            if detector.needle in low
+            for hit in detector.find(data, low)
+        ]
+        hits.extend(pairs(data, low))
+        for value in self._values:
+            hits.extend(_occurrences(data, value))
+        if not hits:
+            return text
+        return _replaced(data, hits)[1:].decode("utf-8", "surrogatepass")
+
+    # -- structures -----------------------------------------------------------------------------
+
+    def value(self, value: Any) -> Any:
+        """A JSON value, or one of our structs, without its secrets."""
+        return self._walk(value, 0)
+
+    def span(self, span: Span) -> Span:
+        """A span without its secrets; ids stay, because they hold the tree together."""
+        return self._walk(span, 0)
+
+    def trace(self, trace: Trace) -> Trace:
+        """A trace without its secrets."""
+        return self._walk(trace, 0)
+
+    def _walk(self, value: Any, depth: int) -> Any:
+        if isinstance(value, str):
+            return self.text(value)
+        if value is None or isinstance(value, int | float):
+            return value
+        if depth > _DEEPEST:
+            return self._as_text(value)
+        if isinstance(value, Mapping):
+            return self._mapping(cast("Mapping[Any, Any]", value), depth + 1)
+        if isinstance(value, list | tuple):
+            return self._sequence(cast("list[Any] | tuple[Any, ...]", value), depth + 1)
+        if isinstance(value, _SHAPES):
+            return self._struct(value, depth + 1)
+        if isinstance(value, bytes):
+            return self.text(value.decode("utf-8", "surrogateescape")).encode(
+                "utf-8", "surrogateescape"
+            )
+        return value
+
+    def _mapping(self, mapping: Mapping[Any, Any], depth: int) -> Mapping[Any, Any]:
+        redacted: dict[Any, Any] = {}
+        changed = False
+        for key, value in mapping.items():
+            name: Any = key
+            kept: Any = value
+            if isinstance(key, str):
+                name = self.text(key)
+                kind = secret_kind(key)
+                if kind is not None:
+                    kept = self._held(value, kind, depth)
+            if kept is value:
+                kept = self._walk(value, depth)
+            if name is not key:
+                name = _unused(name, redacted)
+            changed = changed or name is not key or kept is not value
+            redacted[name] = kept
+        return redacted if changed else mapping
+
+    def _held(self, value: Any, kind: str, depth: int) -> Any:
+        """What stands under a secret name; the value itself where it is no secret."""
+        if isinstance(value, str):
+            return _held_text(value, kind)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return mark(kind) if kind == "password" else value
+        if kind not in _FORCED or depth > _DEEPEST:
+            return value
+        if isinstance(value, list):
+            items = cast("list[Any]", value)
+            held = [self._held(item, kind, depth + 1) for item in items]
+            return held if any(a is not b for a, b in zip(held, items, strict=True)) else items
+        if isinstance(value, dict):
+            entries = cast("dict[Any, Any]", value)
+            if not _SCHEMA_KEYS.intersection(entries):
+                return {key: self._held(item, kind, depth + 1) for key, item in entries.items()}
+            return entries
+        return value
+
+    def _sequence(
+        self, items: list[Any] | tuple[Any, ...], depth: int
+    ) -> list[Any] | tuple[Any, ...]:
+        redacted = [self._walk(item, depth) for item in items]
+        if all(a is b for a, b in zip(redacted, items, strict=True)):
+            return items
+        return tuple(redacted) if isinstance(items, tuple) else redacted
+
+    def _struct(self, struct: msgspec.Struct, depth: int) -> msgspec.Struct:
+        changes: dict[str, Any] = {}
+        for field in struct.__struct_fields__:
+            if field in _IDENTITY:
+                continue
+            value = getattr(struct, field)
+            if value is None or value == ():
+                continue
+            redacted = self._walk(value, depth)
+            if redacted is not value:
+                changes[field] = redacted
+        return msgspec.structs.replace(struct, **changes) if changes else struct
+
+    def _as_text(self, value: Any) -> Any:
+        """A structure too deep to walk, redacted as JSON text."""
+        try:
+            text = msgspec.json.encode(value, enc_hook=str).decode()
+        except (TypeError, ValueError, RecursionError, msgspec.EncodeError):
+            return mark("too_deep")
+        redacted = self.text(text)
+        if redacted is text:
+            return value
+        try:
+            return msgspec.json.decode(redacted)
+        except (RecursionError, msgspec.DecodeError):
+            return redacted
+
+
+def mark(kind: str) -> str:
+    """What stands where a secret of this kind was."""
+    return f"[redacted:{kind}]"
+
+
+@cache
+def default_redactor() -> Redactor:
+    """The built-in patterns and this process's environment."""
+    return Redactor()
+
+
+def redactor_for(redact: Redactor | bool) -> Redactor | None:
+    """The redactor that a `redact=` argument asks for: True is the default one, False is none."""
+    if isinstance(redact, Redactor):
+        return redact
+    return default_redactor() if redact else None
+
+
+def _compiled(name: str, pattern: str) -> tuple[str, re.Pattern[str]]:
+    place = f"redaction pattern {name!r}"
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise ProctorError("a kind is letters, digits, _ and -", where=place)
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ProctorError(f"not a regular expression: {error}", where=place) from None
+    if compiled.match(""):
+        raise ProctorError("matches the empty text, and so everything", where=place)
+    return name, compiled
+
+
+def _secret_values(environ: Mapping[str, str]) -> list[bytes]:
+    """Values of variables with secret names, also as they look inside JSON; longest first."""
+    found: set[bytes] = set()
+    for name, value in environ.items():
+        kind = secret_kind(name)
+        if kind is None or len(value) < _SHORTEST_ENVIRONMENT_VALUE or value.isalpha():
+            continue
+        if kind == "credential" and ("/" in value or "\\" in value):
+            continue  # the path of a file with credentials
+        found.add(value.encode("utf-8", "surrogatepass"))
+        found.add(msgspec.json.encode(value.encode("utf-8", "replace").decode())[1:-1])
+    return sorted(found, key=len, reverse=True)
+
+
+def _occurrences(data: bytes, value: bytes) -> Iterable[Hit]:
+    position = data.find(value)
+    while position >= 0:
+        yield Hit(position, position + len(value), "environment")
+        position = data.find(value, position + len(value))
+
+
+def _replaced(data: bytes, hits: list[Hit]) -> bytes:
+    """The text with each stretch of overlapping hits replaced by the mark of its first."""
+    hits.sort(key=_by_place)
+    parts: list[bytes] = []
+    position = 0
+    for start, end, kind in hits:
+        if start >= position:
+            parts += (data[position:start], mark(kind).encode())
+        position = max(position, end)
+    parts.append(data[position:])
+    return b"".join(parts)
+
+
+def _by_place(hit: Hit) -> tuple[int, int]:
+    return hit.start, -hit.end
+
+
+def _between_marks(text: str, pattern: re.Pattern[str], kind: str) -> str:
+    """Replace matches outside earlier marks, so that redacting twice changes nothing."""
+    replace: Callable[[str], str] = lambda part: pattern.sub(lambda _: mark(kind), part)  # noqa: E731
+    if "[redacted:" not in text:
+        return replace(text)
+    parts: list[str] = []
+    position = 0
+    for found in MARK.finditer(text):
+        parts += (replace(text[position : found.start()]), found.group())
+        position = found.end()
+    return "".join([*parts, replace(text[position:])])
+
+
+def _held_text(value: str, kind: str) -> str:
+    if not value.strip() or MARK.fullmatch(value):
+        return value
+    if kind == BARE_TOKEN:
+        random = len(value) >= 12 and not re.search(r"\s", value) and re.search(r"\d", value)
+        return mark("token") if random and re.search(r"[A-Za-z]", value) else value
+    if kind != "password" and value.isdecimal():
+        return value
+    if kind == "authorization":
+        scheme, space, rest = value.partition(" ")
+        if MARK.fullmatch(rest):
+            return value
+        return f"{scheme} {mark(kind)}" if space and scheme.isalpha() else mark(kind)
+    return mark(kind)
+
+
+def _unused(name: str, taken: Mapping[Any, Any]) -> str:
+    """A redacted key that does not swallow another: the second gets a number."""
+    candidate, number = name, 2
+    while candidate in taken:
+        candidate, number = f"{name} #{number}", number + 1
+    return candidate

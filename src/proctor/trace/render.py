@@ -1,0 +1,233 @@
+"""A trace as text for a person: what was asked, what came of it, and every step as a tree.
+
+Promise: one line per span, fit for any terminal whatever the agent wrote, in time linear in the
+spans shown: indentation stops growing at a depth and says how deep it is instead. What is not
+known is called unknown, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
+from proctor.trace.text import ELLIPSIS, safe
+from proctor.trace.tree import SpanTree
+
+# Deeper than this, lines of a usual terminal would hold nothing but indentation.
+MAX_INDENT = 16
+MAX_NAME = 80
+MAX_VALUE = 72
+MAX_ERROR = 120
+MAX_HEADER = 300
+
+_MARKS = {
+    SpanStatus.OK: "✓",
+    SpanStatus.ERROR: "✗",
+    SpanStatus.TIMEOUT: "⏱",
+    SpanStatus.UNSET: "·",
+}
+
+
+class Line(NamedTuple):
+    """One line of a tree, in parts, so that a terminal may colour each."""
+
+    indent: str
+    mark: str
+    kind: str
+    name: str
+    detail: str
+    error: str
+
+    def plain(self) -> str:
+        """The line without colour."""
+        name = f"{self.kind} {self.name}" if self.kind else self.name
+        parts = (f"{self.indent}{self.mark} {name}".rstrip(), self.detail, self.error)
+        return "  ".join(part for part in parts if part)
+
+
+def tree_text(trace: Trace, max_spans: int = 1000) -> str:
+    """Header and tree of a trace as plain text."""
+    return "\n".join([*header(trace), *(line.plain() for line in tree_lines(trace, max_spans))])
+
+
+# -- header -----------------------------------------------------------------------------------
+
+
+def header(trace: Trace) -> list[str]:
+    """What the trace is about, and its totals."""
+    lines = [f"trace {safe(trace.trace_id, MAX_NAME)}"]
+    facts = {
+        "query": trace.query,
+        "response": trace.response,
+        "session": trace.session_id,
+        "user": trace.user_id,
+        "request": trace.request_id,
+    }
+    lines += [
+        f"  {label:<9}{_shown(value, MAX_HEADER)}"
+        for label, value in facts.items()
+        if value is not None
+    ]
+    lines.append(f"  {'total':<9}{totals(trace)}")
+    lines += [f"  {'problem':<9}{safe(problem, MAX_HEADER)}" for problem in trace.problems]
+    return lines
+
+
+def totals(trace: Trace) -> str:
+    """Counts, time, tokens and money of a trace in one line."""
+    usage = trace.usage
+    parts = [
+        _many(len(trace.spans), "span"),
+        _duration(trace.duration) or "duration unknown",
+        _many(len(trace.llm_calls), "llm call"),
+        _many(len(trace.tool_calls), "tool call"),
+        _tokens(usage.input_tokens, usage.output_tokens) or "tokens unknown",
+        _total_cost(usage.cost_usd, usage.unpriced),
+        _many(len(trace.errors), "error"),
+    ]
+    return ", ".join(parts)
+
+
+def _total_cost(cost: float | None, unpriced: int) -> str:
+    if cost is None:
+        return "cost unknown"
+    if unpriced:
+        return f"cost at least {_money(cost)} ({_many(unpriced, 'call')} without a price)"
+    return _money(cost)
+
+
+# -- tree -------------------------------------------------------------------------------------
+
+
+def tree_lines(trace: Trace, max_spans: int = 1000) -> Iterator[Line]:
+    """One line per span in document order, and one that says how many were left out."""
+    tree = trace.index
+    for shown, (position, indent) in enumerate(_indented(tree)):
+        if shown >= max_spans:
+            left = len(tree) - shown
+            yield Line("", ELLIPSIS, "", f"{_many(left, 'more span')} not shown", "", "")
+            return
+        yield span_line(tree.spans[position], indent)
+
+
+def _indented(tree: SpanTree) -> Iterator[tuple[int, str]]:
+    """Positions in document order with the branches drawn before them."""
+    roots = [position for position, parent in enumerate(tree.parent) if parent < 0]
+    stack = [(root, "", "", 0) for root in reversed(roots)]
+    while stack:
+        position, before, branch, depth = stack.pop()
+        if depth > MAX_INDENT:
+            yield position, f"{before}[{depth}] "
+        else:
+            yield position, before + branch
+        # Below the limit all lines share one indentation string: memory stays linear.
+        if depth >= MAX_INDENT:
+            below = before
+        else:
+            below = before + {"├─ ": "│  ", "└─ ": "   "}.get(branch, "")
+        children = tree.children[position]
+        for child in reversed(children):
+            last = child == children[-1]
+            stack.append((child, below, "└─ " if last else "├─ ", depth + 1))
+
+
+def span_line(span: Span, indent: str = "") -> Line:
+    """One span in one line."""
+    details = (
+        _duration(span.duration) or "open",
+        _tokens(span.input_tokens, span.output_tokens),
+        _money(span.cost_usd) if span.cost_usd is not None else "",
+        _about(span),
+    )
+    return Line(
+        indent=indent,
+        mark=_MARKS[span.status],
+        kind=span.kind.value,
+        name=_name(span),
+        detail="  ".join(part for part in details if part),
+        error=error_text(span),
+    )
+
+
+def error_text(span: Span) -> str:
+    """How a span failed, in a few words; empty when it did not."""
+    if not span.failed:
+        return ""
+    parts = [part for part in (span.error_type, span.error_message) if part]
+    return safe(": ".join([span.status.value, *parts]), MAX_ERROR)
+
+
+def _name(span: Span) -> str:
+    """The name, and beside it what the span is about when the name does not say so."""
+    name = safe(span.name, MAX_NAME) or "(no name)"
+    about = {
+        SpanKind.TOOL: span.tool_name,
+        SpanKind.LLM: span.model,
+        SpanKind.AGENT: span.agent_name,
+    }.get(span.kind)
+    extra = safe(about, MAX_NAME) if about else ""
+    return f"{name} ({extra})" if extra and extra not in name else name
+
+
+def _about(span: Span) -> str:
+    if span.kind == SpanKind.TOOL and span.tool_input is not None:
+        return _arguments(span.tool_input)
+    if span.kind == SpanKind.HANDOFF and span.handoff_to:
+        return f"→ {safe(span.handoff_to, MAX_NAME)}"
+    if span.documents:
+        return _many(len(span.documents), "document")
+    return ""
+
+
+def _arguments(value: Any) -> str:
+    if isinstance(value, dict):
+        some = islice(cast("dict[Any, Any]", value).items(), 8)
+        pairs = ", ".join(f"{safe(key, 30)}={_shown(item, MAX_VALUE // 2)}" for key, item in some)
+        return f"({safe(pairs, MAX_VALUE)})"
+    return f"({_shown(value, MAX_VALUE)})"
+
+
+# -- values -----------------------------------------------------------------------------------
+
+
+def _shown(value: Any, limit: int) -> str:
+    if isinstance(value, str):
+        return safe(value, limit)
+    try:
+        return safe(msgspec.json.encode(value, enc_hook=str).decode(), limit)
+    except (TypeError, ValueError, RecursionError, msgspec.EncodeError):
+        return safe(f"({type(value).__name__})", limit)
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    for unit, size, digits in (("µs", 1e-6, 0), ("ms", 1e-3, 1 if seconds < 0.01 else 0)):
+        if abs(seconds) < size * 1000:
+            return f"{seconds / size:.{digits}f} {unit}"
+    if abs(seconds) < 120:
+        return f"{seconds:.2f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def _tokens(sent: int | None, received: int | None) -> str:
+    if sent is None and received is None:
+        return ""
+    known = ["?" if count is None else f"{count:,}" for count in (sent, received)]
+    return f"{known[0]}→{known[1]} tokens"
+
+
+def _money(dollars: float) -> str:
+    if 0 < abs(dollars) < 0.01:
+        return f"${dollars:.6f}".rstrip("0")
+    return f"${dollars:.4f}" if abs(dollars) < 1 else f"${dollars:,.2f}"
