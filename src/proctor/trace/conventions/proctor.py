@@ -72,9 +72,13 @@ TRACE_TEXT_FIELDS = {
     "proctor.trace.session_id": "session_id",
     "proctor.trace.user_id": "user_id",
 }
+# Present on one span of every trace we export: what the trace does not say is not known.
+TRACE_FORMAT_KEY = "proctor.trace.format"
 TRACE_QUERY_KEY = "proctor.trace.query"
 TRACE_METADATA_KEY = "proctor.trace.metadata"
-TRACE_KEYS = frozenset({TRACE_QUERY_KEY, TRACE_METADATA_KEY} | TRACE_TEXT_FIELDS.keys())
+TRACE_KEYS = frozenset(
+    {TRACE_FORMAT_KEY, TRACE_QUERY_KEY, TRACE_METADATA_KEY} | TRACE_TEXT_FIELDS.keys()
+)
 
 _KINDS = {kind.value: kind for kind in SpanKind}
 _STATUSES = {status.value: status for status in SpanStatus}
@@ -148,7 +152,7 @@ def _set_field(span: Span, key: str, value: Any) -> None:
 
 def trace_to_attributes(trace: Trace) -> dict[str, Any]:
     """What is known of a trace as a whole, for the attributes of its first root span."""
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {TRACE_FORMAT_KEY: FORMAT}
     if trace.query is not None:
         found[TRACE_QUERY_KEY] = encode_json(trace.query)
     for key, field in TRACE_TEXT_FIELDS.items():
@@ -161,7 +165,7 @@ def trace_to_attributes(trace: Trace) -> dict[str, Any]:
 
 
 def trace_from_attributes(trace: Trace, span: Span) -> bool:
-    """Move `proctor.trace.*` of a span into the trace; whether there were any."""
+    """Move `proctor.trace.*` of a span into the trace; whether they are the whole record."""
     ours = TRACE_KEYS.intersection(span.attributes)
     if not ours:
         return False
@@ -176,7 +180,7 @@ def trace_from_attributes(trace: Trace, span: Span) -> bool:
     metadata = _json(given.get(TRACE_METADATA_KEY))
     if is_mapping(metadata):
         trace.metadata = metadata
-    return True
+    return TRACE_FORMAT_KEY in ours
 
 
 def _json(value: Any) -> Any:

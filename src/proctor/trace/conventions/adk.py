@@ -1,0 +1,60 @@
+"""Google's Agent Development Kit: `gcp.vertex.agent.*` beside the GenAI conventions.
+
+Its `call_llm` span may lie around another model span for the same call; both are model spans.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proctor.trace.conventions.envelopes import conversation
+from proctor.trace.conventions.filling import fill, fill_messages, fill_tool
+from proctor.trace.conventions.values import mapping, text
+from proctor.trace.model import Message, Span, SpanKind
+
+HEADS = frozenset({"gcp"})
+
+PREFIX = "gcp.vertex.agent."
+
+_SCOPE = "gcp.vertex.agent"
+_TRANSFER = "transfer_to_agent"
+# What ADK writes where it has nothing to say.
+_EMPTY = ("{}", "", "N/A", "<not serializable>")
+
+
+def kind(span: Span) -> SpanKind | None:
+    """Tools and model calls by what they carry; a transfer to another agent is a handoff."""
+    attributes = span.attributes
+    if attributes.get("gen_ai.tool.name") == _TRANSFER:
+        return SpanKind.HANDOFF
+    if attributes.get(PREFIX + "llm_request", "{}") not in _EMPTY:
+        return SpanKind.LLM
+    if PREFIX + "tool_call_args" in attributes:
+        return SpanKind.TOOL
+    return SpanKind.CHAIN if span.scope == _SCOPE and span.name == "invocation" else None
+
+
+def read(span: Span) -> None:
+    """Fill what ADK's own attributes say."""
+    attributes = span.attributes
+    given = _given(attributes.get(PREFIX + "tool_call_args"))
+    if span.kind == SpanKind.HANDOFF:
+        asked = mapping(given or attributes.get("gen_ai.tool.call.arguments"))
+        fill(span, "handoff_to", text(asked.get("agent_name")))
+    elif span.kind == SpanKind.TOOL:
+        fill(span, "tool_name", text(attributes.get("gen_ai.tool.name")))
+        result = _given(attributes.get(PREFIX + "tool_response"))
+        fill_tool(span, attributes.get(PREFIX + "tool_call_args"), result)
+    elif span.kind == SpanKind.LLM:
+        request = _given(attributes.get(PREFIX + "llm_request"))
+        response = _given(attributes.get(PREFIX + "llm_response"))
+        fill_messages(span, "input_messages", lambda: conversation(request, "user"))
+        fill_messages(span, "output_messages", lambda: _said(response))
+
+
+def _given(value: Any) -> Any:
+    return None if value in _EMPTY else value
+
+
+def _said(response: Any) -> tuple[Message, ...]:
+    return conversation(mapping(response).get("content"), "assistant")

@@ -1,0 +1,156 @@
+"""OpenTelemetry's GenAI conventions, all generations (G0 to G3), told apart by their keys.
+
+The declared schema version is never looked at: producers emit keys of other versions than they
+declare. Embedding calls become `other`, because they are no model turns; tokens are kept.
+"""
+
+from __future__ import annotations
+
+from proctor.trace.conventions.filling import (
+    documents_from,
+    fill,
+    fill_messages,
+    fill_tool,
+    fill_values,
+)
+from proctor.trace.conventions.messages import legacy_messages, messages_from
+from proctor.trace.conventions.values import (
+    Attributes,
+    count,
+    first,
+    identifier,
+    is_mapping,
+    parsed,
+    text,
+)
+from proctor.trace.model import Event, Message, Span, SpanKind
+
+HEADS = frozenset({"gen_ai", "input", "output"})
+
+_OPERATIONS = {
+    "chat": SpanKind.LLM,
+    "completion": SpanKind.LLM,
+    "text_completion": SpanKind.LLM,
+    "generate_content": SpanKind.LLM,
+    "responses": SpanKind.LLM,
+    "embeddings": SpanKind.OTHER,
+    "execute_tool": SpanKind.TOOL,
+    "retrieval": SpanKind.RETRIEVAL,
+    "vector_db_retrieve": SpanKind.RETRIEVAL,
+    "invoke_agent": SpanKind.AGENT,
+    "create_agent": SpanKind.AGENT,
+    "invoke_workflow": SpanKind.CHAIN,
+    "execute_task": SpanKind.CHAIN,
+    "plan": SpanKind.PLANNING,
+    "handoff": SpanKind.HANDOFF,
+    "guardrail": SpanKind.GUARDRAIL,
+}
+_INPUT_TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
+_OUTPUT_TOKENS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+# G0 put whole conversations on these two events.
+_CONTENT_EVENTS = {
+    "gen_ai.content.prompt": ("gen_ai.prompt", "user"),
+    "gen_ai.content.completion": ("gen_ai.completion", "assistant"),
+}
+
+
+def kind(span: Span) -> SpanKind | None:
+    """The operation's kind; None when no operation is named."""
+    operation = span.attributes.get("gen_ai.operation.name")
+    return _OPERATIONS.get(operation) if isinstance(operation, str) else None
+
+
+def likely_kind(span: Span) -> SpanKind | None:
+    """A guess when no dialect names a kind: only model calls name the model they request."""
+    attributes = span.attributes
+    if "gen_ai.request.model" in attributes or "gen_ai.response.model" in attributes:
+        return SpanKind.LLM
+    return None
+
+
+def read(span: Span) -> None:
+    """Fill what the `gen_ai.*` attributes and events say."""
+    attributes = span.attributes
+    model = first(attributes, ("gen_ai.response.model", "gen_ai.request.model"))
+    fill(span, "model", text(model))
+    fill(span, "input_tokens", count(first(attributes, _INPUT_TOKENS)))
+    fill(span, "output_tokens", count(first(attributes, _OUTPUT_TOKENS)))
+    fill(span, "agent_name", text(attributes.get("gen_ai.agent.name")))
+    if span.kind == SpanKind.TOOL:
+        fill(span, "tool_name", text(attributes.get("gen_ai.tool.name")))
+        fill(span, "tool_call_id", identifier(attributes.get("gen_ai.tool.call.id")))
+        given = attributes.get("gen_ai.tool.call.arguments")
+        fill_tool(span, given, attributes.get("gen_ai.tool.call.result"))
+    elif span.kind == SpanKind.RETRIEVAL:
+        fill(span, "input", attributes.get("gen_ai.retrieval.query.text"))
+        if not span.documents:
+            span.documents = documents_from(attributes.get("gen_ai.retrieval.documents"))
+    if span.kind != SpanKind.TOOL:
+        fill_messages(span, "input_messages", lambda: _input_messages(span))
+        fill_messages(span, "output_messages", lambda: _output_messages(span))
+    # Bags of attributes without a span around them say it in one word.
+    fill_values(span, attributes.get("input"), attributes.get("output"))
+
+
+def _input_messages(span: Span) -> tuple[Message, ...]:
+    attributes = span.attributes
+    found = messages_from(attributes.get("gen_ai.input.messages"), "user")
+    if found:
+        return _with_instructions(attributes, found)
+    found = legacy_messages(attributes, "gen_ai.prompt", "user")
+    if not found:
+        found = messages_from(attributes.get("gen_ai.prompt"), "user")
+    return found or _with_instructions(attributes, _from_events(span, output=False))
+
+
+def _output_messages(span: Span) -> tuple[Message, ...]:
+    attributes = span.attributes
+    found = messages_from(attributes.get("gen_ai.output.messages"), "assistant")
+    if not found:
+        found = legacy_messages(attributes, "gen_ai.completion", "assistant")
+    if not found:
+        found = messages_from(attributes.get("gen_ai.completion"), "assistant")
+    return found or _from_events(span, output=True)
+
+
+def _with_instructions(attributes: Attributes, found: tuple[Message, ...]) -> tuple[Message, ...]:
+    instructions = messages_from(
+        {"role": "system", "parts": parsed(attributes.get("gen_ai.system_instructions"))}
+    )
+    said = tuple(message for message in instructions if message.content)
+    return said + found
+
+
+def _from_events(span: Span, *, output: bool) -> tuple[Message, ...]:
+    found: list[Message] = []
+    for event in span.events:
+        if event.name.startswith("gen_ai."):
+            found.extend(_event_messages(event, output=output))
+    return tuple(found)
+
+
+def _event_messages(event: Event, *, output: bool) -> tuple[Message, ...]:
+    """The messages of one event, when it belongs to the wanted side."""
+    held = event.attributes
+    body = parsed(held.get("body"))
+    if is_mapping(body):
+        held = {**held, **body}
+    if event.name in _CONTENT_EVENTS:
+        key, role = _CONTENT_EVENTS[event.name]
+        return messages_from(held.get(key), role) if output == (role == "assistant") else ()
+    side = "gen_ai.output.messages" if output else "gen_ai.input.messages"
+    if side in held:
+        return messages_from(held[side], "assistant" if output else "user")
+    if output != (event.name == "gen_ai.choice"):
+        return ()
+    if not event.name.endswith((".message", ".choice")):
+        return ()
+    content = first(held, ("gen_ai.event.content", "content", "message"))
+    value: Attributes = {**held, "event.name": event.name}
+    inner = parsed(content)
+    if "gen_ai.event.content" in held and is_mapping(inner):
+        value.update(inner)
+    elif content is not None:
+        value["message" if is_mapping(inner) else "content"] = inner
+        value.pop("content" if is_mapping(inner) else "message", None)
+    return messages_from(value)

@@ -1,0 +1,345 @@
+"""Chat messages in every shape that was met, as `Message`.
+
+Promise: any value gives the messages that can be recognised in it, in order, and never raises.
+A message with several tool results becomes one message per result, as chat APIs have it. Text
+parts are joined; what is not text is named in `other`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from proctor.trace.conventions.values import (
+    Attributes,
+    first,
+    identifier,
+    is_list,
+    is_mapping,
+    numbered,
+    parsed,
+    shown,
+    text,
+)
+from proctor.trace.model import Message, ToolCall
+
+_ROLES = {
+    "human": "user",
+    "ai": "assistant",
+    "AIMessageChunk": "assistant",
+    "model": "assistant",
+    "chat": "user",
+    "function": "tool",
+    "tool-response": "tool",
+    "toolResult": "tool",
+}
+# Constructor names of LangChain's serialised messages.
+_CLASSES = {
+    "HumanMessage": "user",
+    "AIMessage": "assistant",
+    "AIMessageChunk": "assistant",
+    "SystemMessage": "system",
+    "ToolMessage": "tool",
+    "FunctionMessage": "tool",
+}
+_NAME_KEYS = ("name", "toolName", "tool_name")
+_CALL_ID_KEYS = ("id", "call_id", "tool_call_id", "toolCallId", "tool_use_id", "toolUseId")
+_RESULT_ID_KEYS = ("tool_call_id", "tool_use_id", "toolCallId", "toolUseId", "call_id", "id")
+_ARGUMENT_KEYS = ("arguments", "args", "input", "parameters")
+_RESULT_KEYS = ("response", "result", "output", "content")
+_TEXT_KEYS = ("text", "content", "refusal")
+_TEXT_TYPES = frozenset({"text", "input_text", "output_text", "refusal"})
+_CALL_TYPES = frozenset({"tool_call", "tool_use", "tool-call", "function_call", "function"})
+_RESULT_TYPES = frozenset(
+    {"tool_call_response", "tool_result", "tool-result", "function_call_output", "tool_response"}
+)
+_CALL_WRAPPERS = ("function_call", "functionCall", "toolUse", "tool_call")
+_RESULT_WRAPPERS = ("function_response", "functionResponse", "toolResult")
+# Parts that wrap nothing a reader of the conversation would call a message.
+_REASONING_TYPES = frozenset({"thinking", "reasoning", "redacted_thinking"})
+
+
+def messages_from(value: Any, role: str = "user") -> tuple[Message, ...]:
+    """Messages from one value or a list of them; `role` is for those that name none.
+
+    Envelopes (request and response bodies) are for `envelopes.unwrap`, which calls this.
+    """
+    value = parsed(value)
+    if isinstance(value, str):
+        return (Message(role, value),) if value else ()
+    if is_mapping(value):
+        return tuple(_from_mapping(value, role))
+    if not is_list(value):
+        return ()
+    if _is_pair(value):
+        return (Message(_role(value[0], role), value[1]),)
+    found: list[Message] = []
+    for item in value:
+        # LangChain batches prompts: a list of lists of messages.
+        found.extend(messages_from(item, role) if is_list(item) else _one(item, role))
+    return tuple(_joined_calls(found))
+
+
+def _one(item: Any, role: str) -> Iterable[Message]:
+    if isinstance(item, str):
+        return (Message(role, item),) if item else ()
+    return _from_mapping(item, role) if is_mapping(item) else ()
+
+
+def _is_pair(value: list[Any] | tuple[Any, ...]) -> bool:
+    """LangGraph's shorthand: `["user", "Weather in Paris?"]`."""
+    return (
+        len(value) == 2
+        and all(isinstance(part, str) for part in value)
+        and _role(value[0], "") in ("user", "assistant", "system", "tool")
+    )
+
+
+def _role(value: Any, default: str) -> str:
+    return _ROLES.get(value, value) if isinstance(value, str) and value else default
+
+
+def _from_mapping(raw: dict[str, Any], role: str) -> list[Message]:
+    """The messages one object stands for, whatever library wrote it."""
+    for inner in ("message", "data", "kwargs"):
+        # gen_ai.choice events, LangChain's `dumps` and its constructor form.
+        if is_mapping(raw.get(inner)) and "content" not in raw and "parts" not in raw:
+            named = _role(raw.get("type"), "") if inner == "data" else _class_role(raw)
+            return _from_mapping(raw[inner], named or role)
+    kind = raw.get("type")
+    if kind in _REASONING_TYPES:
+        return []
+    if kind in _RESULT_TYPES and "role" not in raw:
+        return [_result(raw)]
+    if kind in ("function_call", "tool-call") or ("toolName" in raw and "role" not in raw):
+        call = _call(raw)
+        return [Message("assistant", tool_calls=(call,))] if call else []
+    named = (
+        raw.get("role") or _event_role(raw) or (kind if kind in _ROLES or kind == "tool" else "")
+    )
+    if kind in ("system", "developer") and not raw.get("role"):
+        named = kind
+    return _spoken(raw, _role(named, "" if named else role) or role)
+
+
+def _class_role(raw: dict[str, Any]) -> str:
+    path = raw.get("id")
+    return _CLASSES.get(str(path[-1]), "") if is_list(path) and path else ""
+
+
+def _event_role(raw: dict[str, Any]) -> str:
+    """`gen_ai.user.message` says whose message an event holds."""
+    name = raw.get("event.name")
+    if not isinstance(name, str) or not name.startswith("gen_ai."):
+        return ""
+    if name == "gen_ai.choice":
+        return "assistant"
+    return name.removeprefix("gen_ai.").removesuffix(".message")
+
+
+def _spoken(raw: dict[str, Any], role: str) -> list[Message]:
+    """A message with a role: its parts sorted into text, calls, results and other things."""
+    parts = _Parts()
+    parts.take(first(raw, ("parts", "content", "text", "contents", "output_text")))
+    for call in _raw_calls(raw):
+        parts.call(call)
+    name = text(raw.get("name"))
+    call_id = identifier(first(raw, ("tool_call_id", "tool_use_id", "toolCallId")))
+    if call_id is None and role == "tool":
+        call_id = identifier(raw.get("id")) if not parts.results else None
+    said = parts.said
+    if said is None and not parts.calls and parts.results:
+        return parts.results
+    if role == "assistant" or not parts.results:
+        own = Message(role, said, tuple(parts.calls), call_id, name, tuple(parts.other))
+        return [own, *parts.results]
+    return [*parts.results, Message(role, said, tuple(parts.calls), call_id, name)]
+
+
+def _raw_calls(raw: dict[str, Any]) -> list[Any]:
+    calls = parsed(raw.get("tool_calls") or raw.get("toolCalls"))
+    if not calls and is_mapping(raw.get("additional_kwargs")):
+        calls = raw["additional_kwargs"].get("tool_calls")
+    if not calls and is_mapping(raw.get("function_call")):
+        calls = [raw["function_call"]]
+    return list(calls) if is_list(calls) else []
+
+
+class _Parts:
+    """The parts of one message, sorted by what they are."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.calls: list[ToolCall] = []
+        self.results: list[Message] = []
+        self.other: list[str] = []
+
+    @property
+    def said(self) -> str | None:
+        return "\n".join(self.texts) if self.texts else None
+
+    def take(self, content: Any) -> None:
+        if isinstance(content, str):
+            self.texts.append(content)
+        elif is_mapping(content):
+            nested = content.get("parts")
+            if is_list(nested):
+                self.take(nested)
+            else:
+                self._part(content)
+        elif is_list(content):
+            for part in content:
+                if isinstance(part, str):
+                    self.texts.append(part)
+                elif is_mapping(part):
+                    self._part(part)
+
+    def call(self, raw: Any) -> None:
+        call = _call(raw) if is_mapping(raw) else None
+        if call is not None and not any(c.id and c.id == call.id for c in self.calls):
+            self.calls.append(call)
+
+    def _part(self, part: dict[str, Any]) -> None:
+        kind = part.get("type") or part.get("kind")
+        for wrapper in _RESULT_WRAPPERS:
+            if is_mapping(part.get(wrapper)):
+                self.results.append(_result(part[wrapper]))
+                return
+        for wrapper in _CALL_WRAPPERS:
+            if is_mapping(part.get(wrapper)):
+                self.call(part[wrapper])
+                return
+        if kind in _RESULT_TYPES:
+            self.results.append(_result(part))
+        elif kind in _CALL_TYPES:
+            self.call(part)
+        elif kind in _REASONING_TYPES:
+            self.other.append("reasoning")
+        else:
+            said = first(part, _TEXT_KEYS)
+            if isinstance(said, str) and (kind in _TEXT_TYPES or not kind):
+                self.texts.append(said)
+            elif kind:
+                self.other.append(str(kind))
+
+
+def _call(raw: dict[str, Any]) -> ToolCall | None:
+    function = raw.get("function")
+    inner: dict[str, Any] = function if is_mapping(function) else raw
+    name = text(first(inner, _NAME_KEYS))
+    if name is None:
+        return None
+    return ToolCall(
+        name=name,
+        arguments=parsed(first(inner, _ARGUMENT_KEYS)),
+        # The Responses API has an item id beside the call id; results refer to the call id.
+        id=identifier(raw.get("call_id") or first(raw, _CALL_ID_KEYS)),
+    )
+
+
+def _result(raw: dict[str, Any]) -> Message:
+    body = first(raw, _RESULT_KEYS)
+    if is_list(body):
+        parts = _Parts()
+        parts.take(body)
+        body = parts.said if parts.texts else body
+    elif is_mapping(body) and body.get("type") in ("text", "json") and "value" in body:
+        body = body["value"]
+    return Message(
+        "tool",
+        shown(body),
+        tool_call_id=identifier(first(raw, _RESULT_ID_KEYS)),
+        name=text(first(raw, _NAME_KEYS)),
+    )
+
+
+def _joined_calls(found: list[Message]) -> Iterable[Message]:
+    """Calls that stand alone one after the other are one turn of the assistant."""
+    turn: Message | None = None
+    for message in found:
+        bare = message.role == "assistant" and message.content is None and message.tool_calls
+        if bare and turn is not None:
+            turn.tool_calls += message.tool_calls
+            continue
+        yield message
+        turn = message if bare else None
+
+
+# -- flat attributes ----------------------------------------------------------------------------
+
+
+def flat_messages(attributes: Attributes, prefix: str) -> tuple[Message, ...]:
+    """OpenInference: `prefix.N.message.role`, `.content`, `.contents.M…`, `.tool_calls.K…`."""
+    return _flat(attributes, prefix, _openinference_message)
+
+
+def legacy_messages(attributes: Attributes, prefix: str, role: str) -> tuple[Message, ...]:
+    """OpenLLMetry before 0.6: `gen_ai.prompt.N.role`, `.content`, `.tool_calls.K.name`."""
+
+    def one(raw: Attributes) -> list[Message]:
+        content = raw.get("content")
+        parts = _Parts()
+        parts.take(parsed(content) if _is_part_list(content) else shown(content))
+        for call in numbered(raw, "tool_calls"):
+            parts.call(call)
+        call_id = identifier(raw.get("tool_call_id"))
+        spoken = _role(raw.get("role"), role)
+        return [
+            *parts.results,
+            Message(spoken, parts.said, tuple(parts.calls), call_id, other=tuple(parts.other)),
+        ]
+
+    return _flat(attributes, prefix, one)
+
+
+def _flat(
+    attributes: Attributes, prefix: str, one: Callable[[Attributes], list[Message]]
+) -> tuple[Message, ...]:
+    return tuple(message for raw in numbered(attributes, prefix) for message in one(raw))
+
+
+def _is_part_list(content: Any) -> bool:
+    return isinstance(content, str) and content.startswith('[{"type"')
+
+
+def _openinference_message(raw: Attributes) -> list[Message]:
+    said = raw.get("message.content")
+    calls: list[ToolCall] = []
+    other: list[str] = []
+    if len(raw) > 2:
+        texts: list[str] = []
+        for part in numbered(raw, "message.contents"):
+            words = part.get("message_content.text")
+            kind = part.get("message_content.type")
+            if isinstance(words, str) and kind not in _REASONING_TYPES:
+                texts.append(words)
+            elif kind:
+                other.append(str(kind))
+        if texts:
+            said = "\n".join(texts)
+        calls = _openinference_calls(raw)
+    if said is not None and not isinstance(said, str):
+        return list(messages_from({"role": raw.get("message.role"), "content": said}))
+    return [
+        Message(
+            _role(raw.get("message.role"), "user"),
+            said,
+            tuple(calls),
+            identifier(raw.get("message.tool_call_id")),
+            text(raw.get("message.name")),
+            tuple(other),
+        )
+    ]
+
+
+def _openinference_calls(raw: Attributes) -> list[ToolCall]:
+    found: list[ToolCall] = []
+    for call in numbered(raw, "message.tool_calls"):
+        name = text(call.get("tool_call.function.name"))
+        if name is not None:
+            arguments = parsed(call.get("tool_call.function.arguments"))
+            found.append(ToolCall(name, arguments, identifier(call.get("tool_call.id"))))
+    legacy = text(raw.get("message.function_call_name"))
+    if legacy is not None and not found:
+        found.append(ToolCall(legacy, parsed(raw.get("message.function_call_arguments_json"))))
+    return found

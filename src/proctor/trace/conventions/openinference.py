@@ -1,0 +1,159 @@
+"""OpenInference: Phoenix's conventions, also written by Arize, TRAIL (Patronus) and ADOT.
+
+Its span kind is the only source of a kind: `llm.*` keys also stand on chains. Handoffs of
+openai-agents arrive as tool spans named "handoff to X" and become handoffs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proctor.trace.conventions.filling import (
+    document,
+    documents_from,
+    fill,
+    fill_messages,
+    fill_tool,
+    fill_values,
+)
+from proctor.trace.conventions.messages import flat_messages
+from proctor.trace.conventions.values import (
+    Attributes,
+    count,
+    first,
+    identifier,
+    is_mapping,
+    mapping,
+    number,
+    numbered,
+    parsed,
+    text,
+)
+from proctor.trace.model import Document, Span, SpanKind
+
+HEADS = frozenset(
+    "openinference llm input output tool retrieval reranker embedding agent graph patronus".split()
+)
+
+_KINDS = {
+    "AGENT": SpanKind.AGENT,
+    "LLM": SpanKind.LLM,
+    "TOOL": SpanKind.TOOL,
+    "RETRIEVER": SpanKind.RETRIEVAL,
+    "RERANKER": SpanKind.RETRIEVAL,
+    "CHAIN": SpanKind.CHAIN,
+    "GUARDRAIL": SpanKind.GUARDRAIL,
+    "EMBEDDING": SpanKind.OTHER,
+    "EVALUATOR": SpanKind.OTHER,
+    "PROMPT": SpanKind.OTHER,
+}
+_HANDOFF = "handoff to "
+_MODEL_KEYS = (
+    "llm.model_name",
+    "llm.response.model_name",
+    "embedding.model_name",
+    "reranker.model_name",
+)
+_PARAMETER_KEYS = ("llm.invocation_parameters", "embedding.invocation_parameters")
+
+
+def kind(span: Span) -> SpanKind | None:
+    """What `openinference.span.kind` says."""
+    named = span.attributes.get("openinference.span.kind")
+    if isinstance(named, str):
+        found = _KINDS.get(named.upper())
+        if found == SpanKind.TOOL and span.name.startswith(_HANDOFF):
+            return SpanKind.HANDOFF
+        return found
+    # Patronus' own spans (functions it wraps) say no kind.
+    return SpanKind.CHAIN if span.scope == "patronus.sdk" else None
+
+
+def read(span: Span) -> None:
+    """Fill what the OpenInference attributes say."""
+    attributes = span.attributes
+    fill(span, "input_tokens", count(attributes.get("llm.token_count.prompt")))
+    fill(span, "output_tokens", count(attributes.get("llm.token_count.completion")))
+    fill(span, "cost_usd", _cost(attributes))
+    fill(span, "model", _model(span))
+    fill(span, "agent_name", _agent_name(span))
+    if span.kind == SpanKind.HANDOFF:
+        fill(span, "agent_name", text(attributes.get("input.value")))
+        to = text(attributes.get("output.value")) or text(span.name.removeprefix(_HANDOFF))
+        fill(span, "handoff_to", to)
+    elif span.kind == SpanKind.TOOL:
+        _read_tool(span)
+    else:
+        fill_messages(
+            span, "input_messages", lambda: flat_messages(attributes, "llm.input_messages")
+        )
+        fill_messages(
+            span, "output_messages", lambda: flat_messages(attributes, "llm.output_messages")
+        )
+        if span.kind == SpanKind.RETRIEVAL and not span.documents:
+            span.documents = _documents(attributes)
+        fill_values(span, attributes.get("input.value"), attributes.get("output.value"))
+
+
+def _read_tool(span: Span) -> None:
+    attributes = span.attributes
+    schema = attributes.get("tool.parameters")
+    given = attributes.get("input.value")
+    if given is None and not _is_schema(schema):
+        given = schema
+    fill_tool(span, given, attributes.get("output.value"), schema)
+    fill(span, "tool_name", text(attributes.get("tool.name")))
+    fill(span, "tool_call_id", identifier(first(attributes, ("tool.id", "tool_call.id"))))
+
+
+def _is_schema(parameters: Any) -> bool:
+    """Whether `tool.parameters` describes the arguments instead of being them."""
+    found = mapping(parameters)
+    return "properties" in found or any(
+        is_mapping(value) and ("type" in value or "description" in value)
+        for value in found.values()
+    )
+
+
+def _model(span: Span) -> str | None:
+    found = text(first(span.attributes, _MODEL_KEYS))
+    if found is None and span.model is None:
+        # A failed call names no model, but says what it asked for.
+        parameters = first(span.attributes, _PARAMETER_KEYS)
+        if parameters is not None:
+            found = text(first(mapping(parameters), ("model", "model_name", "model_id")))
+    return found
+
+
+def _cost(attributes: Attributes) -> float | None:
+    total = number(attributes.get("llm.cost.total"))
+    if total is not None:
+        return total
+    parts = [number(attributes.get(f"llm.cost.{part}")) for part in ("prompt", "completion")]
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None
+
+
+def _agent_name(span: Span) -> str | None:
+    named = text(span.attributes.get("agent.name"))
+    if named is None and span.kind == SpanKind.AGENT:
+        named = text(span.attributes.get("graph.node.id"))
+        if named is None and span.name.endswith(".run"):
+            named = span.name.removesuffix(".run")  # smolagents
+    return named
+
+
+def _documents(attributes: Attributes) -> tuple[Document, ...]:
+    found: list[Document] = []
+    for prefix in ("retrieval.documents", "reranker.output_documents"):
+        found.extend(
+            document({key.removeprefix("document."): flat[key] for key in flat})
+            for flat in numbered(attributes, prefix)
+        )
+    if found and all(each.id is None for each in found):
+        # LangChain's instrumentation drops the ids, which its dump of the output still has.
+        dumped = documents_from(parsed(attributes.get("output.value")))
+        if [each.text for each in dumped] == [each.text for each in found]:
+            for each, whole in zip(found, dumped, strict=True):
+                each.id = whole.id
+    return tuple(found)

@@ -1,0 +1,95 @@
+"""pydantic-ai and Logfire: formats 1 to 5, which differ in where messages and arguments stand.
+
+Format 1 names no operation on agent and tool spans; they are known by what only they carry.
+"""
+
+from __future__ import annotations
+
+from proctor.trace.conventions.envelopes import conversation
+from proctor.trace.conventions.filling import fill, fill_messages, fill_tool
+from proctor.trace.conventions.messages import messages_from
+from proctor.trace.conventions.values import (
+    count,
+    first,
+    is_list,
+    is_mapping,
+    number,
+    parsed,
+    text,
+)
+from proctor.trace.model import Message, Span, SpanKind
+
+HEADS = frozenset(
+    "logfire pydantic_ai all_messages_events events agent_name model_name final_result "
+    "tool_arguments tool_response operation request_data response_data".split()
+)
+
+_ALL_MESSAGES = ("pydantic_ai.all_messages", "all_messages", "all_messages_events")
+_CHOICE = "gen_ai.choice"
+
+
+def kind(span: Span) -> SpanKind | None:
+    """The kind of a span of format 1, or of Logfire's own model instrumentations."""
+    attributes = span.attributes
+    if "gen_ai.tool.name" in attributes:
+        return SpanKind.TOOL
+    if "agent_name" in attributes and (
+        "model_name" in attributes or first(attributes, _ALL_MESSAGES) is not None
+    ):
+        return SpanKind.AGENT
+    if "tools" in attributes and span.name.startswith("running"):
+        return SpanKind.CHAIN
+    if "request_data" in attributes and "response_data" in attributes:
+        return SpanKind.LLM
+    return None
+
+
+def read(span: Span) -> None:
+    """Fill what pydantic-ai and Logfire say beyond the GenAI conventions."""
+    attributes = span.attributes
+    fill(span, "cost_usd", number(attributes.get("operation.cost")))
+    if span.kind == SpanKind.TOOL:
+        fill(span, "tool_name", text(attributes.get("gen_ai.tool.name")))
+        fill_tool(span, attributes.get("tool_arguments"), attributes.get("tool_response"))
+    elif span.kind == SpanKind.AGENT:
+        _read_agent(span)
+    else:
+        fill_messages(span, "input_messages", lambda: _from_events(span, output=False))
+        fill_messages(span, "output_messages", lambda: _from_events(span, output=True))
+        _read_logfire(span)
+
+
+def _read_agent(span: Span) -> None:
+    attributes = span.attributes
+    fill(span, "agent_name", text(attributes.get("agent_name")))
+    fill(span, "model", text(attributes.get("model_name")))
+    fill(span, "output", attributes.get("final_result"))
+    used = "gen_ai.aggregated_usage."
+    fill(span, "input_tokens", count(attributes.get(used + "input_tokens")))
+    fill(span, "output_tokens", count(attributes.get(used + "output_tokens")))
+    if not span.input_messages and not span.output_messages:
+        everything = messages_from(first(attributes, _ALL_MESSAGES))
+        answered = bool(everything) and everything[-1].role == "assistant"
+        cut = len(everything) - 1 if answered else len(everything)
+        span.input_messages, span.output_messages = everything[:cut], everything[cut:]
+
+
+def _from_events(span: Span, *, output: bool) -> tuple[Message, ...]:
+    events = parsed(span.attributes.get("events"))
+    if not is_list(events):
+        return ()
+    wanted = [
+        event
+        for event in events
+        if is_mapping(event) and (event.get("event.name") == _CHOICE) == output
+    ]
+    return messages_from(wanted, "assistant" if output else "user")
+
+
+def _read_logfire(span: Span) -> None:
+    """Logfire's OpenAI and Anthropic instrumentations keep the request and response bodies."""
+    attributes = span.attributes
+    if "request_data" in attributes and span.kind == SpanKind.LLM:
+        asked, given = attributes["request_data"], attributes.get("response_data")
+        fill_messages(span, "input_messages", lambda: conversation(asked, "user"))
+        fill_messages(span, "output_messages", lambda: conversation(given, "assistant"))

@@ -1,0 +1,135 @@
+"""What only the whole trace can tell: the question, the answer, lost argument names, handoffs.
+
+Promise: nothing a producer said is overwritten, except a tool's arguments by the same arguments
+with their names. A trace we exported ourselves says everything and is left alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proctor.trace.conventions.envelopes import answer, last_said, question
+from proctor.trace.conventions.handoffs import find_handoffs, name_managed_agents
+from proctor.trace.conventions.proctor import trace_from_attributes
+from proctor.trace.conventions.tool_calls import recover_arguments
+from proctor.trace.conventions.values import first, identifier
+from proctor.trace.model import Span, SpanKind, Trace
+from proctor.trace.tree import NO_PARENT
+
+_SESSION_KEYS = (
+    "gen_ai.conversation.id",
+    "session.id",
+    "langfuse.session.id",
+    "traceloop.association.properties.session_id",
+    "traceloop.association.properties.thread_id",
+    "gcp.vertex.agent.session_id",
+    "ai.telemetry.metadata.sessionId",
+)
+_USER_KEYS = (
+    "user.id",
+    "langfuse.user.id",
+    "enduser.id",
+    "traceloop.association.properties.user_id",
+    "ai.telemetry.metadata.userId",
+)
+# Kinds whose input is what the user asked, rather than a step on the way.
+_ASKED = (SpanKind.AGENT, SpanKind.CHAIN, SpanKind.OTHER)
+
+
+def finish(trace: Trace) -> None:
+    """Fill what needs all spans of a trace, once each of them is normalised."""
+    whole = [trace_from_attributes(trace, span) for span in trace.spans]
+    if any(whole) or not trace.spans:
+        return
+    spans = trace.index.spans
+    recover_arguments(spans)
+    name_managed_agents(trace.index)
+    find_handoffs(trace.index)
+    _unwrap_given(trace)
+    if trace.query is None:
+        trace.query = _asked(trace)
+    if trace.response is None:
+        trace.response = _answered(trace)
+    if trace.session_id is None:
+        trace.session_id = _first_id(spans, _SESSION_KEYS)
+    if trace.user_id is None:
+        trace.user_id = _first_id(spans, _USER_KEYS)
+
+
+def _unwrap_given(trace: Trace) -> None:
+    """Exports of whole traces give a question and an answer in the producer's envelope."""
+    if trace.query is not None:
+        trace.query = question(trace.query)
+    given: Any = trace.response
+    if given is not None:
+        trace.response = answer(given)
+
+
+def _outermost(trace: Trace) -> list[Span]:
+    """Roots, then agents that have no agent above them: where questions come in."""
+    tree = trace.index
+    roots = [
+        span for span, parent in zip(tree.spans, tree.parent, strict=True) if parent == NO_PARENT
+    ]
+    agents = tree.outermost([span.kind == SpanKind.AGENT for span in tree.spans])
+    known = set(map(id, roots))
+    return roots + [span for span in agents if id(span) not in known]
+
+
+def _asked(trace: Trace) -> Any:
+    for span in _outermost(trace):
+        if span.kind in _ASKED:
+            asked = _question_of(span)
+            if asked not in (None, "", {}, []):
+                return asked
+    for span in trace.index.spans:
+        if span.kind == SpanKind.LLM:
+            said = last_said(span.input_messages, "user")
+            if said is not None:
+                return said
+            if span.input is not None:
+                return question(span.input)
+    return None
+
+
+def _question_of(span: Span) -> Any:
+    if span.input is not None:
+        return question(span.input)
+    if span.kind != SpanKind.AGENT:
+        return None
+    # All messages of a run: what was asked stands before the first thing the agent said.
+    before: list[Any] = []
+    for message in span.input_messages:
+        if message.role == "assistant" and before and message.tool_calls:
+            break
+        before.append(message)
+    return last_said(tuple(before), "user")
+
+
+def _answered(trace: Trace) -> str | None:
+    outermost = _outermost(trace)
+    for span in outermost:
+        if span.kind in _ASKED:
+            said = answer(span.output) if span.output is not None else None
+            said = said or last_said(span.output_messages, "assistant")
+            if said:
+                return said
+    if any(span.failed and span.kind == SpanKind.AGENT for span in outermost):
+        return None  # what it said on the way is no answer
+    for span in reversed(trace.index.spans):
+        if span.kind == SpanKind.LLM:
+            said = last_said(span.output_messages, "assistant")
+            if said is None and span.output is not None:
+                said = answer(span.output)
+            if said:
+                return said
+    return None
+
+
+def _first_id(spans: list[Span], keys: tuple[str, ...]) -> str | None:
+    """The id on the earliest span that names one."""
+    for span in spans:
+        found = identifier(first(span.attributes, keys))
+        if found is not None:
+            return found
+    return None
