@@ -80,7 +80,7 @@ class Redactor:
         hits = [
             hit
             for detector in DETECTORS
-            if detector.needle in low
+            if any(needle in low for needle in detector.needles)
             for hit in detector.find(data, low)
         ]
         hits.extend(pairs(data, low))

@@ -25,7 +25,6 @@ _ALONE = {
     "secret": "secret",
     "apikey": "api_key",
     "apitoken": "token",
-    "accesskey": "api_key",
     "accesstoken": "token",
     "authtoken": "token",
     "secretkey": "secret",
@@ -34,7 +33,6 @@ _ALONE = {
     "credential": "credential",
     "authorization": "authorization",
     "cookie": "cookie",
-    "jwt": "token",
 }
 """Last words that are enough by themselves (plurals are the same name)."""
 
@@ -51,7 +49,7 @@ _PAIRS = {
     },
     "token": dict.fromkeys(
         "access account api app auth bearer bot client csrf deploy device github gitlab hf hub id "
-        "identity jwt login npm oauth personal private pypi refresh registry secret security "
+        "identity login npm oauth personal private pypi refresh registry secret security "
         "service session slack telegram user vault webhook xsrf".split(),
         "token",
     ),

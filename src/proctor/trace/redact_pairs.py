@@ -17,10 +17,7 @@ from proctor.trace.redact_tokens import Hit
 
 # Every name `secret_kind` knows ends in (the plural of) one of these; each is one fast scan.
 STEMS = (
-    b"passw",
-    b"passphrase",
-    b"passcode",
-    b"_pass",
+    b"pass",
     b"pwd",
     b"secret",
     b"key",
@@ -28,17 +25,15 @@ STEMS = (
     b"credential",
     b"authorization",
     b"cookie",
-    b"jwt",
-    b"connectionstring",
-    b"connection_string",
+    b"connection",
     b"signature",
 )
 
 # The rest of the name, then perhaps a closing quote, then `:` or `=` (or `=>`, `:=`).
-_AFTER_STEM = rb"[a-z0-9_]{0,16}+[\\]{0,15}+[\"'`]?+\]?+[ \t]{0,8}+(?:=>|:=|[:=])(?![:=])"
+_AFTER_STEM = rb"[a-z0-9_-]{0,16}+[\\]{0,15}+[\"'`]?+\]?+[ \t]{0,8}+(?:=>|:=|[:=])(?![:=])"
 _SEARCHES = [re.compile(re.escape(stem) + _AFTER_STEM) for stem in STEMS]
 _NAME = re.compile(r"[A-Za-z0-9_.\-]+\Z")
-_NAME_END = re.compile(rb"[A-Za-z0-9_]*+")
+_NAME_END = re.compile(rb"[A-Za-z0-9_-]{0,16}+")
 
 _OPENING = re.compile(rb"[ \t]{0,8}+([\\]{0,15}+)([\"'`])")
 _BARE = re.compile(rb"[ \t]{0,8}+([^\s\"'`,;&<>(){}\[\]|\\]++)")
@@ -57,6 +52,7 @@ _NOT_A_VALUE = re.compile(
 )
 _VALUE_SIGNS = re.compile(rb"[0-9!@#$%^*+=/~]|[a-z][A-Z]")
 _DIGITS = re.compile(rb"[0-9][0-9.,]*")
+_SOME_LETTERS = re.compile(rb"[A-Za-z0-9][^A-Za-z0-9]*+[A-Za-z0-9][^A-Za-z0-9]*+[A-Za-z0-9]")
 _RANDOM = re.compile(rb"(?=[^0-9]*+[0-9])(?=[^A-Za-z]*+[A-Za-z])[^\s]{12,}\Z")
 
 
@@ -112,14 +108,19 @@ def _value_at(data: bytes, position: int, kind: str) -> _Value | None:
 
 
 def _closing(data: bytes, start: int, quote: bytes, level: int) -> int | None:
-    """Where a quoted value ends: at the same quote behind at most as many backslashes."""
+    """Where a quoted value ends.
+
+    A quote behind `level` backslashes opens it. Inside, each backslash is written `level + 1`
+    times, so the closing quote stands behind `level` plus an even number of those; one behind
+    fewer than `level` ends the text around.
+    """
     limit = min(len(data), start + _MAX_QUOTED)
     position = start
     while (found := data.find(quote, position, limit)) >= 0:
         text = data[start:found]
         behind = len(text) - len(text.rstrip(b"\\"))
-        if behind <= level:
-            end = found - behind
+        if behind < level or (behind - level) % (2 * (level + 1)) == 0:
+            end = found - min(behind, level)
             return None if b"\n" in data[start:end] else end
         position = found + 1
     return None
@@ -131,8 +132,12 @@ def _is_secret(data: bytes, name: re.Match[bytes], value: _Value, kind: str) -> 
         return False
     if kind == BARE_TOKEN:
         return bool(_RANDOM.match(text))
-    if kind != "password" and _DIGITS.fullmatch(text):
+    if kind != "password" and (_DIGITS.fullmatch(text) or not _SOME_LETTERS.search(text)):
         return False
+    if kind == "cookie" and not name.group().endswith(b":"):
+        return False  # code that handles cookies; a header has a colon
+    if kind == "credential" and not (len(text) >= 8 and _VALUE_SIGNS.search(text)):
+        return False  # `credentials: "include"`, `connection string: see below`
     if value.quoted:
         # `"Enter password: "` ends with a quote that is no opening one.
         return not text.startswith((b")", b",", b";", b"\\n")) or name.group().endswith(b"=")

@@ -210,21 +210,20 @@ def url_password(data: bytes, low: bytes) -> Iterator[Hit]:
 
 
 class Detector(NamedTuple):
-    """A search, and a lower-case text without which it finds nothing."""
+    """A search, and lower-case texts without one of which it finds nothing."""
 
-    needle: bytes
+    needles: tuple[bytes, ...]
     find: Callable[[bytes, bytes], Iterator[Hit]]
 
 
 DETECTORS = (
-    Detector(b"-----begin", private_key),
-    Detector(b"-", dashed),
-    Detector(b"_", underscored),
-    Detector(b"akia", aws),
-    Detector(b"asia", aws),
-    Detector(b"aiza", google),
-    Detector(b".eyj", jwt),
-    Detector(b"bearer", bearer),
-    Detector(b"basic", basic),
-    Detector(b"://", url_password),
+    Detector((b"-----begin",), private_key),
+    Detector((b"-",), dashed),
+    Detector((b"_",), underscored),
+    Detector((b"akia", b"asia"), aws),
+    Detector((b"aiza",), google),
+    Detector((b".eyj",), jwt),
+    Detector((b"bearer",), bearer),
+    Detector((b"basic",), basic),
+    Detector((b"://",), url_password),
 )
