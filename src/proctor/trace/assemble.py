@@ -1,0 +1,212 @@
+"""From the spans a wire format gave to finished traces.
+
+Promise: spans are grouped by trace id, the last word on a span id wins, placeholders go, log
+records land on their span, and everything odd is counted with its place instead of raised.
+Trade-off: a trace spread over several files stays apart, so that files can be read one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from proctor.trace import conventions
+from proctor.trace.model import Event, Span, Trace
+
+_PENDING = "pending_span"
+"""Value of `logfire.span_type` on the zero-length placeholder sent when a span opens."""
+
+_MALFORMED = (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError)
+"""What attributes of a hostile shape can raise while they are being understood."""
+
+_LONGEST_CYCLE_SHOWN = 5
+"""Span ids of a parent cycle that are written out; a cycle can be as long as the trace."""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something wrong in a file: what, where, how often, and whether the file was lost to it."""
+
+    file: str
+    message: str
+    place: str = ""
+    fatal: bool = False
+    count: int = 1
+
+    def __str__(self) -> str:
+        where = f"{self.file}: {self.place}" if self.place else self.file
+        times = f" (and {self.count - 1} more like it)" if self.count > 1 else ""
+        return f"{where}: {self.message}{times}"
+
+
+class LogRecord(NamedTuple):
+    """A log record that belongs to a span: some producers put message content only there."""
+
+    trace_id: str
+    span_id: str
+    event: Event
+
+
+class Collector:
+    """What one file gave so far: traces by id, finished traces, log records, problems.
+
+    `place` is where in the file the reader stands (`line 3`), put before every place named in
+    a problem. Problems with the same message are folded into the first, with their count.
+    """
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.place = ""
+        self.documents = 0
+        self.traces: dict[str, Trace] = {}
+        self.finished: list[Trace] = []
+        self.logs: list[LogRecord] = []
+        self._problems: dict[str, Problem] = {}
+
+    def trace(self, trace_id: str) -> Trace:
+        """The trace of this id, made on first use, to put facts about the whole trace on."""
+        trace = self.traces.get(trace_id)
+        if trace is None:
+            trace = self.traces[trace_id] = Trace(trace_id=trace_id)
+        return trace
+
+    def add(self, span: Span) -> None:
+        """Keep a span; its conventions are read later, when the file is complete."""
+        trace = self.traces.get(span.trace_id)
+        if trace is None:
+            trace = self.traces[span.trace_id] = Trace(trace_id=span.trace_id)
+        trace.spans.append(span)
+
+    def resource(self, trace_id: str, attributes: dict[str, Any]) -> None:
+        """Keep what the producer says about itself; the first one of a trace is kept."""
+        if attributes:
+            self.trace(trace_id).metadata.setdefault("resource", attributes)
+
+    def problem(self, place: str, message: str, *, fatal: bool = False) -> None:
+        """Count something wrong at a place of this file."""
+        where = ", ".join(part for part in (self.place, place) if part)
+        known = self._problems.get(message)
+        if known is None:
+            self._problems[message] = Problem(self.file, message, where, fatal)
+        else:
+            self._problems[message] = msgspec.structs.replace(known, count=known.count + 1)
+
+    def forget_problems(self) -> None:
+        """Start anew: the file turned out to be something else."""
+        self._problems.clear()
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Everything wrong so far, in the order it was first met."""
+        return list(self._problems.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing at all was found in the file."""
+        return not (self.finished or self.logs or any(t.spans for t in self.traces.values()))
+
+
+class LogPool:
+    """Log records by the span they belong to, across the files of one call."""
+
+    def __init__(self) -> None:
+        self._events: dict[tuple[str, str], list[Event]] = {}
+
+    def add(self, records: Iterable[LogRecord]) -> None:
+        """Hold records until their span comes by."""
+        for record in records:
+            self._events.setdefault((record.trace_id, record.span_id), []).append(record.event)
+
+    def take(self, trace_id: str, span_id: str) -> list[Event]:
+        """The records of one span, which are then no longer held."""
+        return self._events.pop((trace_id, span_id), [])
+
+    @property
+    def left(self) -> int:
+        """How many records have found no span yet."""
+        return sum(map(len, self._events.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._events)
+
+
+def assemble(out: Collector, logs: LogPool) -> list[Trace]:
+    """The finished traces of one file, in the order they were first met."""
+    traces = list(out.finished)
+    for trace in out.traces.values():
+        trace.spans = _distinct(trace.spans, out)
+        if not trace.spans:
+            continue
+        if logs:
+            _join_logs(trace, logs)
+        for span in trace.spans:
+            try:
+                conventions.normalise(span)
+            except _MALFORMED as error:
+                out.problem(f"span {span.span_id}", f"attributes not understood: {_short(error)}")
+        try:
+            conventions.finish(trace)
+        except _MALFORMED as error:
+            out.problem(f"trace {trace.trace_id}", f"content not understood: {_short(error)}")
+        traces.append(trace)
+    for trace in traces:
+        _name_cycles(trace, out)
+    return traces
+
+
+def _distinct(spans: list[Span], out: Collector) -> list[Span]:
+    """One span per id: the last received, unless it is a placeholder or still open.
+
+    A placeholder whose span never came is kept as an open span: the agent was cut off there.
+    """
+    by_id: dict[str, Span] = {}
+    pending: dict[str, Span] = {}
+    for span in spans:
+        if span.attributes.get("logfire.span_type") == _PENDING:
+            # The placeholder has an id of its own and is a child of the span it announces.
+            pending[span.span_id] = span
+            continue
+        known = by_id.get(span.span_id)
+        if known is not None:
+            if known.end_ns is not None and span.end_ns is None:
+                continue
+            if known.end_ns is not None:
+                out.problem(f"span {span.span_id}", "span id appears twice; the last is kept")
+        by_id[span.span_id] = span
+    for span in pending.values():
+        _keep_unfinished(span, by_id)
+    return list(by_id.values())
+
+
+def _keep_unfinished(placeholder: Span, by_id: dict[str, Span]) -> None:
+    announced = placeholder.parent_id
+    if announced is None or announced in by_id:
+        return
+    real_parent = placeholder.attributes.get("logfire.pending_parent_id")
+    known = isinstance(real_parent, str) and real_parent.strip("0") != ""
+    placeholder.span_id = announced
+    placeholder.parent_id = real_parent if known else None
+    placeholder.end_ns = None
+    by_id[announced] = placeholder
+
+
+def _join_logs(trace: Trace, logs: LogPool) -> None:
+    for span in trace.spans:
+        events = logs.take(trace.trace_id, span.span_id)
+        if events:
+            span.events = tuple(sorted((*span.events, *events), key=lambda event: event.time_ns))
+
+
+def _name_cycles(trace: Trace, out: Collector) -> None:
+    for cycle in trace.index.cycles:
+        shown = " → ".join(cycle[:_LONGEST_CYCLE_SHOWN])
+        more = "" if len(cycle) <= _LONGEST_CYCLE_SHOWN else f" and {len(cycle) - 5} more"
+        message = f"parent cycle among spans {shown}{more}; broken at its earliest span"
+        if message not in trace.problems:
+            trace.problems.append(message)
+        out.problem(f"trace {trace.trace_id}", message)
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]

@@ -1,0 +1,197 @@
+"""Langfuse exports: a trace with its observations, from the UI or the public API.
+
+Promise: `{trace, observations}`, observations nested in the trace, and lists of either give the
+same; JSON kept in strings is read; scores stay with the trace in `metadata["scores"]`.
+An observation's fields become `langfuse.observation.*` attributes, the names its SDK gives them
+over OTLP, so that one dialect understands both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proctor.trace.assemble import Collector
+from proctor.trace.conventions.values import parsed
+from proctor.trace.formats.wire import (
+    BadValue,
+    array,
+    first_object,
+    hex_id,
+    is_array,
+    is_object,
+    items,
+    kind_of,
+    moment,
+    name_of,
+    optional_id,
+    text,
+)
+from proctor.trace.model import Span, SpanStatus, Trace
+
+NAME = "langfuse"
+ABOUT = "Langfuse exports (a trace with its observations)"
+
+_OBSERVATION_KEYS = ("parentObservationId", "traceId", "type", "startTime")
+
+_COST = "langfuse.observation.cost_details"
+
+_AS_ATTRIBUTES = {
+    "langfuse.observation.type": ("type",),
+    "langfuse.observation.input": ("input",),
+    "langfuse.observation.output": ("output",),
+    "langfuse.observation.level": ("level",),
+    "langfuse.observation.status_message": ("statusMessage",),
+    "langfuse.observation.model.name": ("model", "providedModelName"),
+    "langfuse.observation.model.parameters": ("modelParameters",),
+    "langfuse.observation.usage_details": ("usageDetails", "usage"),
+    _COST: ("costDetails",),
+    "langfuse.observation.prompt.name": ("promptName",),
+    "langfuse.observation.prompt.version": ("promptVersion",),
+    "langfuse.observation.completion_start_time": ("completionStartTime",),
+    "langfuse.version": ("version",),
+    "langfuse.environment": ("environment",),
+}
+"""The attribute Langfuse's SDK writes → the fields of an observation that say the same."""
+
+_TRACE_FACTS = ("name", "tags", "release", "version", "environment", "public", "bookmarked")
+
+
+def matches(document: Any) -> bool:
+    """Whether a document holds Langfuse traces."""
+    found = first_object(document)
+    if found is None:
+        return False
+    trace: Any = found.get("trace")
+    if is_object(trace) and is_array(found.get("observations")):
+        return True
+    if is_array(found.get("data")):
+        found = first_object(found["data"]) or found
+    if not is_array(found.get("observations")) or "id" not in found:
+        return _is_observation(found)
+    observation = first_object(found["observations"])
+    return observation is None or _is_observation(observation)
+
+
+def _is_observation(item: dict[str, Any]) -> bool:
+    return "id" in item and all(key in item for key in _OBSERVATION_KEYS[1:])
+
+
+def read(document: Any, out: Collector) -> None:
+    """Read traces with observations, or a list of observations alone."""
+    for place, item in items(document):
+        if not is_object(item):
+            out.problem(place, f"trace is not an object but {kind_of(item)}")
+        elif is_array(item.get("data")):
+            for inner, entry in items(item["data"]):
+                _read_item(f"{place}data{inner}", entry, out)
+        else:
+            _read_item(place, item, out)
+
+
+def _read_item(place: str, item: Any, out: Collector) -> None:
+    if not is_object(item):
+        out.problem(place, f"trace is not an object but {kind_of(item)}")
+        return
+    if _is_observation(item) and "observations" not in item:
+        _read_observation(place, item, None, out)
+        return
+    dot = f"{place}." if place else ""
+    inner: Any = item.get("trace")
+    trace: dict[str, Any] = inner if is_object(inner) else item
+    try:
+        trace_id = hex_id(trace.get("id"), "trace id")
+        observations = _observations(item, trace)
+    except BadValue as error:
+        out.problem(place, f"trace skipped: {error}")
+        return
+    for position, raw in enumerate(observations):
+        _read_observation(f"{dot}observations[{position}]", raw, trace_id, out)
+    _keep_facts(trace, out.trace(trace_id))
+
+
+def _observations(item: dict[str, Any], trace: dict[str, Any]) -> list[Any]:
+    """The observations: those beside the trace are whole, those inside it lack their content."""
+    beside = array(item.get("observations"), "observations")
+    return beside or array(trace.get("observations"), "observations")
+
+
+def _read_observation(place: str, raw: Any, trace_id: str | None, out: Collector) -> None:
+    if not is_object(raw):
+        out.problem(place, f"not an object but {kind_of(raw)}")
+        return
+    try:
+        out.add(_span(raw, trace_id))
+    except BadValue as error:
+        out.problem(place, f"span skipped: {error}")
+
+
+def _span(raw: dict[str, Any], trace_id: str | None) -> Span:
+    metadata = parsed(raw.get("metadata"))
+    end = raw.get("endTime")
+    start = moment(raw.get("startTime"))
+    is_event = raw.get("type") == "EVENT"
+    failed = raw.get("level") == "ERROR"
+    return Span(
+        trace_id=hex_id(raw.get("traceId") or trace_id, "trace id"),
+        span_id=hex_id(raw.get("id"), "observation id"),
+        parent_id=optional_id(raw.get("parentObservationId"), "parent observation id"),
+        name=name_of(raw.get("name")),
+        status=SpanStatus.ERROR if failed else SpanStatus.UNSET,
+        error_message=text(raw.get("statusMessage")) if failed else None,
+        start_ns=start,
+        end_ns=start if is_event else None if end is None else moment(end, "end time"),
+        attributes=_attributes(raw, metadata),
+        scope=_scope(metadata),
+    )
+
+
+def _attributes(raw: dict[str, Any], metadata: Any) -> dict[str, Any]:
+    """Attributes of the original span, which Langfuse keeps in metadata, then its own fields."""
+    found: dict[str, Any] = {}
+    if is_object(metadata):
+        original = metadata.get("attributes")
+        if is_object(original):
+            found.update(original)
+        for key, value in metadata.items():
+            if key not in ("attributes", "scope", "resourceAttributes"):
+                found[f"langfuse.observation.metadata.{key}"] = value
+    elif metadata is not None:
+        found["langfuse.observation.metadata"] = metadata
+    for name, fields in _AS_ATTRIBUTES.items():
+        value = next((raw[field] for field in fields if raw.get(field) not in (None, {})), None)
+        if value is not None:
+            found[name] = value
+    total = raw.get("totalCost") or raw.get("calculatedTotalCost")
+    if total and _COST not in found:  # 0 is what Langfuse writes for a call without a price
+        found[_COST] = {"total": total}
+    return found
+
+
+def _scope(metadata: Any) -> str | None:
+    scope: Any = metadata.get("scope") if is_object(metadata) else None
+    return text(scope.get("name")) if is_object(scope) else None
+
+
+def _keep_facts(raw: dict[str, Any], trace: Trace) -> None:
+    """What Langfuse knows of the trace as a whole."""
+    if raw.get("input") is not None:
+        trace.query = parsed(parsed(raw["input"]))
+    output = parsed(parsed(raw.get("output")))
+    if isinstance(output, str):
+        trace.response = output
+    trace.session_id = text(raw.get("sessionId"))
+    trace.user_id = text(raw.get("userId"))
+    for key in _TRACE_FACTS:
+        value = raw.get(key)
+        if value not in (None, [], "", False):
+            trace.metadata[key] = value
+    metadata = parsed(raw.get("metadata"))
+    if is_object(metadata):
+        resource = metadata.pop("resourceAttributes", None)
+        if is_object(resource):
+            trace.metadata["resource"] = resource
+        if metadata:
+            trace.metadata["metadata"] = metadata
+    scores = raw.get("scores")
+    if is_array(scores) and scores:
+        trace.metadata["scores"] = scores

@@ -1,0 +1,93 @@
+"""Proctor's own JSONL: one whole trace a line, normalised fields included.
+
+Promise: `encode_trace` writes one line and `read` gives the equal trace back, for every value
+JSON can carry. Values JSON cannot carry are written as their text; NaN and infinities as null.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from proctor.trace.assemble import Collector
+from proctor.trace.formats.wire import first_object, is_array, is_object, items, kind_of
+from proctor.trace.model import Span, Trace
+
+NAME = "native"
+ABOUT = "Proctor's own JSONL (one trace a line)"
+
+HEADER = "proctor_trace"
+"""First key of every line; its value is the version of the format."""
+
+VERSION = 1
+
+_PREFIX = f'{{"{HEADER}":{VERSION},'.encode()
+
+
+def encode_trace(trace: Trace) -> bytes:
+    """A trace as one line of JSON, newline included."""
+    try:
+        encoded = msgspec.json.encode(trace, enc_hook=str)
+    except UnicodeEncodeError:  # lone surrogates, which UTF-8 cannot carry
+        plain = msgspec.to_builtins(trace, enc_hook=str)
+        encoded = msgspec.json.encode(without_surrogates(plain))
+    return _PREFIX + encoded[1:] + b"\n"
+
+
+def without_surrogates(value: Any) -> Any:
+    """The same JSON value with every lone surrogate replaced, in keys as well."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if is_array(value):
+        return [without_surrogates(item) for item in value]
+    if is_object(value):
+        return {without_surrogates(key): without_surrogates(held) for key, held in value.items()}
+    return value
+
+
+def matches(document: Any) -> bool:
+    """Whether a document is a trace of ours."""
+    found = first_object(document)
+    return found is not None and HEADER in found
+
+
+def read(document: Any, out: Collector) -> None:
+    """Read one trace or a list of them; they are complete and pass no convention again."""
+    for place, item in items(document):
+        if not is_object(item):
+            out.problem(place, f"trace is not an object but {kind_of(item)}")
+            continue
+        version = item.get(HEADER)
+        if version != VERSION:
+            out.problem(
+                place,
+                f"{HEADER} is {str(version)[:20]!r}; this Proctor reads {VERSION}: update it",
+            )
+            continue
+        trace = _trace(place, item, out)
+        if trace is not None:
+            out.finished.append(trace)
+
+
+def _trace(place: str, item: dict[str, Any], out: Collector) -> Trace | None:
+    try:
+        return msgspec.convert(item, Trace)
+    except (msgspec.ValidationError, RecursionError):
+        pass  # find out which spans are to blame, and keep the others
+    spans = item.get("spans")
+    try:
+        trace = msgspec.convert({**item, "spans": []}, Trace)
+    except msgspec.ValidationError as error:
+        out.problem(place, f"trace skipped: {error}")
+        return None
+    if not is_array(spans):
+        out.problem(place, f"spans is not an array but {kind_of(spans)}")
+        return None
+    dot = f"{place}." if place else ""
+    for position, raw in enumerate(spans):
+        try:
+            trace.spans.append(msgspec.convert(raw, Span))
+        except (msgspec.ValidationError, RecursionError) as error:
+            out.problem(f"{dot}spans[{position}]", f"span skipped: {error}")
+    return trace

@@ -1,0 +1,320 @@
+"""OTLP as JSON: `resourceSpans` and `resourceLogs`, one request or several, and Tempo's shapes.
+
+Promise: hex and base64 ids, enum names and integers, int64 as text or number, camel and snake
+case, `batches` and `instrumentationLibrarySpans` all give the same spans. Bytes stay base64 text.
+Trade-off: links, trace state and the span kind of RPC (client, server, …) are not kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proctor.trace.assemble import Collector, LogRecord
+from proctor.trace.formats.wire import (
+    BadValue,
+    array,
+    first_object,
+    hex_id,
+    is_array,
+    is_object,
+    items,
+    kind_of,
+    name_of,
+    nanoseconds,
+    optional_id,
+    status_of,
+    text,
+)
+from proctor.trace.model import Event, Span, SpanStatus
+
+NAME = "otlp"
+ABOUT = "OTLP JSON (resourceSpans, resourceLogs; also Tempo's batches)"
+
+_SPAN_KEYS = ("resourceSpans", "resource_spans", "batches")
+_LOG_KEYS = ("resourceLogs", "resource_logs")
+_SCOPE_SPAN_KEYS = (
+    "scopeSpans",
+    "scope_spans",
+    "instrumentationLibrarySpans",
+    "instrumentation_library_spans",
+)
+_SCOPE_LOG_KEYS = ("scopeLogs", "scope_logs", "instrumentationLibraryLogs")
+_SCOPE_KEYS = ("scope", "instrumentationLibrary", "instrumentation_library")
+
+BODY_KEY = "body"
+"""The attribute of an event that holds the body of the log record it came from."""
+
+
+def matches(document: Any) -> bool:
+    """Whether a document holds OTLP requests."""
+    request = _request(first_object(document))
+    return request is not None and any(key in request for key in (*_SPAN_KEYS, *_LOG_KEYS))
+
+
+def read(document: Any, out: Collector) -> None:
+    """Read one request, or a list of them."""
+    for place, item in items(document):
+        request = _request(item)
+        if request is None:
+            out.problem(place, f"export request is not an object but {kind_of(item)}")
+            continue
+        dot = f"{place}." if place else ""
+        for key in _SPAN_KEYS:
+            for where, resource, group in _groups(request, key, _SCOPE_SPAN_KEYS, dot, out):
+                _read_spans(where, resource, group, out)
+        for key in _LOG_KEYS:
+            for where, _, group in _groups(request, key, _SCOPE_LOG_KEYS, dot, out):
+                _read_logs(where, group, out)
+
+
+def _request(item: Any) -> dict[str, Any] | None:
+    """The request itself; newer Tempo answers wrap it in `trace`."""
+    if not is_object(item):
+        return None
+    inner = item.get("trace")
+    if is_object(inner) and any(key in inner for key in _SPAN_KEYS):
+        return inner
+    return item
+
+
+def _groups(
+    request: dict[str, Any], key: str, scope_keys: tuple[str, ...], dot: str, out: Collector
+) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """(place, resource attributes, scope group) of each group below one key of a request."""
+    found: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
+    for where, batch in _objects(request.get(key), f"{dot}{key}", out):
+        resource: Any = batch.get("resource")
+        about = resource.get("attributes") if is_object(resource) else None
+        attributes = attributes_of(about, f"{where}.resource", out)
+        for scope_key in scope_keys:
+            for place, group in _objects(batch.get(scope_key), f"{where}.{scope_key}", out):
+                found.append((place, attributes, group))
+    return found
+
+
+def _objects(value: Any, place: str, out: Collector) -> list[tuple[str, dict[str, Any]]]:
+    """The objects of an array with their places; what is no object is a problem."""
+    if value is None:
+        return []
+    if not is_array(value):
+        out.problem(place, f"not an array but {kind_of(value)}")
+        return []
+    found: list[tuple[str, dict[str, Any]]] = []
+    for position, item in enumerate(value):
+        if is_object(item):
+            found.append((f"{place}[{position}]", item))
+        else:
+            out.problem(f"{place}[{position}]", f"not an object but {kind_of(item)}")
+    return found
+
+
+def _scope_name(group: dict[str, Any]) -> str | None:
+    for key in _SCOPE_KEYS:
+        scope: Any = group.get(key)
+        if is_object(scope):
+            return text(scope.get("name"))
+    return None
+
+
+# -- spans ------------------------------------------------------------------------------------
+
+
+def _read_spans(
+    place: str, resource: dict[str, Any], group: dict[str, Any], out: Collector
+) -> None:
+    scope = _scope_name(group)
+    for where, raw in _objects(group.get("spans"), f"{place}.spans", out):
+        try:
+            span = _span(raw, scope, where, out)
+        except BadValue as error:
+            out.problem(where, f"span skipped: {error}")
+        else:
+            out.add(span)
+            out.resource(span.trace_id, resource)
+
+
+def _span(raw: dict[str, Any], scope: str | None, place: str, out: Collector) -> Span:
+    get = raw.get
+    end = _either(raw, "endTimeUnixNano", "end_time_unix_nano")
+    status, message = _status(get("status"))
+    return Span(
+        trace_id=hex_id(_either(raw, "traceId", "trace_id"), "trace id"),
+        span_id=hex_id(_either(raw, "spanId", "span_id")),
+        parent_id=optional_id(_either(raw, "parentSpanId", "parent_span_id")),
+        name=name_of(get("name")),
+        status=status,
+        error_message=message,
+        start_ns=nanoseconds(_either(raw, "startTimeUnixNano", "start_time_unix_nano") or 0),
+        end_ns=(nanoseconds(end, "end time") or None) if end is not None else None,
+        attributes=attributes_of(get("attributes"), place, out),
+        events=_events(get("events"), place, out),
+        scope=scope,
+    )
+
+
+def _either(raw: dict[str, Any], camel: str, snake: str) -> Any:
+    value = raw.get(camel)
+    return raw.get(snake) if value is None else value
+
+
+def _status(status: Any) -> tuple[SpanStatus, str | None]:
+    if not is_object(status):
+        return status_of(status), None
+    code = status_of(status.get("code"))
+    return code, text(status.get("message")) if code is SpanStatus.ERROR else None
+
+
+def _events(value: Any, place: str, out: Collector) -> tuple[Event, ...]:
+    if not value:
+        return ()
+    found: list[Event] = []
+    for where, raw in _objects(value, f"{place}.events", out):
+        try:
+            found.append(
+                Event(
+                    name=name_of(raw.get("name")),
+                    time_ns=nanoseconds(
+                        _either(raw, "timeUnixNano", "time_unix_nano") or 0, "event time"
+                    ),
+                    attributes=attributes_of(raw.get("attributes"), where, out),
+                )
+            )
+        except BadValue as error:
+            out.problem(where, f"event skipped: {error}")
+    return tuple(found)
+
+
+# -- log records ------------------------------------------------------------------------------
+
+
+def _read_logs(place: str, group: dict[str, Any], out: Collector) -> None:
+    for key in ("logRecords", "log_records"):
+        for where, raw in _objects(group.get(key), f"{place}.{key}", out):
+            try:
+                record = _log(raw, where, out)
+            except BadValue as error:
+                out.problem(where, f"log record skipped: {error}")
+                continue
+            if record is not None:
+                out.logs.append(record)
+
+
+def _log(raw: dict[str, Any], place: str, out: Collector) -> LogRecord | None:
+    """A record of a span; None for one that stands outside any span."""
+    span_id = optional_id(_either(raw, "spanId", "span_id"), "span id")
+    trace_id = optional_id(_either(raw, "traceId", "trace_id"), "trace id")
+    if span_id is None or trace_id is None:
+        return None
+    time = _either(raw, "timeUnixNano", "time_unix_nano")
+    observed = _either(raw, "observedTimeUnixNano", "observed_time_unix_nano")
+    attributes = attributes_of(raw.get("attributes"), place, out)
+    body = raw.get("body")
+    name = text(_either(raw, "eventName", "event_name"))
+    return LogRecord(
+        trace_id,
+        span_id,
+        log_event(
+            name, nanoseconds(time or observed or 0, "time"), attributes, _value_or_none(body)
+        ),
+    )
+
+
+def log_event(name: str | None, time_ns: int, attributes: dict[str, Any], body: Any) -> Event:
+    """A log record as the event of its span; its body is the attribute `body`."""
+    if body is not None:
+        attributes[BODY_KEY] = body
+    return Event(name or text(attributes.get("event.name")) or "log", time_ns, attributes)
+
+
+# -- attribute values -------------------------------------------------------------------------
+
+
+def attributes_of(value: Any, place: str, out: Collector) -> dict[str, Any]:
+    """A list of keys and values as a dict; an entry that makes no sense is a problem."""
+    if not value:
+        return {}
+    if is_object(value):  # not OTLP, but unambiguous: already a mapping
+        return value
+    if not is_array(value):
+        out.problem(f"{place}.attributes", f"attributes are not an array but {kind_of(value)}")
+        return {}
+    found: dict[str, Any] = {}
+    for position, entry in enumerate(value):
+        try:
+            key, wrapped = entry["key"], entry.get("value")
+            string = wrapped.get("stringValue") if wrapped.__class__ is dict else None
+            found[key] = string if string.__class__ is str else any_value(wrapped)
+        except (TypeError, KeyError, AttributeError, BadValue) as error:
+            why = error if isinstance(error, BadValue) else "not a key with a value"
+            out.problem(f"{place}.attributes[{position}]", f"attribute skipped: {why}")
+    return found
+
+
+def _value_or_none(value: Any) -> Any:
+    return None if value is None else any_value(value)
+
+
+def any_value(value: Any) -> Any:
+    """What an AnyValue holds."""
+    if value is None:
+        return None
+    if not is_object(value):
+        raise BadValue(f"value is not an object but {kind_of(value)}")
+    for key, held in value.items():
+        reader = _READERS.get(key)
+        if reader is not None:
+            return reader(held)
+    if value:
+        raise BadValue(f"value of unknown type {next(iter(value))!r}"[:80])
+    return None
+
+
+def _integer(held: Any) -> int:
+    try:
+        return int(held)
+    except (TypeError, ValueError, OverflowError):
+        raise BadValue(f"intValue is not an integer but {kind_of(held)}") from None
+
+
+def _double(held: Any) -> float:
+    try:
+        return float(held)  # protobuf writes "NaN" and "Infinity" as text
+    except (TypeError, ValueError, OverflowError):
+        raise BadValue(f"doubleValue is not a number but {kind_of(held)}") from None
+
+
+def _list(held: Any) -> list[Any]:
+    values = array(held.get("values") if is_object(held) else held, "arrayValue")
+    return [any_value(value) for value in values]
+
+
+def _mapping(held: Any) -> dict[str, Any]:
+    entries = array(held.get("values") if is_object(held) else held, "kvlistValue")
+    found: dict[str, Any] = {}
+    for entry in entries:
+        if not is_object(entry) or not isinstance(entry.get("key"), str):
+            raise BadValue("kvlistValue has an entry without a key")
+        found[entry["key"]] = any_value(entry.get("value"))
+    return found
+
+
+def _as_is(held: Any) -> Any:
+    return held
+
+
+_READERS = {
+    "stringValue": _as_is,
+    "string_value": _as_is,
+    "boolValue": _as_is,
+    "bool_value": _as_is,
+    "intValue": _integer,
+    "int_value": _integer,
+    "doubleValue": _double,
+    "double_value": _double,
+    "arrayValue": _list,
+    "array_value": _list,
+    "kvlistValue": _mapping,
+    "kvlist_value": _mapping,
+    "bytesValue": _as_is,
+    "bytes_value": _as_is,
+}

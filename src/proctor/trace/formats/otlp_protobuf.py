@@ -1,0 +1,155 @@
+"""OTLP as protobuf: the bytes of an export request for traces or logs, or of a `TracesData`.
+
+Promise: the same spans as the JSON form of the same request; byte values become base64 text,
+as JSON writes them. The generated classes are imported only when a file is not text.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from proctor.trace.assemble import Collector, LogRecord
+from proctor.trace.formats.otlp import log_event
+from proctor.trace.model import Event, Span, SpanStatus
+
+if TYPE_CHECKING:
+    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+        ExportTraceServiceRequest,
+    )
+    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+    from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord as WireLogRecord
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span as WireSpan
+
+NAME = "otlp-protobuf"
+ABOUT = "OTLP protobuf (the bytes of an export request)"
+
+_FIRST_BYTE = b"\x0a"
+"""Tag of field 1, length-delimited: `resource_spans` or `resource_logs`, the only field."""
+
+_STATUSES = (SpanStatus.UNSET, SpanStatus.OK, SpanStatus.ERROR)
+
+_ID_SIZES = (16, 8)
+"""Bytes of a trace id and a span id; anything else is invalid by the specification."""
+
+
+def matches(data: bytes) -> bool:
+    """Whether bytes are an export request that holds at least one span or log record."""
+    if not data.startswith(_FIRST_BYTE):
+        return False
+    return _traces(data) is not None or _logs(data) is not None
+
+
+def read(data: bytes, out: Collector) -> None:
+    """Read one export request."""
+    traces = _traces(data)
+    if traces is not None:
+        _read_traces(traces, out)
+        return
+    logs = _logs(data)
+    if logs is not None:
+        _read_logs(logs, out)
+
+
+def _traces(data: bytes) -> ExportTraceServiceRequest | None:
+    """The request, if the bytes are one.
+
+    Protobuf skips what it does not know, so a log request also parses as an empty-handed trace
+    request: only one in which some span has ids of the right size counts.
+    """
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+        ExportTraceServiceRequest,
+    )
+
+    try:
+        request = ExportTraceServiceRequest.FromString(data)
+    except DecodeError:
+        return None
+    spans = (s for r in request.resource_spans for g in r.scope_spans for s in g.spans)
+    return request if any(_well_named(span) for span in spans) else None
+
+
+def _logs(data: bytes) -> ExportLogsServiceRequest | None:
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+
+    try:
+        request = ExportLogsServiceRequest.FromString(data)
+    except DecodeError:
+        return None
+    records = (x for r in request.resource_logs for g in r.scope_logs for x in g.log_records)
+    return request if any(_well_named(record) for record in records) else None
+
+
+def _well_named(item: WireSpan | WireLogRecord) -> bool:
+    return (len(item.trace_id), len(item.span_id)) == _ID_SIZES
+
+
+def _read_traces(request: ExportTraceServiceRequest, out: Collector) -> None:
+    for r, batch in enumerate(request.resource_spans):
+        resource = _attributes(batch.resource.attributes)
+        for g, group in enumerate(batch.scope_spans):
+            scope = group.scope.name or None
+            for s, raw in enumerate(group.spans):
+                if not _well_named(raw):
+                    place = f"resourceSpans[{r}].scopeSpans[{g}].spans[{s}]"
+                    out.problem(place, "span skipped: trace id or span id is missing")
+                    continue
+                span = _span(raw, scope)
+                out.add(span)
+                out.resource(span.trace_id, resource)
+
+
+def _span(raw: WireSpan, scope: str | None) -> Span:
+    status = _STATUSES[raw.status.code] if raw.status.code < len(_STATUSES) else SpanStatus.UNSET
+    parent = raw.parent_span_id.hex()
+    return Span(
+        trace_id=raw.trace_id.hex(),
+        span_id=raw.span_id.hex(),
+        parent_id=parent if parent.strip("0") else None,
+        name=raw.name,
+        status=status,
+        error_message=(raw.status.message or None) if status is SpanStatus.ERROR else None,
+        start_ns=raw.start_time_unix_nano,
+        end_ns=raw.end_time_unix_nano or None,
+        attributes=_attributes(raw.attributes),
+        events=tuple(
+            Event(event.name, event.time_unix_nano, _attributes(event.attributes))
+            for event in raw.events
+        ),
+        scope=scope,
+    )
+
+
+def _read_logs(request: ExportLogsServiceRequest, out: Collector) -> None:
+    for batch in request.resource_logs:
+        for group in batch.scope_logs:
+            out.logs.extend(_log(raw) for raw in group.log_records if _well_named(raw))
+
+
+def _log(raw: WireLogRecord) -> LogRecord:
+    attributes = _attributes(raw.attributes)
+    body = _value(raw.body) if raw.HasField("body") else None
+    name = getattr(raw, "event_name", "") or None  # field 12, younger than our oldest bindings
+    time = raw.time_unix_nano or raw.observed_time_unix_nano
+    return LogRecord(raw.trace_id.hex(), raw.span_id.hex(), log_event(name, time, attributes, body))
+
+
+def _attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
+    return {pair.key: _value(pair.value) for pair in pairs}
+
+
+def _value(value: AnyValue) -> Any:
+    held = value.WhichOneof("value")
+    if held is None:
+        return None
+    if held == "array_value":
+        return [_value(item) for item in value.array_value.values]
+    if held == "kvlist_value":
+        return _attributes(value.kvlist_value.values)
+    if held == "bytes_value":
+        return base64.b64encode(value.bytes_value).decode("ascii")
+    return getattr(value, held)

@@ -1,0 +1,209 @@
+"""Flat spans as SDKs and test rigs dump them: a list, one object, or one a line.
+
+Promise: snake and camel case, `context` (Python SDK, Phoenix) and `spanContext` (JS SDK), times
+as nanoseconds, ISO text or [seconds, nanoseconds], and bodies moved to `span_events` (ADOT).
+A bare bag of `gen_ai.*` or `openinference.*` attributes is a trace of one span without times.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proctor.trace.assemble import Collector
+from proctor.trace.conventions.values import parsed
+from proctor.trace.formats.otlp import attributes_of, log_event
+from proctor.trace.formats.wire import (
+    BadValue,
+    array,
+    content_id,
+    first_object,
+    hex_id,
+    is_object,
+    items,
+    kind_of,
+    moment,
+    name_of,
+    optional_id,
+    status_of,
+    text,
+)
+from proctor.trace.model import Event, Span, SpanStatus
+
+NAME = "spans"
+ABOUT = "flat spans (a list or one a line; Python and JS SDK dumps, Phoenix, attribute bags)"
+
+_CONTEXTS = ("context", "spanContext", "span_context")
+_SPAN_IDS = ("span_id", "spanId")
+_TRACE_IDS = ("trace_id", "traceId")
+_PARENT_IDS = ("parent_span_id", "parentSpanId", "parent_id", "parentId")
+_STARTS = ("start_time", "startTime", "start_time_unix_nano", "startTimeUnixNano")
+_ENDS = ("end_time", "endTime", "end_time_unix_nano", "endTimeUnixNano")
+_EVENT_TIMES = ("timestamp", "time", "time_unix_nano", "timeUnixNano")
+_SCOPES = ("scope", "instrumentation_scope", "instrumentationScope", "instrumentationLibrary")
+
+_BAG_PREFIXES = (
+    "gen_ai.",
+    "openinference.",
+    "llm.",
+    "traceloop.",
+    "langfuse.",
+    "logfire.",
+    "gcp.vertex.agent.",
+    "ai.operationId",
+    "proctor.",
+)
+"""Attribute names that only an instrumented span has."""
+
+
+def matches(document: Any) -> bool:
+    """Whether a document holds flat spans or bare attributes of one."""
+    item = first_object(document)
+    if item is None:
+        return False
+    wrapped = _wrapped(item)
+    found = item if wrapped is None else first_object(wrapped[1])
+    return found is not None and (_is_span(found) or _is_bag(found))
+
+
+def read(document: Any, out: Collector) -> None:
+    """Read spans; each bag of attributes becomes a trace of its own."""
+    for place, item in items(document):
+        wrapped = _wrapped(item) if is_object(item) else None
+        if wrapped is None:
+            _read_span(place, item, out)
+            continue
+        key, spans = wrapped
+        dot = f"{place}." if place else ""
+        for inner, span in items(spans):
+            _read_span(f"{dot}{key}{inner}", span, out)
+
+
+def _wrapped(item: dict[str, Any]) -> tuple[str, Any] | None:
+    """The array of spans inside an object that is no span itself."""
+    if not _is_span(item):
+        for key in ("spans", "data"):
+            if isinstance(item.get(key), list):
+                return key, item[key]
+    return None
+
+
+def _is_span(item: dict[str, Any]) -> bool:
+    if any(key in item for key in _SPAN_IDS):
+        return "name" in item or "attributes" in item
+    return any(_has_id(item.get(key)) for key in _CONTEXTS)
+
+
+def _has_id(context: Any) -> bool:
+    return is_object(context) and any(key in context for key in _SPAN_IDS)
+
+
+def _is_bag(item: dict[str, Any]) -> bool:
+    return any(key.startswith(_BAG_PREFIXES) for key in item)
+
+
+def _read_span(place: str, raw: Any, out: Collector) -> None:
+    if not is_object(raw):
+        out.problem(place, f"not an object but {kind_of(raw)}")
+        return
+    try:
+        span = _span(raw, place, out) if _is_span(raw) else _bag(raw, out)
+    except BadValue as error:
+        out.problem(place, f"span skipped: {error}")
+        return
+    out.add(span)
+    out.resource(span.trace_id, _resource(raw, place, out))
+
+
+def _bag(raw: dict[str, Any], out: Collector) -> Span:
+    if not _is_bag(raw):
+        raise BadValue("span id is missing")
+    words = (
+        raw.get("gen_ai.operation.name") or raw.get("openinference.span.kind"),
+        raw.get("gen_ai.tool.name")
+        or raw.get("tool.name")
+        or raw.get("gen_ai.request.model")
+        or raw.get("llm.model_name"),
+    )
+    name = " ".join(word for word in words if isinstance(word, str))
+    trace_id = content_id(raw, len(out.traces))
+    return Span(trace_id=trace_id, span_id=trace_id[:16], name=name or "span", attributes=raw)
+
+
+def _span(raw: dict[str, Any], place: str, out: Collector) -> Span:
+    context = next((raw[key] for key in _CONTEXTS if is_object(raw.get(key))), raw)
+    parent = _first(raw, _PARENT_IDS)
+    if parent is None:
+        outer: Any = raw.get("parentSpanContext")
+        parent = _first(outer, _SPAN_IDS) if is_object(outer) else None
+    end = _first(raw, _ENDS)
+    status, message = _status(raw)
+    return Span(
+        trace_id=hex_id(_first(context, _TRACE_IDS) or _first(raw, _TRACE_IDS), "trace id"),
+        span_id=hex_id(_first(context, _SPAN_IDS) or _first(raw, _SPAN_IDS)),
+        parent_id=optional_id(parent),
+        name=name_of(raw.get("name")),
+        status=status,
+        error_message=message,
+        start_ns=moment(_first(raw, _STARTS) or 0),
+        end_ns=None if end is None else moment(end, "end time") or None,
+        attributes=_attributes(raw, place, out),
+        events=tuple(
+            _event(event, place, out)
+            for key in ("events", "span_events")
+            for event in array(raw.get(key), key)
+        ),
+        scope=_scope(raw),
+    )
+
+
+def _first(raw: dict[str, Any], keys: tuple[str, ...]) -> Any:
+    for key in keys:
+        value = raw.get(key)
+        if value is not None:
+            return value
+    return None
+
+
+def _attributes(raw: dict[str, Any], place: str, out: Collector) -> dict[str, Any]:
+    found = attributes_of(parsed(raw.get("attributes")), place, out)
+    kind = text(raw.get("span_kind"))
+    if kind and kind.isupper() and "openinference.span.kind" not in found:
+        # Phoenix keeps the OpenInference kind beside the attributes it came with.
+        return {**found, "openinference.span.kind": kind}
+    return found
+
+
+def _status(raw: dict[str, Any]) -> tuple[SpanStatus, str | None]:
+    status: Any = raw.get("status")
+    if is_object(status):
+        code = _first(status, ("code", "status_code", "statusCode"))
+        message = _first(status, ("message", "description", "status_message"))
+    else:
+        code = raw.get("status_code") if status is None else status
+        message = raw.get("status_message")
+    found = status_of(code)
+    return found, text(message) if found is SpanStatus.ERROR else None
+
+
+def _event(raw: Any, place: str, out: Collector) -> Event:
+    if not is_object(raw):
+        raise BadValue(f"event is not an object but {kind_of(raw)}")
+    attributes = dict(attributes_of(raw.get("attributes"), place, out))
+    name = _first(raw, ("name", "event_name", "eventName"))
+    time = moment(_first(raw, _EVENT_TIMES) or 0, "event time")
+    return log_event(text(name), time, attributes, raw.get("body"))
+
+
+def _scope(raw: dict[str, Any]) -> str | None:
+    scope = _first(raw, _SCOPES)
+    if is_object(scope):
+        return text(scope.get("name"))
+    return text(scope) or text(raw.get("scope_name"))
+
+
+def _resource(raw: dict[str, Any], place: str, out: Collector) -> dict[str, Any]:
+    resource: Any = raw.get("resource")
+    if is_object(resource):
+        return attributes_of(resource.get("attributes"), place, out)
+    resource = raw.get("resource_attributes")
+    return resource if is_object(resource) else {}

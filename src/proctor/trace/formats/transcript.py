@@ -1,0 +1,195 @@
+"""Chat transcripts: messages of a conversation with tool calls, as OpenAI's API has them.
+
+Promise: an agent span around it all, a model span for each assistant message and a tool span
+for each call, matched to its result by id, then by order. Transcripts know no times: spans are
+one nanosecond apart, so that their order is kept and nobody takes it for a duration.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proctor.trace.assemble import Collector
+from proctor.trace.conventions.messages import messages_from
+from proctor.trace.conventions.values import count, parsed
+from proctor.trace.formats.wire import (
+    content_id,
+    first_object,
+    is_array,
+    is_object,
+    items,
+    kind_of,
+    text,
+)
+from proctor.trace.model import Message, Span, SpanKind, ToolCall, Trace
+
+NAME = "transcript"
+ABOUT = "chat transcripts (OpenAI messages with tool calls)"
+
+_ROLES = frozenset(
+    {"system", "developer", "user", "assistant", "tool", "function", "human", "ai", "model"}
+)
+
+_CONTENT_KEYS = ("content", "parts", "tool_calls", "function_call", "refusal", "text")
+
+_LIST_KEYS = ("messages", "conversation")
+
+_LONGEST_HISTORY = 1_000
+"""Messages kept as the input of one model call: every call repeats its whole past, so that a
+transcript would otherwise grow with the square of its length."""
+
+AGENT_NAME = "agent"
+
+
+def is_message(item: Any) -> bool:
+    """Whether an object is one chat message."""
+    return (
+        is_object(item) and item.get("role") in _ROLES and any(key in item for key in _CONTENT_KEYS)
+    )
+
+
+def matches(document: Any) -> bool:
+    """Whether a document is a conversation, or holds some."""
+    if is_array(document):
+        found = first_object(document)
+        return found is not None and (is_message(found) or _messages(found) is not None)
+    return is_object(document) and (is_message(document) or _messages(document) is not None)
+
+
+def read(document: Any, out: Collector) -> None:
+    """Read one conversation (a list of messages or an object with them) or a list of objects."""
+    if is_object(document) and is_message(document):
+        document = [document]
+    if is_array(document) and any(is_message(item) for item in document):
+        _read_conversation("", document, {}, out)
+        return
+    for place, item in items(document):
+        messages = _messages(item) if is_object(item) else None
+        if messages is None:
+            out.problem(place, f"conversation has no messages: it is {kind_of(item)}")
+        else:
+            dot = f"{place}." if place else ""
+            key, found = messages
+            facts = {name: value for name, value in item.items() if name != key}
+            _read_conversation(f"{dot}{key}", found, facts, out)
+
+
+def _messages(item: dict[str, Any]) -> tuple[str, list[Any]] | None:
+    """The list of messages in an object, with its key."""
+    for key in _LIST_KEYS:
+        found = item.get(key)
+        if is_array(found) and any(is_message(message) for message in found):
+            return key, found
+    return None
+
+
+def _read_conversation(place: str, raw: list[Any], facts: dict[str, Any], out: Collector) -> None:
+    trace_id = text(facts.get("trace_id")) or content_id([raw, facts], len(out.traces))
+    talk = _Conversation(trace_id, text(facts.get("model")))
+    for position, item in enumerate(raw):
+        if is_message(item):
+            talk.take(item)
+        else:
+            out.problem(f"{place}[{position}]", f"not a chat message but {kind_of(item)}")
+    trace = out.trace(trace_id)
+    for span in talk.finish():
+        out.add(span)
+    _keep_facts(trace, talk, facts)
+
+
+def _keep_facts(trace: Trace, talk: _Conversation, facts: dict[str, Any]) -> None:
+    asked = next((m.content for m in talk.history if m.role == "user"), None)
+    trace.query = asked
+    trace.response = talk.answer
+    trace.session_id = text(facts.get("session_id")) or text(facts.get("conversation_id"))
+    trace.user_id = text(facts.get("user_id")) or text(facts.get("user"))
+    trace.request_id = text(facts.get("request_id")) or text(facts.get("id"))
+    known = ("trace_id", "model", "tools", "functions")
+    trace.metadata.update({key: value for key, value in facts.items() if key not in known})
+
+
+class _Conversation:
+    """A conversation being read, message by message, into spans."""
+
+    def __init__(self, trace_id: str, model: str | None) -> None:
+        self.trace_id = trace_id
+        self.model = model
+        self.history: list[Message] = []
+        self.answer: str | None = None
+        self.clock = 0
+        self.root = self._span(AGENT_NAME, SpanKind.AGENT, None)
+        self.root.agent_name = AGENT_NAME
+        self.spans: list[Span] = [self.root]
+        self.open_calls: list[Span] = []
+
+    def take(self, raw: dict[str, Any]) -> None:
+        """One raw message, which may hold several (results next to text)."""
+        for message in messages_from([raw]):
+            if message.role == "assistant":
+                self._model_call(message, raw)
+            elif message.role == "tool":
+                self._tool_result(message)
+            self.history.append(message)
+
+    def finish(self) -> list[Span]:
+        """All spans; the agent span ends after the last of them."""
+        self.root.end_ns = self.clock
+        self.root.input = next((m.content for m in self.history if m.role == "user"), None)
+        self.root.output = self.answer
+        return self.spans
+
+    def _span(self, name: str, kind: SpanKind, parent: str | None) -> Span:
+        span = Span(
+            trace_id=self.trace_id,
+            span_id=f"{self.clock + 1:016x}",
+            parent_id=parent,
+            name=name,
+            kind=kind,
+            start_ns=self.clock,
+            end_ns=self.clock + 1,
+        )
+        self.clock += 1
+        return span
+
+    def _model_call(self, message: Message, raw: dict[str, Any]) -> None:
+        model = text(raw.get("model")) or self.model
+        span = self._span(f"chat {model}" if model else "chat", SpanKind.LLM, self.root.span_id)
+        span.model = model
+        span.input_messages = tuple(self.history[-_LONGEST_HISTORY:])
+        span.output_messages = (message,)
+        usage = raw.get("usage")
+        if is_object(usage):
+            span.input_tokens = count(usage.get("prompt_tokens", usage.get("input_tokens")))
+            span.output_tokens = count(usage.get("completion_tokens", usage.get("output_tokens")))
+        self.spans.append(span)
+        calls = [self._tool_call(call) for call in message.tool_calls]
+        self.open_calls.extend(calls)
+        self.spans.extend(calls)
+        if message.content and not message.tool_calls:
+            self.answer = message.content
+
+    def _tool_call(self, call: ToolCall) -> Span:
+        span = self._span(call.name, SpanKind.TOOL, self.root.span_id)
+        span.tool_name = call.name
+        span.tool_call_id = call.id
+        span.tool_input = call.arguments
+        return span
+
+    def _tool_result(self, message: Message) -> None:
+        """Give a result to the call it names, else to the first call still without one."""
+        span = next((call for call in self.open_calls if _answers(message, call)), None)
+        if span is None:
+            span = self._span(message.name or "tool", SpanKind.TOOL, self.root.span_id)
+            span.tool_name = message.name
+            span.tool_call_id = message.tool_call_id
+            self.spans.append(span)
+        else:
+            self.open_calls.remove(span)
+        span.tool_output = parsed(message.content) if message.content is not None else ""
+
+
+def _answers(result: Message, call: Span) -> bool:
+    """Whether a result can be that of a call: same id, or without ids the same name."""
+    if result.tool_call_id is not None and call.tool_call_id is not None:
+        return result.tool_call_id == call.tool_call_id
+    return result.name is None or result.name == call.tool_name

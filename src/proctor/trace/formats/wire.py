@@ -1,0 +1,245 @@
+"""What the wire formats share: reading ids, times, statuses and JSON of any shape safely.
+
+Promise: every function takes any decoded JSON value and either answers or raises `BadValue`
+with one line a person understands; nothing here raises anything else.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from typing import Any, TypeGuard
+
+import msgspec
+
+from proctor.trace.model import SpanStatus
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+MAX_NS = 2**64 - 1
+"""The largest time OTLP can carry (the year 2554)."""
+
+_HEX = frozenset("0123456789abcdefABCDEF")
+
+_FRACTION = re.compile(r"[.,](\d+)")
+_DURATION = re.compile(
+    r"(-)?P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:[.,](\d+))?S)?)?"
+)
+
+_STATUSES: dict[Any, SpanStatus] = {
+    0: SpanStatus.UNSET,
+    1: SpanStatus.OK,
+    2: SpanStatus.ERROR,
+    "unset": SpanStatus.UNSET,
+    "ok": SpanStatus.OK,
+    "error": SpanStatus.ERROR,
+    "timeout": SpanStatus.TIMEOUT,
+    "": SpanStatus.UNSET,
+}
+
+
+class BadValue(ValueError):
+    """A value that cannot be what its place says; the message fits on one line."""
+
+
+def is_object(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether a decoded JSON value is an object."""
+    return isinstance(value, dict)
+
+
+def is_array(value: Any) -> TypeGuard[list[Any]]:
+    """Whether a decoded JSON value is an array."""
+    return isinstance(value, list)
+
+
+def first_object(document: Any) -> dict[str, Any] | None:
+    """The document itself, or the first object in it when it is an array."""
+    if is_object(document):
+        return document
+    if is_array(document):
+        return next((item for item in document if is_object(item)), None)
+    return None
+
+
+def items(document: Any) -> Iterator[tuple[str, Any]]:
+    """The document with an empty place, or each element of an array with its place."""
+    if is_array(document):
+        for position, item in enumerate(document):
+            yield f"[{position}]", item
+    else:
+        yield "", document
+
+
+def array(value: Any, what: str) -> list[Any]:
+    """An array; missing and null count as empty."""
+    if value is None:
+        return []
+    if is_array(value):
+        return value
+    raise BadValue(f"{what} is not an array but {kind_of(value)}")
+
+
+def text(value: Any) -> str | None:
+    """A non-empty string, or None for anything else."""
+    return value if isinstance(value, str) and value else None
+
+
+def kind_of(value: Any) -> str:
+    """The JSON name of a value's type, for messages."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, (int, float)):
+        return "a number"
+    if isinstance(value, str):
+        return "a string"
+    return "an array" if isinstance(value, list) else "an object"
+
+
+def name_of(value: Any) -> str:
+    """A span name; missing is allowed and empty."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    raise BadValue(f"name is not a string but {kind_of(value)}")
+
+
+# -- ids ------------------------------------------------------------------------------------
+
+
+def hex_id(value: Any, what: str = "span id") -> str:
+    """An id as lower-case hex when it is hex or base64 of 8 or 16 bytes, else as it stands."""
+    found = optional_id(value, what)
+    if found is None:
+        raise BadValue(f"{what} is missing")
+    return found
+
+
+def optional_id(value: Any, what: str = "parent span id") -> str | None:
+    """An id that may be missing: null, empty and all zeros mean none."""
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise BadValue(f"{what} is not a string but {kind_of(value)}")
+    size = len(value)
+    if value.startswith("0x"):
+        value = value[2:]
+    elif size in (12, 24) and value.endswith("="):
+        value = _from_base64(value)
+    if _HEX.issuperset(value):
+        value = value.lower()
+    return value if value.strip("0") else None
+
+
+def _from_base64(value: str) -> str:
+    """Protobuf's own JSON writes ids in base64: 8 bytes in 12 characters, 16 in 24."""
+    try:
+        raw = base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        return value
+    return raw.hex() if len(raw) in (8, 16) else value
+
+
+def content_id(document: Any, position: int) -> str:
+    """A trace id for a document without one: the same content gives the same id.
+
+    The position keeps two equal documents of one file apart.
+    """
+    raw = msgspec.json.encode([position, document], enc_hook=repr)
+    return blake2b(raw, digest_size=16).hexdigest()
+
+
+# -- times ----------------------------------------------------------------------------------
+
+
+def nanoseconds(value: Any, what: str = "start time") -> int:
+    """Nanoseconds since the epoch from an integer or a decimal string."""
+    if isinstance(value, str):
+        try:
+            value = int(value)
+        except ValueError:
+            raise BadValue(f"{what} is not a number: {value[:40]!r}") from None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadValue(f"{what} is not an integer but {kind_of(value)}")
+    return in_range(value, what)
+
+
+def in_range(value: int, what: str) -> int:
+    """The value itself when it is a time that OTLP could carry."""
+    if 0 <= value <= MAX_NS:
+        return value
+    raise BadValue(f"{what} is out of range: {str(value)[:40]}")
+
+
+def moment(value: Any, what: str = "start time") -> int:
+    """Nanoseconds from any shape in use: ns number, ISO 8601 text, or [seconds, nanoseconds]."""
+    if is_array(value):
+        if len(value) == 2 and all(type(part) is int for part in value):
+            return in_range(value[0] * 1_000_000_000 + value[1], what)
+        raise BadValue(f"{what} is not [seconds, nanoseconds]")
+    if isinstance(value, str) and not value.isdigit():
+        return iso_ns(value, what)
+    return nanoseconds(value, what)
+
+
+def iso_ns(value: Any, what: str = "start time") -> int:
+    """Nanoseconds from ISO 8601 text; without a zone it is UTC, as every producer means it."""
+    if not isinstance(value, str):
+        raise BadValue(f"{what} is not ISO 8601 text but {kind_of(value)}")
+    try:
+        when = datetime.fromisoformat(value)
+        if when.tzinfo is None:
+            when = when.replace(tzinfo=UTC)
+        ns = (when - _EPOCH) // _MICROSECOND * 1000
+    except (ValueError, OverflowError):
+        raise BadValue(f"{what} is not an ISO 8601 time: {value[:40]!r}") from None
+    if len(value) > 27:  # more digits than microseconds, or a written-out zone
+        digits = _FRACTION.search(value)
+        ns += int(digits[1][6:9].ljust(3, "0")) if digits and len(digits[1]) > 6 else 0
+    return in_range(ns, what)
+
+
+def iso_duration_ns(value: Any) -> int:
+    """Nanoseconds of an ISO 8601 duration such as `PT1H2M3.4S`."""
+    found = _DURATION.fullmatch(value) if isinstance(value, str) and len(value) < 64 else None
+    if found is None or not any(found.groups()[1:]):
+        raise BadValue(f"duration is not ISO 8601: {str(value)[:40]!r}")
+    sign, weeks, days, hours, minutes, seconds, fraction = found.groups()
+    whole = (int(weeks or 0) * 7 + int(days or 0)) * 86_400
+    whole += int(hours or 0) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)
+    ns = whole * 1_000_000_000 + int((fraction or "")[:9].ljust(9, "0"))
+    return -ns if sign else ns
+
+
+# -- status and JSON in strings ---------------------------------------------------------------
+
+
+def status_of(code: Any) -> SpanStatus:
+    """A status from an OTLP integer or any spelling of its name (`STATUS_CODE_OK`, `Ok`)."""
+    if code is None:
+        return SpanStatus.UNSET
+    if isinstance(code, str):
+        code = code.lower().removeprefix("status_code_").removeprefix("statuscode.")
+    try:
+        return _STATUSES[code]
+    except (KeyError, TypeError):
+        raise BadValue(f"status is unknown: {str(code)[:40]!r}") from None
+
+
+def parsed(value: Any) -> Any:
+    """What a JSON string holds; anything else, and text that is no JSON object or array, stays."""
+    if isinstance(value, str) and value[:1] in ("{", "[", '"'):
+        try:
+            return msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError, UnicodeError):
+            return value
+    return value
