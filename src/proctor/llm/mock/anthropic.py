@@ -1,0 +1,165 @@
+"""Anthropic messages, as the mock model speaks them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from proctor.llm.mock import wire
+from proctor.llm.mock.script import Asked, Failure, Reply
+from proctor.llm.mock.wire import Event
+from proctor.trace import Message, ToolCall
+
+_ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+
+_STOP = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}
+"""Scripts speak OpenAI's finish reasons; these are Anthropic's words for them."""
+
+
+class Messages:
+    """`POST /v1/messages`."""
+
+    name = "anthropic"
+
+    def read(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asked:
+        """The request in common words."""
+        messages: list[Message] = []
+        if (system := wire.text_of(body.get("system"))) is not None:
+            messages.append(Message("system", system))
+        for item in wire.mappings(body.get("messages")):
+            messages += _messages(item)
+        return Asked(
+            protocol=self.name,
+            path=path,
+            model=str(body.get("model", "")),
+            messages=tuple(messages),
+            tools=tuple(str(tool.get("name", "")) for tool in wire.mappings(body.get("tools"))),
+            stream=bool(body.get("stream")),
+            body=body,
+            headers=headers,
+        )
+
+    def whole(self, asked: Asked, reply: Reply, serial: int) -> dict[str, Any]:
+        """The reply as one JSON document."""
+        content: list[dict[str, Any]] = []
+        if reply.text or not reply.tool_calls:
+            content.append({"type": "text", "text": reply.text, "citations": None})
+        content += [_tool_use(reply, i, serial) for i in range(len(reply.tool_calls))]
+        counts = wire.usage_of(asked, reply)
+        return {
+            "id": wire.reply_id("msg", serial),
+            "type": "message",
+            "role": "assistant",
+            "model": reply.model or asked.model,
+            "content": content,
+            "stop_reason": _stop(reply),
+            "stop_sequence": None,
+            "usage": _usage(counts),
+        }
+
+    def events(self, asked: Asked, reply: Reply, serial: int) -> Iterator[Event]:
+        """The reply as a stream of named events."""
+        document = self.whole(asked, reply, serial)
+        usage = document["usage"]
+        begun: dict[str, Any] = {**document, "content": [], "stop_reason": None}
+        if usage is not None:
+            begun["usage"] = {**usage, "output_tokens": 0}
+        yield _event("message_start", message=begun)
+        first_call = len(document["content"]) - len(reply.tool_calls)
+        for index, block in enumerate(document["content"]):
+            if index < first_call:
+                deltas = [{"type": "text_delta", "text": p} for p in wire.pieces(reply.text)]
+            else:
+                written = wire.arguments_text(reply.tool_calls[index - first_call].arguments)
+                deltas = [
+                    {"type": "input_json_delta", "partial_json": piece}
+                    for piece in wire.pieces(written)
+                ]
+            yield from _block_events(index, block, deltas)
+        yield _event(
+            "message_delta",
+            delta={"stop_reason": document["stop_reason"], "stop_sequence": None},
+            usage={"output_tokens": usage["output_tokens"]} if usage else None,
+        )
+        yield _event("message_stop")
+
+    def error(self, failure: Failure) -> dict[str, Any]:
+        """An error as Anthropic writes it."""
+        kind = _ERROR_TYPES.get(failure.status, "api_error")
+        return {
+            "type": "error",
+            "error": {"type": kind, "message": failure.message},
+            "request_id": None,
+        }
+
+
+def _block_events(
+    index: int, block: dict[str, Any], deltas: list[dict[str, str]]
+) -> Iterator[Event]:
+    empty: dict[str, Any] = {"text": ""} if block["type"] == "text" else {"input": {}}
+    opened = {**block, **empty}
+    yield _event("content_block_start", index=index, content_block=opened)
+    for delta in deltas:
+        yield _event("content_block_delta", index=index, delta=delta)
+    yield _event("content_block_stop", index=index)
+
+
+def _event(name: str, **data: Any) -> Event:
+    return Event({"type": name, **data}, name)
+
+
+def _tool_use(reply: Reply, index: int, serial: int) -> dict[str, Any]:
+    call = reply.tool_calls[index]
+    return {
+        "type": "tool_use",
+        "id": wire.call_id(reply, index, serial, "toolu"),
+        "name": call.name,
+        "input": wire.parsed_arguments(call.arguments),
+    }
+
+
+def _stop(reply: Reply) -> str:
+    if reply.finish_reason:
+        return _STOP.get(reply.finish_reason, reply.finish_reason)
+    return "tool_use" if reply.tool_calls else "end_turn"
+
+
+def _usage(counts: tuple[int, int] | None) -> dict[str, Any] | None:
+    if counts is None:
+        return None
+    return {
+        "input_tokens": counts[0],
+        "output_tokens": counts[1],
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+    }
+
+
+def _messages(item: Mapping[str, Any]) -> list[Message]:
+    """One message of Anthropic's, where tool results are parts of what the user says."""
+    role, content = str(item.get("role", "user")), item.get("content")
+    if isinstance(content, str):
+        return [Message(role, content)]
+    parts = wire.mappings(content)
+    messages = [
+        Message("tool", wire.text_of(part.get("content")), tool_call_id=part.get("tool_use_id"))
+        for part in parts
+        if part.get("type") == "tool_result"
+    ]
+    calls = tuple(
+        ToolCall(name=str(part.get("name", "")), arguments=part.get("input"), id=part.get("id"))
+        for part in parts
+        if part.get("type") == "tool_use"
+    )
+    text = "\n".join(str(part.get("text", "")) for part in parts if part.get("type") == "text")
+    if text or calls or not messages:
+        messages.append(Message(role, text or None, calls))
+    return messages

@@ -1,0 +1,154 @@
+"""OpenAI chat completions, as the mock model speaks them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from proctor.llm.mock import wire
+from proctor.llm.mock.script import Asked, Failure, Reply
+from proctor.llm.mock.wire import Event
+from proctor.trace import Message, ToolCall
+
+_ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+
+
+class ChatCompletions:
+    """`POST /v1/chat/completions`."""
+
+    name = "openai-chat"
+
+    def read(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asked:
+        """The request in common words."""
+        return Asked(
+            protocol=self.name,
+            path=path,
+            model=str(body.get("model", "")),
+            messages=tuple(_message(item) for item in wire.mappings(body.get("messages"))),
+            tools=tuple(
+                str(tool.get("function", {}).get("name", ""))
+                for tool in wire.mappings(body.get("tools"))
+            ),
+            stream=bool(body.get("stream")),
+            body=body,
+            headers=headers,
+        )
+
+    def whole(self, asked: Asked, reply: Reply, serial: int) -> dict[str, Any]:
+        """The reply as one JSON document."""
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": reply.text if reply.text or not reply.tool_calls else None,
+            "refusal": None,
+        }
+        if reply.tool_calls:
+            message["tool_calls"] = [
+                _call(reply, index, serial) for index in range(len(reply.tool_calls))
+            ]
+        document = _head("chat.completion", asked, reply, serial)
+        document["choices"] = [
+            {"index": 0, "message": message, "finish_reason": _finish(reply), "logprobs": None}
+        ]
+        if (usage := _usage(asked, reply)) is not None:
+            document["usage"] = usage
+        return document
+
+    def events(self, asked: Asked, reply: Reply, serial: int) -> Iterator[Event]:
+        """The reply as a stream of chunks."""
+
+        def chunk(delta: dict[str, Any], finish: str | None = None) -> Event:
+            document = _head("chat.completion.chunk", asked, reply, serial)
+            document["choices"] = [{"index": 0, "delta": delta, "finish_reason": finish}]
+            return Event(document)
+
+        yield chunk({"role": "assistant", "content": "" if not reply.tool_calls else None})
+        for piece in wire.pieces(reply.text):
+            yield chunk({"content": piece})
+        for index, call in enumerate(reply.tool_calls):
+            first = _call(reply, index, serial)
+            first["function"] = {"name": call.name, "arguments": ""}
+            yield chunk({"tool_calls": [{"index": index, **first}]})
+            for piece in wire.pieces(wire.arguments_text(call.arguments)):
+                part = {"index": index, "function": {"arguments": piece}}
+                yield chunk({"tool_calls": [part]})
+        yield chunk({}, _finish(reply))
+        options = asked.body.get("stream_options")
+        usage = _usage(asked, reply)
+        if usage is not None and isinstance(options, Mapping) and options.get("include_usage"):  # pyright: ignore[reportUnknownMemberType]
+            document = _head("chat.completion.chunk", asked, reply, serial)
+            yield Event({**document, "choices": [], "usage": usage})
+        yield Event(None)
+
+    def error(self, failure: Failure) -> dict[str, Any]:
+        """An error as OpenAI writes it."""
+        return openai_error(failure)
+
+
+def openai_error(failure: Failure) -> dict[str, Any]:
+    """The error document of both OpenAI protocols."""
+    kind = _ERROR_TYPES.get(failure.status, "server_error")
+    code = "rate_limit_exceeded" if failure.status == 429 else None
+    return {
+        "error": {"message": failure.message, "type": kind, "param": None, "code": code},
+    }
+
+
+def _head(kind: str, asked: Asked, reply: Reply, serial: int) -> dict[str, Any]:
+    return {
+        "id": wire.reply_id("chatcmpl", serial),
+        "object": kind,
+        "created": wire.CREATED,
+        "model": reply.model or asked.model,
+    }
+
+
+def _call(reply: Reply, index: int, serial: int) -> dict[str, Any]:
+    call = reply.tool_calls[index]
+    return {
+        "id": wire.call_id(reply, index, serial, "call"),
+        "type": "function",
+        "function": {"name": call.name, "arguments": wire.arguments_text(call.arguments)},
+    }
+
+
+def _finish(reply: Reply) -> str:
+    return reply.finish_reason or ("tool_calls" if reply.tool_calls else "stop")
+
+
+def _usage(asked: Asked, reply: Reply) -> dict[str, Any] | None:
+    counts = wire.usage_of(asked, reply)
+    if counts is None:
+        return None
+    return {
+        "prompt_tokens": counts[0],
+        "completion_tokens": counts[1],
+        "total_tokens": sum(counts),
+    }
+
+
+def _message(item: Mapping[str, Any]) -> Message:
+    calls = [call.get("function", {}) | {"id": call.get("id")} for call in _calls(item)]
+    return Message(
+        role=str(item.get("role", "user")),
+        content=wire.text_of(item.get("content")),
+        tool_calls=tuple(
+            ToolCall(
+                name=str(call.get("name", "")),
+                arguments=wire.parsed_arguments(call.get("arguments")),
+                id=call.get("id"),
+            )
+            for call in calls
+        ),
+        tool_call_id=item.get("tool_call_id"),
+        name=item.get("name"),
+    )
+
+
+def _calls(item: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [dict(call) for call in wire.mappings(item.get("tool_calls"))]

@@ -1,0 +1,178 @@
+"""OpenAI responses, as the mock model speaks them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from proctor.llm.mock import wire
+from proctor.llm.mock.openai_chat import openai_error
+from proctor.llm.mock.script import Asked, Failure, Reply
+from proctor.llm.mock.wire import Event
+from proctor.trace import Message, ToolCall
+
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+class Responses:
+    """`POST /v1/responses`."""
+
+    name = "openai-responses"
+
+    def read(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asked:
+        """The request in common words."""
+        messages: list[Message] = []
+        if isinstance(instructions := body.get("instructions"), str):
+            messages.append(Message("system", instructions))
+        given = body.get("input")
+        if isinstance(given, str):
+            messages.append(Message("user", given))
+        messages += [_message(item) for item in wire.mappings(given)]
+        return Asked(
+            protocol=self.name,
+            path=path,
+            model=str(body.get("model", "")),
+            messages=tuple(messages),
+            tools=tuple(str(tool.get("name", "")) for tool in wire.mappings(body.get("tools"))),
+            stream=bool(body.get("stream")),
+            body=body,
+            headers=headers,
+        )
+
+    def whole(self, asked: Asked, reply: Reply, serial: int) -> dict[str, Any]:
+        """The reply as one JSON document."""
+        output: list[dict[str, Any]] = []
+        if reply.text or not reply.tool_calls:
+            output.append(_text_item(reply, serial))
+        output += [_call_item(reply, i, serial) for i in range(len(reply.tool_calls))]
+        reason = _INCOMPLETE.get(reply.finish_reason or "")
+        return _document(
+            asked,
+            reply,
+            serial,
+            status="incomplete" if reason else "completed",
+            incomplete_details={"reason": reason} if reason else None,
+            output=output,
+            usage=_usage(asked, reply),
+        )
+
+    def events(self, asked: Asked, reply: Reply, serial: int) -> Iterator[Event]:
+        """The reply as a stream of numbered events."""
+        done = self.whole(asked, reply, serial)
+        begun = _document(asked, reply, serial, status="in_progress", output=[], usage=None)
+        final = "response.incomplete" if done["status"] == "incomplete" else "response.completed"
+        steps: list[tuple[str, dict[str, Any]]] = [
+            ("response.created", {"response": begun}),
+            ("response.in_progress", {"response": begun}),
+        ]
+        for index, item in enumerate(done["output"]):
+            stream = _text_steps if item["type"] == "message" else _call_steps
+            steps += stream(item, {"output_index": index, "item_id": item["id"]})
+        steps.append((final, {"response": done}))
+        for number, (name, data) in enumerate(steps):
+            yield Event({"type": name, "sequence_number": number, **data}, name)
+
+    def error(self, failure: Failure) -> dict[str, Any]:
+        """An error as OpenAI writes it."""
+        return openai_error(failure)
+
+
+def _text_steps(
+    item: dict[str, Any], place: dict[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    index = {"output_index": place["output_index"]}
+    part: dict[str, Any] = item["content"][0]
+    at = {**place, "content_index": 0}
+    empty = {**part, "text": ""}
+    opened: dict[str, Any] = {**item, "status": "in_progress", "content": []}
+    yield "response.output_item.added", {**index, "item": opened}
+    yield "response.content_part.added", {**at, "part": empty}
+    for piece in wire.pieces(part["text"]):
+        yield "response.output_text.delta", {**at, "delta": piece, "logprobs": []}
+    yield "response.output_text.done", {**at, "text": part["text"], "logprobs": []}
+    yield "response.content_part.done", {**at, "part": part}
+    yield "response.output_item.done", {**index, "item": item}
+
+
+def _call_steps(
+    item: dict[str, Any], place: dict[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    index = {"output_index": place["output_index"]}
+    opened = {**item, "status": "in_progress", "arguments": ""}
+    yield "response.output_item.added", {**index, "item": opened}
+    for piece in wire.pieces(item["arguments"]):
+        yield "response.function_call_arguments.delta", {**place, "delta": piece}
+    done = {**place, "name": item["name"], "arguments": item["arguments"]}
+    yield "response.function_call_arguments.done", done
+    yield "response.output_item.done", {**index, "item": item}
+
+
+def _document(asked: Asked, reply: Reply, serial: int, **rest: Any) -> dict[str, Any]:
+    return {
+        "id": wire.reply_id("resp", serial),
+        "object": "response",
+        "created_at": wire.CREATED,
+        "model": reply.model or asked.model,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": asked.body.get("instructions"),
+        "metadata": {},
+        "parallel_tool_calls": True,
+        "temperature": asked.body.get("temperature"),
+        "top_p": asked.body.get("top_p"),
+        "tool_choice": asked.body.get("tool_choice", "auto"),
+        "tools": asked.body.get("tools", []),
+        "text": asked.body.get("text", {"format": {"type": "text"}}),
+        **rest,
+    }
+
+
+def _text_item(reply: Reply, serial: int) -> dict[str, Any]:
+    return {
+        "id": wire.reply_id("msg", serial),
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}],
+    }
+
+
+def _call_item(reply: Reply, index: int, serial: int) -> dict[str, Any]:
+    call = reply.tool_calls[index]
+    return {
+        "id": f"{wire.reply_id('fc', serial)}_{index}",
+        "type": "function_call",
+        "call_id": wire.call_id(reply, index, serial, "call"),
+        "name": call.name,
+        "arguments": wire.arguments_text(call.arguments),
+        "status": "completed",
+    }
+
+
+def _usage(asked: Asked, reply: Reply) -> dict[str, Any] | None:
+    counts = wire.usage_of(asked, reply)
+    if counts is None:
+        return None
+    return {
+        "input_tokens": counts[0],
+        "output_tokens": counts[1],
+        "total_tokens": sum(counts),
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": 0},
+    }
+
+
+def _message(item: Mapping[str, Any]) -> Message:
+    match item.get("type", "message"):
+        case "function_call":
+            call = ToolCall(
+                name=str(item.get("name", "")),
+                arguments=wire.parsed_arguments(item.get("arguments")),
+                id=item.get("call_id"),
+            )
+            return Message("assistant", None, (call,))
+        case "function_call_output":
+            output = wire.text_of(item.get("output"))
+            return Message("tool", output, tool_call_id=item.get("call_id"))
+        case _:
+            return Message(str(item.get("role", "user")), wire.text_of(item.get("content")))

@@ -1,0 +1,376 @@
+"""What the mock model says: replies in order, each perhaps only for requests that match.
+
+Promise: the same requests in the same order get the same replies, and a slip in a script is an
+error that names its place. A reply is used once unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+from proctor.errors import ProctorError, did_you_mean
+from proctor.trace import Message, ToolCall
+
+FOREVER = "forever"
+MALFORMED = ("bad_json", "truncated", "cut", "wrong_shape")
+PROTOCOLS = ("openai-chat", "openai-responses", "anthropic")
+
+MAX_SCRIPT_BYTES = 10_000_000
+"""A script is written by hand; more than this is a wrong file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One request the server got, in the same words whatever the protocol.
+
+    `reply` is the place in the script it was answered from (`default`, or None when nothing
+    matched); `body` is the request as it was sent.
+    """
+
+    protocol: str
+    path: str
+    model: str
+    messages: tuple[Message, ...]
+    tools: tuple[str, ...] = ()
+    stream: bool = False
+    body: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    reply: int | str | None = None
+
+    @property
+    def text(self) -> str:
+        """All the text of the conversation, one message a line group."""
+        return "\n".join(message.content or "" for message in self.messages)
+
+    @property
+    def last(self) -> Message | None:
+        """The last message, which is what is being answered."""
+        return self.messages[-1] if self.messages else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class When:
+    """Which requests a reply is for; every part that is given must hold.
+
+    `contains` and `regex` look at the last message that is not from the system; `anywhere` looks
+    at the whole conversation.
+    """
+
+    contains: str | None = None
+    regex: re.Pattern[str] | None = None
+    anywhere: str | None = None
+    model: str | None = None
+    tool_result: bool | str | None = None
+    tool: str | None = None
+    protocol: str | None = None
+
+    def matches(self, asked: Asked) -> bool:
+        """Whether this request is meant."""
+        spoken = [m for m in asked.messages if m.role not in ("system", "developer")]
+        last = spoken[-1] if spoken else None
+        text = (last.content or "") if last else ""
+        is_result = last is not None and last.role == "tool"
+        return (
+            (self.contains is None or self.contains in text)
+            and (self.regex is None or self.regex.search(text) is not None)
+            and (self.anywhere is None or self.anywhere in asked.text)
+            and (self.model is None or fnmatch.fnmatchcase(asked.model, self.model))
+            and (self.tool is None or self.tool in asked.tools)
+            and (self.protocol is None or self.protocol == asked.protocol)
+            and self._result_matches(is_result, text)
+        )
+
+    def _result_matches(self, is_result: bool, text: str) -> bool:
+        if self.tool_result is None:
+            return True
+        if isinstance(self.tool_result, bool):
+            return self.tool_result == is_result
+        return is_result and self.tool_result in text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An HTTP error instead of a reply."""
+
+    status: int
+    message: str = "scripted error"
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What to answer, to whom, and how often.
+
+    `usage` None counts tokens by `estimate_tokens`; False leaves usage out of the reply.
+    """
+
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    when: When | None = None
+    times: int | None = 1
+    usage: tuple[int, int] | bool | None = None
+    latency: float = 0.0
+    chunk_latency: float = 0.0
+    error: Failure | None = None
+    malformed: str | None = None
+    finish_reason: str | None = None
+    model: str | None = None
+
+
+ReplyLike: TypeAlias = "Reply | str | Mapping[str, Any] | Callable[[Asked], Any]"
+
+
+class Script:
+    """Replies in order, with how often each was used. Not thread-safe: the server locks."""
+
+    def __init__(self, replies: Iterable[ReplyLike], default: ReplyLike | None = None) -> None:
+        self._replies = [_entry(reply, f"replies[{i}]") for i, reply in enumerate(replies)]
+        self._default = None if default is None else _entry(default, "default")
+        self._used = [0] * len(self._replies)
+
+    def answer(self, asked: Asked) -> tuple[int | str | None, Reply | None]:
+        """The place in the script and the reply for a request; (None, None) when none is left."""
+        for position, entry in enumerate(self._replies):
+            shell = entry if isinstance(entry, Reply) else _CALLABLE
+            spent = shell.times is not None and self._used[position] >= shell.times
+            if spent or (shell.when is not None and not shell.when.matches(asked)):
+                continue
+            self._used[position] += 1
+            return position, _resolve(entry, asked, f"replies[{position}]")
+        if self._default is not None:
+            return "default", _resolve(self._default, asked, "default")
+        return None, None
+
+    @property
+    def unused(self) -> list[int]:
+        """Places of replies that no request has used yet."""
+        return [position for position, used in enumerate(self._used) if used == 0]
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+
+_CALLABLE = Reply(times=None)
+"""How a function in a script behaves: for every request, as often as asked."""
+
+
+def load_script(source: Any) -> Script:
+    """A script from a YAML file's path, a list of replies, or `{replies: [...], default: ...}`."""
+    if isinstance(source, Script):
+        return source
+    if isinstance(source, Path):
+        return _load_file(source)
+    if isinstance(source, str):
+        if source.endswith((".yaml", ".yml", ".json")):
+            return _load_file(Path(source))
+        return Script([source])
+    if isinstance(source, Mapping):
+        given = cast(Mapping[str, Any], source)
+        _known(given, ("replies", "default"), "script")
+        replies = given.get("replies", [])
+        if not isinstance(replies, Sequence) or isinstance(replies, str):
+            raise ProctorError("replies must be a list", where="script")
+        return Script(cast(Sequence[ReplyLike], replies), given.get("default"))
+    if callable(source):
+        return Script([cast(Callable[[Asked], Any], source)])
+    return Script(cast(Iterable[ReplyLike], source))
+
+
+def _load_file(path: Path) -> Script:
+    import yaml
+
+    try:
+        if path.stat().st_size > MAX_SCRIPT_BYTES:
+            raise ProctorError(f"larger than {MAX_SCRIPT_BYTES} bytes", where=str(path))
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProctorError(f"cannot be read: {error}", where=str(path)) from error
+    except (yaml.YAMLError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        problem = getattr(error, "problem", None) or str(error)
+        raise ProctorError(f"not valid YAML: {problem}", where=place) from error
+    if not isinstance(document, list | dict):
+        raise ProctorError(
+            "a script is a list of replies, or a mapping with `replies`", where=str(path)
+        )
+    try:
+        return load_script(cast(Any, document))
+    except ProctorError as error:
+        where = f"{path}: {error.where}" if error.where else str(path)
+        raise ProctorError(error.message, where=where, hint=error.hint) from error
+
+
+# -- reading one reply ----------------------------------------------------------------------
+
+_REPLY_KEYS = (
+    "text",
+    "json",
+    "tool_calls",
+    "when",
+    "times",
+    "usage",
+    "latency",
+    "chunk_latency",
+    "error",
+    "malformed",
+    "finish_reason",
+    "model",
+)
+
+
+def _entry(value: Any, where: str) -> Reply | Callable[[Asked], Any]:
+    return value if callable(value) else reply_from(value, where)
+
+
+def _resolve(entry: Reply | Callable[[Asked], Any], asked: Asked, where: str) -> Reply:
+    return entry if isinstance(entry, Reply) else reply_from(entry(asked), f"{where}()")
+
+
+def reply_from(value: Any, where: str = "reply") -> Reply:
+    """A reply from what a user writes: its text, or a mapping."""
+    if isinstance(value, Reply):
+        return value
+    if isinstance(value, str):
+        return Reply(text=value)
+    given = _mapping(value, where)
+    _known(given, _REPLY_KEYS, where)
+    if "text" in given and "json" in given:
+        raise ProctorError("give `text` or `json`, not both", where=where)
+    text = json.dumps(given["json"], ensure_ascii=False) if "json" in given else given.get("text")
+    malformed = given.get("malformed")
+    if malformed is not None and malformed not in MALFORMED:
+        raise ProctorError(
+            f"unknown kind of malformed reply {malformed!r}",
+            where=f"{where}.malformed",
+            hint=did_you_mean(str(malformed), MALFORMED) or f"one of {', '.join(MALFORMED)}",
+        )
+    return Reply(
+        text=_text(text or "", f"{where}.text"),
+        tool_calls=_tool_calls(given.get("tool_calls") or (), f"{where}.tool_calls"),
+        when=_when(given.get("when"), f"{where}.when"),
+        times=_times(given.get("times", 1), f"{where}.times"),
+        usage=_usage(given["usage"], f"{where}.usage") if "usage" in given else None,
+        latency=_seconds(given.get("latency", 0.0), f"{where}.latency"),
+        chunk_latency=_seconds(given.get("chunk_latency", 0.0), f"{where}.chunk_latency"),
+        error=_failure(given.get("error"), f"{where}.error"),
+        malformed=malformed,
+        finish_reason=given.get("finish_reason"),
+        model=given.get("model"),
+    )
+
+
+def _tool_calls(value: Any, where: str) -> tuple[ToolCall, ...]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ProctorError("tool_calls must be a list", where=where)
+    calls: list[ToolCall] = []
+    for index, item in enumerate(cast(Sequence[Any], value)):
+        call = _mapping(item, f"{where}[{index}]")
+        _known(call, ("name", "arguments", "id"), f"{where}[{index}]")
+        if not call.get("name"):
+            raise ProctorError("a tool call needs a name", where=f"{where}[{index}]")
+        # Arguments may be a string, to script a model that writes broken JSON.
+        calls.append(
+            ToolCall(
+                name=_text(call["name"], f"{where}[{index}].name"),
+                arguments=call.get("arguments", {}),
+                id=call.get("id"),
+            )
+        )
+    return tuple(calls)
+
+
+def _when(value: Any, where: str) -> When | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return When(contains=value)
+    given = dict(_mapping(value, where))
+    _known(given, tuple(When.__dataclass_fields__), where)
+    if (pattern := given.get("regex")) is not None:
+        try:
+            given["regex"] = re.compile(_text(pattern, f"{where}.regex"))
+        except re.error as error:
+            raise ProctorError(
+                f"not a regular expression: {error}", where=f"{where}.regex"
+            ) from error
+    protocol = given.get("protocol")
+    if protocol is not None and protocol not in PROTOCOLS:
+        raise ProctorError(
+            f"unknown protocol {protocol!r}",
+            where=f"{where}.protocol",
+            hint=did_you_mean(str(protocol), PROTOCOLS) or f"one of {', '.join(PROTOCOLS)}",
+        )
+    return When(**given)
+
+
+def _failure(value: Any, where: str) -> Failure | None:
+    if value is None:
+        return None
+    given = {"status": value} if isinstance(value, int) else _mapping(value, where)
+    _known(given, ("status", "message", "retry_after"), where)
+    status = given.get("status")
+    if isinstance(status, bool) or not isinstance(status, int) or not 400 <= status <= 599:
+        raise ProctorError(f"status must be 400 to 599, not {status!r}", where=where)
+    retry_after = given.get("retry_after")
+    return Failure(
+        status=status,
+        message=_text(given.get("message", f"scripted error {status}"), f"{where}.message"),
+        retry_after=None if retry_after is None else _seconds(retry_after, f"{where}.retry_after"),
+    )
+
+
+def _times(value: Any, where: str) -> int | None:
+    if value in (FOREVER, None):
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ProctorError(f"times must be 1 or more, or `{FOREVER}`, not {value!r}", where=where)
+    return value
+
+
+def _usage(value: Any, where: str) -> tuple[int, int] | bool:
+    if value is None or value is False:
+        return False
+    given = _mapping(value, where)
+    _known(given, ("input", "output"), where)
+    counts = (given.get("input", 0), given.get("output", 0))
+    if any(isinstance(c, bool) or not isinstance(c, int) or c < 0 for c in counts):
+        raise ProctorError("token counts are whole numbers from 0", where=where)
+    return counts
+
+
+def _seconds(value: Any, where: str) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value < float("inf"):
+        raise ProctorError(f"a number of seconds, not {value!r}", where=where)
+    return float(value)
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise ProctorError(
+            f"a string, not {type(value).__name__}", where=where, hint="put it in quotes"
+        )
+    return value
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ProctorError(f"a mapping, not {type(value).__name__}", where=where)
+    return cast(Mapping[str, Any], value)
+
+
+def _known(given: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
+    for key in given:
+        if key not in keys:
+            raise ProctorError(
+                f"unknown key {key!r}",
+                where=where,
+                hint=did_you_mean(str(key), keys) or f"known keys: {', '.join(keys)}",
+            )

@@ -1,0 +1,367 @@
+"""The mock model as a real HTTP server on loopback, in its own threads.
+
+Promise: once `with MockLLM(...)` is entered the port is open, and when it is left every thread
+and socket is gone. Scripted latency waits on an event, so leaving never waits for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import socket
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from proctor.errors import ProctorError
+from proctor.llm.mock import wire
+from proctor.llm.mock.anthropic import Messages
+from proctor.llm.mock.openai_chat import ChatCompletions, openai_error
+from proctor.llm.mock.openai_responses import Responses
+from proctor.llm.mock.script import Asked, Failure, Reply, load_script
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from proctor.llm.mock.wire import Wire
+
+HOST = "127.0.0.1"
+
+MAX_BODY_BYTES = 64_000_000
+"""Larger than any real request; a client gone wild must not fill the memory of a test run."""
+
+EMBEDDING_DIMENSIONS = 64
+"""Short enough to read, long enough that different texts are told apart."""
+
+UNSCRIPTED_STATUS = 400
+"""Client libraries repeat what fails with 429 or 5xx; a script that has run out should be seen."""
+
+WIRES: dict[str, Wire] = {
+    "/chat/completions": ChatCompletions(),
+    "/responses": Responses(),
+    "/messages": Messages(),
+}
+
+
+class Exchange(NamedTuple):
+    """A request with what the script says to it."""
+
+    wire: Wire
+    asked: Asked
+    reply: Reply
+    serial: int
+
+
+class MockLLM:
+    """A scripted model server: `with MockLLM(["Hello"]) as server: ... server.base_url ...`.
+
+    `script` is a YAML file's path, a list of replies, or `{replies: [...], default: ...}`. What
+    was asked is in `requests`; `on_request` is called with each request as it is answered.
+    """
+
+    def __init__(
+        self,
+        script: Any,
+        *,
+        port: int = 0,
+        on_request: Callable[[Asked], None] | None = None,
+    ) -> None:
+        self.script = load_script(script)
+        self.requests: list[Asked] = []
+        self._port = port
+        self._on_request = on_request
+        self._lock = threading.Lock()
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+
+    # -- life -----------------------------------------------------------------------------
+
+    def start(self) -> MockLLM:
+        """Open the port and begin to answer."""
+        if self._server is not None:
+            raise ProctorError("this mock server is already running")
+        try:
+            self._server = _Server((HOST, self._port), self)
+        except OSError as error:
+            raise ProctorError(
+                f"port {self._port} cannot be opened: {error.strerror or error}",
+                hint="choose another, or 0 for any that is free",
+            ) from error
+        # A short poll: `shutdown` waits for it, and a suite may start hundreds of servers.
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), name="mock-llm", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Close the port and every connection. Harmless when not running."""
+        server, thread = self._server, self._thread
+        self._server = self._thread = None
+        if server is None or thread is None:
+            return
+        server.closing.set()
+        server.shutdown()
+        thread.join()
+        server.close_connections()
+        server.server_close()
+
+    def __enter__(self) -> MockLLM:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # -- where ----------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """The server's root, which is what Anthropic clients take as base URL."""
+        if self._server is None:
+            raise ProctorError("this mock server is not running", hint="use it in a `with` block")
+        return f"http://{HOST}:{self._server.server_port}"
+
+    @property
+    def base_url(self) -> str:
+        """What OpenAI clients take as base URL."""
+        return f"{self.url}/v1"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that point the usual client libraries here."""
+        return {
+            "OPENAI_BASE_URL": self.base_url,
+            "OPENAI_API_KEY": "mock",
+            "ANTHROPIC_BASE_URL": self.url,
+            "ANTHROPIC_API_KEY": "mock",
+        }
+
+    @property
+    def unmatched(self) -> list[Asked]:
+        """Requests that no reply was left for."""
+        return [asked for asked in self.requests if asked.reply is None]
+
+    # -- answering ------------------------------------------------------------------------
+
+    def exchange(
+        self, protocol: Wire, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
+    ) -> Exchange:
+        """Record a request and take its reply from the script."""
+        import dataclasses
+
+        asked = protocol.read(path, body, headers)
+        with self._lock:
+            try:
+                place, reply = self.script.answer(asked)
+            except ProctorError as error:  # a scripted function returned something else
+                place, reply = None, _unscripted(f"{error}")
+            asked = dataclasses.replace(asked, reply=place)
+            self.requests.append(asked)
+            serial = len(self.requests)
+            if self._on_request is not None:
+                self._on_request(asked)
+        if reply is None:
+            reply = _unscripted(
+                f"mock-llm: no reply is scripted for request {serial}; "
+                f"all {len(self.script)} replies are used up or do not match"
+            )
+        return Exchange(protocol, asked, reply, serial)
+
+
+def _unscripted(message: str) -> Reply:
+    return Reply(error=Failure(status=UNSCRIPTED_STATUS, message=message))
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], mock: MockLLM) -> None:
+        self.mock = mock
+        self.closing = threading.Event()
+        self._open: set[socket.socket] = set()
+        self._open_lock = threading.Lock()
+        super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._open_lock:
+            self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._open_lock:
+            self._open.discard(request)
+        super().shutdown_request(request)
+
+    def close_connections(self) -> None:
+        """End connections that clients keep open for their next request."""
+        with self._open_lock:
+            still_open = list(self._open)
+        for connection in still_open:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that go away mid-reply are part of the job; nothing is printed."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]
+    # Without this, small chunks of a stream wait for each other's acknowledgement.
+    disable_nagle_algorithm = True
+    # Between requests a client may be quiet for as long as it likes; `stop` ends the wait.
+    timeout = None
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base's name
+        """Requests are recorded, not printed."""
+
+    def do_GET(self) -> None:
+        if self._path() == "/models":
+            model = {"id": "mock", "object": "model", "created": wire.CREATED, "owned_by": "mock"}
+            self._json(200, {"object": "list", "data": [model], "has_more": False})
+        else:
+            self._not_found()
+
+    def do_POST(self) -> None:
+        body = self._body()
+        if body is None:
+            return
+        path = self._path()
+        if path == "/embeddings":
+            self._json(200, _embeddings(body))
+        elif path == "/messages/count_tokens":
+            asked = WIRES["/messages"].read(self.path, body, {})
+            self._json(200, {"input_tokens": wire.estimate_tokens(asked.text)})
+        elif path in WIRES:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            self._answer(self.server.mock.exchange(WIRES[path], self.path, body, headers))
+        else:
+            self._not_found()
+
+    # -- in -------------------------------------------------------------------------------
+
+    def _path(self) -> str:
+        return self.path.split("?", 1)[0].rstrip("/").removeprefix("/v1")
+
+    def _body(self) -> Mapping[str, Any] | None:
+        try:
+            length = int(self.headers.get("Content-Length") or 0)
+        except ValueError:
+            length = -1
+        if not 0 <= length <= MAX_BODY_BYTES:
+            self.close_connection = True
+            self._fail(413, "the request's length is missing or too large")
+            return None
+        try:
+            body = json.loads(self.rfile.read(length))
+        except ValueError:
+            body = None
+        if not isinstance(body, dict):
+            self._fail(400, "the request is not a JSON object")
+            return None
+        return cast(dict[str, Any], body)
+
+    # -- out ------------------------------------------------------------------------------
+
+    def _answer(self, exchange: Exchange) -> None:
+        reply = exchange.reply
+        if self.server.closing.wait(reply.latency) or reply.malformed == "cut":
+            self._cut()
+        elif reply.error is not None:
+            extra: dict[str, str] = {}
+            if reply.error.retry_after is not None:
+                # The header takes whole seconds; this one, of OpenAI's, takes milliseconds too.
+                extra["Retry-After"] = str(math.ceil(reply.error.retry_after))
+                extra["retry-after-ms"] = str(round(reply.error.retry_after * 1000))
+            self._json(reply.error.status, exchange.wire.error(reply.error), extra)
+        elif exchange.asked.stream:
+            self._stream(exchange)
+        else:
+            self._whole(exchange)
+
+    def _whole(self, exchange: Exchange) -> None:
+        malformed = exchange.reply.malformed
+        document = exchange.wire.whole(exchange.asked, exchange.reply, exchange.serial)
+        encoded = json.dumps({"unexpected": True} if malformed == "wrong_shape" else document)
+        body = encoded.encode()
+        if malformed == "bad_json":
+            body = body[: len(body) // 2] + b"}}not json"
+        self._head(200, "application/json", {"Content-Length": str(len(body))})
+        if malformed == "truncated":
+            self.wfile.write(body[: len(body) // 2])
+            self._cut()
+        else:
+            self.wfile.write(body)
+
+    def _stream(self, exchange: Exchange) -> None:
+        malformed, pause = exchange.reply.malformed, exchange.reply.chunk_latency
+        events = list(exchange.wire.events(exchange.asked, exchange.reply, exchange.serial))
+        self._head(200, "text/event-stream", {"Transfer-Encoding": "chunked"})
+        for position, event in enumerate(events):
+            half_way = position >= len(events) // 2
+            if half_way and malformed == "truncated":
+                self._cut()
+                return
+            encoded = event.encoded()
+            if half_way and malformed == "bad_json":
+                encoded = b'data: {"broken": \n\n'
+            elif malformed == "wrong_shape":
+                encoded = b'data: {"unexpected": true}\n\n'
+            self.wfile.write(f"{len(encoded):x}\r\n".encode() + encoded + b"\r\n")
+            if self.server.closing.wait(pause):
+                self._cut()
+                return
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _json(self, status: int, document: Any, headers: Mapping[str, str] | None = None) -> None:
+        body = json.dumps(document).encode()
+        length = {"Content-Length": str(len(body))}
+        self._head(status, "application/json", {**length, **(headers or {})})
+        self.wfile.write(body)
+
+    def _head(self, status: int, kind: str, headers: Mapping[str, str]) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _cut(self) -> None:
+        """End the connection at once, as a crashed server would: with a reset, not a goodbye."""
+        self.close_connection = True
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+
+    def _not_found(self) -> None:
+        self._fail(404, f"mock-llm does not know {self._path()!r}")
+
+    def _fail(self, status: int, message: str) -> None:
+        self._json(status, openai_error(Failure(status=status, message=message)))
+
+
+def _embeddings(body: Mapping[str, Any]) -> dict[str, Any]:
+    given = body.get("input", "")
+    texts = [str(text) for text in cast(list[Any], given)] if isinstance(given, list) else [given]
+    asked = body.get("dimensions")
+    dimensions = asked if isinstance(asked, int) and 0 < asked <= 4096 else EMBEDDING_DIMENSIONS
+    data: list[dict[str, Any]] = []
+    for index, text in enumerate(texts):
+        vector: Any = wire.embedding(str(text), dimensions)
+        if body.get("encoding_format") == "base64":
+            vector = base64.b64encode(struct.pack(f"<{dimensions}f", *vector)).decode("ascii")
+        data.append({"object": "embedding", "index": index, "embedding": vector})
+    tokens = sum(wire.estimate_tokens(str(text)) for text in texts)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"object": "list", "model": body.get("model", "mock"), "data": data, "usage": usage}

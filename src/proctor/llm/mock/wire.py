@@ -1,0 +1,137 @@
+"""What the three protocols share: reading messages, counting tokens, cutting text for a stream.
+
+A protocol is a `Wire`: it reads a request and writes a reply, plain or as server-sent events.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, cast
+
+from proctor.llm.mock.script import Asked, Failure, Reply
+
+CREATED = 1_700_000_000
+"""Replies carry this moment instead of the clock, so that two runs are equal byte for byte."""
+
+_CHARS_PER_TOKEN = 4
+"""A common rule of thumb for English; only used where a script gives no usage."""
+
+_WORD = re.compile(r"\s*\S+|\s+$")
+
+
+class Event(NamedTuple):
+    """One server-sent event; `data` None is the end marker of OpenAI chat streams."""
+
+    data: Mapping[str, Any] | None
+    name: str | None = None
+
+    def encoded(self) -> bytes:
+        """The event as it goes over the wire."""
+        head = f"event: {self.name}\n" if self.name else ""
+        body = "[DONE]" if self.data is None else json.dumps(self.data)
+        return f"{head}data: {body}\n\n".encode()
+
+
+class Wire(Protocol):
+    """One protocol."""
+
+    name: str
+
+    def read(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asked:
+        """The request in common words."""
+        ...
+
+    def whole(self, asked: Asked, reply: Reply, serial: int) -> dict[str, Any]:
+        """The reply as one JSON document."""
+        ...
+
+    def events(self, asked: Asked, reply: Reply, serial: int) -> Iterator[Event]:
+        """The reply as a stream of events."""
+        ...
+
+    def error(self, failure: Failure) -> dict[str, Any]:
+        """An error as this protocol writes it."""
+        ...
+
+
+def usage_of(asked: Asked, reply: Reply) -> tuple[int, int] | None:
+    """Input and output tokens to report; None to report none."""
+    if reply.usage is False:
+        return None
+    if isinstance(reply.usage, tuple):
+        return reply.usage
+    calls = "".join(arguments_text(call.arguments) for call in reply.tool_calls)
+    return estimate_tokens(asked.text), estimate_tokens(reply.text + calls)
+
+
+def estimate_tokens(text: str) -> int:
+    """A deterministic count for replies whose script gives none: a quarter of the characters."""
+    return -(-len(text) // _CHARS_PER_TOKEN)
+
+
+def arguments_text(arguments: Any) -> str:
+    """Tool arguments as JSON text; a string is sent as it is, broken or not."""
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
+
+
+def pieces(text: str) -> list[str]:
+    """Text cut for a stream, a word at a time; joined again it is the text."""
+    return _WORD.findall(text)
+
+
+def reply_id(prefix: str, serial: int) -> str:
+    """An id that is the same on every run."""
+    return f"{prefix}_mock{serial:06d}"
+
+
+def call_id(reply: Reply, index: int, serial: int, prefix: str) -> str:
+    """The scripted id of a tool call, or one derived from its place."""
+    return reply.tool_calls[index].id or f"{prefix}_{serial}_{index}"
+
+
+def text_of(content: Any) -> str | None:
+    """The text in a message's content, whether a string or a list of parts."""
+    if content is None or isinstance(content, str):
+        return content
+    if isinstance(content, Sequence):
+        parts = [
+            str(cast(Mapping[str, Any], part).get("text", ""))
+            for part in cast(Sequence[Any], content)
+            if isinstance(part, Mapping)
+        ]
+        return "\n".join(part for part in parts if part)
+    return json.dumps(content)
+
+
+def mappings(value: Any) -> list[Mapping[str, Any]]:
+    """The mappings in a list; anything else is an empty list, since clients send anything."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return []
+    return [
+        cast(Mapping[str, Any], item)
+        for item in cast(Sequence[Any], value)
+        if isinstance(item, Mapping)
+    ]
+
+
+def parsed_arguments(value: Any) -> Any:
+    """Arguments a client sent back as JSON text, decoded where they can be."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def embedding(text: str, dimensions: int) -> list[float]:
+    """A unit vector that depends on the text only: equal texts are equal, others are not."""
+    raw = b""
+    for block in range(-(-dimensions // 32)):
+        raw += hashlib.sha256(f"{block}:{text}".encode("utf-8", "surrogatepass")).digest()
+    values = [byte / 127.5 - 1.0 for byte in raw[:dimensions]]
+    norm = sum(value * value for value in values) ** 0.5 or 1.0
+    return [value / norm for value in values]
