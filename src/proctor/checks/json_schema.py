@@ -1,0 +1,100 @@
+"""JSON Schema without a network: what a schema refers to must stand in it.
+
+Promise: no reference is ever fetched (a remote one is refused when the schema is read), a schema
+that turns in circles is refused or reported, and patterns inside schemas are stopped in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+from proctor.checks.text import check_pattern, search
+from proctor.errors import ProctorError
+
+MAX_PROBLEMS = 5
+"""How many places of a document are named as wrong; the first few tell the rest."""
+
+
+def validator_of(schema: dict[str, Any]) -> Any:
+    """A validator that stays offline; `ProctorError` when the schema cannot be used."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError, best_match
+    from jsonschema.validators import extend, validator_for
+    from referencing import Registry, Resource
+    from referencing.jsonschema import DRAFT202012
+
+    dialect = schema.get("$schema")
+    kind = validator_for(schema, default=None if dialect else Draft202012Validator)
+    if kind is None:
+        raise ProctorError(
+            f"the JSON Schema dialect {dialect!r} is not known",
+            hint="leave `$schema` out, or name a published draft",
+        )
+    try:
+        problem = best_match(kind(kind.META_SCHEMA).iter_errors(schema))
+        if problem is not None:
+            place = "/".join(str(step) for step in problem.absolute_path)
+            raise ProctorError(f"not a JSON Schema: {place or 'the schema'}: {problem.message}")
+        resource = Resource.from_contents(schema, default_specification=DRAFT202012)
+        registry = Registry().with_resource(resource.id() or "", resource)
+        _refuse_remote(resource, registry.crawl())
+        bounded = extend(kind, {"pattern": _pattern, "patternProperties": _pattern_properties})
+        validator = bounded(schema, registry=registry)
+        # A schema that refers to itself without looking any deeper never ends.
+        validator.is_valid(None)
+    except SchemaError as error:
+        raise ProctorError(f"not a JSON Schema: {error.message}") from None
+    except RecursionError:
+        raise ProctorError("the JSON Schema is nested too deeply, or refers to itself") from None
+    return validator
+
+
+def problems_of(validator: Any, document: Any) -> list[str]:
+    """Where and why a document is not valid, the most telling first; empty when it is."""
+    from jsonschema.exceptions import relevance
+
+    errors = sorted(validator.iter_errors(document), key=relevance, reverse=True)
+    return [f"{error.json_path}: {error.message}" for error in errors]
+
+
+def _refuse_remote(resource: Any, registry: Any) -> None:
+    from referencing.exceptions import Unresolvable
+
+    left = [(resource, registry.resolver_with_root(resource))]
+    while left:
+        current, resolver = left.pop()
+        contents = current.contents
+        if isinstance(contents, dict):
+            for key in ("$ref", "$dynamicRef", "$recursiveRef"):
+                target = cast("dict[str, Any]", contents).get(key)
+                if not isinstance(target, str):
+                    continue
+                try:
+                    resolver.lookup(target)
+                except Unresolvable:
+                    raise ProctorError(
+                        f"the JSON Schema refers to {target!r}, which is not in it",
+                        hint="references are never fetched: put what is meant under `$defs` "
+                        "and refer to '#/$defs/…'",
+                    ) from None
+        left.extend((sub, resolver.in_subresource(sub)) for sub in current.subresources())
+
+
+def _pattern(_validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    if isinstance(instance, str) and search(pattern, instance, case_sensitive=True) is None:
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _pattern_properties(
+    validator: Any, patterns: dict[str, Any], instance: Any, _schema: Any
+) -> Iterator[Any]:
+    if not isinstance(instance, dict):
+        return
+    for pattern, subschema in patterns.items():
+        check_pattern(pattern)
+        for key, value in cast("dict[str, Any]", instance).items():
+            if search(pattern, key, case_sensitive=True) is not None:
+                yield from validator.descend(value, subschema, path=key, schema_path=pattern)
