@@ -1,0 +1,1 @@
+"""Checks: was what the agent did, and answered, right?"""

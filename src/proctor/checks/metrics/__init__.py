@@ -1,0 +1,58 @@
+"""Pure functions over tool calls: how two trajectories compare, and how one behaves.
+
+Promise: no spec, no trace, no I/O; anything with `name`, `arguments` and `span_id` is a call.
+Formulas and edge cases: docs/reference/metrics.md.
+"""
+
+from proctor.checks.metrics.arguments import (
+    ABSENT,
+    ArgumentDifference,
+    ArgumentMode,
+    ArgumentRule,
+    ArgumentRules,
+)
+from proctor.checks.metrics.calls import Call, CallLike, calls_of, names_of, turns_of
+from proctor.checks.metrics.matching import MatchMode, match_calls, match_messages
+from proctor.checks.metrics.outcome import Different, Match, Pair, Placed, TurnDifference
+from proctor.checks.metrics.sequences import edit_distance, lcs_length
+from proctor.checks.metrics.tools import (
+    Loops,
+    Redundancy,
+    edit_similarity,
+    loops,
+    redundancy,
+    sequence_similarity,
+    tool_precision,
+    tool_recall,
+)
+
+__all__ = [
+    "ABSENT",
+    "ArgumentDifference",
+    "ArgumentMode",
+    "ArgumentRule",
+    "ArgumentRules",
+    "Call",
+    "CallLike",
+    "Different",
+    "Loops",
+    "Match",
+    "MatchMode",
+    "Pair",
+    "Placed",
+    "Redundancy",
+    "TurnDifference",
+    "calls_of",
+    "edit_distance",
+    "edit_similarity",
+    "lcs_length",
+    "loops",
+    "match_calls",
+    "match_messages",
+    "names_of",
+    "redundancy",
+    "sequence_similarity",
+    "tool_precision",
+    "tool_recall",
+    "turns_of",
+]

@@ -1,0 +1,99 @@
+"""What the metrics are told about: tool calls, and transcripts that hold them.
+
+Promise: anything with `name`, `arguments` and `span_id` is a call, so traces, specs and plain
+tuples all fit. Transcripts may be the chat messages models speak, as mappings or as objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, cast
+
+from proctor.errors import ProctorError
+
+
+class CallLike(Protocol):
+    """One tool call, whoever recorded it."""
+
+    @property
+    def name(self) -> str:
+        """The tool."""
+        ...
+
+    @property
+    def arguments(self) -> Any:
+        """What it was called with: a mapping, or the JSON text of one."""
+        ...
+
+    @property
+    def span_id(self) -> str | None:
+        """Where it was seen; None when it was not recorded but written down."""
+        ...
+
+
+class Call(NamedTuple):
+    """The plainest call: enough to be matched and to be found again."""
+
+    name: str
+    arguments: Any = None
+    span_id: str | None = None
+
+
+class Turn(NamedTuple):
+    """One message of a transcript, as far as matching looks at it."""
+
+    role: str
+    calls: tuple[CallLike, ...]
+
+
+# Frameworks name the same two speakers differently; the words on the right are the API's.
+_ROLES = {"ai": "assistant", "human": "user", "model": "assistant", "function": "tool"}
+
+
+def turns_of(messages: Iterable[Any]) -> list[Turn]:
+    """The turns of a transcript: chat messages as mappings or as objects with those fields."""
+    turns: list[Turn] = []
+    for position, message in enumerate(messages):
+        role = _field(message, "role") or _field(message, "type")
+        if not isinstance(role, str):
+            raise ProctorError(
+                "a message of a transcript has a `role`",
+                where=f"message {position + 1}",
+                hint="give chat messages: {role: assistant, content: …, tool_calls: […]}",
+            )
+        calls = cast("Iterable[Any]", _field(message, "tool_calls") or ())
+        where = f"message {position + 1}"
+        turns.append(Turn(_ROLES.get(role, role), tuple(_call(call, where) for call in calls)))
+    return turns
+
+
+def calls_of(messages: Iterable[Any]) -> list[CallLike]:
+    """Every tool call a transcript asks for, in order."""
+    return [call for turn in turns_of(messages) for call in turn.calls]
+
+
+def names_of(calls: Sequence[CallLike]) -> list[str]:
+    """The tools called, in order, repeats kept."""
+    return [call.name for call in calls]
+
+
+def _call(call: Any, where: str) -> CallLike:
+    if not isinstance(call, Mapping):
+        return call
+    fields = cast("Mapping[str, Any]", call)
+    inner = fields.get("function")
+    source = cast("Mapping[str, Any]", inner) if isinstance(inner, Mapping) else fields
+    name = source.get("name")
+    if not isinstance(name, str):
+        raise ProctorError("a tool call has a `name`", where=where)
+    # OpenAI writes `arguments`, LangChain `args`, Anthropic `input`.
+    for key in ("arguments", "args", "input"):
+        if key in source:
+            return Call(name, source[key], fields.get("span_id"))
+    return Call(name, None, fields.get("span_id"))
+
+
+def _field(message: Any, name: str) -> Any:
+    if isinstance(message, Mapping):
+        return cast("Mapping[str, Any]", message).get(name)
+    return getattr(message, name, None)
