@@ -25,10 +25,15 @@ def read_error(span: Span) -> None:
         span.error_type = text(span.attributes.get("error.type"))
     if span.error_type is None and said is not None:
         found = _TYPED.match(said)
-        if found is not None:
-            span.error_type = found[1]
-            said = said[found.end() :] or None
-    span.error_message = said
+        span.error_type = found[1] if found is not None else None
+    span.error_message = _without_type(said, span.error_type)
+
+
+def _without_type(said: str | None, kind: str | None) -> str | None:
+    """The message alone: a status description repeats the type in front of it."""
+    if said and kind:
+        said = said.removeprefix(kind.rpartition(".")[2] + ": ")
+    return said or None
 
 
 def _exception(span: Span) -> Event | None:

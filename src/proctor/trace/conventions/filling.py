@@ -76,6 +76,8 @@ def document(raw: Mapping[str, Any] | str) -> Document:
     """One document; its score may stand only in its metadata."""
     if isinstance(raw, str):
         return Document(text=raw)
+    if "document.id" in raw or "document.content" in raw:
+        raw = {key.removeprefix("document."): value for key, value in raw.items()}
     inner = raw.get("document") or raw.get("node")
     if is_mapping(inner):
         raw = {**inner, **{key: raw[key] for key in raw if key not in ("document", "node")}}

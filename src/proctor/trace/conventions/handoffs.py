@@ -15,6 +15,9 @@ _TRANSFERS = ("transfer_to_", "handoff_to_", "transfer_back_to_")
 # Agents of this framework run one after the other only by handing over.
 _OPENAI_AGENTS = "openai_agents"
 
+MAX_TIME = 2**64
+"""The end of a span that is still open: later than any time on the wire."""
+
 
 def find_handoffs(tree: SpanTree) -> None:
     """Mark transfer tools as handoffs, and say on an agent whom it handed over to."""
@@ -50,14 +53,16 @@ def _transfer(span: Span, agents: dict[str, str | None]) -> None:
 def _siblings(tree: SpanTree) -> None:
     """openai-agents without handoff spans: the next agent under one workflow took over."""
     last: dict[int, Span] = {}
+    busy: dict[int, int] = {}
     for span, parent in zip(tree.spans, tree.parent, strict=True):
         if not _is_agent(span) or _OPENAI_AGENTS not in (span.scope or "") or parent == NO_PARENT:
             continue
         before = last.get(parent)
         last[parent] = span
-        if before is None or before.agent_name == span.agent_name:
-            continue
-        if before.end_ns is not None and before.end_ns <= span.start_ns:
+        # While any sibling still runs, the new one is its helper, called as a tool.
+        free = busy.get(parent, 0) <= span.start_ns
+        busy[parent] = max(busy.get(parent, 0), span.end_ns or MAX_TIME)
+        if before is not None and free and before.agent_name != span.agent_name:
             before.handoff_to = before.handoff_to or span.agent_name
 
 

@@ -7,6 +7,7 @@ parts are joined; what is not text is named in `other`.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -30,6 +31,7 @@ _ROLES = {
     "model": "assistant",
     "chat": "user",
     "function": "tool",
+    "tool-call": "assistant",
     "tool-response": "tool",
     "toolResult": "tool",
 }
@@ -45,7 +47,7 @@ _CLASSES = {
 _NAME_KEYS = ("name", "toolName", "tool_name")
 _CALL_ID_KEYS = ("id", "call_id", "tool_call_id", "toolCallId", "tool_use_id", "toolUseId")
 _RESULT_ID_KEYS = ("tool_call_id", "tool_use_id", "toolCallId", "toolUseId", "call_id", "id")
-_ARGUMENT_KEYS = ("arguments", "args", "input", "parameters")
+_ARGUMENT_KEYS = ("arguments", "args", "input")
 _RESULT_KEYS = ("response", "result", "output", "content")
 _TEXT_KEYS = ("text", "content", "refusal")
 _TEXT_TYPES = frozenset({"text", "input_text", "output_text", "refusal"})
@@ -57,6 +59,7 @@ _CALL_WRAPPERS = ("function_call", "functionCall", "toolUse", "tool_call")
 _RESULT_WRAPPERS = ("function_response", "functionResponse", "toolResult")
 # Parts that wrap nothing a reader of the conversation would call a message.
 _REASONING_TYPES = frozenset({"thinking", "reasoning", "redacted_thinking"})
+_REPR_START, _REPR_END = "content=", " additional_kwargs="
 
 
 def messages_from(value: Any, role: str = "user") -> tuple[Message, ...]:
@@ -82,8 +85,21 @@ def messages_from(value: Any, role: str = "user") -> tuple[Message, ...]:
 
 def _one(item: Any, role: str) -> Iterable[Message]:
     if isinstance(item, str):
-        return (Message(role, item),) if item else ()
+        said = _from_repr(item)
+        return (Message(role, said),) if said else ()
     return _from_mapping(item, role) if is_mapping(item) else ()
+
+
+def _from_repr(said: str) -> str:
+    """What a message says whose `str()` was recorded: `content='Hi' additional_kwargs={}`."""
+    end = said.find(_REPR_END)
+    if end < 0 or not said.startswith(_REPR_START):
+        return said
+    try:
+        found = ast.literal_eval(said[len(_REPR_START) : end])
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return said
+    return found if isinstance(found, str) else said
 
 
 def _is_pair(value: list[Any] | tuple[Any, ...]) -> bool:
@@ -139,6 +155,8 @@ def _event_role(raw: dict[str, Any]) -> str:
 
 def _spoken(raw: dict[str, Any], role: str) -> list[Message]:
     """A message with a role: its parts sorted into text, calls, results and other things."""
+    if role == "tool" and _is_definition(raw.get("content")):
+        return []
     parts = _Parts()
     parts.take(first(raw, ("parts", "content", "text", "contents", "output_text")))
     for call in _raw_calls(raw):
@@ -154,6 +172,12 @@ def _spoken(raw: dict[str, Any], role: str) -> list[Message]:
         own = Message(role, said, tuple(parts.calls), call_id, name, tuple(parts.other))
         return [own, *parts.results]
     return [*parts.results, Message(role, said, tuple(parts.calls), call_id, name)]
+
+
+def _is_definition(content: Any) -> bool:
+    """Langfuse's LangChain handler lists the tools on offer among the messages."""
+    function = content.get("function") if is_mapping(content) else None
+    return is_mapping(function) and "parameters" in function
 
 
 def _raw_calls(raw: dict[str, Any]) -> list[Any]:

@@ -48,6 +48,7 @@ _KINDS = {
     "PROMPT": SpanKind.OTHER,
 }
 _HANDOFF = "handoff to "
+_LANGCHAIN = "openinference.instrumentation.langchain"
 _MODEL_KEYS = (
     "llm.model_name",
     "llm.response.model_name",
@@ -101,9 +102,18 @@ def _read_tool(span: Span) -> None:
     given = attributes.get("input.value")
     if given is None and not _is_schema(schema):
         given = schema
-    fill_tool(span, given, attributes.get("output.value"), schema)
+    fill_tool(span, given, _result(span), schema)
     fill(span, "tool_name", text(attributes.get("tool.name")))
     fill(span, "tool_call_id", identifier(first(attributes, ("tool.id", "tool_call.id"))))
+
+
+def _result(span: Span) -> Any:
+    """The output; the LangChain instrumentation wraps those that are mappings once more."""
+    value = span.attributes.get("output.value")
+    if span.scope == _LANGCHAIN and isinstance(value, str) and value.startswith('{"output":'):
+        found = mapping(value)
+        return found["output"] if len(found) == 1 else found
+    return value
 
 
 def _is_schema(parameters: Any) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proctor.trace.conventions.filling import document, fill, fill_values
+from proctor.trace.conventions.filling import document, documents_from, fill, fill_values
 from proctor.trace.conventions.values import count, first, is_mapping, parsed, text
 from proctor.trace.model import Document, Span, SpanKind, SpanStatus
 
@@ -25,6 +25,8 @@ _REQUESTS = {
     "embedding": SpanKind.OTHER,
     "rerank": SpanKind.RETRIEVAL,
 }
+# Quotient's wrappers of vector stores.
+_RETRIEVED = "db.query.retrieved_documents"
 _RESULT_EVENTS = ("db.query.result", "db.search.result")
 
 
@@ -32,7 +34,8 @@ def kind(span: Span) -> SpanKind | None:
     """The span kind of the SDK's decorators; else the type of the model request."""
     attributes = span.attributes
     found = _KINDS.get(str(attributes.get("traceloop.span.kind")))
-    return found or _REQUESTS.get(str(attributes.get("llm.request.type")))
+    found = found or _REQUESTS.get(str(attributes.get("llm.request.type")))
+    return SpanKind.RETRIEVAL if found is None and _RETRIEVED in attributes else found
 
 
 def read(span: Span) -> None:
@@ -74,4 +77,4 @@ def _documents(span: Span) -> tuple[Document, ...]:
         if event.name in _RESULT_EVENTS:
             prefix = event.name + "."
             found.append(document({k.removeprefix(prefix): v for k, v in event.attributes.items()}))
-    return tuple(found)
+    return tuple(found) or documents_from(span.attributes.get(_RETRIEVED))

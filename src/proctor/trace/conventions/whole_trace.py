@@ -46,10 +46,12 @@ def finish(trace: Trace) -> None:
     name_managed_agents(trace.index)
     find_handoffs(trace.index)
     _unwrap_given(trace)
-    if trace.query is None:
-        trace.query = _asked(trace)
-    if trace.response is None:
-        trace.response = _answered(trace)
+    if trace.query is None or trace.response is None:
+        candidates = _candidates(trace)
+        if trace.query is None:
+            trace.query = _asked(trace, candidates)
+        if trace.response is None:
+            trace.response = _answered(trace, candidates)
     if trace.session_id is None:
         trace.session_id = _first_id(spans, _SESSION_KEYS)
     if trace.user_id is None:
@@ -65,30 +67,34 @@ def _unwrap_given(trace: Trace) -> None:
         trace.response = answer(given)
 
 
-def _outermost(trace: Trace) -> list[Span]:
-    """Roots, then agents that have no agent above them: where questions come in."""
+def _candidates(trace: Trace) -> list[list[Span]]:
+    """Where a question comes in and its answer goes out: roots, then agents, then chains."""
     tree = trace.index
-    roots = [
-        span for span, parent in zip(tree.spans, tree.parent, strict=True) if parent == NO_PARENT
+    roots = [s for s, parent in zip(tree.spans, tree.parent, strict=True) if parent == NO_PARENT]
+    speaking = [span.kind == SpanKind.AGENT or _speaks(span) for span in tree.spans]
+    return [
+        [span for span in roots if span.kind in _ASKED],
+        tree.outermost([span.kind == SpanKind.AGENT for span in tree.spans]),
+        [span for span in tree.outermost(speaking) if span.kind == SpanKind.CHAIN],
     ]
-    agents = tree.outermost([span.kind == SpanKind.AGENT for span in tree.spans])
-    known = set(map(id, roots))
-    return roots + [span for span in agents if id(span) not in known]
 
 
-def _asked(trace: Trace) -> Any:
-    for span in _outermost(trace):
-        if span.kind in _ASKED:
-            asked = _question_of(span)
-            if asked not in (None, "", {}, []):
-                return asked
+def _speaks(span: Span) -> bool:
+    return span.kind == SpanKind.CHAIN and span.input is not None and span.output is not None
+
+
+def _asked(trace: Trace, candidates: list[list[Span]]) -> Any:
+    for span in (span for group in candidates for span in group):
+        asked = _question_of(span)
+        if asked not in (None, "", {}, []):
+            return asked
     for span in trace.index.spans:
         if span.kind == SpanKind.LLM:
             said = last_said(span.input_messages, "user")
+            if said is None and span.input is not None:
+                said = question(span.input)
             if said is not None:
                 return said
-            if span.input is not None:
-                return question(span.input)
     return None
 
 
@@ -106,15 +112,15 @@ def _question_of(span: Span) -> Any:
     return last_said(tuple(before), "user")
 
 
-def _answered(trace: Trace) -> str | None:
-    outermost = _outermost(trace)
-    for span in outermost:
-        if span.kind in _ASKED:
-            said = answer(span.output) if span.output is not None else None
-            said = said or last_said(span.output_messages, "assistant")
-            if said:
-                return said
-    if any(span.failed and span.kind == SpanKind.AGENT for span in outermost):
+def _answered(trace: Trace, candidates: list[list[Span]]) -> str | None:
+    roots, agents, chains = candidates
+    # Agents that ran one after the other: the last one answered.
+    for span in (*roots, *reversed(agents), *chains):
+        said = answer(span.output) if span.output is not None else None
+        said = said or last_said(span.output_messages, "assistant")
+        if said:
+            return said
+    if any(span.failed for span in agents):
         return None  # what it said on the way is no answer
     for span in reversed(trace.index.spans):
         if span.kind == SpanKind.LLM:
