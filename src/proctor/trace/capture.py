@@ -1,0 +1,317 @@
+"""Capture what happens in a block of Python as a trace.
+
+    with proctor.capture(query="…") as trace:
+        trace.response = my_agent("…")
+
+Promise: spans made by the helpers here and by any OpenTelemetry instrumentation inside the block
+land in one tree; concurrent captures, in tasks or threads, never mix; an exception is recorded
+and raised again. Our own spans are plain structs, not SDK spans, because they must cost
+microseconds; the bridge in `otel` keeps both kinds in one context.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from random import SystemRandom
+from typing import Any, ParamSpec, TypeVar, cast, overload
+
+from proctor.trace import otel
+from proctor.trace.conventions import finish, normalise
+from proctor.trace.model import Document, Span, SpanKind, SpanStatus, Trace
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Clock = Callable[[], int]
+
+
+class Recorder:
+    """One capture in progress: the trace it fills and the clock it reads."""
+
+    __slots__ = ("clock", "seen_error", "trace")
+
+    def __init__(self, trace: Trace, clock: Clock) -> None:
+        self.trace = trace
+        self.clock = clock
+        self.seen_error: BaseException | None = None
+
+    def keep(self, span: Span) -> None:
+        """Add a finished or open span; appending is atomic, so threads may share a capture."""
+        self.trace.spans.append(span)
+
+
+class _Here:
+    """Where in which capture the current task stands."""
+
+    __slots__ = ("recorder", "span_id")
+
+    def __init__(self, recorder: Recorder, span_id: str) -> None:
+        self.recorder = recorder
+        self.span_id = span_id
+
+
+_here: ContextVar[_Here | None] = ContextVar("proctor_capture", default=None)
+
+# Ids need to differ between processes and need no secrecy; one seeding per process is enough.
+_bits = SystemRandom().getrandbits
+
+
+def new_trace_id() -> str:
+    """A random trace id as OpenTelemetry writes it: 32 hexadecimal digits, not all zero."""
+    return f"{_bits(128) | 1:032x}"
+
+
+def new_span_id() -> str:
+    """A random span id as OpenTelemetry writes it: 16 hexadecimal digits, not all zero."""
+    return f"{_bits(64) | 1:016x}"
+
+
+@contextmanager
+def capture(
+    query: Any = None,
+    *,
+    name: str = "agent",
+    trace_id: str | None = None,
+    session_id: str | None = None,
+    user_id: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    clock: Clock = time.time_ns,
+) -> Generator[Trace]:
+    """Record everything done inside the block into the trace it yields.
+
+    The trace grows while the block runs and is complete when it ends. Set `trace.response` to
+    the final answer; where you do not, it is taken from the last answer seen in the spans.
+    """
+    trace = Trace(
+        trace_id=trace_id or new_trace_id(),
+        query=query,
+        session_id=session_id,
+        user_id=user_id,
+        metadata=dict(metadata or {}),
+    )
+    recorder = Recorder(trace, clock)
+    root = Span(
+        span_id=new_span_id(),
+        trace_id=trace.trace_id,
+        name=name,
+        kind=SpanKind.AGENT,
+        start_ns=clock(),
+        input=query,
+    )
+    recorder.keep(root)
+    with otel.listening(trace.trace_id, recorder_sink(recorder, root.span_id)):
+        try:
+            with _inside(recorder, root):
+                yield trace
+        except BaseException as error:
+            if recorder.seen_error is not error:
+                _record_error(recorder, root, error)
+            _fail(root, error)
+            raise
+        finally:
+            root.end_ns = max(clock(), root.start_ns)
+            if root.output is None:
+                root.output = trace.response
+            trace.__dict__.clear()
+            finish(trace)
+
+
+def recorder_sink(recorder: Recorder, root_id: str) -> Callable[[Span], None]:
+    """What the bridge does with a span of an instrumentation: file it under this capture."""
+
+    def keep(span: Span) -> None:
+        if span.trace_id != recorder.trace.trace_id:
+            span.trace_id = recorder.trace.trace_id
+            span.parent_id = span.parent_id or root_id
+        normalise(span)
+        recorder.keep(span)
+
+    return keep
+
+
+@contextmanager
+def _inside(recorder: Recorder, span: Span) -> Generator[None]:
+    """Make a span the current one, for our helpers and for OpenTelemetry alike."""
+    token = _here.set(_Here(recorder, span.span_id))
+    attached = otel.attach(span.trace_id, span.span_id)
+    try:
+        yield
+    finally:
+        otel.detach(attached)
+        _here.reset(token)
+
+
+@contextmanager
+def span(name: str, *, kind: SpanKind | str = SpanKind.CHAIN, **fields: Any) -> Generator[Span]:
+    """A step of the current capture; set what it found on the span it yields.
+
+    Outside any capture the block runs just the same and the span is dropped.
+    """
+    here = _here.get()
+    clock = here.recorder.clock if here is not None else time.time_ns
+    step = Span(
+        span_id=new_span_id(),
+        trace_id=here.recorder.trace.trace_id if here is not None else new_trace_id(),
+        name=name,
+        kind=SpanKind(kind),
+        start_ns=clock(),
+        **fields,
+    )
+    if here is None:
+        yield step
+        return
+    step.parent_id = otel.innermost(step.trace_id) or here.span_id
+    here.recorder.keep(step)
+    try:
+        with _inside(here.recorder, step):
+            yield step
+    except BaseException as error:
+        here.recorder.seen_error = error
+        _fail(step, error)
+        raise
+    finally:
+        step.end_ns = max(clock(), step.start_ns)
+
+
+def _fail(step: Span, error: BaseException) -> None:
+    step.status = SpanStatus.TIMEOUT if isinstance(error, TimeoutError) else SpanStatus.ERROR
+    step.error_type = type(error).__name__
+    step.error_message = str(error)
+
+
+def _record_error(recorder: Recorder, parent: Span, error: BaseException) -> None:
+    """An error that no step of its own carries becomes a span, so that it has a place."""
+    now = recorder.clock()
+    step = Span(
+        span_id=new_span_id(),
+        trace_id=parent.trace_id,
+        parent_id=parent.span_id,
+        name=type(error).__name__,
+        kind=SpanKind.ERROR,
+        start_ns=now,
+        end_ns=now,
+    )
+    _fail(step, error)
+    recorder.keep(step)
+
+
+# -- helpers for the steps agents are made of ------------------------------------------------
+
+
+def tool_call(name: str, arguments: Any = None, *, call_id: str | None = None) -> Any:
+    """A tool being called: `with tool_call("search", {"q": q}) as step: step.tool_output = …`."""
+    return span(
+        name, kind=SpanKind.TOOL, tool_name=name, tool_input=arguments, tool_call_id=call_id
+    )
+
+
+def llm_call(model: str | None = None, *, name: str = "chat", **fields: Any) -> Any:
+    """A model being called; set `output_messages`, `input_tokens`, `output_tokens` on the span."""
+    return span(name, kind=SpanKind.LLM, model=model, **fields)
+
+
+def retrieval(query: Any = None, *, name: str = "retrieve") -> Any:
+    """Documents being looked up; set `documents` on the span."""
+    return span(name, kind=SpanKind.RETRIEVAL, input=query)
+
+
+def handoff(to: str, *, from_agent: str | None = None) -> None:
+    """This agent hands over to another."""
+    with span(
+        f"handoff to {to}", kind=SpanKind.HANDOFF, handoff_to=to, agent_name=from_agent
+    ):
+        pass
+
+
+def planning(plan: Any) -> None:
+    """The agent states its plan."""
+    with span("plan", kind=SpanKind.PLANNING, output=plan):
+        pass
+
+
+def documents(texts: Iterable[str | Mapping[str, Any] | Document]) -> tuple[Document, ...]:
+    """Documents from texts or mappings with id, text, score, metadata."""
+    return tuple(_document(item) for item in texts)
+
+
+def _document(item: str | Mapping[str, Any] | Document) -> Document:
+    if isinstance(item, Document):
+        return item
+    return Document(text=item) if isinstance(item, str) else Document(**item)
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def tool(*, name: str | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def tool(function: Any = None, /, *, name: str | None = None) -> Any:
+    """Record every call of a function as a tool call: `@tool` or `@tool(name="search")`.
+
+    Works on plain and async functions; arguments are recorded by parameter name.
+    """
+    if function is None:
+        return functools.partial(_as_tool, name=name)
+    return _as_tool(function, name=name)
+
+
+def _as_tool(function: Callable[..., Any], *, name: str | None) -> Callable[..., Any]:
+    called = name or getattr(function, "__name__", "tool")
+    signature = inspect.signature(function)
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            if _here.get() is None:
+                return await function(*args, **kwargs)
+            with tool_call(called, _arguments(signature, args, kwargs)) as step:
+                step.tool_output = result = await function(*args, **kwargs)
+            return result
+
+        return call_async
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _here.get() is None:
+            return function(*args, **kwargs)
+        with tool_call(called, _arguments(signature, args, kwargs)) as step:
+            step.tool_output = result = function(*args, **kwargs)
+        return result
+
+    return call
+
+
+def _arguments(
+    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Arguments by parameter name; a call that does not fit is recorded as it was made."""
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError:
+        return {"args": list(args), **kwargs}
+    bound.apply_defaults()
+    return {key: value for key, value in bound.arguments.items() if key != "self"}
+
+
+def carry(function: Callable[P, R]) -> Callable[P, R]:
+    """The function bound to the current capture, to hand to a thread of your own.
+
+    `asyncio.to_thread` and tasks carry it by themselves; a bare `Thread` or executor does not.
+    """
+    context = copy_context()
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return cast(R, context.copy().run(function, *args, **kwargs))
+
+    return call
+
+
+def current_trace() -> Trace | None:
+    """The trace being captured here, or None."""
+    here = _here.get()
+    return None if here is None else here.recorder.trace

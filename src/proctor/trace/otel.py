@@ -1,0 +1,145 @@
+"""The bridge to OpenTelemetry: spans of any instrumentation reach the capture they belong to.
+
+Promise: a capture is the parent of the SDK spans made inside it and the other way round, found
+by trace id, so it holds in threads and tasks. A tracer provider set up by the user is used as it
+is; only where there is none do we install one, since otherwise instrumentations stay silent.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace as otel_trace
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.trace import NonRecordingSpan, SpanContext, StatusCode, TraceFlags
+
+from proctor.trace.model import Event, Span, SpanStatus
+
+if TYPE_CHECKING:
+    from contextvars import Token
+
+
+
+class Sink:
+    """Where the spans of one capture go, and the trace ids that lead there."""
+
+    __slots__ = ("keep", "trace_ids")
+
+    def __init__(self, keep: Callable[[Span], None]) -> None:
+        self.keep = keep
+        self.trace_ids: list[int] = []
+
+    def adopt(self, trace_id: int) -> None:
+        """Take the spans of one more trace."""
+        self.trace_ids.append(trace_id)
+        _sinks[trace_id] = self
+
+
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_STATUS = {
+    StatusCode.UNSET: SpanStatus.UNSET,
+    StatusCode.OK: SpanStatus.OK,
+    StatusCode.ERROR: SpanStatus.ERROR,
+}
+
+_sinks: dict[int, Sink] = {}
+_sink_here: ContextVar[Sink | None] = ContextVar("proctor_otel_sink", default=None)
+_installing = threading.Lock()
+_listened: set[int] = set()
+
+
+class _Listener(SpanProcessor):
+    """Hands every finished SDK span to the capture with its trace id."""
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        """Adopt a trace that an instrumentation starts afresh inside a capture."""
+        context = span.get_span_context()
+        sink = _sink_here.get()
+        if sink is not None and context is not None and context.trace_id not in _sinks:
+            sink.adopt(context.trace_id)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """File a finished span."""
+        context = span.get_span_context()
+        sink = _sinks.get(context.trace_id) if context is not None else None
+        if sink is not None:
+            sink.keep(from_sdk(span))
+
+
+@contextmanager
+def listening(trace_id: str, keep: Callable[[Span], None]) -> Generator[None]:
+    """While the block runs, spans of this trace, and of traces started in it, go to `keep`."""
+    _install()
+    sink = Sink(keep)
+    sink.adopt(int(trace_id, 16))
+    token = _sink_here.set(sink)
+    try:
+        yield
+    finally:
+        _sink_here.reset(token)
+        for adopted in sink.trace_ids:
+            _sinks.pop(adopted, None)
+
+
+def _install() -> None:
+    """Listen at the tracer provider in force; a provider set up later is listened to as well."""
+    provider = otel_trace.get_tracer_provider()
+    if id(provider) in _listened:
+        return
+    with _installing:
+        if not hasattr(provider, "add_span_processor"):
+            otel_trace.set_tracer_provider(TracerProvider())
+            provider = otel_trace.get_tracer_provider()
+        if id(provider) not in _listened and isinstance(provider, TracerProvider):
+            provider.add_span_processor(_Listener())
+            _listened.add(id(provider))
+
+
+def attach(trace_id: str, span_id: str) -> Token[Any]:
+    """Make our span the parent of SDK spans started from here on."""
+    place = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=_SAMPLED)
+    context = otel_trace.set_span_in_context(NonRecordingSpan(place))
+    return otel_context.attach(context)
+
+
+def detach(token: Token[Any]) -> None:
+    """Undo `attach`."""
+    otel_context.detach(token)
+
+
+def innermost(trace_id: str) -> str | None:
+    """The id of the current span of this trace, ours or an instrumentation's."""
+    place = otel_trace.get_current_span().get_span_context()
+    return f"{place.span_id:016x}" if place.trace_id == int(trace_id, 16) else None
+
+
+def from_sdk(span: ReadableSpan) -> Span:
+    """Our span, not yet normalised, from a finished SDK span."""
+    context = span.get_span_context()
+    status = span.status
+    scope = span.instrumentation_scope
+    return Span(
+        span_id=f"{context.span_id if context else 0:016x}",
+        trace_id=f"{context.trace_id if context else 0:032x}",
+        parent_id=f"{span.parent.span_id:016x}" if span.parent is not None else None,
+        name=span.name,
+        status=_STATUS[status.status_code],
+        start_ns=span.start_time or 0,
+        end_ns=span.end_time,
+        attributes={key: _plain(value) for key, value in (span.attributes or {}).items()},
+        events=tuple(
+            Event(name=e.name, time_ns=e.timestamp, attributes=dict(e.attributes or {}))
+            for e in span.events
+        ),
+        scope=scope.name if scope is not None else None,
+        error_message=status.description or None,
+    )
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
