@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from proctor.trace.conventions.proctor import to_attributes, trace_to_attributes
+from proctor.trace.conventions.proctor import (
+    TRACE_METADATA_KEY,
+    to_attributes,
+    trace_to_attributes,
+)
 from proctor.trace.conventions.values import encode_json, is_mapping
 from proctor.trace.export_attributes import (
     Attributes,
@@ -80,7 +84,10 @@ def wire_spans(trace: Trace, convention: Convention) -> dict[str | None, list[Wi
     for span in trace.spans:
         extra: Attributes = {}
         if span is first_root:
-            extra = convention.trace(trace) | trace_to_attributes(trace)
+            # Even an empty record of the trace says that there is nothing left to be guessed.
+            extra = (
+                convention.trace(trace) | {TRACE_METADATA_KEY: "{}"} | trace_to_attributes(trace)
+            )
         scopes.setdefault(span.scope, []).append(_wire_span(span, convention, extra))
     return scopes
 

@@ -153,6 +153,12 @@ def span_line(span: Span, indent: str = "") -> Line:
     )
 
 
+def span_row(span: Span) -> str:
+    """One span in a list of spans: whose trace, which span, and what it was."""
+    ids = f"{safe(span.trace_id, MAX_NAME)}  {safe(span.span_id, MAX_NAME)}"
+    return f"{ids}  {span_line(span).plain()}"
+
+
 def error_text(span: Span) -> str:
     """How a span failed, in a few words; empty when it did not."""
     if not span.failed:
