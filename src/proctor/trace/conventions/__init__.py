@@ -59,9 +59,9 @@ DIALECTS: tuple[Dialect, ...] = (
 
 def normalise(span: Span) -> None:
     """Fill the normalised fields of a span from its attributes, events, scope and name."""
-    if from_attributes(span):
-        return
     heads = {key.partition(".")[0] for key in span.attributes}
+    if "proctor" in heads and from_attributes(span):
+        return
     if span.scope:
         heads.add(span.scope.partition(".")[0])
     for event in span.events:

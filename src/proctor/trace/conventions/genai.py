@@ -25,7 +25,7 @@ from proctor.trace.conventions.values import (
 )
 from proctor.trace.model import Event, Message, Span, SpanKind
 
-HEADS = frozenset({"gen_ai", "input", "output"})
+HEADS = frozenset({"gen_ai"})
 
 _OPERATIONS = {
     "chat": SpanKind.LLM,

@@ -319,7 +319,10 @@ def legacy_messages(attributes: Attributes, prefix: str, role: str) -> tuple[Mes
 def _flat(
     attributes: Attributes, prefix: str, one: Callable[[Attributes], list[Message]]
 ) -> tuple[Message, ...]:
-    return tuple(message for raw in numbered(attributes, prefix) for message in one(raw))
+    found: list[Message] = []
+    for raw in numbered(attributes, prefix):
+        found += one(raw)
+    return tuple(found)
 
 
 def _is_part_list(content: Any) -> bool:
@@ -328,9 +331,11 @@ def _is_part_list(content: Any) -> bool:
 
 def _openinference_message(raw: Attributes) -> list[Message]:
     said = raw.get("message.content")
+    if len(raw) == 2 and isinstance(said, str):  # by far the most
+        return [Message(_role(raw.get("message.role"), "user"), said)]
     calls: list[ToolCall] = []
     other: list[str] = []
-    if len(raw) > 2:
+    if len(raw) > 1:
         texts: list[str] = []
         for part in numbered(raw, "message.contents"):
             words = part.get("message_content.text")

@@ -73,10 +73,8 @@ def kind(span: Span) -> SpanKind | None:
 def read(span: Span) -> None:
     """Fill what the OpenInference attributes say."""
     attributes = span.attributes
-    fill(span, "input_tokens", count(attributes.get("llm.token_count.prompt")))
-    fill(span, "output_tokens", count(attributes.get("llm.token_count.completion")))
-    fill(span, "cost_usd", _cost(attributes))
-    fill(span, "model", _model(span))
+    if span.kind not in (SpanKind.TOOL, SpanKind.CHAIN) or "llm.token_count.prompt" in attributes:
+        _read_usage(span)
     fill(span, "agent_name", _agent_name(span))
     if span.kind == SpanKind.HANDOFF:
         fill(span, "agent_name", text(attributes.get("input.value")))
@@ -94,6 +92,14 @@ def read(span: Span) -> None:
         if span.kind == SpanKind.RETRIEVAL and not span.documents:
             span.documents = _documents(attributes)
         fill_values(span, attributes.get("input.value"), attributes.get("output.value"))
+
+
+def _read_usage(span: Span) -> None:
+    attributes = span.attributes
+    fill(span, "input_tokens", count(attributes.get("llm.token_count.prompt")))
+    fill(span, "output_tokens", count(attributes.get("llm.token_count.completion")))
+    fill(span, "cost_usd", _cost(attributes))
+    fill(span, "model", _model(span))
 
 
 def _read_tool(span: Span) -> None:

@@ -11,7 +11,7 @@ from proctor.trace.conventions.filling import document, documents_from, fill, fi
 from proctor.trace.conventions.values import count, first, is_mapping, parsed, text
 from proctor.trace.model import Document, Span, SpanKind, SpanStatus
 
-HEADS = frozenset({"traceloop", "llm", "gen_ai", "langgraph", "db"})
+HEADS = frozenset({"traceloop", "gen_ai", "langgraph", "db"})
 
 _KINDS = {
     "workflow": SpanKind.CHAIN,

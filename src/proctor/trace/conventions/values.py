@@ -142,15 +142,18 @@ def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]
 
     Indexes may be sparse and stand in any order: producers leave gaps for messages they skip.
     """
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     start = len(prefix) + 1
     for key, value in attributes.items():
-        if not key.startswith(prefix):
-            continue
-        index, _, rest = key[start:].partition(".")
-        if index.isdecimal() and index.isascii():
-            found.setdefault(int(index), {})[rest] = value
-    return [found[index] for index in sorted(found)]
+        if key.startswith(prefix):
+            index, _, rest = key[start:].partition(".")
+            group = found.get(index)
+            if group is None:
+                found[index] = {rest: value}
+            else:
+                group[rest] = value
+    order = [index for index in found if index.isascii() and index.isdecimal()]
+    return [found[index] for index in sorted(order, key=int)]
 
 
 def convert(kind: type[T], value: str) -> T | None:
