@@ -159,7 +159,7 @@ def _read_data(
 ) -> None:
     """Read the unpacked bytes of one file."""
     binary = chosen if chosen in formats.BINARY_FORMATS else None
-    if not data.strip():
+    if not data[:1].strip() and not data.strip():
         out.problem("", "is empty")
     elif binary is not None:
         binary.read(data, out)

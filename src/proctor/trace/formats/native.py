@@ -11,7 +11,15 @@ from typing import Any
 import msgspec
 
 from proctor.trace.assemble import Collector
-from proctor.trace.formats.wire import first_object, is_array, is_object, items, kind_of
+from proctor.trace.formats.wire import (
+    BadValue,
+    first_object,
+    in_range,
+    is_array,
+    is_object,
+    items,
+    kind_of,
+)
 from proctor.trace.model import Span, Trace
 
 NAME = "native"
@@ -72,9 +80,13 @@ def read(document: Any, out: Collector) -> None:
 
 def _trace(place: str, item: dict[str, Any], out: Collector) -> Trace | None:
     try:
-        return msgspec.convert(item, Trace)
-    except (msgspec.ValidationError, RecursionError):
+        trace = msgspec.convert(item, Trace)
+        for span in trace.spans:
+            _check_times(span)
+    except (msgspec.ValidationError, BadValue, RecursionError):
         pass  # find out which spans are to blame, and keep the others
+    else:
+        return trace
     spans = item.get("spans")
     try:
         trace = msgspec.convert({**item, "spans": []}, Trace)
@@ -87,7 +99,16 @@ def _trace(place: str, item: dict[str, Any], out: Collector) -> Trace | None:
     dot = f"{place}." if place else ""
     for position, raw in enumerate(spans):
         try:
-            trace.spans.append(msgspec.convert(raw, Span))
-        except (msgspec.ValidationError, RecursionError) as error:
+            span = msgspec.convert(raw, Span)
+            _check_times(span)
+        except (msgspec.ValidationError, BadValue, RecursionError) as error:
             out.problem(f"{dot}spans[{position}]", f"span skipped: {error}")
+        else:
+            trace.spans.append(span)
     return trace
+
+
+def _check_times(span: Span) -> None:
+    in_range(span.start_ns, "start time")
+    if span.end_ns is not None:
+        in_range(span.end_ns, "end time")
