@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from random import SystemRandom
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 from proctor.trace import otel
 from proctor.trace.conventions import finish, normalise
@@ -116,8 +116,8 @@ def capture(
             root.end_ns = max(clock(), root.start_ns)
             if root.output is None:
                 root.output = trace.response
-            trace.__dict__.clear()
             finish(trace)
+            trace.forget()
 
 
 def recorder_sink(recorder: Recorder, root_id: str) -> Callable[[Span], None]:
@@ -221,9 +221,7 @@ def retrieval(query: Any = None, *, name: str = "retrieve") -> Any:
 
 def handoff(to: str, *, from_agent: str | None = None) -> None:
     """This agent hands over to another."""
-    with span(
-        f"handoff to {to}", kind=SpanKind.HANDOFF, handoff_to=to, agent_name=from_agent
-    ):
+    with span(f"handoff to {to}", kind=SpanKind.HANDOFF, handoff_to=to, agent_name=from_agent):
         pass
 
 
@@ -306,7 +304,7 @@ def carry(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        return cast(R, context.copy().run(function, *args, **kwargs))
+        return context.copy().run(function, *args, **kwargs)
 
     return call
 

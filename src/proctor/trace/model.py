@@ -209,7 +209,11 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
                 self.spans.append(span)
             else:
                 self.spans[position] = span
-        self.__dict__.clear()
+        self.forget()
+
+    def forget(self) -> None:
+        """Derive everything anew: call it after changing spans in place."""
+        vars(self).clear()
 
     def tree(self, *, max_spans: int = 1000) -> str:
         """The trace as indented text for a person."""
@@ -375,8 +379,11 @@ def _requested_calls(llm_spans: list[Span]) -> list[ToolCall]:
 
 
 def _sum(values: Iterable[Number | None]) -> Number | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    total: Number | None = None
+    for value in values:
+        if value is not None:
+            total = value if total is None else total + value
+    return total
 
 
 def _datetime(nanoseconds: int) -> datetime:

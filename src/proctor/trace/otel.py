@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
@@ -22,7 +22,6 @@ from proctor.trace.model import Event, Span, SpanStatus
 
 if TYPE_CHECKING:
     from contextvars import Token
-
 
 
 class Sink:
@@ -142,4 +141,4 @@ def from_sdk(span: ReadableSpan) -> Span:
 
 
 def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+    return list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value

@@ -1,0 +1,145 @@
+"""What is under test: the one interface every kind of agent has.
+
+An agent kind is one class of options (a `Strict` model deriving `AgentConfig`) that makes fresh
+`Agent`s. Promise to agents: a new instance per trial, a seed, a temporary directory of its own
+that exists only if asked for, and never a changed working directory.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import msgspec
+
+from proctor.errors import ProctorError
+from proctor.schema import Strict
+from proctor.trace import Trace
+
+
+class AgentError(ProctorError):
+    """The agent could not be run. `transient` says whether trying again may help."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        transient: bool = False,
+        status_code: int | None = None,
+        retry_after: float | None = None,
+        where: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, where=where, hint=hint)
+        self.transient = transient
+        self.status_code = status_code
+        self.retry_after = retry_after
+
+
+class AgentRequest:
+    """What an agent is given for one trial."""
+
+    __slots__ = ("_workdir", "case", "input", "params", "seed", "timeout", "trace_id", "trial")
+
+    def __init__(
+        self,
+        input: Any,  # noqa: A002 (the word users write)
+        *,
+        case: str = "",
+        trial: str = "",
+        seed: int = 0,
+        params: dict[str, Any] | None = None,
+        trace_id: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        self.input = input
+        self.case = case
+        self.trial = trial
+        self.seed = seed
+        self.params = params or {}
+        self.trace_id = trace_id
+        self.timeout = timeout
+        self._workdir: Path | None = None
+
+    @property
+    def workdir(self) -> Path:
+        """A directory of this trial's own, made on first use and removed afterwards."""
+        if self._workdir is None:
+            self._workdir = Path(tempfile.mkdtemp(prefix="proctor-"))
+        return self._workdir
+
+    @property
+    def used_workdir(self) -> Path | None:
+        """The directory, if the agent asked for it."""
+        return self._workdir
+
+
+class AgentReply(msgspec.Struct, omit_defaults=True):
+    """What an agent came back with.
+
+    `answer` is the text that is checked; `output` the value behind it when it is structured. A
+    `trace` is given only by agents that bring their own (a recording, another process).
+    """
+
+    answer: str
+    output: Any = None
+    trace: Trace | None = None
+    metadata: dict[str, Any] = {}
+
+
+class Agent(Protocol):
+    """One instance, for one trial."""
+
+    async def run(self, request: AgentRequest) -> AgentReply:
+        """Do the work; raise to say that it could not be done."""
+        ...
+
+
+class AgentConfig(Strict):
+    """Options of one kind of agent: what a user writes after `kind:`."""
+
+    kind: Any
+
+    prepared: ClassVar[bool] = False
+
+    @abstractmethod
+    def create(self) -> Agent:
+        """A fresh agent for one trial. Cheap: what is shared is kept on the config."""
+
+    @property
+    def provider(self) -> str | None:
+        """Whose rate limits calls of this agent count against, if known."""
+        return None
+
+    def version(self) -> dict[str, Any]:
+        """What identifies the code or model under test, for the record of a run."""
+        return {}
+
+
+MAX_ANSWER_CHARS = 10_000_000
+"""Longest answer that is kept and checked: beyond it no text is an answer but a flood."""
+
+
+def as_reply(value: Any) -> AgentReply:
+    """A reply from whatever a function returned.
+
+    Text stays text; None is an empty answer; bytes are decoded; anything else is kept as `output`
+    and answered as its JSON (or its text, where JSON cannot hold it).
+    """
+    if isinstance(value, AgentReply):
+        return value
+    if value is None:
+        return AgentReply(answer="")
+    if isinstance(value, bytes | bytearray):
+        value = bytes(value).decode(errors="replace")
+    if isinstance(value, str):
+        if len(value) > MAX_ANSWER_CHARS:
+            value = value[:MAX_ANSWER_CHARS] + "… [cut]"
+        return AgentReply(answer=value)
+    try:
+        text = msgspec.json.encode(value, enc_hook=str).decode()
+    except (TypeError, ValueError, RecursionError):
+        text = str(value)
+    return AgentReply(answer=text, output=value)

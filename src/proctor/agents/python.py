@@ -1,0 +1,125 @@
+"""An agent that is a Python callable: `module:function`, a class, or the object itself.
+
+The callable takes the input alone or, by name, any of input, seed, workdir, params, request. It
+may be plain (run in a thread) or async. `isolation: process` gives every trial its own process.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, PrivateAttr
+
+from proctor.agents import threads
+from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
+from proctor.imports import load_object
+
+_BY_NAME = ("input", "seed", "workdir", "params", "request")
+
+
+class PythonAgentConfig(AgentConfig):
+    """A Python callable by import path."""
+
+    kind: Literal["python"] = "python"
+    target: str = Field(min_length=1)
+    """`module:function`, `module:Class` or `module:factory` with `factory: true`."""
+    factory: bool = False
+    """Call the target without arguments for a fresh agent each trial."""
+    isolation: Literal["none", "process"] = "none"
+    """`process` runs each trial in a process of its own: a crash or a hang ends that trial only."""
+    memory_mb: int | None = Field(default=None, ge=64)
+    """With `isolation: process`: how much memory a trial may use."""
+    base_dir: Path | None = Field(default=None, exclude=True)
+    """Where import paths start from; the suite's folder."""
+
+    _callable: Any = PrivateAttr(default=None)
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], *, name: str | None = None) -> PythonAgentConfig:
+        """An agent from a callable at hand."""
+        label = name or getattr(function, "__qualname__", type(function).__name__)
+        module = getattr(function, "__module__", "__main__")
+        config = cls(target=f"{module}:{label}")
+        config._callable = function
+        return config
+
+    @cached_property
+    def loaded(self) -> Any:
+        """What the target names, imported once."""
+        return (
+            self._callable
+            if self._callable is not None
+            else load_object(self.target, self.base_dir)
+        )
+
+    @cached_property
+    def call_shape(self) -> frozenset[str]:
+        """Which arguments the callable takes by name; empty: the input alone."""
+        target = self.loaded
+        if self.factory:
+            return frozenset(["?"])
+        return _shape(target.__call__ if inspect.isclass(target) else target)
+
+    def create(self) -> Agent:
+        """A fresh wrapper; a fresh instance where the target is a class or factory."""
+        if self.isolation == "process":
+            from proctor.agents.process import ProcessAgent
+
+            return ProcessAgent(self)
+        if self.factory or inspect.isclass(self.loaded):
+            instance = self.loaded()
+            return PythonAgent(instance, _shape(instance))
+        return PythonAgent(self.loaded, self.call_shape)
+
+    def version(self) -> dict[str, Any]:
+        """The import path and the file it came from."""
+        try:
+            source = inspect.getsourcefile(self.loaded)
+        except TypeError:
+            source = None
+        return {"target": self.target, "source": Path(source).name if source else None}
+
+
+def _shape(function: Any) -> frozenset[str]:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return frozenset()
+    named = frozenset(name for name in parameters if name in _BY_NAME)
+    return named if len(named) > 1 or "request" in named else frozenset()
+
+
+class PythonAgent:
+    """One call of the callable."""
+
+    __slots__ = ("_function", "_shape")
+
+    def __init__(self, function: Any, shape: frozenset[str]) -> None:
+        self._function = function
+        self._shape = shape
+
+    async def run(self, request: AgentRequest) -> AgentReply:
+        """Call it: async ones here, plain ones in a thread."""
+        function = self._function
+        arguments = {name: _argument(name, request) for name in self._shape}
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(function, "__call__", None)  # noqa: B004 (a bound __call__ may be async)
+        ):
+            value = await (function(**arguments) if arguments else function(request.input))
+        elif arguments:
+            value = await threads.shared.run(function, **arguments)
+        else:
+            value = await threads.shared.run(function, request.input)
+        if inspect.isawaitable(value):
+            value = await value
+        if inspect.isgenerator(value) or inspect.isasyncgen(value):
+            raise AgentError("the agent returned a generator", hint="return the whole answer")
+        return as_reply(value)
+
+
+def _argument(name: str, request: AgentRequest) -> Any:
+    return request if name == "request" else getattr(request, name)

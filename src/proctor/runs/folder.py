@@ -1,0 +1,196 @@
+"""A run on disk: a folder that holds everything about it and needs nothing outside it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Generator, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from proctor.errors import ProctorError
+from proctor.runs import segments
+from proctor.runs.journal import Journal, Sync, latest, read_journal
+from proctor.runs.model import Trial
+from proctor.trace import Trace
+
+FORMAT = 1
+"""Version of the layout below; a reader refuses a newer one."""
+
+MAX_NAME = 80
+"""Longest part of a path made from a user's words: leaves room under Windows' 260 characters."""
+
+
+class RunFolderError(ProctorError):
+    """A run folder that cannot be used as asked."""
+
+
+class RunFolder:
+    """The folder of one run.
+
+    results/<experiment>/<date>_<seq>/
+      _spec_.yaml               the resolved spec: exactly what ran (no secrets)
+      trials.jsonl              journal: one line per finished trial; the truth while running
+      results.parquet           the same, columnar, written when the run ends (and on resume)
+      results.json              summary of every cell
+      summary.csv               the same as a table
+      traces/000001.jsonl.zst   one zstd frame per trace
+      .lock                     held by the one process that writes
+
+    What is left to do is the plan minus the journal: derived, never stored.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.spec_path = path / "_spec_.yaml"
+        self.journal_path = path / "trials.jsonl"
+        self.parquet_path = path / "results.parquet"
+        self.results_path = path / "results.json"
+        self.summary_path = path / "summary.csv"
+        self.traces_path = path / "traces"
+
+    # -- making and opening -------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, root: Path, name: str, *, now: datetime | None = None) -> RunFolder:
+        """A new, empty run folder; two that start at once get two folders."""
+        parent = root / safe_name(name)
+        day = f"{now or datetime.now(UTC):%Y-%m-%d}"
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            taken = [int(m[1]) for p in parent.glob(f"{day}_*") if (m := _SEQ.search(p.name))]
+            sequence = max(taken, default=0) + 1
+            while True:
+                path = parent / f"{day}_{sequence:03d}"
+                with contextlib.suppress(FileExistsError):
+                    path.mkdir()
+                    return cls(path)
+                sequence += 1
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot create a run folder: {error.strerror}",
+                where=str(error.filename or parent),
+                hint="choose another place with --results",
+            ) from None
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunFolder:
+        """An existing run folder, checked for its format."""
+        folder = cls(Path(path))
+        if not folder.spec_path.is_file():
+            raise RunFolderError(
+                "not a run folder: it has no _spec_.yaml",
+                where=str(folder.path),
+                hint="name a folder such as results/<experiment>/<date>_<seq>",
+            )
+        found = folder.read_spec().get("format")
+        if not isinstance(found, int) or found > FORMAT:
+            raise RunFolderError(
+                f"the folder has format {found!r}, this version reads up to {FORMAT}",
+                where=str(folder.spec_path),
+                hint="upgrade proctor",
+            )
+        return folder
+
+    # -- the spec -------------------------------------------------------------------------------
+
+    def write_spec(self, spec: dict[str, Any]) -> None:
+        """Keep the resolved spec; secrets must be out of it already."""
+        text = yaml.safe_dump({"format": FORMAT, **spec}, sort_keys=False, allow_unicode=True)
+        write_atomic(self.spec_path, text.encode())
+
+    def read_spec(self) -> dict[str, Any]:
+        """The resolved spec."""
+        try:
+            spec = yaml.load(self.spec_path.read_bytes(), Loader=_loader())  # noqa: S506 (a safe loader)
+        except (OSError, yaml.YAMLError) as error:
+            raise RunFolderError(
+                f"cannot read the spec: {error}", where=str(self.spec_path)
+            ) from None
+        if not isinstance(spec, dict):
+            raise RunFolderError("the spec is not a mapping", where=str(self.spec_path))
+        return spec  # pyright: ignore[reportUnknownVariableType]
+
+    # -- trials ---------------------------------------------------------------------------------
+
+    def trials(self, problems: list[str] | None = None) -> Iterator[Trial]:
+        """Finished trials, each once, its last attempt."""
+        return iter(latest(read_journal(self.journal_path, problems)).values())
+
+    def trace_of(self, trial: Trial) -> Trace | None:
+        """The trace of a trial; None when it has none."""
+        return None if trial.trace is None else segments.read_trace(self.traces_path, trial.trace)
+
+    def journal(self, sync: Sync = Sync.INTERVAL) -> Journal:
+        """The journal, to append to; hold the lock."""
+        return Journal(self.journal_path, sync=sync)
+
+    def repair(self) -> list[str]:
+        """Cut what a crash left behind; hold the lock. Says what was done."""
+        problems: list[str] = []
+        refs = (t.trace for t in read_journal(self.journal_path, problems) if t.trace is not None)
+        return [*segments.trim(self.traces_path, refs), *problems]
+
+    @contextlib.contextmanager
+    def lock(self) -> Generator[None]:
+        """Be the one writer, or say that another process is. Ends with the process, however."""
+        with (self.path / ".lock").open("a+b") as file:
+            if not _try_lock(file):
+                raise RunFolderError(
+                    "another process is writing this run",
+                    where=str(self.path),
+                    hint="wait for it to end, or stop it, then try again",
+                )
+            yield
+
+
+_SEQ = re.compile(r"_(\d+)$")
+_UNSAFE = re.compile(r"[^\w.\-]+")
+_RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
+
+
+def safe_name(text: str) -> str:
+    """A file name from a user's words that every file system takes, Windows included."""
+    name = _UNSAFE.sub("-", text).strip("-. ")[:MAX_NAME].rstrip(". ") or "run"
+    return f"_{name}" if _RESERVED.fullmatch(name) else name
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Replace a file wholly or not at all: written aside, forced out, renamed."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with aside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise RunFolderError(f"cannot write: {error.strerror}", where=str(path)) from None
+
+
+def _try_lock(file: IO[bytes]) -> bool:
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+        except OSError:
+            return False
+        return True
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _loader() -> Any:
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -1,0 +1,69 @@
+"""What identifies a run: its id, and the code and machine it ran on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import proctor
+
+
+def new_run_id(clock: Callable[[], int] = time.time_ns) -> str:
+    """A UUID version 7: random, and in the order of time."""
+    milliseconds = clock() // 1_000_000
+    value = (milliseconds & (2**48 - 1)) << 80 | 0x7 << 76 | secrets.randbits(12) << 64
+    return str(uuid.UUID(int=value | 0b10 << 62 | secrets.randbits(62)))
+
+
+def provenance(folder: Path) -> dict[str, Any]:
+    """Versions, commit and host, for the record; nothing secret, nothing looked up on a network."""
+    return {
+        "proctor": proctor.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": socket.gethostname(),
+        "user": os.environ.get("USER") or os.environ.get("USERNAME"),
+        "git": git_state(folder),
+    }
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """The commit a folder is at and whether it has changes; None outside a repository."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return {"commit": commit, "dirty": bool(_git(folder, "status", "--porcelain"))}
+
+
+def _git(folder: Path, *args: str) -> str | None:
+    try:
+        done = subprocess.run(  # noqa: S603
+            ["git", "-C", str(folder), *args],  # noqa: S607
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def package_versions(names: list[str]) -> dict[str, str]:
+    """Installed versions of some packages; those not installed are left out."""
+    found: dict[str, str] = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,147 @@
+"""The journal of a run: one JSON line per finished trial, appended at once.
+
+Promise: a line that was written is never changed or lost by a later crash of this process; a torn
+last line (the process died inside a write) is dropped on reading and said so. How soon the
+operating system is forced to put lines on the platter is the `sync` policy.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from proctor.errors import ProctorError
+from proctor.runs.model import Trial
+
+SYNC_INTERVAL = 1.0
+"""Seconds between forced writes under `interval`: what a power cut (not a crash) may cost."""
+
+
+class Sync(StrEnum):
+    """When lines are forced to the platter.
+
+    A killed process loses nothing under any policy, since the operating system has the line; only
+    a power cut can. `always` costs a disk round trip per trial.
+    """
+
+    ALWAYS = "always"
+    INTERVAL = "interval"
+    NEVER = "never"
+
+
+class JournalError(ProctorError):
+    """The journal cannot be written or read."""
+
+
+class Journal:
+    """The writing end. One writer per run holds it; see `RunFolder.lock`."""
+
+    def __init__(
+        self, path: Path, *, sync: Sync = Sync.INTERVAL, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._path = path
+        self._sync = sync
+        self._clock = clock
+        self._encoder = msgspec.json.Encoder()
+        self._buffer = bytearray()
+        try:
+            self._file = path.open("ab", buffering=0)
+            self._drop_torn_line()
+        except OSError as error:
+            raise JournalError(
+                f"cannot write the journal: {error.strerror}", where=str(path)
+            ) from None
+        self._synced_at = clock()
+
+    def _drop_torn_line(self) -> None:
+        """Cut what a crash left of a line, so that the next line starts a line."""
+        size = self._path.stat().st_size
+        end = last_line_end(self._path, size)
+        if end != size:
+            os.truncate(self._path, end)
+
+    def append(self, trial: Trial) -> None:
+        """Write one line. When this returns, the trial is finished."""
+        self._encoder.encode_into(trial, self._buffer)
+        self._buffer += b"\n"
+        try:
+            self._write_whole(self._buffer)
+            if self._sync != Sync.NEVER:
+                self._force()
+        except OSError as error:
+            raise JournalError(
+                f"cannot write the journal: {error.strerror}",
+                where=str(self._path),
+                hint="finished trials are safe; make room or restore the folder, then --resume",
+            ) from None
+
+    def _write_whole(self, line: bytearray) -> None:
+        written = self._file.write(line)
+        while written is not None and written < len(line):
+            del line[:written]
+            written = self._file.write(line)
+
+    def _force(self) -> None:
+        now = self._clock()
+        if self._sync == Sync.ALWAYS or now - self._synced_at >= SYNC_INTERVAL:
+            os.fsync(self._file.fileno())
+            self._synced_at = now
+
+    def close(self) -> None:
+        """Force everything out and close."""
+        if not self._file.closed:
+            if self._sync != Sync.NEVER:
+                os.fsync(self._file.fileno())
+            self._file.close()
+
+
+def last_line_end(path: Path, size: int) -> int:
+    """Where the last whole line ends."""
+    step = 64 * 1024
+    with path.open("rb") as file:
+        end = size
+        while end > 0:
+            start = max(0, end - step)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                return start + newline + 1
+            end = start
+    return 0
+
+
+class JournalLine(NamedTuple):
+    """A trial and the number of the line it stands in."""
+
+    number: int
+    trial: Trial
+
+
+def read_journal(path: Path, problems: list[str] | None = None) -> Iterator[Trial]:
+    """Trials in the order they finished. Torn or foreign lines are skipped and named."""
+    decoder = msgspec.json.Decoder(Trial)
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        for number, line in enumerate(file, 1):
+            torn = not line.endswith(b"\n")
+            try:
+                if torn:
+                    raise msgspec.DecodeError("the line is torn")
+                yield decoder.decode(line)
+            except (msgspec.DecodeError, msgspec.ValidationError) as error:
+                if problems is not None:
+                    problems.append(f"{path}:{number}: dropped a line: {error}")
+
+
+def latest(trials: Iterator[Trial]) -> dict[str, Trial]:
+    """Trials by key; of several attempts the last counts."""
+    return {trial.key: trial for trial in trials}

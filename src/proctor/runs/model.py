@@ -1,0 +1,155 @@
+"""A trial as it is kept: one agent, one case, one seed, once.
+
+Promise: a line of the journal is exactly one `Trial`, lossless through JSON, and says apart what
+was counted (score, checks) and what could not be (infra_error, cancelled, unknown cost).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import msgspec
+
+from proctor.checks.result import CheckResult
+
+
+class TrialStatus(StrEnum):
+    """How a trial ended.
+
+    `failed` is a score below the threshold, `hard_fail` a blocking check. `infra_error` means the
+    agent or a judge could not be run: never a verdict on quality. `cancelled` was stopped by us.
+    """
+
+    PASSED = "passed"
+    FAILED = "failed"
+    HARD_FAIL = "hard_fail"
+    INFRA_ERROR = "infra_error"
+    CANCELLED = "cancelled"
+
+    @property
+    def judged(self) -> bool:
+        """Whether the trial counts as an observation of the agent."""
+        return self in (TrialStatus.PASSED, TrialStatus.FAILED, TrialStatus.HARD_FAIL)
+
+
+class TraceRef(NamedTuple):
+    """Where a trial's trace stands: a frame of a segment file under `traces/`."""
+
+    segment: int
+    offset: int
+    length: int
+
+
+class TrialError(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a trial could not be judged."""
+
+    type: str
+    message: str
+    place: str = "agent"
+
+
+class CellKey(NamedTuple):
+    """What a verdict is about: a case put to an agent under fixed parameters."""
+
+    case: str
+    agent: str
+    params: str = ""
+
+    def __str__(self) -> str:
+        parts = [self.case, self.agent, self.params] if self.params else [self.case, self.agent]
+        return " × ".join(parts)
+
+
+class PlannedTrial(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A trial to be run. Its key is the same in every run of the same spec."""
+
+    case: str
+    agent: str
+    index: int
+    seed: int
+    params: dict[str, Any] = {}
+    axis_seed: int | None = None
+
+    @property
+    def cell(self) -> CellKey:
+        """The cell this trial belongs to."""
+        return CellKey(self.case, self.agent, params_key(self.params))
+
+    @property
+    def key(self) -> str:
+        """The identity of the trial inside its run."""
+        return trial_key(self.case, self.agent, self.params, self.axis_seed, self.index)
+
+
+class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One finished trial.
+
+    `index` counts repeats within a cell (and seed of the experiment, `axis_seed`); `seed` is what
+    the agent was given. `attempt` rises when a trial is run again: the last one counts.
+    """
+
+    case: str
+    agent: str
+    index: int
+    seed: int
+    status: TrialStatus
+    params: dict[str, Any] = {}
+    axis_seed: int | None = None
+    attempt: int = 1
+    score: float | None = None
+    answer: str | None = None
+    checks: tuple[CheckResult, ...] = ()
+    error: TrialError | None = None
+    started_ns: int = 0
+    duration_ms: float = 0.0
+    latency_ms: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost_usd: float | None = None
+    llm_calls: int = 0
+    unpriced_calls: int = 0
+    tool_calls: int = 0
+    judge_cost_usd: float | None = None
+    retries: int = 0
+    retry_errors: tuple[str, ...] = ()
+    trace_id: str | None = None
+    trace: TraceRef | None = None
+    workdir: str | None = None
+
+    @property
+    def cell(self) -> CellKey:
+        """The cell this trial belongs to."""
+        return CellKey(self.case, self.agent, params_key(self.params))
+
+    @property
+    def key(self) -> str:
+        """The identity of the trial inside its run."""
+        return trial_key(self.case, self.agent, self.params, self.axis_seed, self.index)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the trial passed."""
+        return self.status == TrialStatus.PASSED
+
+
+def params_key(params: dict[str, Any]) -> str:
+    """Parameters as short text: `a=1,b=x`, in the order of their names."""
+    return ",".join(f"{name}={params[name]}" for name in sorted(params)) if params else ""
+
+
+def trial_key(
+    case: str, agent: str, params: dict[str, Any], axis_seed: int | None, index: int
+) -> str:
+    """The identity of a trial inside a run: equal plans have equal keys."""
+    return f"{case}\0{agent}\0{params_key(params)}\0{axis_seed}\0{index}"
+
+
+def derive_seed(base: int, *parts: object) -> int:
+    """A seed of its own for each trial, the same on every machine and in every order of running.
+
+    63 bits, so that it fits signed 64-bit columns and every random generator.
+    """
+    text = "\0".join(str(part) for part in (base, *parts))
+    return int.from_bytes(sha256(text.encode()).digest()[:8]) >> 1

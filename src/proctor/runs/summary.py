@@ -1,0 +1,208 @@
+"""What a cell's trials come to: counts, scores, a verdict, and its failures in order of harm.
+
+Promise: every figure names what it counts. Infrastructure errors and cancelled trials are never
+observations of the agent; what was not observed is None. Percentiles are linear interpolation
+between order statistics (Hyndman and Fan's type 7, numpy's default).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+import msgspec
+
+from proctor.runs.model import CellKey, Trial, TrialStatus
+from proctor.runs.stopping import CellPlan, Seen, StoppingRule, find_stop
+
+SAMPLES = 3
+"""Examples kept with a ranked failure: enough to see a pattern, few enough to read."""
+
+
+class Verdict(StrEnum):
+    """What is said of a cell."""
+
+    PASS = "PASS"
+    PARTIAL = "PARTIAL"
+    FAIL = "FAIL"
+    HARD_FAIL = "HARD FAIL"
+    INFRA_ERROR = "INFRA_ERROR"
+
+
+class FailureSample(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One occurrence of a failure."""
+
+    trial: str
+    reason: str
+    span_ids: tuple[str, ...] = ()
+    trace_id: str | None = None
+
+
+class RankedFailure(msgspec.Struct, frozen=True):
+    """A check that failed in some trials. `rate` is over the judged trials it was counted in."""
+
+    check_id: str
+    layer: str
+    count: int
+    of: int
+    rate: float
+    weight_lost: float
+    blocking: bool
+    samples: tuple[FailureSample, ...]
+
+
+class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The summary of a cell; lossless through JSON."""
+
+    case: str
+    agent: str
+    params: str
+    verdict: Verdict
+    trials: int
+    passed: int
+    failed: int
+    hard_fail: int
+    infra_error: int
+    cancelled: int
+    asked: int
+    pass_rate: float | None
+    score_mean: float | None
+    score_min: float | None
+    score_p50: float | None
+    score_p95: float | None
+    threshold: float
+    latency_p50_ms: float | None
+    latency_p95_ms: float | None
+    cost_usd: float | None
+    cost_mean_usd: float | None
+    unpriced_calls: int
+    tokens: int | None
+    retries: int
+    trials_with_retries: int
+    early_stop: str | None
+    failures: tuple[RankedFailure, ...]
+
+    @property
+    def cell(self) -> CellKey:
+        """The cell this is about."""
+        return CellKey(self.case, self.agent, self.params)
+
+
+def percentile(values: Sequence[float], q: float) -> float | None:
+    """The q-quantile (0..1) by linear interpolation; None of nothing."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    rank = q * (len(ordered) - 1)
+    low = int(rank)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (rank - low)
+
+
+def verdict_of(trials: Sequence[Trial], threshold: float, *, allow_infra: bool = False) -> Verdict:
+    """Infrastructure first (unless allowed), then hard failures, then the mean, then pass."""
+    judged = [trial for trial in trials if trial.status.judged]
+    broken = any(trial.status == TrialStatus.INFRA_ERROR for trial in trials)
+    if not judged or (broken and not allow_infra):
+        return Verdict.INFRA_ERROR
+    if any(trial.status == TrialStatus.HARD_FAIL for trial in judged):
+        return Verdict.HARD_FAIL
+    scores = [trial.score for trial in judged if trial.score is not None]
+    if scores and sum(scores) / len(scores) < threshold:
+        return Verdict.PARTIAL if any(trial.passed for trial in judged) else Verdict.FAIL
+    return Verdict.PASS
+
+
+def summarise_cell(
+    key: CellKey,
+    trials: Iterable[Trial],
+    *,
+    threshold: float,
+    asked: int,
+    allow_infra: bool = False,
+    rules: Sequence[StoppingRule] = (),
+) -> CellSummary:
+    """Everything said of one cell. Trials that ran on after an early stop are not counted."""
+    counted = sorted(trials, key=_plan_order)
+    stop = find_stop([Seen.of(t) for t in counted], CellPlan(asked, threshold), rules)
+    if stop is not None:
+        counted = counted[: stop.after]
+    judged = [trial for trial in counted if trial.status.judged]
+    of = defaultdict(int, {s: sum(t.status == s for t in counted) for s in TrialStatus})
+    scores = [trial.score for trial in judged if trial.score is not None]
+    latencies = [t.latency_ms for t in judged if t.latency_ms is not None]
+    costs = [trial.cost_usd for trial in counted if trial.cost_usd is not None]
+    tokens = [
+        (t.input_tokens or 0) + (t.output_tokens or 0)
+        for t in counted
+        if t.input_tokens is not None or t.output_tokens is not None
+    ]
+    return CellSummary(
+        case=key.case,
+        agent=key.agent,
+        params=key.params,
+        verdict=verdict_of(counted, threshold, allow_infra=allow_infra),
+        trials=len(counted),
+        passed=of[TrialStatus.PASSED],
+        failed=of[TrialStatus.FAILED],
+        hard_fail=of[TrialStatus.HARD_FAIL],
+        infra_error=of[TrialStatus.INFRA_ERROR],
+        cancelled=of[TrialStatus.CANCELLED],
+        asked=asked,
+        pass_rate=of[TrialStatus.PASSED] / len(judged) if judged else None,
+        score_mean=sum(scores) / len(scores) if scores else None,
+        score_min=min(scores, default=None),
+        score_p50=percentile(scores, 0.5),
+        score_p95=percentile(scores, 0.95),
+        threshold=threshold,
+        latency_p50_ms=percentile(latencies, 0.5),
+        latency_p95_ms=percentile(latencies, 0.95),
+        cost_usd=sum(costs) if costs else None,
+        cost_mean_usd=sum(costs) / len(costs) if costs else None,
+        unpriced_calls=sum(t.unpriced_calls for t in counted),
+        tokens=sum(tokens) if tokens else None,
+        retries=sum(t.retries for t in counted),
+        trials_with_retries=sum(t.retries > 0 for t in counted),
+        early_stop=stop.reason if stop is not None and stop.after < asked else None,
+        failures=rank_failures(judged),
+    )
+
+
+def _plan_order(trial: Trial) -> tuple[int, int]:
+    return (trial.axis_seed or 0, trial.index)
+
+
+def rank_failures(judged: Iterable[Trial]) -> tuple[RankedFailure, ...]:
+    """Failed checks, the most harmful first: by count times the average weight lost."""
+    counted: dict[str, int] = defaultdict(int)
+    failures: dict[str, list[tuple[Trial, int]]] = defaultdict(list)
+    for trial in judged:
+        for position, result in enumerate(trial.checks):
+            if result.score is not None:
+                counted[result.id] += 1
+            if result.failed:
+                failures[result.id].append((trial, position))
+    ranked = [_ranked(check_id, seen, counted[check_id]) for check_id, seen in failures.items()]
+    ranked.sort(key=lambda f: (-f.weight_lost, not f.blocking, -f.count, f.check_id))
+    return tuple(ranked)
+
+
+def _ranked(check_id: str, seen: list[tuple[Trial, int]], of: int) -> RankedFailure:
+    results = [trial.checks[position] for trial, position in seen]
+    samples = [
+        FailureSample(
+            f"{t.axis_seed or 0}/{t.index}", t.checks[p].reason, t.checks[p].span_ids, t.trace_id
+        )
+        for t, p in seen[:SAMPLES]
+    ]
+    return RankedFailure(
+        check_id=check_id,
+        layer=results[0].layer,
+        count=len(results),
+        of=of,
+        rate=len(results) / of if of else 0.0,
+        weight_lost=sum((1.0 - (r.score or 0.0)) * r.weight for r in results),
+        blocking=any(r.blocking for r in results),
+        samples=tuple(samples),
+    )

@@ -1,0 +1,60 @@
+"""Trials in this process: a fixed number of workers on one event loop.
+
+Workers pull jobs when they are free, so memory does not grow with the plan and a job is decided
+on (limits, early stop) only at the moment it can start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from proctor.trials.executors import Deliver, Job, Jobs
+from proctor.trials.perform import Bench, Finished, perform
+from proctor.trials.retry import Transient
+from proctor.trials.throttle import Throttle
+
+
+class LocalExecutor:
+    """Runs at most `concurrency` trials at a time."""
+
+    def __init__(self, bench: Bench, concurrency: int) -> None:
+        self._bench = bench
+        self._concurrency = concurrency
+        self._workers: list[asyncio.Task[None]] = []
+        self._stopping = False
+        self._throttle = Throttle(concurrency)
+        bench.on_transient = self._on_transient
+
+    def _on_transient(self, _agent: str, reason: Transient) -> None:
+        if reason.rate_limited:
+            self._throttle.slow_down()
+
+    async def run(self, jobs: Jobs, deliver: Deliver) -> None:
+        """Work until the jobs run out or `stop` is called."""
+        async with asyncio.TaskGroup() as group:
+            self._workers = [
+                group.create_task(self._work(jobs, deliver)) for _ in range(self._concurrency)
+            ]
+
+    async def _work(self, jobs: Jobs, deliver: Deliver) -> None:
+        while not self._stopping:
+            await self._throttle.enter()
+            try:
+                if self._stopping or (job := next(jobs, None)) is None:
+                    return
+                deliver(job, await self._perform(job))
+            finally:
+                self._throttle.leave()
+
+    async def _perform(self, job: Job) -> Finished:
+        finished = await perform(job.planned, self._bench, attempt=job.attempt)
+        # A cancelled trial was delivered as such; the worker itself ends by leaving its loop.
+        if self._stopping and (task := asyncio.current_task()) is not None:
+            task.uncancel()
+        return finished
+
+    def stop(self) -> None:
+        """Cancel what runs; `run` returns once every taken job is delivered."""
+        self._stopping = True
+        for worker in self._workers:
+            worker.cancel()

@@ -1,0 +1,67 @@
+"""How to run a run: one type behind the command's options, Python's keywords and the record."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from proctor.runs.journal import Sync
+from proctor.schema import Strict
+from proctor.trials.limits import Limits
+from proctor.trials.retry import MAX_RETRIES
+
+StoppingRuleName = Literal["hard_fail", "out_of_reach"]
+
+DEFAULT_CONCURRENCY = 4
+"""Sensible for a batch on a laptop with remote models; a single trial is sequential anyway."""
+
+
+class RunOptions(Strict):
+    """Options of one run; None leaves it to the suite or does not bind."""
+
+    trials: Annotated[int, Field(ge=1)] | None = None
+    """Trials per cell; the case's own number when absent."""
+    concurrency: Annotated[int, Field(ge=1)] | None = None
+    """Trials at a time."""
+    seed: int = 0
+    """Where the seeds of all trials come from."""
+    timeout: Annotated[float, Field(gt=0)] | None = None
+    """Seconds for one trial, retries included."""
+    max_retries: Annotated[int, Field(ge=0)] = MAX_RETRIES
+    """Tries after the first, for failures that may pass."""
+    early_stop: tuple[StoppingRuleName, ...] = ()
+    """Rules that end a cell before all its trials are done."""
+    allow_infra: bool = False
+    """Judge a cell by the trials that could be run, though some could not."""
+    max_cost_usd: Annotated[float, Field(ge=0)] | None = None
+    """Dollars for the whole run."""
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    """Tokens for the whole run."""
+    max_trials: Annotated[int, Field(ge=0)] | None = None
+    """Trials started in this sitting."""
+    max_seconds: Annotated[float, Field(ge=0)] | None = None
+    """Seconds for this sitting."""
+    keep_workdirs: bool = False
+    """Keep the directories of trials that did not pass."""
+    sync: Sync = Sync.INTERVAL
+    """When journal lines are forced to the platter."""
+
+    @property
+    def limits(self) -> Limits:
+        """The caps of the run."""
+        return Limits(
+            max_cost_usd=self.max_cost_usd,
+            max_tokens=self.max_tokens,
+            max_trials=self.max_trials,
+            max_seconds=self.max_seconds,
+            timeout_s=self.timeout,
+        )
+
+    def at_once(self, planned: int) -> int:
+        """How many trials run at a time: never more than there are."""
+        return max(1, min(self.concurrency or DEFAULT_CONCURRENCY, planned))
+
+    def record(self) -> dict[str, Any]:
+        """What the run folder keeps of them."""
+        return self.model_dump(mode="json", exclude_defaults=True)

@@ -1,0 +1,275 @@
+"""One trial: a fresh agent, one case, once, judged.
+
+Promise: whatever the agent does, this returns a `Finished` with a status that says whose fault it
+was: the agent's (passed, failed, hard_fail), the infrastructure's (infra_error) or ours
+(cancelled). The trace seen so far is kept in every case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import shutil
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from proctor.agents.base import AgentConfig, AgentReply, AgentRequest
+from proctor.checks.evaluate import PlannedCheck, evaluate
+from proctor.checks.judge import Judge
+from proctor.checks.registry import CheckContext
+from proctor.checks.result import Judgement
+from proctor.llm.prices import PriceTable
+from proctor.runs.model import PlannedTrial, Trial, TrialError, TrialStatus
+from proctor.trace import Trace
+from proctor.trace.capture import capture, new_trace_id
+from proctor.trace.redact import Redactor
+from proctor.trials import retry
+from proctor.trials.pricing import price_calls
+
+GRACE = 1.0
+"""Seconds an agent gets to clean up after it is told to stop, before it is left behind."""
+
+MAX_KEPT_ANSWER = 100_000
+"""Characters of an answer kept in the journal; the whole answer stands in the trace."""
+
+
+@dataclass
+class PreparedCase:
+    """A case with everything that is the same for all its trials worked out once."""
+
+    case: Any
+    input: Any
+    checks: Sequence[PlannedCheck]
+    threshold: float
+    baseline: Trace | None = None
+
+
+@dataclass
+class Bench:
+    """What a worker needs to perform trials: shared, read-only."""
+
+    cases: Mapping[str, PreparedCase]
+    agents: Mapping[str, AgentConfig]
+    judges: Mapping[str, Judge] = field(default_factory=dict[str, Judge])
+    prices: PriceTable | None = None
+    redactor: Redactor | None = None
+    timeout: float | None = None
+    max_retries: int = retry.MAX_RETRIES
+    keep_workdirs: bool = False
+    on_transient: Callable[[str, retry.Transient], None] | None = None
+    clock: Callable[[], int] = time.time_ns
+    sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep
+
+
+class Finished(NamedTuple):
+    """A trial and the trace it left."""
+
+    trial: Trial
+    trace: Trace | None
+
+
+class _Attempts:
+    """What the tries at one trial have come to so far."""
+
+    __slots__ = ("errors", "reply", "trace", "workdir")
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+        self.trace: Trace | None = None
+        self.reply: AgentReply | None = None
+        self.workdir: Path | None = None
+
+
+async def perform(planned: PlannedTrial, bench: Bench, *, attempt: int = 1) -> Finished:
+    """Run one trial to its end, whatever that is."""
+    prepared = bench.cases[planned.case]
+    trial = Trial(
+        case=planned.case,
+        agent=planned.agent,
+        index=planned.index,
+        seed=planned.seed,
+        params=planned.params,
+        axis_seed=planned.axis_seed,
+        attempt=attempt,
+        status=TrialStatus.INFRA_ERROR,
+        started_ns=bench.clock(),
+    )
+    began = time.perf_counter()
+    tries = _Attempts()
+    try:
+        reply = await _with_retries(planned, prepared, bench, tries)
+        trial.latency_ms = (time.perf_counter() - began) * 1000
+        await _judge(trial, prepared, bench, tries, reply)
+    except asyncio.CancelledError:
+        trial.status = TrialStatus.CANCELLED
+        trial.error = TrialError("Cancelled", "the run was stopped while this trial was running")
+    except Exception as error:  # noqa: BLE001 (agents raise anything; the trial says what)
+        trial.error = TrialError(type(error).__name__, str(error) or repr(error))
+    trial.duration_ms = (time.perf_counter() - began) * 1000
+    trial.retries = len(tries.errors)
+    trial.retry_errors = tuple(tries.errors)
+    _clean_up(trial, tries, bench)
+    return _redacted(trial, tries.trace, bench.redactor)
+
+
+async def _with_retries(
+    planned: PlannedTrial, prepared: PreparedCase, bench: Bench, tries: _Attempts
+) -> AgentReply:
+    """The agent's reply, trying again after transient failures; the timeout covers all tries."""
+    deadline = None if bench.timeout is None else time.monotonic() + bench.timeout
+    random: Random | None = None
+    while True:
+        try:
+            return await _attempt(planned, prepared, bench, tries, deadline)
+        except TrialTimeout:
+            raise
+        except Exception as error:
+            reason = retry.transient(error)
+            if reason is not None and bench.on_transient is not None:
+                bench.on_transient(planned.agent, reason)
+            if reason is None or len(tries.errors) >= bench.max_retries:
+                raise
+            if reason.retry_after is not None and reason.retry_after > retry.MAX_RETRY_AFTER:
+                raise
+            random = random or Random(planned.seed)  # noqa: S311 (spreads retries, hides nothing)
+            wait = retry.delay_before(len(tries.errors), reason, random)
+            if deadline is not None and time.monotonic() + wait >= deadline:
+                raise
+            tries.errors.append(f"{type(error).__name__}: {error}")
+            await bench.sleep(wait)
+
+
+async def _attempt(
+    planned: PlannedTrial,
+    prepared: PreparedCase,
+    bench: Bench,
+    tries: _Attempts,
+    deadline: float | None,
+) -> AgentReply:
+    value = prepared.input
+    request = AgentRequest(
+        # An agent may change what it is given; the next trial must not see that.
+        value if isinstance(value, str) else copy.deepcopy(value),
+        case=planned.case,
+        trial=f"{planned.case}/{planned.agent}/{planned.axis_seed or 0}/{planned.index}",
+        seed=planned.seed,
+        params=planned.params,
+        trace_id=new_trace_id(),
+        timeout=None if deadline is None else max(0.0, deadline - time.monotonic()),
+    )
+    agent = bench.agents[planned.agent].create()
+    try:
+        with capture(
+            prepared.input, name=planned.agent, trace_id=request.trace_id, clock=bench.clock
+        ) as trace:
+            tries.trace = trace
+            reply = await _within(agent.run(request), request.timeout)
+            trace.response = reply.answer
+    finally:
+        tries.workdir = request.used_workdir
+    if reply.trace is not None:
+        tries.trace = reply.trace
+    tries.reply = reply
+    return reply
+
+
+class TrialTimeout(TimeoutError):
+    """Our own limit on a trial: never retried, since another try would take as long."""
+
+
+async def _within(work: Coroutine[Any, Any, AgentReply], seconds: float | None) -> AgentReply:
+    """The work's result, or `TrialTimeout`. Work that will not stop is left behind."""
+    if seconds is None:
+        return await work
+    task = asyncio.ensure_future(work)
+    done, _ = await _wait(task, seconds)
+    if task in done:
+        return task.result()
+    task.cancel()
+    await asyncio.wait({task}, timeout=GRACE)
+    raise TrialTimeout(f"the trial took longer than {seconds:.4g} s")
+
+
+async def _wait(task: asyncio.Future[AgentReply], seconds: float) -> tuple[Any, Any]:
+    try:
+        return await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait({task}, timeout=GRACE)
+        raise
+
+
+async def _judge(
+    trial: Trial, prepared: PreparedCase, bench: Bench, tries: _Attempts, reply: AgentReply
+) -> None:
+    """Check what the agent did and fill in the trial."""
+    trace = tries.trace
+    assert trace is not None
+    trial.answer = reply.answer
+    price_calls(trace, bench.prices)
+    usage = trace.usage
+    trial.trace_id = trace.trace_id
+    trial.input_tokens, trial.output_tokens = usage.input_tokens, usage.output_tokens
+    trial.cost_usd, trial.unpriced_calls = usage.cost_usd, usage.unpriced
+    trial.llm_calls, trial.tool_calls = usage.calls, len(trace.tool_calls)
+    judgement = await evaluate(
+        prepared.checks,
+        CheckContext(
+            case=prepared.case,
+            trace=trace,
+            answer=reply.answer,
+            baseline=prepared.baseline,
+            judges=bench.judges,
+        ),
+    )
+    trial.checks = judgement.results
+    trial.score = judgement.score
+    trial.judge_cost_usd = _judge_cost(judgement)
+    trial.status = status_of(judgement, prepared.threshold)
+    if trial.status == TrialStatus.INFRA_ERROR:
+        first = judgement.unscored[0]
+        trial.error = TrialError("Unscored", f"{first.id}: {first.reason}", place="check")
+
+
+def status_of(judgement: Judgement, threshold: float) -> TrialStatus:
+    """Blocking failures first, then what could not be judged, then the score."""
+    if judgement.hard_failures:
+        return TrialStatus.HARD_FAIL
+    if judgement.unscored:
+        return TrialStatus.INFRA_ERROR
+    score = judgement.score
+    return TrialStatus.FAILED if score is not None and score < threshold else TrialStatus.PASSED
+
+
+def _judge_cost(judgement: Judgement) -> float | None:
+    costs = [r.cost_usd for r in judgement.results if r.cost_usd is not None]
+    return sum(costs) if costs else None
+
+
+def _clean_up(trial: Trial, tries: _Attempts, bench: Bench) -> None:
+    """Remove the trial's directory, or keep it for a person when it did not pass."""
+    if tries.workdir is None:
+        return
+    if bench.keep_workdirs and not trial.passed:
+        trial.workdir = str(tries.workdir)
+    else:
+        shutil.rmtree(tries.workdir, ignore_errors=True)
+
+
+def _redacted(trial: Trial, trace: Trace | None, redactor: Redactor | None) -> Finished:
+    """Nothing leaves here for a disk with a secret in it."""
+    if trial.answer is not None and len(trial.answer) > MAX_KEPT_ANSWER:
+        trial.answer = trial.answer[:MAX_KEPT_ANSWER] + "… [cut; whole in the trace]"
+    if redactor is None:
+        return Finished(trial, trace)
+    if trial.answer:
+        trial.answer = redactor.text(trial.answer)
+    if trial.checks:
+        trial.checks = redactor.value(trial.checks)
+    if trial.error is not None:
+        trial.error = redactor.value(trial.error)
+    return Finished(trial, None if trace is None else redactor.trace(trace))

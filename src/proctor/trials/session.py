@@ -1,0 +1,182 @@
+"""Drive a run: the plan minus the journal, until it is done, stopped or out of budget.
+
+Promise: the one writer. A trial is finished when its line is in the journal; whatever ends this
+process, everything finished is safe and the rest can be resumed. Stopping is graceful: no new
+trial starts, running ones are cancelled and recorded as such.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from proctor.runs.folder import RunFolder
+from proctor.runs.journal import Sync, latest, read_journal
+from proctor.runs.model import CellKey, PlannedTrial, Trial, TrialError, TrialStatus
+from proctor.runs.segments import SegmentWriter
+from proctor.runs.stopping import CellPlan, EarlyStop, StoppingRule
+from proctor.trials.executors import Executor, Job
+from proctor.trials.limits import Spending
+from proctor.trials.perform import Finished
+
+STOP_GRACE = 3.5
+"""Seconds running trials get to end after a stop; under the 5 s a person is promised."""
+
+
+class Observer(Protocol):
+    """Follows a run as it happens."""
+
+    def planned(self, total: int, finished: int) -> None:
+        """The run begins: so many trials in all, so many already finished."""
+
+    def started(self, trial: PlannedTrial) -> None:
+        """A trial starts."""
+
+    def finished(self, trial: Trial) -> None:
+        """A trial is in the journal."""
+
+
+class Rerun(NamedTuple):
+    """Which finished trials are run again on resume, besides those never finished."""
+
+    statuses: frozenset[TrialStatus] = frozenset({TrialStatus.CANCELLED})
+
+
+UNFINISHED = Rerun()
+FAILED = Rerun(
+    frozenset(
+        {
+            TrialStatus.CANCELLED,
+            TrialStatus.FAILED,
+            TrialStatus.HARD_FAIL,
+            TrialStatus.INFRA_ERROR,
+        }
+    )
+)
+INFRA = Rerun(frozenset({TrialStatus.CANCELLED, TrialStatus.INFRA_ERROR}))
+
+
+class Session:
+    """One process working on one run folder; hold the folder's lock around it."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        plan: Sequence[PlannedTrial],
+        cells: Mapping[CellKey, CellPlan],
+        *,
+        spending: Spending,
+        rules: Sequence[StoppingRule] = (),
+        observer: Observer | None = None,
+        rerun: Rerun = UNFINISHED,
+        sync: Sync = Sync.INTERVAL,
+    ) -> None:
+        self._folder = folder
+        self._plan = plan
+        self._cells = cells
+        self._spending = spending
+        self._early = EarlyStop(rules)
+        self._observer = observer
+        self._rerun = rerun
+        self._sync = sync
+        self._executor: Executor | None = None
+        self._running: dict[str, Job] = {}
+        self.told_to_stop = asyncio.Event()
+        self.stopped: str | None = None
+        """Why the run ended before its plan did, or None."""
+
+    async def run(self, make_executor: Callable[[], Executor]) -> None:
+        """Work through what is left of the plan."""
+        done = latest(read_journal(self._folder.journal_path))
+        if self._observer is not None:
+            kept = sum(t.status not in self._rerun.statuses for t in done.values())
+            self._observer.planned(len(self._plan), kept)
+        journal = self._folder.journal(self._sync)
+        traces = SegmentWriter(self._folder.traces_path)
+        self._executor = make_executor()
+
+        def deliver(job: Job, finished: Finished) -> None:
+            trial, trace = finished
+            if trace is not None:
+                trial.trace = traces.append(trace)
+            journal.append(trial)
+            self._account(job, trial)
+
+        try:
+            await self._executor.run(self._jobs(done), deliver)
+        finally:
+            for job in list(self._running.values()):
+                journal.append(_abandoned(job))
+            journal.close()
+            traces.close()
+
+    def _account(self, job: Job, trial: Trial) -> None:
+        self._running.pop(job.planned.key, None)
+        self._spending.add(trial)
+        self._early.add(trial, job.position, self._cells[trial.cell])
+        if self._observer is not None:
+            self._observer.finished(trial)
+
+    def _jobs(self, done: dict[str, Trial]) -> Iterator[Job]:
+        """What is left, decided one by one at the moment each could start."""
+        position: dict[CellKey, int] = defaultdict(int)
+        for planned in self._plan:
+            cell = planned.cell
+            place = position[cell]
+            position[cell] += 1
+            earlier = done.get(planned.key)
+            if earlier is not None and earlier.status not in self._rerun.statuses:
+                self._early.add(earlier, place, self._cells[cell])
+                continue
+            if self._early.stopped(cell):
+                continue
+            self.stopped = self.stopped or self._spending.exhausted()
+            if self.stopped:
+                return
+            self._spending.start()
+            job = Job(planned, place, attempt=earlier.attempt + 1 if earlier else 1)
+            self._running[planned.key] = job
+            if self._observer is not None:
+                self._observer.started(planned)
+            yield job
+
+    def stop(self, reason: str) -> None:
+        """End the run soon: running trials are cancelled, finished ones are safe."""
+        if self.stopped is None:
+            self.stopped = reason
+        self.told_to_stop.set()
+        if self._executor is not None:
+            self._executor.stop()
+
+
+def _abandoned(job: Job) -> Trial:
+    """A trial whose agent would not stop in time."""
+    planned = job.planned
+    return Trial(
+        case=planned.case,
+        agent=planned.agent,
+        index=planned.index,
+        seed=planned.seed,
+        params=planned.params,
+        axis_seed=planned.axis_seed,
+        attempt=job.attempt,
+        status=TrialStatus.CANCELLED,
+        error=TrialError("Cancelled", "the run was stopped and the agent did not end in time"),
+    )
+
+
+async def run_until_stopped(session: Session, make_executor: Callable[[], Executor]) -> None:
+    """Run a session; once it is told to stop, leave within `STOP_GRACE` whatever agents do."""
+    work = asyncio.ensure_future(session.run(make_executor))
+    told = asyncio.ensure_future(session.told_to_stop.wait())
+    await asyncio.wait({work, told}, return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    if not work.done():
+        await asyncio.wait({work}, timeout=STOP_GRACE)
+    if not work.done():
+        work.cancel()
+        await asyncio.wait({work}, timeout=STOP_GRACE / 4)
+    if work.done() and not work.cancelled():
+        work.result()

@@ -1,0 +1,140 @@
+"""What a cell's trials come to."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proctor.checks.result import CheckResult, CheckStatus, Layer
+from proctor.runs.model import CellKey, Trial, TrialStatus
+from proctor.runs.stopping import CellPlan, Seen, find_stop, hard_fail, out_of_reach
+from proctor.runs.summary import CellSummary, Verdict, percentile, rank_failures, summarise_cell
+
+KEY = CellKey("c", "a")
+
+
+def trial(index: int, status: TrialStatus, score: float | None = None, **more: object) -> Trial:
+    return Trial(case="c", agent="a", index=index, seed=index, status=status, score=score, **more)  # type: ignore[arg-type]
+
+
+def summary(*trials: Trial, **more: object) -> CellSummary:
+    options = {"threshold": 0.8, "asked": len(trials), **more}
+    return summarise_cell(KEY, trials, **options)  # type: ignore[arg-type]
+
+
+P, F, H, INFRA, X = (
+    TrialStatus.PASSED,
+    TrialStatus.FAILED,
+    TrialStatus.HARD_FAIL,
+    TrialStatus.INFRA_ERROR,
+    TrialStatus.CANCELLED,
+)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "allow_infra", "verdict"),
+    [
+        ([(P, 1.0), (P, 0.9)], False, Verdict.PASS),
+        ([(P, 1.0), (F, 0.1)], False, Verdict.PARTIAL),
+        ([(F, 0.5), (F, 0.1)], False, Verdict.FAIL),
+        ([(P, 1.0), (F, 0.7)], False, Verdict.PASS),  # the mean decides
+        ([(P, 1.0), (H, 0.9)], False, Verdict.HARD_FAIL),
+        ([(H, 0.0), (INFRA, None)], False, Verdict.INFRA_ERROR),  # infra comes first
+        ([(H, 0.0), (INFRA, None)], True, Verdict.HARD_FAIL),
+        ([(P, 1.0), (INFRA, None)], True, Verdict.PASS),
+        ([(INFRA, None)], True, Verdict.INFRA_ERROR),  # nothing was judged
+        ([(P, 1.0), (X, None)], False, Verdict.PASS),
+        ([], False, Verdict.INFRA_ERROR),
+    ],
+)
+def test_verdicts_follow_the_stated_order(
+    statuses: list[tuple[TrialStatus, float | None]], allow_infra: bool, verdict: Verdict
+) -> None:
+    """R-R1: infra (unless allowed), then hard fail, then the mean, then pass."""
+    trials = [trial(i, status, score) for i, (status, score) in enumerate(statuses)]
+    assert summary(*trials, allow_infra=allow_infra).verdict == verdict
+
+
+def test_a_summary_counts_each_kind_apart() -> None:
+    """R-R13: counts, rates with their denominators, costs known and unknown, through JSON."""
+    cell = summary(
+        trial(0, P, 1.0, latency_ms=10.0, cost_usd=0.1, input_tokens=5, output_tokens=5),
+        trial(1, F, 0.5, latency_ms=30.0, retries=2),
+        trial(2, INFRA),
+        trial(3, X),
+        asked=6,
+        allow_infra=True,
+    )
+    assert (cell.trials, cell.passed, cell.failed, cell.hard_fail) == (4, 1, 1, 0)
+    assert (cell.infra_error, cell.cancelled, cell.asked) == (1, 1, 6)
+    assert cell.pass_rate == 0.5, "of the two that were judged"
+    assert (cell.score_mean, cell.score_min, cell.latency_p50_ms) == (0.75, 0.5, 20.0)
+    assert (cell.cost_usd, cell.tokens, cell.retries, cell.trials_with_retries) == (0.1, 10, 2, 1)
+    assert msgspec.json.decode(msgspec.json.encode(cell), type=CellSummary) == cell
+
+
+def test_what_was_not_observed_is_none() -> None:
+    """R-R13: no rate, score or cost is invented for a cell without judged trials."""
+    cell = summary(trial(0, INFRA), asked=1)
+    assert cell.pass_rate is cell.score_mean is cell.cost_usd is cell.tokens is None
+    assert cell.latency_p95_ms is None
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.floats(0, 1))
+def test_percentiles_are_numpys(values: list[float], q: float) -> None:
+    """R-R13: percentiles are linear interpolation between order statistics."""
+    expected = float(np.quantile(values, q))
+    assert percentile(values, q) == pytest.approx(expected, abs=1e-12)
+
+
+def failing(index: int, **scores: float) -> Trial:
+    checks = tuple(
+        CheckResult(
+            id=name,
+            check=name,
+            layer=Layer.CORRECTNESS,
+            status=CheckStatus.PASS if score == 1 else CheckStatus.WARN,
+            reason=f"{name} {index}",
+            score=score,
+            weight=4.0 if name == "heavy" else 1.0,
+        )
+        for name, score in scores.items()
+    )
+    return trial(index, F, 0.5, checks=checks)
+
+
+def test_failures_are_ranked_by_harm() -> None:
+    """R-R10: count times average weight lost, at most three samples, rates with denominators."""
+    trials = [failing(i, light=0.0, heavy=0.0 if i == 0 else 1.0, half=0.5) for i in range(5)]
+    ranked = rank_failures(trials)
+    assert [(f.check_id, f.count, f.of, f.weight_lost) for f in ranked] == [
+        ("light", 5, 5, 5.0),
+        ("heavy", 1, 5, 4.0),
+        ("half", 5, 5, 2.5),
+    ]
+    assert ranked[1].rate == 0.2
+    assert [s.reason for s in ranked[0].samples] == ["light 0", "light 1", "light 2"]
+
+
+def test_early_stop_rules() -> None:
+    """R-R4: a hard fail stops; so does a threshold out of reach; infra errors are not zeros."""
+    plan = CellPlan(trials=4, threshold=0.8)
+    assert find_stop([Seen(0, P, 1.0), Seen(1, H, 0.0), Seen(2, P, 1.0)], plan, [hard_fail]) == (
+        2,
+        "hard fail in trial 1",
+    )
+    low = [Seen(0, F, 0.0), Seen(1, P, 1.0)]
+    stop = find_stop(low, plan, [out_of_reach])
+    assert stop is not None
+    assert stop.after == 1, "0 + 3 × 1 over 4 is below 0.8"
+    infra = [Seen(0, INFRA, None), Seen(1, INFRA, None), Seen(2, P, 1.0)]
+    assert find_stop(infra, plan, [out_of_reach]) is None
+
+
+def test_trials_beyond_a_stop_are_not_counted() -> None:
+    """R-R4: trials that were already running when a cell was decided are kept, not counted."""
+    cell = summary(trial(0, P, 1.0), trial(1, H, 0.0), trial(2, P, 1.0), asked=9, rules=[hard_fail])
+    assert (cell.trials, cell.asked, cell.early_stop) == (2, 9, "hard fail in trial 1")
