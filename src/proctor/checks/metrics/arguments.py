@@ -56,7 +56,7 @@ def decoded(arguments: Any) -> Any:
         return {}
     if text[0] in "{[":
         try:
-            return msgspec.json.decode(text)
+            return _decode(text)
         except (msgspec.MsgspecError, RecursionError, UnicodeError):
             return arguments
     return arguments
@@ -68,6 +68,7 @@ def canonical(arguments: Any) -> Hashable:
 
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
+_decode = msgspec.json.Decoder().decode
 
 
 def quick(arguments: Any) -> Hashable:
@@ -75,14 +76,21 @@ def quick(arguments: Any) -> Hashable:
 
     Recorded arguments are mostly written alike on both sides, so this settles most calls.
     """
-    if type(arguments) is str:
-        return arguments
+    return arguments if type(arguments) is str else rewritten(arguments)
+
+
+def rewritten(arguments: Any) -> Hashable:
+    """A key free of white space and order of keys: what `quick` leaves open, mostly.
+
+    Equal ones mean equal arguments; numbers written differently still make them differ.
+    """
+    value = decoded(arguments)
     try:
-        text = _encode(arguments)
+        text = _encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return canonical(arguments)
-    # The encoder writes NaN and infinities as null: such text cannot be trusted to be equal.
-    return canonical(arguments) if b"null" in text else text
+        return _flat(value)
+    # The encoder writes NaN and infinities as null too; text that was read holds neither.
+    return _flat(value) if b"null" in text and value is arguments else text
 
 
 def _flat(value: Any) -> Hashable:
@@ -154,19 +162,16 @@ def _key(key: Any) -> str:
 class Rule:
     """Equality of all arguments: the rule `exact`, and what the other rules vary.
 
-    `view` prepares one call's arguments once, `accepts` compares an actual view with a
-    reference view. `by_key` says that `accepts` is equality of hashable views, `equal_first`
-    that pairing equal arguments before anything else never spoils the best pairing (true of
-    every reflexive and transitive relation; nothing is known of a user's function).
+    `tiers` are keys, each dearer than the one before and settling more: calls that share one
+    may be paired before anything else is tried. That never spoils the best pairing under a
+    reflexive and transitive relation; of a user's function nothing is known, so it has none.
+    `by_key` says that the last tier decides. Otherwise `view` prepares one call's arguments
+    once, and `accepts` compares an actual view with a reference view.
     """
 
     name = "exact"
     by_key = True
-    equal_first = True
-
-    def quick(self, arguments: Any) -> Hashable:
-        """A cheap key that only calls with equal arguments share; used with `equal_first`."""
-        return quick(arguments)
+    tiers: tuple[Callable[[Any], Hashable], ...] = (quick, rewritten, canonical)
 
     def view(self, arguments: Any) -> Any:
         """One call's arguments, made ready to be compared."""
@@ -178,8 +183,11 @@ class Rule:
 
     def same(self, actual: Any, reference: Any) -> bool:
         """Whether actual arguments stand for reference arguments."""
-        if self.equal_first and quick(actual) == quick(reference):
-            return True
+        for key in self.tiers:
+            if key(actual) == key(reference):
+                return True
+        if self.by_key:
+            return False
         return self.accepts(self.view(actual), self.view(reference))
 
     def differences(self, actual: Any, reference: Any) -> tuple[ArgumentDifference, ...]:
@@ -189,15 +197,10 @@ class Rule:
 
 class _Ignore(Rule):
     name = "ignore"
-
-    def quick(self, arguments: Any) -> Hashable:
-        return True
+    tiers = (lambda _: None,)
 
     def view(self, arguments: Any) -> Any:
         return None
-
-    def same(self, actual: Any, reference: Any) -> bool:
-        return True
 
     def differences(self, actual: Any, reference: Any) -> tuple[ArgumentDifference, ...]:
         return ()
@@ -206,6 +209,7 @@ class _Ignore(Rule):
 class _Subset(Rule):
     name = "subset"
     by_key = False
+    tiers = (quick, rewritten)
     # Which side may lack arguments the other has.
     may_lack = "actual"
 
@@ -244,6 +248,7 @@ class _Keys(Rule):
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = tuple(paths)
+        self.tiers = (quick, self.view)
 
     def view(self, arguments: Any) -> Any:
         value = decoded(arguments)
@@ -258,7 +263,7 @@ class _Keys(Rule):
 class _Custom(Rule):
     name = "custom"
     by_key = False
-    equal_first = False
+    tiers = ()
 
     def __init__(self, function: Callable[[Any, Any], bool]) -> None:
         self.function = function
@@ -301,6 +306,10 @@ def read_rule(rule: ArgumentRule | Rule, where: str = "arguments") -> Rule:
     )
 
 
+def _tier(rule: Rule, tier: int) -> Callable[[Any], Hashable] | None:
+    return rule.tiers[tier] if tier < len(rule.tiers) else None
+
+
 class ArgumentRules:
     """Which rule each tool's arguments are compared by: a default, and tools that differ."""
 
@@ -317,6 +326,19 @@ class ArgumentRules:
     def of(self, tool: str) -> Rule:
         """The rule of one tool."""
         return self.tools.get(tool, self.default) if self.tools else self.default
+
+    @property
+    def tiers(self) -> int:
+        """How many tiers of keys the rule with the most has."""
+        return max(len(rule.tiers) for rule in (self.default, *self.tools.values()))
+
+    def key_of(self, tier: int) -> Callable[[str], Callable[[Any], Hashable] | None]:
+        """Tool → its key of one tier, or None where its rule has no such tier."""
+        default = _tier(self.default, tier)
+        if not self.tools:
+            return lambda _: default
+        keys = {name: _tier(rule, tier) for name, rule in self.tools.items()}
+        return lambda tool: keys.get(tool, default)
 
 
 def look_up(value: Any, path: str) -> Any:

@@ -54,16 +54,15 @@ def turns_of(messages: Iterable[Any]) -> list[Turn]:
     """The turns of a transcript: chat messages as mappings or as objects with those fields."""
     turns: list[Turn] = []
     for position, message in enumerate(messages):
-        role = _field(message, "role") or _field(message, "type")
+        role, calls = _role_and_calls(message)
         if not isinstance(role, str):
             raise ProctorError(
                 "a message of a transcript has a `role`",
                 where=f"message {position + 1}",
                 hint="give chat messages: {role: assistant, content: …, tool_calls: […]}",
             )
-        calls = cast("Iterable[Any]", _field(message, "tool_calls") or ())
-        where = f"message {position + 1}"
-        turns.append(Turn(_ROLES.get(role, role), tuple(_call(call, where) for call in calls)))
+        found = tuple([_call(call, position) for call in calls]) if calls else ()
+        turns.append(Turn(_ROLES.get(role, role), found))
     return turns
 
 
@@ -77,23 +76,30 @@ def names_of(calls: Sequence[CallLike]) -> list[str]:
     return [call.name for call in calls]
 
 
-def _call(call: Any, where: str) -> CallLike:
-    if not isinstance(call, Mapping):
+def _role_and_calls(message: Any) -> tuple[Any, Iterable[Any] | None]:
+    if isinstance(message, (dict, Mapping)):  # the first is seen at once, the second searched
+        fields = cast("Mapping[str, Any]", message)
+        return fields.get("role") or fields.get("type"), fields.get("tool_calls")
+    role = getattr(message, "role", None) or getattr(message, "type", None)
+    return role, getattr(message, "tool_calls", None)
+
+
+def _call(call: Any, position: int) -> CallLike:
+    if isinstance(call, dict):
+        fields = cast("dict[str, Any]", call)
+    elif isinstance(call, Mapping):
+        fields = dict(cast("Mapping[str, Any]", call))
+    else:
         return call
-    fields = cast("Mapping[str, Any]", call)
-    inner = fields.get("function")
-    source = cast("Mapping[str, Any]", inner) if isinstance(inner, Mapping) else fields
+    source = fields.get("function")
+    if not isinstance(source, dict):
+        source = fields
+    source = cast("dict[str, Any]", source)
     name = source.get("name")
     if not isinstance(name, str):
-        raise ProctorError("a tool call has a `name`", where=where)
+        raise ProctorError("a tool call has a `name`", where=f"message {position + 1}")
     # OpenAI writes `arguments`, LangChain `args`, Anthropic `input`.
-    for key in ("arguments", "args", "input"):
-        if key in source:
-            return Call(name, source[key], fields.get("span_id"))
-    return Call(name, None, fields.get("span_id"))
-
-
-def _field(message: Any, name: str) -> Any:
-    if isinstance(message, Mapping):
-        return cast("Mapping[str, Any]", message).get(name)
-    return getattr(message, name, None)
+    arguments = source.get("arguments")
+    if arguments is None:
+        arguments = source.get("args", source.get("input"))
+    return Call(name, arguments, fields.get("span_id"))

@@ -6,7 +6,7 @@ has. Calls with equal arguments meet through a hash first; only what is left is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from proctor.checks.metrics.arguments import ArgumentRules, Rule, read_rule
@@ -59,34 +59,31 @@ class Comparison:
         left = list(range(len(self.actual)) if ours is None else ours)
         right = list(range(len(self.reference)) if theirs is None else theirs)
         pairs: Places = []
-        left, right = self._meet(left, right, _quick, pairs)
-        if left and right:
-            left, right = self._meet(left, right, self._by_key, pairs)
+        for tier in range(self.rules.tiers):
+            if left and right:
+                left, right = self._meet(left, right, tier, pairs)
         if left and right:
             self._search(left, right, pairs)
         pairs.sort()
         return pairs
 
     def _meet(
-        self,
-        left: list[int],
-        right: list[int],
-        key: Callable[[CallLike, Rule], Hashable | None],
-        pairs: Places,
+        self, left: list[int], right: list[int], tier: int, pairs: Places
     ) -> tuple[list[int], list[int]]:
-        """Pair calls whose keys are equal, earliest first; what is left of both sides."""
+        """Pair calls that share a key, earliest first; what is left of both sides."""
+        key_of = self.rules.key_of(tier)
         waiting: dict[Hashable, list[int]] = {}
-        rule_of = self.rules.of
         for place in reversed(right):
             call = self.reference[place]
-            found = key(call, rule_of(call.name))
-            if found is not None:
-                waiting.setdefault((call.name, found), []).append(place)
+            key = key_of(call.name)
+            if key is not None:
+                waiting.setdefault((call.name, key(call.arguments)), []).append(place)
         rest: list[int] = []
         met: set[int] = set()
         for place in left:
             call = self.actual[place]
-            here = waiting.get((call.name, key(call, rule_of(call.name))))
+            key = key_of(call.name)
+            here = waiting.get((call.name, key(call.arguments))) if key is not None else None
             if here:
                 other = here.pop()
                 met.add(other)
@@ -94,9 +91,6 @@ class Comparison:
             else:
                 rest.append(place)
         return rest, [place for place in right if place not in met]
-
-    def _by_key(self, call: CallLike, rule: Rule) -> Hashable | None:
-        return (rule.view(call.arguments),) if rule.by_key else None
 
     def _search(self, left: list[int], right: list[int], pairs: Places) -> None:
         """Pair, tool by tool, what only the rule itself can compare."""
@@ -204,10 +198,6 @@ class Comparison:
             calls = self.reference if side else self.actual
             views[place] = rule.view(calls[place].arguments)
         return views[place]
-
-
-def _quick(call: CallLike, rule: Rule) -> Hashable | None:
-    return rule.quick(call.arguments) if rule.equal_first else None
 
 
 def _gaps(chain: Places, ours: range, theirs: range) -> list[tuple[range, range]]:

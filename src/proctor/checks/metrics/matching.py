@@ -68,19 +68,22 @@ def match_messages(
     """
     rules = _rules(arguments, tools)
     ours, theirs = turns_of(actual), turns_of(reference)
-    pairs: Places = []
-    starts = [0, 0]
-    for a, r in zip(ours, theirs, strict=False):
-        if a.calls and r.calls:
-            found = Comparison(a.calls, r.calls, rules).paired()
-            pairs += [(one + starts[0], other + starts[1]) for one, other in found]
-        starts[0] += len(a.calls)
-        starts[1] += len(r.calls)
     whole = Comparison(
         [call for turn in ours for call in turn.calls],
         [call for turn in theirs for call in turn.calls],
         rules,
     )
+    pairs: Places = []
+    one = other = 0
+    for a, r in zip(ours, theirs, strict=False):
+        if len(a.calls) == len(r.calls) == 1:  # most messages ask for one call, if any
+            pairs += [(one, other)] if whole.accepts(one, other) else []
+        elif a.calls and r.calls:
+            pairs += whole.paired(
+                range(one, one + len(a.calls)), range(other, other + len(r.calls))
+            )
+        one += len(a.calls)
+        other += len(r.calls)
     turns = _turn_differences(ours, theirs)
     if not turns and len(pairs) == len(whole.actual) == len(whole.reference):
         return _passed("strict_messages", whole, pairs)
