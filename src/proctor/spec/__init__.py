@@ -1,0 +1,71 @@
+"""Specs: what users write, read with places and checked as a whole.
+
+Start at `load_suite`, `Suite` and `Case`; names are imported when first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from proctor.spec.config import Configuration, Settings, load_configuration
+    from proctor.spec.json_schema import json_schema
+    from proctor.spec.load import load_suite
+    from proctor.spec.models import AgentRef, Case, CustomCheck, JudgeConfig, Suite
+    from proctor.spec.plan import plan_checks
+    from proctor.spec.problems import Place, Problem, SpecError
+    from proctor.spec.select import Filter, parse_filter, select
+
+__all__ = [
+    "AgentRef",
+    "Case",
+    "Configuration",
+    "CustomCheck",
+    "Filter",
+    "JudgeConfig",
+    "Place",
+    "Problem",
+    "Settings",
+    "SpecError",
+    "Suite",
+    "json_schema",
+    "load_configuration",
+    "load_suite",
+    "parse_filter",
+    "plan_checks",
+    "select",
+]
+
+_HOME_OF = {
+    "AgentRef": "proctor.spec.models",
+    "Case": "proctor.spec.models",
+    "Configuration": "proctor.spec.config",
+    "CustomCheck": "proctor.spec.models",
+    "Filter": "proctor.spec.select",
+    "JudgeConfig": "proctor.spec.models",
+    "Place": "proctor.spec.problems",
+    "Problem": "proctor.spec.problems",
+    "Settings": "proctor.spec.config",
+    "SpecError": "proctor.spec.problems",
+    "Suite": "proctor.spec.models",
+    "json_schema": "proctor.spec.json_schema",
+    "load_configuration": "proctor.spec.config",
+    "load_suite": "proctor.spec.load",
+    "parse_filter": "proctor.spec.select",
+    "plan_checks": "proctor.spec.plan",
+    "select": "proctor.spec.select",
+}
+"""Public name → the module that defines it."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home and remember it here (PEP 562)."""
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'proctor.spec' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,330 @@
+"""Configuration: what holds for a project or a person rather than for one suite.
+
+Promise: flags win over `PROCTOR_*` variables, over the project's file, over the user's file, over
+defaults; every value knows which of them it came from; an unknown key is an error at its place.
+Files are merged key by key, lists replace. Relative folders start at the project's file (for what
+the user's file and defaults say too, so that results stay with the project).
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, cast
+
+from pydantic import AfterValidator, BaseModel, Field
+
+from proctor.errors import ProctorError, did_you_mean
+from proctor.schema import Strict
+from proctor.spec.located import validated
+from proctor.spec.models import DEFAULT_TRIALS, Agent, Judge, Trials
+from proctor.spec.problems import Place, Problem, SpecError
+from proctor.spec.reader import read
+from proctor.spec.shapes import Shapes
+from proctor.spec.toml import read_toml
+from proctor.spec.tree import Tree, merged, replace_content
+
+PREFIX = "PROCTOR_"
+
+PROVIDER_KEYS = (
+    "ANTHROPIC_API_KEY",
+    "AZURE_OPENAI_API_KEY",
+    "DEEPSEEK_API_KEY",
+    "GEMINI_API_KEY",
+    "GOOGLE_API_KEY",
+    "GROQ_API_KEY",
+    "MISTRAL_API_KEY",
+    "OPENAI_API_KEY",
+    "OPENROUTER_API_KEY",
+    "LANGFUSE_PUBLIC_KEY",
+    "LANGFUSE_SECRET_KEY",
+)
+"""Variables that hold keys, so that `config show` can say which of them are set."""
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Limits(Strict):
+    """How much a run may do and spend; None is no limit."""
+
+    trials: Trials = DEFAULT_TRIALS
+    """Trials of a case that does not say."""
+    concurrency: Annotated[int, Field(ge=1)] | None = None
+    """Trials at a time; None lets Proctor choose."""
+    timeout: Positive | None = None
+    """Seconds for one trial."""
+    max_cost_usd: Positive | None = None
+    """Dollars for a run."""
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Tokens for a run."""
+    max_trials: Annotated[int, Field(ge=1)] | None = None
+    """Trials for a run."""
+    max_seconds: Positive | None = None
+    """Wall time for a run."""
+
+
+def _patterns(value: dict[str, str]) -> dict[str, str]:
+    from proctor.trace.redact import Redactor
+
+    for name, pattern in value.items():
+        try:
+            Redactor({name: pattern}, environ={})
+        except ProctorError as error:
+            raise ValueError(str(error)) from None
+    return value
+
+
+class Redaction(Strict):
+    """What else is a secret, beside what Proctor knows by itself."""
+
+    patterns: Annotated[dict[str, str], AfterValidator(_patterns)] = Field(
+        default_factory=dict[str, str]
+    )
+    """Kind of secret → regular expression."""
+
+
+class Price(Strict):
+    """Dollars per million tokens."""
+
+    input: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    output: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    cached_input: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+
+class Settings(Strict):
+    """Every setting, with its default."""
+
+    agent: Agent | None = None
+    """The agent under test where a suite names none."""
+    agents: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])
+    """Registered agents, by name."""
+    results: str = "results"
+    """The folder of runs."""
+    baselines: str | None = None
+    """The folder of saved traces; None is beside each suite."""
+    judge: Judge | None = None
+    """The judge where a suite names none."""
+    limits: Limits = Limits()
+    redaction: Redaction = Redaction()
+    prices: dict[str, Price | str] = Field(default_factory=dict[str, Price | str])
+    """Model → its price, or the published model whose prices apply."""
+
+
+class Value(NamedTuple):
+    """One value in force, and where it came from; `secret` ones are not to be shown."""
+
+    key: str
+    value: Any
+    origin: Place
+    secret: bool
+
+
+DEFAULT = Place("default")
+
+
+class Configuration(NamedTuple):
+    """The settings in force, and where each came from."""
+
+    settings: Settings
+    folder: Path
+    files: tuple[Path, ...]
+    tree: Tree
+
+    @property
+    def results(self) -> Path:
+        """The folder of runs."""
+        return self._at("results", self.settings.results)
+
+    @property
+    def baselines(self) -> Path | None:
+        """The folder of saved traces; None when each suite says for itself."""
+        written = self.settings.baselines
+        return None if written is None else self._at("baselines", written)
+
+    def _at(self, key: str, written: str) -> Path:
+        """A folder as its writer meant it: flags and variables speak from where the user stands."""
+        spoken = self.tree.child(key)
+        here = spoken is not None and spoken.place.line is None
+        return (Path() if here else self.folder) / Path(written).expanduser()
+
+    def values(self) -> Iterator[Value]:
+        """Every value in force, in the order of the model."""
+        yield from _values(self.settings, self.tree, "")
+
+
+def load_configuration(
+    start: Path | None = None,
+    *,
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Configuration:
+    """The settings for work in `start` (here, when not given).
+
+    `flags` are settings from the command line by dotted name (`limits.trials`); those that are
+    None were not given. `SpecError` holds every problem of all sources.
+    """
+    start = Path() if start is None else start
+    environ = os.environ if environ is None else environ
+    problems: list[Problem] = []
+    project = find_project_file(start)
+    user = user_file(environ)
+    tree = Tree(DEFAULT, {})
+    files = tuple(path for path in (user, project) if path is not None and path.is_file())
+    for path in files:
+        found = _file(path, environ, problems)
+        tree = merged(tree, found) if found is not None else tree
+    tree = merged(tree, _variables(environ, problems))
+    tree = merged(tree, _flags(flags or {}))
+    settings = validated(tree, Settings, problems)
+    if problems or settings is None:
+        raise SpecError(problems)
+    folder = project.parent if project is not None else start
+    return Configuration(settings, folder, files, tree)
+
+
+# -- sources -------------------------------------------------------------------------------------
+
+
+def user_file(environ: Mapping[str, str]) -> Path | None:
+    """Where a person's own settings are, whether or not there are any."""
+    base = environ.get("XDG_CONFIG_HOME", "")
+    # The convention ignores a relative path: it would mean another file in every folder.
+    if base and Path(base).is_absolute():
+        return Path(base) / "proctor" / "config.yaml"
+    home = environ.get("HOME") or environ.get("USERPROFILE")
+    return Path(home) / ".config" / "proctor" / "config.yaml" if home else None
+
+
+def find_project_file(start: Path) -> Path | None:
+    """The nearest `proctor.yaml`, or `pyproject.toml` with `[tool.proctor]`, from here upwards."""
+    for folder in (start.resolve(), *start.resolve().parents):
+        own, shared = folder / "proctor.yaml", folder / "pyproject.toml"
+        if own.is_file() and _speaks(shared):
+            raise SpecError(
+                [
+                    Problem(
+                        Place(str(own), 1, 1),
+                        "both this file and [tool.proctor] in pyproject.toml hold settings",
+                        "keep one of them",
+                    )
+                ]
+            )
+        if own.is_file():
+            return own
+        if _speaks(shared):
+            return shared
+    return None
+
+
+def _speaks(path: Path) -> bool:
+    """Whether a pyproject.toml has our table; a broken one is not ours to tell of."""
+    if not path.is_file():
+        return False
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError):
+        return False
+    tools = data.get("tool")
+    return isinstance(tools, dict) and "proctor" in tools
+
+
+def _file(path: Path, environ: Mapping[str, str], problems: list[Problem]) -> Tree | None:
+    is_toml = path.suffix == ".toml"
+    found = read_toml(path, environ) if is_toml else read(path, environ=environ)
+    problems.extend(found.problems)
+    if found.tree is None or found.tree.value is None:
+        return None
+    if not isinstance(found.tree.value, dict):
+        problems.append(Problem(found.tree.place, "settings are a mapping of names to values"))
+        return None
+    return _long_form(found.tree, found.tree.value)
+
+
+def _long_form(tree: Tree, members: dict[str, Tree]) -> Tree:
+    """`judge: MODEL` as `judge: {model: MODEL}`, so that sources merge whatever their form."""
+    judge = members.get("judge")
+    if judge is None or not isinstance(judge.value, str):
+        return tree
+    longer = Tree(judge.place, {"model": judge}, {"model": judge.place})
+    return replace_content(tree, {**members, "judge": longer})
+
+
+def setting_names() -> dict[str, str]:
+    """Environment variable → dotted name of the setting it holds."""
+    return {PREFIX + name.upper().replace(".", "_"): name for name in _scalars(Settings, "")}
+
+
+def _scalars(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, info in model.model_fields.items():
+        options = Shapes.of(info.annotation).options
+        inner = next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
+        if name == "agent" and not prefix:
+            yield name  # its name or import path is enough
+        elif inner is not None:
+            yield from _scalars(inner, f"{prefix}{name}.")
+        elif any(option in (str, int, float, bool) for option in options):
+            yield prefix + name
+
+
+def _variables(environ: Mapping[str, str], problems: list[Problem]) -> Tree:
+    """The settings held by `PROCTOR_*` variables.
+
+    One that is nearly a setting is taken for a slip; others may be somebody else's.
+    """
+    known = setting_names()
+    found = Tree(DEFAULT, {})
+    for variable in sorted(name for name in environ if name.startswith(PREFIX)):
+        place = Place(variable)
+        if variable in known:
+            found = merged(found, _nested(known[variable], environ[variable], place))
+            continue
+        rest = {name.removeprefix(PREFIX): name for name in known}
+        if hint := did_you_mean(variable.removeprefix(PREFIX), rest):
+            for short in sorted(rest, key=len, reverse=True):
+                hint = hint.replace(f"'{short}'", rest[short])
+            problems.append(Problem(place, "no setting has this variable", hint))
+    return found
+
+
+def _flags(flags: Mapping[str, Any]) -> Tree:
+    found = Tree(DEFAULT, {})
+    for name, value in flags.items():
+        if value is not None:
+            option = "--" + name.rpartition(".")[2].replace("_", "-")
+            found = merged(found, _nested(name, value, Place(option)))
+    return found
+
+
+def _nested(name: str, value: Any, place: Place) -> Tree:
+    """A mapping that holds one value under a dotted name."""
+    tree = Tree(place, value)
+    for part in reversed(name.split(".")):
+        tree = Tree(place, {part: tree}, {part: place})
+    return tree
+
+
+# -- what is in force ----------------------------------------------------------------------------
+
+
+def _values(value: Any, tree: Tree | None, prefix: str) -> Iterator[Value]:
+    if isinstance(value, BaseModel):
+        members: dict[str, Any] = {name: getattr(value, name) for name in type(value).model_fields}
+    elif isinstance(value, dict) and value:
+        members = cast("dict[str, Any]", value)
+    else:
+        origin = DEFAULT if tree is None else tree.place
+        yield Value(prefix, value, origin, bool(tree is not None and tree.secrets))
+        return
+    for name, member in members.items():
+        inner = tree.child(name) if tree is not None else None
+        yield from _values(member, inner, f"{prefix}.{name}" if prefix else name)
+
+
+Kind = Literal["set", "not set"]
+
+
+def provider_keys(environ: Mapping[str, str]) -> dict[str, Kind]:
+    """Which keys of providers are set; never what they are."""
+    return {name: "set" if environ.get(name) else "not set" for name in PROVIDER_KEYS}

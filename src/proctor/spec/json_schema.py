@@ -1,0 +1,86 @@
+"""The JSON Schema of what users write, for editors and for those who generate suites.
+
+It is derived from the models, so it cannot say otherwise than they do, plus what only the loader
+knows: other spellings, and `defaults` as a case of which nothing is required. Rules that no schema
+can hold (unique ids, names of checks) are left to `proctor validate`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from proctor.spec.config import Settings
+from proctor.spec.models import CASE_SPELLINGS, SUITE_SPELLINGS, Suite
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+Kind = Literal["suite", "config"]
+KINDS: dict[Kind, type[BaseModel]] = {"suite": Suite, "config": Settings}
+
+_OWN = ("id", "input", "query")
+"""Keys that belong to one case and so never to `defaults`."""
+
+
+def json_schema(kind: Kind = "suite") -> dict[str, Any]:
+    """The schema of a kind of file."""
+    schema = KINDS[kind].model_json_schema()
+    if kind == "suite":
+        definitions = schema["$defs"]
+        _spell(schema, SUITE_SPELLINGS)
+        definitions["Defaults"] = _defaults(definitions["Case"])
+        _spell(definitions["Case"], CASE_SPELLINGS)
+        schema["properties"]["defaults"] = {
+            "$ref": "#/$defs/Defaults",
+            "description": schema["properties"]["defaults"]["description"],
+        }
+    _take_references(schema)
+    return {"$schema": DIALECT, "title": f"Proctor {kind}", **schema}
+
+
+def _spell(schema: dict[str, Any], spellings: dict[str, str]) -> None:
+    """Allow another spelling of a key: exactly one of the two where it is required."""
+    for other, key in spellings.items():
+        schema["properties"][other] = dict(schema["properties"][key])
+        if key in schema.get("required", ()):
+            schema["required"] = [name for name in schema["required"] if name != key]
+            schema.setdefault("allOf", []).append(
+                {"oneOf": [{"required": [key]}, {"required": [other]}]}
+            )
+    if not schema.get("required"):
+        schema.pop("required", None)
+
+
+def _defaults(case: dict[str, Any]) -> dict[str, Any]:
+    shared = {key: value for key, value in case["properties"].items() if key not in _OWN}
+    return {
+        "title": "Defaults",
+        "type": "object",
+        "description": "Merged into each case; what the case says itself wins.",
+        "additionalProperties": False,
+        "properties": shared,
+    }
+
+
+_REFERENCE = {"type": "string", "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}"}
+
+
+def _take_references(schema: Any) -> None:
+    """Let `${NAME}` stand where a number or a switch is expected: the loader puts the value in."""
+    if isinstance(schema, list):
+        for item in schema:  # pyright: ignore[reportUnknownVariableType]
+            _take_references(item)
+    if not isinstance(schema, dict):
+        return
+    for member in list(schema.values()):  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+        _take_references(member)
+    kind: Any = schema.get("type")  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+    if kind in ("integer", "number", "boolean"):
+        kept = {"default", "description", "title"}
+        bare: dict[str, Any] = {
+            key: schema.pop(key)  # pyright: ignore[reportUnknownMemberType,reportUnknownArgumentType]
+            for key in [k for k in schema if k not in kept]  # pyright: ignore[reportUnknownVariableType]
+        }
+        schema["anyOf"] = [bare, dict(_REFERENCE)]

@@ -1,0 +1,106 @@
+"""The files of a new suite, written beside what a project already has.
+
+    DIR/
+      suite.yaml                      the suite, commented
+      example_agent.py                an agent to try it on
+      .proctor/suite.schema.json      for editors; the suite's first line names it
+    ROOT/.github/workflows/proctor.yml    ROOT is the repository's, where GitHub looks
+
+Nothing is overwritten and nothing is asked: the repository, the Python version and how to install
+the project are read from the files there are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from proctor.errors import ProctorError
+from proctor.spec.json_schema import json_schema
+
+DEFAULT_PYTHON = "3.12"
+"""For projects that do not say: supported for years, and every agent library runs on it."""
+
+
+class ScaffoldFile(NamedTuple):
+    """One file of a new suite; `written` is False when it was there before."""
+
+    path: Path
+    what: str
+    written: bool
+
+
+def scaffold(directory: Path) -> list[ScaffoldFile]:
+    """Write what is missing of a new suite."""
+    root = _repository(directory) or directory
+    suite = directory / "suite.yaml"
+    shown = suite.resolve().relative_to(root.resolve()).as_posix()
+    workflow = (
+        _template("workflow.yml")
+        .replace("@PYTHON@", _python(root))
+        .replace("@INSTALL@", _install(root))
+        .replace("@SUITE@", shlex.quote(shown))
+    )
+    wanted = [
+        (suite, "the suite", _template("suite.yaml")),
+        (directory / "example_agent.py", "an agent to try", _template("example_agent.py")),
+        (
+            directory / ".proctor" / "suite.schema.json",
+            "completion in editors",
+            json.dumps(json_schema("suite"), indent=1) + "\n",
+        ),
+        (root / ".github" / "workflows" / "proctor.yml", "CI on GitHub", workflow),
+    ]
+    return [ScaffoldFile(path, what, _write(path, text)) for path, what, text in wanted]
+
+
+def _write(path: Path, text: str) -> bool:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise ProctorError(f"cannot write: {error.strerror or error}", where=str(path)) from None
+    return True
+
+
+def _template(name: str) -> str:
+    return (files("proctor") / "data" / "templates" / name).read_text(encoding="utf-8")
+
+
+def _repository(directory: Path) -> Path | None:
+    here = directory.resolve()
+    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)
+
+
+def _python(root: Path) -> str:
+    """The oldest Python the project supports, if it says so and Proctor runs on it."""
+    project = _project(root)
+    floor = re.search(r">=?\s*3\.(\d+)", str(project.get("requires-python", "")))
+    return f"3.{max(11, int(floor[1]))}" if floor else DEFAULT_PYTHON
+
+
+def _install(root: Path) -> str:
+    """How CI gets the project and Proctor."""
+    if _project(root):
+        return "pip install . proctor"
+    if (root / "requirements.txt").is_file():
+        return "pip install -r requirements.txt proctor"
+    return "pip install proctor"
+
+
+def _project(root: Path) -> dict[str, Any]:
+    """The `[project]` table, empty where there is none that can be read."""
+    try:
+        data = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError):
+        return {}
+    project = data.get("project")
+    return cast("dict[str, Any]", project) if isinstance(project, dict) else {}

@@ -1,0 +1,164 @@
+"""Choosing cases: by tag, by id, by any property.
+
+`difficulty:hard,medium` is not two terms but an error with a hint: in a filter a comma means or
+between whole terms (`difficulty:hard,difficulty:medium`), a space means and, `!` means not, and
+the comma binds tighter. Values are globs, case ignored. A filter that selects nothing is an error,
+because a gate over no cases would pass.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from proctor.errors import ProctorError, did_you_mean
+
+
+class Selectable(Protocol):
+    """What a filter looks at."""
+
+    @property
+    def id(self) -> str: ...  # noqa: D102
+    @property
+    def tags(self) -> Sequence[str]: ...  # noqa: D102
+    @property
+    def difficulty(self) -> str | None: ...  # noqa: D102
+    @property
+    def type(self) -> str | None: ...  # noqa: D102
+    @property
+    def properties(self) -> dict[str, Any]: ...  # noqa: D102
+
+
+Some = TypeVar("Some", bound=Selectable)
+
+KEYS = ("id", "tag", "difficulty", "type")
+
+_TERM = re.compile(r'(?P<not>!?)(?:(?P<key>[\w.-]+):)?(?:"(?P<quoted>[^"]*)"|(?P<value>[^\s,"]*))')
+
+
+class Term(NamedTuple):
+    """One condition: a key, a glob for its value, and whether it must not hold."""
+
+    key: str
+    glob: str
+    negated: bool
+
+    def holds(self, case: Selectable) -> bool:
+        """Whether a case meets the condition."""
+        pattern = self.glob.casefold()
+        found = any(fnmatchcase(text.casefold(), pattern) for text in _values(case, self.key))
+        return found is not self.negated
+
+
+class Filter(NamedTuple):
+    """Terms in groups: of each group one must hold."""
+
+    groups: tuple[tuple[Term, ...], ...]
+
+    def holds(self, case: Selectable) -> bool:
+        """Whether a case is selected."""
+        return all(any(term.holds(case) for term in group) for group in self.groups)
+
+
+def parse_filter(text: str) -> Filter:
+    """A filter from the command line: see the module for the language."""
+    groups: list[tuple[Term, ...]] = []
+    at = 0
+    while at < len(text):
+        if text[at].isspace():
+            at += 1
+            continue
+        group: list[Term] = []
+        while True:
+            found = _TERM.match(text, at)
+            value = None if found is None else found["value"] or found["quoted"]
+            if found is None or not value:
+                raise ProctorError(
+                    f"the filter {text!r} lacks a value at character {at + 1}",
+                    hint='write key:value, such as difficulty:hard or region:"north sea"',
+                )
+            group.append(Term(found["key"] or "id", value, bool(found["not"])))
+            at = found.end()
+            if at < len(text) and text[at] == ",":
+                at += 1
+                continue
+            break
+        if at < len(text) and not text[at].isspace():
+            raise ProctorError(f"the filter {text!r} cannot be read from character {at + 1}")
+        groups.append(tuple(group))
+    return Filter(tuple(groups))
+
+
+def select(
+    cases: Sequence[Some],
+    *,
+    tags: Iterable[str] = (),
+    filter: str | Filter = "",  # noqa: A002
+) -> list[Some]:
+    """The cases with any of `tags` (when given) that the filter selects, in their order."""
+    wanted = {tag.strip().casefold() for tag in tags if tag.strip()}
+    parsed = parse_filter(filter) if isinstance(filter, str) else filter
+    _refuse_unknown(parsed, cases)
+    chosen = [
+        case
+        for case in cases
+        if (not wanted or any(tag.casefold() in wanted for tag in case.tags)) and parsed.holds(case)
+    ]
+    if cases and not chosen:
+        asked = [f"--tags {','.join(sorted(wanted))}"] if wanted else []
+        asked += [f"--filter {filter!r}"] if filter else []
+        known = sorted({tag for case in cases for tag in case.tags})
+        raise ProctorError(
+            f"none of {len(cases)} cases is selected by {' '.join(asked)}",
+            hint=_near(wanted, known) or (f"tags are {', '.join(known)}" if known else None),
+        )
+    return chosen
+
+
+def _near(words: Iterable[str], known: Sequence[str]) -> str | None:
+    return next((hint for word in sorted(words) if (hint := did_you_mean(word, known))), None)
+
+
+def _refuse_unknown(parsed: Filter, cases: Sequence[Selectable]) -> None:
+    known: list[str] = [*KEYS, *{key: None for case in cases for key in case.properties}]
+    for term in (term for group in parsed.groups for term in group):
+        if cases and term.key not in known and term.key.partition(".")[0] not in known:
+            raise ProctorError(
+                f"no case has a property {term.key!r} to filter by",
+                hint=did_you_mean(term.key, known) or f"there are {', '.join(known)}",
+            )
+
+
+def _values(case: Selectable, key: str) -> list[str]:
+    if key == "id":
+        return [case.id]
+    if key == "tag":
+        return list(case.tags)
+    if key in ("difficulty", "type"):
+        value = case.difficulty if key == "difficulty" else case.type
+        return [] if value is None else [value]
+    return _texts(_property(case.properties, key))
+
+
+def _property(properties: dict[str, Any], key: str) -> Any:
+    """A property by its name, or by a dotted path into it."""
+    if key in properties:
+        return properties[key]
+    value: Any = properties
+    for step in key.split("."):
+        if not isinstance(value, dict) or step not in value:
+            return None
+        value = value[step]  # pyright: ignore[reportUnknownVariableType]
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def _texts(value: Any) -> list[str]:
+    """A property's values as a user would write them; a list has several."""
+    if value is None:
+        return []
+    if isinstance(value, list):
+        return [text for item in value for text in _texts(item)]  # pyright: ignore[reportUnknownVariableType]
+    return [value] if isinstance(value, str) else [json.dumps(value, ensure_ascii=False)]
