@@ -18,7 +18,7 @@ from proctor.trace.model import Event, Span, Trace
 _PENDING = "pending_span"
 """Value of `logfire.span_type` on the zero-length placeholder sent when a span opens."""
 
-_MALFORMED = (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError)
+MALFORMED = (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError)
 """What attributes of a hostile shape can raise while they are being understood."""
 
 _LONGEST_CYCLE_SHOWN = 5
@@ -143,11 +143,11 @@ def assemble(out: Collector, logs: LogPool) -> list[Trace]:
         for span in trace.spans:
             try:
                 conventions.normalise(span)
-            except _MALFORMED as error:
+            except MALFORMED as error:
                 out.problem(f"span {span.span_id}", f"attributes not understood: {_short(error)}")
         try:
             conventions.finish(trace)
-        except _MALFORMED as error:
+        except MALFORMED as error:
             out.problem(f"trace {trace.trace_id}", f"content not understood: {_short(error)}")
         traces.append(trace)
     for trace in traces:

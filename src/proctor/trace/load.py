@@ -177,16 +177,13 @@ def _read_data(
 
 def _read_json(data: bytes, out: Collector, chosen: Any) -> None:
     documents = read_documents(data, out)
-    known: formats.JsonFormat | None = chosen
     messages: list[Any] = []
     for place, document in documents.found:
         out.place = place
         if documents.by_line and transcript.is_message(document):
             messages.append(document)
             continue
-        # The next line is most likely of the same format as the last.
-        if chosen is None and (known is None or not known.matches(document)):
-            known = formats.detect(document)
+        known: formats.JsonFormat | None = chosen or formats.detect(document)
         if known is None:
             out.problem("", _unknown(document))
         else:

@@ -32,6 +32,9 @@ _NEXT_DOCUMENT = re.compile(r"^[{\[]", re.MULTILINE)
 _MOST_FAILURES = 1_000
 """Broken documents after which a file is given up: looking on would cost more than it finds."""
 
+_LINES_TRIED = 4
+"""Lines looked at to tell a file of lines, of which some are torn, from one broken document."""
+
 _SPACE = re.compile(r"[\s,]*")
 
 
@@ -60,6 +63,8 @@ def read_documents(data: bytes, out: Collector) -> Documents:
     try:
         document = msgspec.json.decode(data)
     except _REFUSED:
+        if _torn_lines(data):
+            return Documents(_lines(data, out), by_line=True)
         return Documents(_patiently(data, out), by_line=False)
     return Documents(iter([("", document)]), by_line=False)
 
@@ -68,10 +73,16 @@ def _one_a_line(data: bytes) -> bool:
     """Whether the first line is a whole document and another follows."""
     start = len(data) - len(data.lstrip()) if data[:1].isspace() else 0
     end = data.find(b"\n", start)
-    if end < 0:
-        return False
-    line = data[start:end].strip()
-    if line[-1:] not in _ENDINGS or not data[end : end + 4096].strip():
+    return end >= 0 and bool(data[end : end + 4096].strip()) and _is_whole(data[start:end].strip())
+
+
+def _torn_lines(data: bytes) -> bool:
+    """Whether one of the first lines of a broken file is a whole document by itself."""
+    return any(_is_whole(line.strip()) for line in data.split(b"\n", _LINES_TRIED)[:_LINES_TRIED])
+
+
+def _is_whole(line: bytes) -> bool:
+    if line[:1] not in _OPENINGS or line[-1:] not in _ENDINGS:
         return False
     try:
         msgspec.json.decode(line)

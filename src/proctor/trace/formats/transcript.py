@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proctor.trace.assemble import Collector
+from proctor.trace.assemble import MALFORMED, Collector
 from proctor.trace.conventions.messages import messages_from
 from proctor.trace.conventions.values import count, parsed
 from proctor.trace.formats.wire import (
@@ -44,7 +44,9 @@ AGENT_NAME = "agent"
 def is_message(item: Any) -> bool:
     """Whether an object is one chat message."""
     return (
-        is_object(item) and item.get("role") in _ROLES and any(key in item for key in _CONTENT_KEYS)
+        is_object(item)
+        and text(item.get("role")) in _ROLES
+        and any(key in item for key in _CONTENT_KEYS)
     )
 
 
@@ -87,10 +89,13 @@ def _read_conversation(place: str, raw: list[Any], facts: dict[str, Any], out: C
     trace_id = text(facts.get("trace_id")) or content_id([raw, facts], len(out.traces))
     talk = _Conversation(trace_id, text(facts.get("model")))
     for position, item in enumerate(raw):
-        if is_message(item):
-            talk.take(item)
-        else:
+        if not is_message(item):
             out.problem(f"{place}[{position}]", f"not a chat message but {kind_of(item)}")
+            continue
+        try:
+            talk.take(item)
+        except MALFORMED as error:
+            out.problem(f"{place}[{position}]", f"message not understood: {error}")
     trace = out.trace(trace_id)
     for span in talk.finish():
         out.add(span)
