@@ -12,7 +12,8 @@ gen_ai.operation.name gen_ai.tool.name gen_ai.tool.call.id gen_ai.tool.call.argu
 gen_ai.tool.call.result gen_ai.request.model gen_ai.response.model gen_ai.usage.input_tokens
 gen_ai.usage.output_tokens gen_ai.usage.prompt_tokens gen_ai.agent.name gen_ai.input.messages
 gen_ai.output.messages gen_ai.system_instructions gen_ai.prompt gen_ai.completion
-gen_ai.prompt.0.role gen_ai.prompt.0.content gen_ai.prompt.x.content gen_ai.prompt.0.tool_calls.0.name
+gen_ai.prompt.0.role gen_ai.prompt.0.content gen_ai.prompt.x.content
+gen_ai.prompt.0.tool_calls.0.name
 gen_ai.completion.0.content gen_ai.retrieval.documents gen_ai.retrieval.query.text
 gen_ai.conversation.id gen_ai.task.input gen_ai.task.output gen_ai.task.status
 gen_ai.aggregated_usage.input_tokens error.type input output
@@ -98,6 +99,7 @@ spans = st.builds(
 
 
 @given(st.lists(spans, max_size=4))
+@example([Span(span_id="a", trace_id="t", name="", attributes={"gen_ai.prompt": {"type": []}})])
 @example(
     [
         Span(

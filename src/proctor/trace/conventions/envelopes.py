@@ -129,9 +129,12 @@ def _plain(value: Any, keys: tuple[str, ...], role: str, depth: int) -> Any:
             if value.get("object") != "response":
                 return _plain(held, keys, role, depth - 1)
     if is_mapping(value) or (is_list(value) and value and not isinstance(value[0], str)):
-        spoken = last_said(conversation(value, role), role)
+        messages = conversation(value, role)
+        spoken = last_said(messages, role)
         if spoken is not None:
             return spoken
+        if role == "assistant" and any(message.tool_calls for message in messages):
+            return None  # it asked for tools and has not answered yet
     elif is_list(value) and len(value) == 1:
         return value[0]
     return value

@@ -122,7 +122,7 @@ def _from_mapping(raw: dict[str, Any], role: str) -> list[Message]:
         if is_mapping(raw.get(inner)) and "content" not in raw and "parts" not in raw:
             named = _role(raw.get("type"), "") if inner == "data" else _class_role(raw)
             return _from_mapping(raw[inner], named or role)
-    kind = raw.get("type")
+    kind = text(raw.get("type")) or ""
     if kind in _REASONING_TYPES:
         return []
     if kind in _RESULT_TYPES and "role" not in raw:
@@ -224,7 +224,7 @@ class _Parts:
             self.calls.append(call)
 
     def _part(self, part: dict[str, Any]) -> None:
-        kind = part.get("type") or part.get("kind")
+        kind = text(part.get("type") or part.get("kind")) or ""
         for wrapper in _RESULT_WRAPPERS:
             if is_mapping(part.get(wrapper)):
                 self.results.append(_result(part[wrapper]))
@@ -244,7 +244,7 @@ class _Parts:
             if isinstance(said, str) and (kind in _TEXT_TYPES or not kind):
                 self.texts.append(said)
             elif kind:
-                self.other.append(str(kind))
+                self.other.append(kind)
 
 
 def _call(raw: dict[str, Any]) -> ToolCall | None:
@@ -339,11 +339,11 @@ def _openinference_message(raw: Attributes) -> list[Message]:
         texts: list[str] = []
         for part in numbered(raw, "message.contents"):
             words = part.get("message_content.text")
-            kind = part.get("message_content.type")
+            kind = text(part.get("message_content.type")) or ""
             if isinstance(words, str) and kind not in _REASONING_TYPES:
                 texts.append(words)
             elif kind:
-                other.append(str(kind))
+                other.append(kind)
         if texts:
             said = "\n".join(texts)
         calls = _openinference_calls(raw)

@@ -1,0 +1,885 @@
+"""Facts about real files that a person can check by opening them.
+
+Literals below were read in the raw files. Sums over a whole file are computed here a second time,
+straight from the JSON, without any code of ours.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from proctor.trace import Message, Span, Trace
+from proctor.trace.load import load_traces
+
+HELM_ANSWER = (
+    "There are two Helm releases installed in the cluster:\n\n1. Release name: kagent\n"
+    "   - Namespace: kagent\n   - Revision: 2\n   - Status: deployed\n   - Chart: kagent-0.7.14\n"
+)
+
+
+ZERO_DIVISION = (
+    "Code execution failed at line 'x = 1/0' due to: ZeroDivisionError: division by zero"
+)
+
+
+class Facts(NamedTuple):
+    """What a file says about one of its traces, by its number in the file."""
+
+    file: str
+    spans: int
+    kinds: dict[str, int]
+    query: str | None
+    response: str | None
+    tokens: tuple[int | None, int | None]
+    models: set[str]
+    tools: Sequence[tuple[str, Any]] = ()
+    number: int = 0
+
+
+WEATHER = [("get_weather", {"city": "Paris"})]
+HAIKU = "Lines of code align,  \nLogic dances through the night—  \nDreams in data flow."
+MINI = "gpt-4o-mini-2024-07-18"
+
+# Embedding calls are `other`: they have a model and tokens, but are no turn of an agent.
+FACTS = [
+    Facts(
+        "produced/langfuse_sdk.otlp.json",
+        5,
+        {"retrieval": 1, "llm": 1, "tool": 2, "agent": 1},
+        "Weather in Paris?",
+        "rainy, 57F in Paris",
+        (12, 5),  # 10 plus 2 read from the cache, which Langfuse counts apart
+        {"gpt-4o-mini"},
+        [*WEATHER, ("get_weather", {})],
+    ),
+    Facts(
+        "produced/openinference_langgraph.otlp.json",
+        11,
+        {"retrieval": 1, "chain": 5, "llm": 2, "agent": 2, "tool": 1},
+        "Weather in Paris?",
+        "It is rainy and 57F in Paris.",
+        (14 + 19, 17 + 17),
+        {MINI},
+        WEATHER,  # the tool span's input is just `Paris`
+    ),
+    Facts(
+        "produced/openinference_openai.otlp.json",
+        6,
+        {"llm": 4, "other": 2},
+        "Weather in Paris?",
+        "It is rainy and 57F in Paris.",
+        (16 + 18 + 50, 17 + 17 + 12),
+        {MINI, "gpt-4o-mini", "text-embedding-3-small"},
+        WEATHER,
+    ),
+    Facts(
+        "produced/openinference_smolagents.otlp.json",
+        7,
+        {"llm": 2, "tool": 2, "chain": 2, "agent": 1},
+        "Weather in Paris? smolagents",
+        "Rainy, 57F in Paris",
+        (888 + 942, 17 + 17),  # the agent span repeats this sum: 1830 and 34
+        {"gpt-4o-mini"},
+        [*WEATHER, ("final_answer", {"answer": "Rainy, 57F in Paris"})],
+    ),
+    Facts(
+        "produced/openinference_smolagents.otlp.json",
+        9,
+        {"llm": 3, "tool": 2, "chain": 3, "agent": 1},
+        "CODEAGENT Weather in Paris?",
+        "Rainy, 57F in Paris",
+        (2422 + 2538 + 2638, 17 * 3),
+        {"gpt-4o-mini"},
+        # `final_answer` was called with a positional argument.
+        [*WEATHER, ("final_answer", {"answer": "Rainy, 57F in Paris"})],
+        number=1,
+    ),
+    *(
+        Facts(
+            f"produced/{name}.otlp.json",
+            5,
+            {"llm": 3, "other": 2},
+            "Weather in Paris?",
+            "It is rainy and 57F in Paris.",
+            (16 + 18, 17 + 17),
+            {MINI, "gpt-4o-mini", "text-embedding-3-small"},
+            WEATHER,
+        )
+        for name in (
+            "openllmetry_openai",
+            "openllmetry_openai_legacy_0.47",
+            "otel_genai_official_openai",
+        )
+    ),
+    Facts(
+        "produced/otel_genai_official_agents.otlp.json",
+        4,
+        {"agent": 2, "tool": 1, "chain": 1},
+        None,  # content was not captured
+        None,
+        (None, None),
+        set(),
+        WEATHER,
+    ),
+    Facts(
+        "produced/pydantic_ai_legacy_1.0_v1.otlp.json",
+        8,
+        {"llm": 3, "tool": 2, "chain": 2, "agent": 1},
+        "Weather in Paris?",
+        "Rainy, 57F in Paris.",
+        (58 + 67 + 71, 5 + 10 + 15),
+        {"function:script:"},
+        [("get_weather", {"city": "Atlantis"}), *WEATHER],
+    ),
+    Facts(
+        "produced/pydantic_ai_v5.otlp.json",
+        9,
+        {"llm": 4, "tool": 3, "agent": 2},
+        "Weather in Paris?",
+        "Rainy, 57F in Paris; take an umbrella.",
+        (53 + 58 + 51 + 65, 5 + 15 + 3 + 23),
+        {"function:script:", "test"},
+        [("get_weather", {"city": "Atlantis"}), *WEATHER, ("ask_expert", {"q": "umbrella?"})],
+    ),
+    Facts(
+        "produced/pydantic_ai_v5.otlp.json",
+        3,
+        {"llm": 1, "tool": 1, "agent": 1},
+        "go",
+        None,  # the run crashed
+        (51, 2),
+        {"function:<lambda>:"},
+        [("boom", {})],
+        number=1,
+    ),
+    Facts(
+        "langfuse/autogen-2025-06-06.trace.json",
+        2,
+        {"chain": 1, "llm": 1},
+        "Say 'Hello World!'",
+        "Hello World!",
+        (41, 3),
+        {"gpt-4o"},
+    ),
+    Facts(
+        "langfuse/google-gemini-2025-08-01.trace.json",
+        1,
+        {"llm": 1},
+        "What is Langfuse?",
+        "**Langfuse** is an **open-source observability and evaluation platform",
+        (6, 2055),  # the 1104 reasoning tokens are part of the 2055: the total is 2061
+        {"gemini-2.5-flash"},
+    ),
+    Facts(
+        "langfuse/langgraph-python-2025-08-22.trace.json",
+        9,
+        {"chain": 6, "llm": 2, "tool": 1},
+        "Search the web for 'example' and summarize.",
+        'The search for "example" primarily leads to the website [example.com]',
+        (60 + 108, 15 + 51),
+        {"gpt-4o-2024-08-06"},
+        [("Web-Search", {"query": "example"})],
+    ),
+    Facts(
+        "langfuse/llamaindex-2025-06-05.trace.json",
+        2,
+        {"chain": 1, "llm": 1},
+        "What is Langfuse?",
+        "Langfuse is a tool designed to help developers monitor and debug",
+        (13, 81),
+        {"gpt-4o"},
+    ),
+    Facts(
+        "langfuse/openai-agents-2025-09-30.trace.json",
+        5,
+        {"agent": 2, "llm": 2, "tool": 1},
+        "What's the weather in Tokyo?",
+        "The weather in Tokyo is currently sunny.",
+        (55 + 85, 15 + 29),
+        {"gpt-4.1-2025-04-14"},
+        [("get_weather", {"city": "Tokyo"})],
+    ),
+    *(
+        Facts(
+            f"langfuse/{name}-2025-06-06.trace.json",
+            3,
+            {"agent": 1, "chain": 1, "llm": 1},
+            "What is Langfuse?",
+            "Langfuse is a tool designed for observability and monitoring",
+            (31, 96),
+            {"gpt-4o", "gpt-4o-2024-08-06"},  # asked for, and answered by
+        )
+        for name in ("pydantic-ai", "pydantic-ai-tools")
+    ),
+    Facts(
+        "langfuse/vercel-aisdk-2025-11-17.trace.json",
+        3,
+        {"agent": 1, "llm": 1, "tool": 1},
+        "What is the weather like today in San Francisco?",
+        None,  # it stopped after the tool call
+        (62, 85),
+        {"gpt-5", "gpt-5-2025-08-07"},
+        [("getWeather", {"location": "San Francisco"})],
+    ),
+    Facts(
+        "langfuse/prism_langfuse-1.json",
+        5,
+        {"llm": 2, "agent": 1, "chain": 2},
+        "what's your name",
+        "I’m the Langfuse Support Assistant. How can I help you",
+        (1115, 101),
+        {"gpt-5", "gpt-5-2025-08-07"},  # asked for, and answered by
+    ),
+    *(
+        Facts(
+            file,
+            1,
+            {"llm": 1},
+            "Weather in Paris?",
+            "The weather in Paris is currently rainy with a temperature of 57°F.",
+            (97, 52),
+            {"gpt-4-0613"},
+        )
+        for file in (
+            "otel_genai/otel_genai_client_span_tool_calls.json",
+            "openinference/openinference_client_span_tool_calls.json",
+            "openinference/openinference_client_span_input_output_only.json",
+        )
+    ),
+    Facts(
+        "otel_genai/otel_genai_tool_execution_span.json",
+        1,
+        {"tool": 1},
+        None,
+        None,
+        (None, None),
+        set(),
+        [("get_weather", {"city": "New York"})],
+    ),
+    Facts(
+        "otel_genai/strands_autogen_live_spans.json",
+        1,
+        {"agent": 1},
+        None,
+        None,
+        (None, None),
+        set(),
+    ),
+    Facts(
+        "otel_genai/strands_autogen_live_spans.json",
+        2,
+        {"agent": 1, "tool": 1},
+        None,
+        None,
+        (None, None),
+        set(),
+        [("calculate", None)],
+        number=1,
+    ),
+    Facts(
+        "otel_genai/strands_otel_genai_convention_spans.json",
+        5,
+        {"agent": 1, "llm": 2, "tool": 2},
+        "What's the weather in Paris and London?",
+        "The weather in Paris is rainy at 57°F. I was unable to retrieve London's weather",
+        (80 + 120, 25 + 35),  # the agent's own 150 and 42 are another, partial count
+        {"gpt-4o"},
+        [("get_weather", {"location": "Paris"}), ("get_weather", {"location": "London"})],
+    ),
+    Facts(
+        "openinference/strands_openinference_live_spans.json",
+        6,
+        {"llm": 2, "tool": 1, "agent": 1, "chain": 2},
+        "What is the weather difference between Taipei and Seattle?",
+        "Taipei is warmer than Seattle overall.",
+        (None, None),
+        set(),
+        [("finish", {"answer": "Taipei is warmer"})],
+    ),
+    Facts(
+        "openinference/strands_smolagents_live_spans.json",
+        7,
+        {"llm": 2, "tool": 2, "chain": 2, "agent": 1},
+        "What is the population of Tokyo?",
+        "The population of Tokyo is approximately 14 million people as of 2023.",
+        (2366 + 3890, 52 + 111),
+        {"bedrock/us.anthropic.claude-haiku-4-5-20251001-v1:0"},
+    ),
+    Facts(
+        "openllmetry/strands_openai_agents_genai_live_spans.json",
+        17,
+        {"llm": 8, "tool": 5, "agent": 3, "chain": 1},
+        "Look up the stock price for AMZN, then calculate what 1000 shares would be worth by "
+        "multiplying the price by 1000.",
+        "The current stock price of Amazon (AMZN) is $240.98. Therefore, 1,000 shares would be "
+        "worth $240,980.",
+        (225 + 141 + 174 + 275 + 187 + 217 + 246 + 405, 23 + 17 + 18 + 24 + 20 + 20 + 98 + 33),
+        {MINI},
+        [
+            ("ask_research_specialist", {"query": "current stock price of AMZN"}),
+            ("lookup_stock_price", {"ticker": "AMZN"}),
+            ("ask_math_specialist", {"query": "240.98 multiplied by 1000"}),
+            ("multiply_numbers", {"a": 240, "b": 1000}),
+            ("multiply_numbers", {"a": 0, "b": 1000}),
+        ],
+    ),
+    Facts(
+        "pydantic_ai/strands_pydantic_ai_live_spans.json",
+        4,
+        {"llm": 2, "tool": 1, "agent": 1},
+        "What's the weather like in Seattle right now?",
+        "The current weather in Seattle is 62°F and cloudy with light rain.",
+        (588 + 663, 53 + 25),
+        {"us.anthropic.claude-sonnet-4-5-20250929-v1:0"},
+        [("get_weather", {"city": "Seattle"})],
+    ),
+    Facts(
+        "vercel_ai_sdk/ai-generateObject.json",
+        1,
+        {"chain": 1},
+        "Generate a simple recipe for scrambled eggs.",
+        '{"name":"Scrambled Eggs","ingredients":["2 eggs",',
+        (63, 156),
+        {"gpt-4o-mini"},
+    ),
+    Facts(
+        "vercel_ai_sdk/ai-generateText-doGenerate.json",
+        1,
+        {"llm": 1},
+        "Write a haiku about programming.",
+        HAIKU,
+        (14, 20),
+        {MINI},
+    ),
+    Facts(
+        "vercel_ai_sdk/ai-generateText-doGenerate.json",
+        1,
+        {"llm": 1},
+        "And what is 3 + 3?",  # asked in the fourth message
+        "3 + 3 equals 6.",
+        (50, 9),
+        {MINI},
+        number=1,
+    ),
+    Facts(
+        "vercel_ai_sdk/ai-generateText.json",
+        1,
+        {"agent": 1},
+        "Write a haiku about programming.",
+        HAIKU,
+        (14, 20),
+        {"gpt-4o-mini"},
+    ),
+    Facts(
+        "vercel_ai_sdk/ai-generateText.json",
+        1,
+        {"agent": 1},
+        "And what is 3 + 3?",
+        "3 + 3 equals 6.",
+        (50, 9),
+        {"gpt-4o-mini"},
+        number=1,
+    ),
+    Facts(
+        "vercel_ai_sdk/ai-streamText-doStream.json",
+        1,
+        {"llm": 1},
+        "Write a short poem about TypeScript.",
+        "In code’s embrace, where types align,  \nTypeScript dances, clear and fine.",
+        (15, 112),
+        {MINI},
+    ),
+    Facts(
+        "adot_cloudwatch/openinference_adot_spans.json",
+        6,
+        {"llm": 2, "tool": 1, "chain": 3},
+        "What is the weather in Alaska?",
+        "The weather in Alaska is -5C and snowy.",
+        (None, None),
+        set(),
+        [("get_weather", {"city": "Alaska"})],
+    ),
+    Facts(
+        "adot_cloudwatch/openinference_adot_spans.json",
+        2,
+        {"llm": 1, "chain": 1},
+        "Tell me a joke",
+        "Why did the chicken cross the road? To get to the other side!",
+        (None, None),
+        set(),
+        number=1,
+    ),
+    Facts(
+        "adot_cloudwatch/openai_agents_openinference_adot_spans.json",
+        16,
+        {"llm": 3, "handoff": 1, "agent": 3, "chain": 4, "tool": 1, "other": 4},
+        "What is 42 * 7, and what's the weather in Seattle?",
+        "The product of \\(42 \\times 7\\) is \\(294\\).",
+        (148 + 257 + 287, 47 + 19 + 41),
+        {"gpt-4o-2024-08-06"},
+        [("multiply_numbers", {"a": 42, "b": 7})],
+    ),
+    Facts(
+        "jaeger/helm.json",
+        96,
+        {"llm": 4, "tool": 1, "agent": 1, "chain": 1, "other": 89},
+        "list all Helm releases",
+        HELM_ANSWER,
+        (1820 + 1956, 13 + 117),  # four usage-bearing model spans, two calls
+        {"gpt-4.1-mini", "gpt-4.1-mini-2025-04-14"},
+        [("helm_list_releases", {})],
+    ),
+    Facts(
+        "jaeger/k8s.json",
+        73,
+        {"llm": 2, "agent": 1, "chain": 1, "other": 69},
+        "list all Helm releases",
+        "To list all Helm releases, I would typically use Helm CLI commands",
+        (2203, 139),
+        {"gpt-4.1-mini", "gpt-4.1-mini-2025-04-14"},
+    ),
+    Facts(
+        "otlp_json/proto_example_trace.json",
+        1,
+        {"other": 1},
+        None,
+        None,
+        (None, None),
+        set(),
+    ),
+    Facts(
+        "otlp_json/prism_rag_earnings_agent.json",
+        18,
+        {"chain": 11, "retrieval": 2, "llm": 1, "other": 4},
+        "what was meta's revenue in Q4 2023",
+        "Meta Platforms Inc.'s revenue in Q4 2023 was $40.1 billion.",
+        (629, 19),
+        {"gpt-3.5-turbo"},
+    ),
+    Facts(
+        "otlp_json/prism_quo_tav_agent.json",
+        29,
+        {"chain": 6, "agent": 10, "llm": 6, "tool": 2, "other": 5},
+        "What are the latest AI trends in 2024?",
+        "In 2024, several key trends have emerged in the field of artificial intelligence",
+        (None, None),
+        {"gpt-4o", "gpt-4o-2024-08-06"},
+    ),
+    Facts(
+        "tempo/tempo_export_with_batches.json",
+        86,
+        {"llm": 6, "tool": 1, "agent": 2, "other": 77},
+        "list all helm releases\n",
+        "There are two Helm releases currently deployed:\n\n1. Release Name: kagent",
+        (2256 + 2392, 13 + 116),  # three nested model spans for each of two calls
+        {"gpt-4.1-mini", "gpt-4.1-mini-2025-04-14"},
+        [("helm_list_releases", {})],
+    ),
+]
+
+GOLDEN = {"eval_set_helm.json", "evalset_k8s_2026-02-20.json"}
+
+
+def load(shared: Path, file: str, number: int = 0) -> Trace:
+    return load_traces(shared / "traces" / file)[number]
+
+
+def named(trace: Trace, name: str) -> list[Span]:
+    return [span for span in trace.index.spans if span.name == name]
+
+
+def kinds(trace: Trace) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for span in trace.spans:
+        found[span.kind.value] = found.get(span.kind.value, 0) + 1
+    return found
+
+
+@pytest.mark.parametrize("facts", FACTS, ids=lambda facts: f"{facts.file}[{facts.number}]")
+def test_what_a_file_says(shared: Path, facts: Facts):
+    """R-T7: spans, kinds, question, answer, tokens, models and tool calls of every sample."""
+    trace = load(shared, facts.file, facts.number)
+    assert len(trace.spans) == facts.spans
+    assert kinds(trace) == facts.kinds
+    assert trace.query == facts.query
+    assert (trace.response is None) == (facts.response is None)
+    assert (trace.response or "").startswith(facts.response or "")
+    assert (trace.usage.input_tokens, trace.usage.output_tokens) == facts.tokens
+    assert {span.model for span in trace.spans if span.model} == facts.models
+    if facts.tools:
+        assert [(call.name, call.arguments) for call in trace.tool_calls] == list(facts.tools)
+
+
+def test_every_sample_has_its_facts(shared: Path):
+    """R-T7: no sample is left untested, and none has a trace nobody looked at."""
+    samples = {
+        path.relative_to(shared / "traces").as_posix()
+        for path in (shared / "traces").rglob("*.json")
+        if path.name not in GOLDEN and ".chatml." not in path.name
+    }
+    assert samples == {facts.file for facts in FACTS}
+    for file in samples:
+        traces = load_traces(shared / "traces" / file)
+        assert not traces.problems
+        assert len(traces) == sum(facts.file == file for facts in FACTS)
+
+
+@pytest.mark.parametrize("name", sorted({f.file for f in FACTS if f.file.startswith("produced/")}))
+def test_protobuf_says_the_same_as_json(shared: Path, name: str):
+    """R-T7: the bytes an instrumentation sent and their JSON twin give equal traces."""
+    twin = name.removesuffix(".json") + ".pb"
+    assert list(load_traces(shared / "traces" / twin)) == list(
+        load_traces(shared / "traces" / name)
+    )
+
+
+# -- agents, handoffs, errors ----------------------------------------------------------------------
+
+
+def test_handoff_span_of_openai_agents(shared: Path):
+    """R-T7: a tool span "handoff to X" is a handoff, not a tool call."""
+    trace = load(shared, "adot_cloudwatch/openai_agents_openinference_adot_spans.json")
+    (handoff,) = trace.handoffs
+    assert handoff.name == "handoff to math_specialist"
+    assert (handoff.agent_name, handoff.handoff_to) == ("coordinator", "math_specialist")
+    assert handoff.status == "error"  # the model asked for two handoffs at once
+    assert trace.tool_sequence == ["multiply_numbers"]
+    assert trace.session_id == "29fb7129-8624-4bd2-b37b-dea182f63ce8"
+
+
+def test_handoff_between_sibling_agents(shared: Path):
+    """R-T7: without a handoff span, the agent that stopped says who went on."""
+    trace = load(shared, "produced/otel_genai_official_agents.otlp.json")
+    handed = [(s.agent_name, s.handoff_to) for s in trace.index.spans if s.kind == "agent"]
+    assert handed == [("Triage", "Weather specialist"), ("Weather specialist", None)]
+
+
+def test_agents_called_as_tools_are_no_handoff(shared: Path):
+    """R-T7: specialists that ran while the coordinator waited were not handed over to."""
+    trace = load(shared, "openllmetry/strands_openai_agents_genai_live_spans.json")
+    agents = [s.agent_name for s in trace.index.spans if s.kind == "agent"]
+    assert agents == ["coordinator", "research_specialist", "math_specialist"]
+    assert [s.handoff_to for s in trace.spans if s.handoff_to] == []
+
+
+def test_delegation_inside_a_tool(shared: Path):
+    """R-T7: pydantic-ai's sub-agent runs below the tool that asked it; usage is counted once."""
+    trace = load(shared, "produced/pydantic_ai_v5.otlp.json")
+    (expert,) = named(trace, "invoke_agent expert")
+    node = trace.node(expert.span_id)
+    assert node is not None
+    assert node.parent is not None
+    assert node.parent.span.tool_name == "ask_expert"
+    (root,) = trace.roots
+    assert (root.span.agent_name, root.span.input_tokens) == ("weather_agent", 176)
+    assert trace.usage.input_tokens == 176 + 51
+    assert trace.session_id == "01a1e12c-d946-7014-982b-ba6eb6cd0bc4"
+
+
+ERRORS = [
+    (
+        "produced/langfuse_sdk.otlp.json",
+        0,
+        [("get_weather", None, "get_weather() missing 1 required positional argument: 'city'")],
+    ),
+    (
+        "produced/openinference_openai.otlp.json",
+        0,
+        [("ChatCompletion", "openai.InternalServerError", "Error code: 500 - boom")],
+    ),
+    (
+        "produced/otel_genai_official_openai.otlp.json",  # no exception event
+        0,
+        [("chat gpt-4o-mini", "openai.InternalServerError", "Error code: 500 - boom")],
+    ),
+    (
+        "produced/openinference_smolagents.otlp.json",
+        1,
+        [
+            (
+                "Step 1",
+                "smolagents.utils.AgentExecutionError",
+                ZERO_DIVISION,
+            )
+        ],
+    ),
+    (
+        "produced/pydantic_ai_legacy_1.0_v1.otlp.json",  # the exception said nothing
+        0,
+        [("running tool", "pydantic_ai.exceptions.ToolRetryError", None)],
+    ),
+    (
+        "produced/pydantic_ai_v5.otlp.json",
+        0,
+        [("execute_tool get_weather", "pydantic_ai.exceptions.ToolRetryError", "unknown city")],
+    ),
+    (
+        "produced/pydantic_ai_v5.otlp.json",
+        1,
+        [
+            ("invoke_agent failing_agent", "RuntimeError", "tool exploded"),
+            ("execute_tool boom", "RuntimeError", "tool exploded"),
+        ],
+    ),
+    (
+        "otel_genai/strands_otel_genai_convention_spans.json",
+        0,
+        [("execute_tool get_weather", "TimeoutError", None)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("file", "number", "errors"), ERRORS, ids=lambda value: str(value)[:60])
+def test_errors(shared: Path, file: str, number: int, errors: list[tuple[str, str, str]]):
+    """R-T7: what failed, how and why, from exception events, attributes or the status."""
+    trace = load(shared, file, number)
+    assert [(s.name, s.error_type, s.error_message) for s in trace.errors] == errors
+
+
+def test_an_exception_that_was_handled_is_no_error(shared: Path):
+    """R-T7: Jaeger's polling spans log a TimeoutError each, but ended well."""
+    trace = load(shared, "jaeger/helm.json")
+    polls = [s for s in trace.spans if any(event.name == "exception" for event in s.events)]
+    assert polls
+    assert [s.error_type for s in polls] == [None] * len(polls)
+    assert [s.name for s in trace.errors] == ["GET"]
+
+
+# -- tools, documents, money -----------------------------------------------------------------------
+
+
+def test_tool_results_and_call_ids(shared: Path):
+    """R-T7: results are taken out of LangChain's messages; lost call ids are found again."""
+    (call,) = load(shared, "produced/openinference_langgraph.otlp.json").tool_calls
+    assert (call.id, call.result) == ("call_1", "rainy, 57F in Paris")
+    (call,) = load(shared, "langfuse/langgraph-python-2025-08-22.trace.json").tool_calls
+    assert call.id == "call_1oGK863sxQHlPreFhDdEs3yl"
+    assert call.result == [
+        {"url": "https://example.com", "title": "Example Result", "q": "example"}
+    ]
+    (call,) = load(shared, "adot_cloudwatch/openinference_adot_spans.json").tool_calls
+    assert (call.id, call.result) == ("tc_01", "Weather in Alaska: -5C, snowy")
+    (call,) = load(shared, "langfuse/vercel-aisdk-2025-11-17.trace.json").tool_calls
+    assert call.id == "call_DgKARp7a7IhJPDczfifMp6Ra"
+    assert call.result == {"location": "San Francisco", "temperature": 64}
+    calls = load(shared, "otlp_json/prism_quo_tav_agent.json").tool_calls
+    assert [call.name for call in calls] == ["tavily_search", "tavily_extract"]
+    assert calls[0].arguments == {
+        "query": "latest AI trends 2024",
+        "time_range": "year",
+        "topic": "general",
+    }
+    assert calls[0].result["query"] == "latest AI trends 2024"
+
+
+def test_retrieved_documents(shared: Path):
+    """R-T7: ids, texts and scores of documents, also where the score is only in metadata."""
+    (span,) = named(load(shared, "produced/openinference_langgraph.otlp.json"), "R")
+    found = [(d.id, d.text, d.score, d.metadata["source"]) for d in span.documents]
+    assert found == [
+        ("d1", "Paris is rainy.", 0.91, "a.txt"),
+        ("d2", "Rome is dry.", 0.42, "b.txt"),
+    ]
+    (span,) = named(load(shared, "produced/langfuse_sdk.otlp.json"), "retrieve")
+    assert [(d.id, d.text, d.score) for d in span.documents] == [("d1", "Paris is rainy.", 0.91)]
+    trace = load(shared, "otlp_json/prism_rag_earnings_agent.json")
+    (span,) = named(trace, "VectorStoreRetriever")
+    assert span.input == "what was meta's revenue in Q4 2023"
+    assert [(d.id, d.score, len(d.text or "")) for d in span.documents] == [(None, None, 750)] * 3
+    (span,) = named(trace, "chroma.collection.query")
+    assert [(d.id, d.score) for d in span.documents] == [
+        ("4c0ca22f-5b37-44af-aca6-36e798c054c6", 0.25226640701293945),
+        ("381c8154-a66c-4de6-a92e-b89a0bdb27f1", 0.25226640701293945),
+        ("c8e1a069-3d64-4821-815f-2f49c577f8a8", 0.2523272633552551),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "cost"),
+    [
+        ("produced/langfuse_sdk.otlp.json", 0.001 + 0.002),
+        ("langfuse/autogen-2025-06-06.trace.json", 2.5e-05),
+        ("langfuse/langgraph-python-2025-08-22.trace.json", 7.5e-05 + 0.000159),
+        ("langfuse/openai-agents-2025-09-30.trace.json", 0.00023 + 0.000402),
+        ("langfuse/prism_langfuse-1.json", 0.00240375),
+        ("pydantic_ai/strands_pydantic_ai_live_spans.json", 0.0028149 + 0.0026004),
+        ("produced/openinference_openai.otlp.json", None),
+    ],
+)
+def test_cost(shared: Path, file: str, cost: float | None):
+    """R-T7: what the producer says it cost; unknown is unknown, not 0."""
+    assert load(shared, file).total_cost == (None if cost is None else pytest.approx(cost))
+
+
+def test_calls_are_counted_once_where_spans_nest(shared: Path):
+    """R-T7: ADK wraps every model call in one or two further model spans."""
+    assert len(load(shared, "jaeger/helm.json").llm_calls) == 2
+    assert len(load(shared, "tempo/tempo_export_with_batches.json").llm_calls) == 2
+    assert len(load(shared, "jaeger/k8s.json").llm_calls) == 1
+
+
+# -- pairs: two files that must say the same -------------------------------------------------------
+
+
+def test_the_same_call_in_two_conventions(shared: Path):
+    """R-T7: GenAI attributes and their OpenInference translation give equal spans."""
+    genai = load(shared, "otel_genai/otel_genai_client_span_tool_calls.json").spans[0]
+    for name in ("tool_calls", "input_output_only"):
+        file = f"openinference/openinference_client_span_{name}.json"
+        other = load(shared, file).spans[0]
+        for field in (
+            "kind model input_tokens output_tokens input_messages output_messages input output"
+        ).split():
+            assert getattr(other, field) == getattr(genai, field), field
+    assert [m.role for m in genai.input_messages] == ["user", "assistant", "tool"]
+    assert genai.input_messages[1].tool_calls[0].arguments == {"location": "Paris"}
+
+
+@pytest.mark.parametrize("name", ["openai-agents-2025-09-30", "pydantic-ai-tools-2025-06-06"])
+def test_messages_as_langfuse_itself_normalises_them(shared: Path, name: str):
+    """R-T7: our messages are those of Langfuse's own expected ChatML, system prompt aside."""
+    folder = shared / "traces" / "langfuse"
+    expected = json.loads((folder / f"{name}.chatml.json").read_text())
+    trace = load_traces(folder / f"{name}.trace.json")[0]
+    compared = 0
+    for span in trace.spans:
+        for side in ("input", "output"):
+            chatml = expected.get(span.span_id, {}).get(side, {})
+            if span.kind != "llm" or not chatml.get("success"):
+                continue
+            ours = getattr(span, f"{side}_messages")
+            if chatml["data"][0].get("role") != "system":
+                ours = [message for message in ours if message.role != "system"]
+            assert [as_chatml(m) for m in ours] == [plain_chatml(m) for m in chatml["data"]]
+            compared += 1
+    assert compared == {"openai-agents-2025-09-30": 4, "pydantic-ai-tools-2025-06-06": 2}[name]
+
+
+def as_chatml(message: Message) -> dict[str, Any]:
+    return {
+        "role": message.role,
+        "content": message.content,
+        "calls": [(call.id, call.name, call.arguments) for call in message.tool_calls],
+        "answers": message.tool_call_id,
+    }
+
+
+def plain_chatml(raw: dict[str, Any]) -> dict[str, Any]:
+    raw = raw if "role" in raw else raw["json"]["message"]
+    return {
+        "role": raw["role"],
+        "content": raw.get("content"),
+        "calls": [
+            (call["id"], call["name"], json.loads(call["arguments"]))
+            for call in raw.get("tool_calls", [])
+        ],
+        "answers": raw.get("tool_call_id"),
+    }
+
+
+def test_sparse_message_indexes(shared: Path):
+    """R-T7: the Responses API's first message has index 1, and is not lost for it."""
+    trace = load(shared, "produced/openinference_openai.otlp.json")
+    (span,) = named(trace, "Response")
+    assert span.input_messages == (Message("user", "Weather?"),)
+
+
+# -- TRAIL -----------------------------------------------------------------------------------------
+
+TRAIL = [
+    ("GAIA/0035f455b3ff2295167a844f04d85d34", 11, "33149", ["final_answer"], {"o3-mini"}),
+    (
+        "GAIA/0242ca2533fac5b8b604a9060b3e15d6",
+        15,
+        "negative binomial",
+        ["final_answer"],
+        {"o3-mini"},
+    ),
+    (
+        "GAIA/0140b3f657eddf76ca82f72c49ac8e58",
+        60,
+        "### 1. Task outcome (short version):\nThe equine veterinarian’s surname is Louvrier.",
+        [
+            "web_search",
+            "visit_page",
+            "find_on_page_ctrl_f",
+            *["page_down"] * 5,
+            *["find_on_page_ctrl_f"] * 4,
+            "final_answer",
+        ],
+        {"o3-mini"},
+    ),
+    (
+        "SWE Bench/0e6f7928953ab5a568bae640ce915cc3",
+        32,
+        "--- a/src/marshmallow/fields.py\n+++ b/src/marshmallow/fields.py\n@@ -462,6 +462,9 @@",
+        ["final_answer"],
+        {"anthropic/claude-3-7-sonnet-latest"},
+    ),
+]
+
+
+def raw_spans(shared: Path, name: str) -> list[dict[str, Any]]:
+    """Every span of a TRAIL file, by nothing but the standard library."""
+    waiting = json.loads((shared / "trail" / "data" / f"{name}.json").read_text())["spans"]
+    found = []
+    while waiting:
+        span = waiting.pop()
+        found.append(span)
+        waiting.extend(span.get("child_spans") or [])
+    return found
+
+
+@pytest.mark.parametrize(("name", "spans", "response", "tools", "models"), TRAIL)
+def test_trail(shared: Path, name, spans, response, tools, models):
+    """R-T7: TRAIL's traces: size, answer, tools, models; tokens of the model spans alone."""
+    trace = load_traces(shared / "trail" / "data" / f"{name}.json")[0]
+    assert len(trace.spans) == spans
+    assert (trace.response or "").startswith(response)
+    assert trace.tool_sequence == tools
+    assert {span.model for span in trace.spans if span.model} == models
+    raw = [span["span_attributes"] for span in raw_spans(shared, name)]
+    calls = [each for each in raw if each.get("openinference.span.kind") == "LLM"]
+    assert len(trace.llm_calls) == len(calls)
+    for ours, key in (("input_tokens", "prompt"), ("output_tokens", "completion")):
+        total = sum(int(each.get(f"llm.token_count.{key}", 0)) for each in calls)
+        assert getattr(trace.usage, ours) == total
+
+
+def test_trail_arguments_errors_and_managed_agents(shared: Path):
+    """R-T7: call envelopes are unwrapped, positional arguments named, the sub-agent known."""
+    trace = load_traces(shared / "trail/data/GAIA/0140b3f657eddf76ca82f72c49ac8e58.json")[0]
+    assert trace.tool_calls[2].arguments == {"search_string": "equine veterinarian"}
+    assert trace.tool_calls[4].arguments == {"": ""}  # what the model really sent
+    assert list(trace.tool_calls[-1].arguments) == ["answer"]
+    assert [s.agent_name for s in trace.index.spans if s.kind == "agent"] == [
+        "CodeAgent",
+        "search_agent",
+    ]
+    failed = [s for s in trace.errors if s.kind == "tool"]
+    assert [s.tool_name for s in failed] == ["page_down"] * 5
+    assert {s.error_type for s in failed} == {"TypeError"}
+    message = "PageDownTool.forward() got an unexpected keyword argument ''"
+    assert {s.error_message for s in failed} == {message}
+    assert str(trace.query).endswith("Introductory Chemistry materials as compiled 08/21/2023?")
+
+
+@pytest.mark.slow
+def test_all_of_trail(shared: Path):
+    """R-T7: every distinct span loads, with a kind; only runs that crashed have no answer."""
+    traces = load_traces(shared / "trail" / "data")
+    raw = {
+        (path.stem, span["span_id"])
+        for path in (shared / "trail" / "data").rglob("*.json")
+        for span in raw_spans(shared, f"{path.parent.name}/{path.stem}")
+    }
+    assert sum(len(trace.spans) for trace in traces) == len(raw) == 2728
+    assert [trace.trace_id for trace in traces if trace.query is None] == []
+    for trace in traces:
+        assert {span.kind for span in trace.spans} <= {"llm", "tool", "agent", "chain"}
+        if trace.response is None:
+            assert any(span.failed for span in trace.of_kind("agent"))
+    assert sum(trace.response is None for trace in traces) == 3
