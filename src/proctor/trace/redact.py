@@ -254,9 +254,9 @@ def _replaced(data: bytes, hits: list[Hit]) -> bytes:
     hits.sort(key=_by_place)
     parts: list[bytes] = []
     position = 0
-    for start, end, kind in hits:
+    for start, end, kind, quote in hits:
         if start >= position:
-            parts += (data[position:start], mark(kind).encode())
+            parts += (data[position:start], quote, mark(kind).encode(), quote)
         position = max(position, end)
     parts.append(data[position:])
     return b"".join(parts)

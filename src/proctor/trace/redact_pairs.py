@@ -30,7 +30,7 @@ STEMS = (
 )
 
 # The rest of the name, then perhaps a closing quote, then `:` or `=` (or `=>`, `:=`).
-_AFTER_STEM = rb"[a-z0-9_-]{0,16}+[\\]{0,15}+[\"'`]?+\]?+[ \t]{0,8}+(?:=>|:=|[:=])(?![:=])"
+_AFTER_STEM = rb"[a-z0-9_-]{0,16}+([\\]{0,15}+[\"'`])?+\]?+[ \t]{0,8}+(?:=>|:=|[:=])(?![:=])"
 _SEARCHES = [re.compile(re.escape(stem) + _AFTER_STEM) for stem in STEMS]
 _NAME = re.compile(r"[A-Za-z0-9_.\-]+\Z")
 _NAME_END = re.compile(rb"[A-Za-z0-9_-]{0,16}+")
@@ -51,6 +51,7 @@ _NOT_A_VALUE = re.compile(
     rb"|settings\..*|args\..*|env\..*|\$.*|%.*|\*+|\.+|x+|-+|_+|<.*|your[-_ ].*|\[redacted:.*)\Z"
 )
 _VALUE_SIGNS = re.compile(rb"[0-9!@#$%^*+=/~]|[a-z][A-Z]")
+_AFTER_A_TEXT = tuple(bytes([sign]) for sign in b"])},;:+ \t\\")
 _DIGITS = re.compile(rb"[0-9][0-9.,]*")
 _SOME_LETTERS = re.compile(rb"[A-Za-z0-9][^A-Za-z0-9]*+[A-Za-z0-9][^A-Za-z0-9]*+[A-Za-z0-9]")
 _RANDOM = re.compile(rb"(?=[^0-9]*+[0-9])(?=[^A-Za-z]*+[A-Za-z])[^\s]{12,}\Z")
@@ -79,7 +80,9 @@ def pairs(data: bytes, low: bytes) -> Iterator[Hit]:
             position = max(position, value.end)
             if _is_secret(data, found, value, kind):
                 kind = "token" if kind == BARE_TOKEN else kind
-                yield Hit(value.start, value.end, kind)
+                # `"password": 1234`: a mark in place of a number needs the quotes of its name.
+                quote = (found.group(1) or b"") if not value.quoted else b""
+                yield Hit(value.start, value.end, kind, quote)
 
 
 def _kind_at(data: bytes, stem: int) -> str | None:
@@ -138,9 +141,11 @@ def _is_secret(data: bytes, name: re.Match[bytes], value: _Value, kind: str) -> 
         return False  # code that handles cookies; a header has a colon
     if kind == "credential" and not (len(text) >= 8 and _VALUE_SIGNS.search(text)):
         return False  # `credentials: "include"`, `connection string: see below`
+    if name.group(1):  # a quoted name: JSON, or code, where a bare word is a variable
+        return value.quoted or bool(_DIGITS.fullmatch(text))
     if value.quoted:
-        # `"Enter password: "` ends with a quote that is no opening one.
-        return not text.startswith((b")", b",", b";", b"\\n")) or name.group().endswith(b"=")
+        # In `"Enter password: "` and `["password="]` the quote ends the text around the name.
+        return text[:1] not in _AFTER_A_TEXT
     if data[value.end : value.end + 1] in (b"(", b"["):
         return False  # a call or a lookup in code
     separator = name.group().rstrip(b"=>:")

@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 
 class Hit(NamedTuple):
-    """A secret in a text: bytes `start` to `end`, and what it is."""
+    """A secret in a text: bytes `start` to `end`, what it is, and quotes its mark needs."""
 
     start: int
     end: int
     kind: str
+    quote: bytes = b""
 
 
 _DASHED = re.compile(
@@ -177,9 +178,13 @@ def _is_basic_credential(encoded: bytes) -> bool:
 
 
 _KEY_BLOCK = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-_KEY_END = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-# What stands inside a block, in files, JSON strings and JSON inside JSON strings.
-_KEY_BODY = re.compile(rb"[A-Za-z0-9+/=\s\\:,.\-]*+")
+# What stands inside a block, in files, JSON strings and JSON inside JSON strings; no quotes, so
+# that a block never reaches out of the string it stands in.
+_KEY_REST = re.compile(
+    rb"(?:[A-Za-z0-9+/=\s:,.]|-(?!----)|[\\]++[nr])*+-----END [A-Z0-9 ]{0,40}PRIVATE KEY"
+    rb"(?: BLOCK)?-----"
+)
+_KEY_CUT_SHORT = re.compile(rb"(?:[A-Za-z0-9+/=]{20,}+|\s++|[\\]++[nr])*+")
 # An RSA key of 16,384 bits takes 13 kB; more than this is not one key.
 _MAX_KEY_BLOCK = 32_768
 
@@ -189,12 +194,11 @@ def private_key(data: bytes, low: bytes) -> Iterator[Hit]:
     del low
     position = 0
     while begin := _KEY_BLOCK.search(data, position):
-        end = _KEY_END.search(data, begin.end(), begin.end() + _MAX_KEY_BLOCK)
-        if end is not None:
-            position = end.end()
-        else:
-            body = _KEY_BODY.match(data, begin.end(), begin.end() + _MAX_KEY_BLOCK)
-            position = body.end() if body else begin.end()
+        limit = begin.end() + _MAX_KEY_BLOCK
+        rest = _KEY_REST.match(data, begin.end(), limit) or _KEY_CUT_SHORT.match(
+            data, begin.end(), limit
+        )
+        position = rest.end() if rest else begin.end()
         yield Hit(begin.start(), position, "private_key")
 
 
