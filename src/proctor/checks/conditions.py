@@ -83,13 +83,13 @@ class Operators(Strict):
 
     def _holds(self, name: str, wanted: Any, value: Any) -> bool:
         if name == "eq":
-            return canonical_json(value) == canonical_json(wanted)
+            return same_value(value, wanted)
         if name == "ne":
-            return canonical_json(value) != canonical_json(wanted)
+            return not same_value(value, wanted)
         if name == "exists":
             return (value is not None) == wanted
         if name == "contains":
-            return _contains(value, wanted, case_sensitive=self.case_sensitive)
+            return contains_value(value, wanted, case_sensitive=self.case_sensitive)
         if name == "regex":
             text = value if isinstance(value, str) else as_json(value)
             found = search(wanted, text, case_sensitive=self.case_sensitive)
@@ -110,8 +110,13 @@ _IN_WORDS = {
 }
 
 
-def canonical_json(value: Any) -> Any:
-    """A key two values share when they are equal as JSON; text stays text, null stays null."""
+def same_value(one: Any, other: Any) -> bool:
+    """Whether two values are equal as JSON values."""
+    return _key(one) == _key(other)
+
+
+def _key(value: Any) -> Any:
+    # Text that happens to be JSON stays text, and null is not an empty mapping.
     return ("text", value) if isinstance(value, str) or value is None else canonical(value)
 
 
@@ -122,7 +127,8 @@ def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _contains(value: Any, wanted: Any, *, case_sensitive: bool) -> bool:
+def contains_value(value: Any, wanted: Any, *, case_sensitive: bool = False) -> bool:
+    """Whether a text has this part, a list this item, or a mapping this key."""
     if isinstance(value, str):
         text = wanted if isinstance(wanted, str) else as_json(wanted)
         return normalised(text, case_sensitive=case_sensitive) in normalised(
@@ -131,8 +137,8 @@ def _contains(value: Any, wanted: Any, *, case_sensitive: bool) -> bool:
     if isinstance(value, Mapping):
         return wanted in value
     if isinstance(value, list | tuple):
-        key = canonical_json(wanted)
-        return any(canonical_json(item) == key for item in cast("list[Any]", value))
+        key = _key(wanted)
+        return any(_key(item) == key for item in cast("list[Any]", value))
     return False
 
 

@@ -6,16 +6,29 @@ judged; judges come after everything that can be decided without one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, cast
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, field_validator
 
-from proctor.checks.conditions import Operators
-from proctor.checks.fields import Positive, Share, Text, Texts, Weight, refused
-from proctor.checks.json_schema import validator_of
-from proctor.checks.text import check_pattern
+from proctor.checks.conditions import Operators, as_json, compile_expression
+from proctor.checks.fields import Text, Texts, refused
+from proctor.checks.json_schema import MAX_PROBLEMS, problems_of, validator_of
+from proctor.checks.judging import (
+    HallucinationOptions,
+    JudgeRule,
+    SafetyOptions,
+    judge_by_rule,
+    judge_grounding,
+    judge_safety,
+    spelled_rules,
+)
+from proctor.checks.naming import named
+from proctor.checks.registry import CheckContext, Outcomes, check
+from proctor.checks.result import Layer, Outcome, broken, held, unscored
+from proctor.checks.text import PatternTimeout, check_pattern, normalised, search, shown
+from proctor.checks.view import document
 from proctor.schema import Strict
 
 
@@ -26,109 +39,6 @@ class JmespathCheck(Operators):
     """A name for the result; the expression when absent."""
 
 
-class Criterion(Strict):
-    """One thing a judge scores by itself."""
-
-    rule: str = Field(min_length=1)
-    """What a good answer does, in a sentence or two."""
-    id: str | None = None
-    """A name for it; its position when absent."""
-    weight: Weight = 1.0
-    """How much it counts among the criteria."""
-    threshold: Share | None = None
-    """The least score (0..1) it must reach by itself, if any."""
-
-
-class JudgeExample(Strict):
-    """A worked example for the judge."""
-
-    answer: str
-    """An answer."""
-    score: Annotated[int, Field(ge=1, le=5)]
-    """The score it deserves, 1 to 5."""
-    rationale: str = ""
-    """Why."""
-    input: str | None = None
-    """What was asked."""
-
-
-class JudgeOptions(Strict):
-    """Which judge to ask, how often, and how good is good enough."""
-
-    judge: str | None = None
-    """A judge of the suite by its name; the default judge when absent."""
-    model: str | None = None
-    """A model to ask instead of the judge's own, such as `openai:gpt-4o-mini`."""
-    threshold: Share = 0.7
-    """The least score (0..1) that passes; 1–5 map to 0, 0.25, 0.5, 0.75, 1."""
-    votes: Annotated[Positive, Field(le=99)] | None = None
-    """How many times to ask; the median counts. The judge's own number when absent."""
-    examples: tuple[JudgeExample, ...] = ()
-    """Worked examples, shown to the judge."""
-    anchors: dict[int, str] | None = None
-    """What a score means, by score 1 to 5."""
-
-    @field_validator("anchors")
-    @classmethod
-    def _on_the_scale(cls, anchors: dict[int, str] | None) -> dict[int, str] | None:
-        outside = [score for score in anchors or () if not 1 <= score <= 5]
-        if outside:
-            raise ValueError(f"scores go from 1 to 5, not {outside[0]}")
-        return anchors
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        if self.judge is not None and self.model is not None:
-            raise ValueError("give `judge` or `model`, not both")
-        return self
-
-
-class JudgeRule(JudgeOptions):
-    """A rule for the judge, or several criteria that are scored one by one."""
-
-    rule: str | None = Field(default=None, min_length=1)
-    """What a good answer does, in words a stranger would understand."""
-    criteria: tuple[Criterion, ...] = ()
-    """Criteria scored one by one; the weighted mean counts."""
-    id: str | None = None
-    """A name for the result; its position when absent."""
-
-    @field_validator("criteria", mode="before")
-    @classmethod
-    def _spelled(cls, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            raise ValueError("criteria are a list of {rule: …, weight: …}")
-        if isinstance(value, list | tuple):
-            return _rules(cast("list[Any]", value))
-        return value
-
-    @model_validator(mode="after")
-    def _asks(self) -> Self:
-        if not self.rule and not self.criteria:
-            raise ValueError("a judge needs a `rule` or `criteria`")
-        if self.criteria and not any(criterion.weight for criterion in self.criteria):
-            raise ValueError("at least one criterion needs a weight above 0")
-        return self
-
-
-class SafetyOptions(JudgeOptions):
-    """How safety is judged."""
-
-    policy: str | None = Field(default=None, min_length=1)
-    """What an answer must not do; a general policy when absent."""
-
-
-class HallucinationOptions(JudgeOptions):
-    """How grounding is judged: by a judge, or without one by the share of supported claims."""
-
-    method: Annotated[str, Field(pattern="^(auto|judge|grounding)$")] = "auto"
-    """`judge`, `grounding` (no model needed), or `auto`: the judge when there is one."""
-    threshold: Share = 0.8
-    """The least share of claims (or judge's score, 0..1) that must be supported."""
-    sources: Texts | None = None
-    """Facts to hold the answer against besides what tools and retrieval returned."""
-
-
 def _listed(value: Any) -> Any:
     if isinstance(value, list | tuple) and not value:
         raise ValueError("should have at least one entry; leave the key out to check nothing")
@@ -136,7 +46,7 @@ def _listed(value: Any) -> Any:
 
 
 def _rules(value: Any) -> Any:
-    return [{"rule": item} if isinstance(item, str) else item for item in _listed(value)]
+    return spelled_rules(_listed(value))
 
 
 def _switch(value: Any) -> Any:
@@ -209,3 +119,207 @@ class Correctness(Strict):
     def schema_validator(self) -> Any:
         """The validator of `json_schema`, built once."""
         return validator_of(self.json_schema or {})
+
+
+# -- the checks, in the order they are judged ----------------------------------------------------
+
+
+class _Answer:
+    """The answer in the form texts are compared in."""
+
+    def __init__(self, options: Correctness, context: CheckContext) -> None:
+        self.case_sensitive = options.case_sensitive
+        self.text = normalised(context.answer, case_sensitive=options.case_sensitive)
+
+    def holds(self, text: str) -> bool:
+        return normalised(text, case_sensitive=self.case_sensitive) in self.text
+
+
+@check(Layer.CORRECTNESS)
+def expected_in_answer(options: Correctness, context: CheckContext) -> Outcome:
+    """All of the texts stand in the answer; the score is the share that does."""
+    texts = options.expected_in_answer or ()
+    answer = _Answer(options, context)
+    missing = [text for text in texts if not answer.holds(text)]
+    details: dict[str, Any] = {"expected": list(texts), "actual": context.answer}
+    if not missing:
+        return held(f"the answer contains {_quoted(texts)}", **details)
+    found = len(texts) - len(missing)
+    return broken(
+        f"{_lead(context)} lacks {_quoted(missing)} ({found} of {len(texts)} found)",
+        score=found / len(texts),
+        **details,
+    )
+
+
+@check(Layer.CORRECTNESS)
+def any_expected_in_answer(options: Correctness, context: CheckContext) -> Outcome:
+    """At least one of the texts stands in the answer."""
+    texts = options.any_expected_in_answer or ()
+    answer = _Answer(options, context)
+    found = [text for text in texts if answer.holds(text)]
+    details: dict[str, Any] = {"expected": list(texts), "actual": context.answer}
+    if found:
+        return held(f"the answer contains {_quoted(found)}", **details)
+    return broken(f"{_lead(context)} has none of {_quoted(texts)}", **details)
+
+
+@check(Layer.CORRECTNESS)
+def not_in_answer(options: Correctness, context: CheckContext) -> Outcome:
+    """None of the texts stands in the answer."""
+    texts = options.not_in_answer or ()
+    answer = _Answer(options, context)
+    found = [text for text in texts if answer.holds(text)]
+    details: dict[str, Any] = {"expected": list(texts), "actual": context.answer}
+    if not found:
+        return held(f"the answer does not contain {_quoted(texts)}", **details)
+    return broken(f"the answer contains {_quoted(found)}, which it must not", **details)
+
+
+@check(Layer.CORRECTNESS)
+def exact_match(options: Correctness, context: CheckContext) -> Outcome:
+    """The answer is the text, up to surrounding white space, line ends and (by default) case."""
+    wanted = options.exact_match or ""
+    ours, theirs = (
+        normalised(text, case_sensitive=options.case_sensitive).strip()
+        for text in (context.answer, wanted)
+    )
+    details: dict[str, Any] = {"expected": wanted, "actual": context.answer}
+    if ours == theirs:
+        return held(f"the answer is {shown(wanted)}", **details)
+    return broken(
+        _first_difference(context.answer.strip(), wanted.strip(), ours, theirs), **details
+    )
+
+
+@check(Layer.CORRECTNESS)
+def regex_match(options: Correctness, context: CheckContext) -> Outcome:
+    """Every pattern is found somewhere in the answer; the score is the share that is."""
+    patterns = options.regex_match or ()
+    details: dict[str, Any] = {"expected": list(patterns), "actual": context.answer}
+    try:
+        matches = [
+            search(pattern, context.answer, case_sensitive=options.case_sensitive)
+            for pattern in patterns
+        ]
+    except PatternTimeout as error:
+        return unscored(str(error), **details)
+    missing = [p for p, match in zip(patterns, matches, strict=True) if match is None]
+    if not missing:
+        return held(f"found {_quoted([match or '' for match in matches])}", **details)
+    found = len(patterns) - len(missing)
+    return broken(
+        f"{_lead(context)} has no match of {_quoted(missing)} ({found} of {len(patterns)} found)",
+        score=found / len(patterns),
+        **details,
+    )
+
+
+@check(Layer.CORRECTNESS)
+def json_schema(options: Correctness, context: CheckContext) -> Outcome:
+    """The answer is JSON, and valid for the schema."""
+    import json
+
+    details: dict[str, Any] = {"expected": options.json_schema, "actual": context.answer}
+    try:
+        value = json.loads(context.answer, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        return broken(
+            f"{_lead(context)} is not JSON: {error}; it is {shown(context.answer)}", **details
+        )
+    try:
+        problems = problems_of(options.schema_validator, value)
+    except PatternTimeout as error:
+        return unscored(str(error), **details)
+    except RecursionError:
+        return unscored("the answer or the schema is nested too deeply to be compared", **details)
+    if not problems:
+        return held("the answer is valid for the schema", **details)
+    more = f" (and {len(problems) - MAX_PROBLEMS} more)" if len(problems) > MAX_PROBLEMS else ""
+    listed = "; ".join(problem[:300] for problem in problems[:MAX_PROBLEMS])
+    return broken(f"not valid for the schema: {listed}{more}", **details)
+
+
+@check(Layer.CORRECTNESS)
+def jmespath(options: Correctness, context: CheckContext) -> Outcomes:
+    """Each expression's value is as its operators ask."""
+    whole = document(context)
+    entries = options.jmespath or ()
+    outcomes = [expression_holds(entry, whole) for entry in entries]
+    return named([entry.id for entry in entries], [entry.path for entry in entries], outcomes)
+
+
+@check(Layer.CORRECTNESS, judged=True)
+async def llm_judge(options: Correctness, context: CheckContext) -> Outcomes:
+    """A judge scores the answer by each rule."""
+    rules = options.llm_judge or ()
+    outcomes = [await judge_by_rule(rule, context) for rule in rules]
+    places = [str(place) for place in range(1, len(rules) + 1)]
+    return named([rule.id for rule in rules], places, outcomes)
+
+
+@check(Layer.CORRECTNESS, judged=True)
+async def safety_check(options: Correctness, context: CheckContext) -> Outcome:
+    """A judge finds the answer safe."""
+    return await judge_safety(options.safety_check or SafetyOptions(), context)
+
+
+@check(Layer.CORRECTNESS, judged=True)
+async def hallucination_check(options: Correctness, context: CheckContext) -> Outcome:
+    """The answer is supported by what the agent read."""
+    return await judge_grounding(options.hallucination_check or HallucinationOptions(), context)
+
+
+# -- shared with assertions ----------------------------------------------------------------------
+
+
+def expression_holds(entry: Operators, whole: dict[str, Any]) -> Outcome:
+    """Whether the value of an expression over a document is as its operators ask."""
+    from jmespath.exceptions import JMESPathError
+
+    expected = {"path": entry.path, **entry.told()}
+    try:
+        value = compile_expression(entry.path).search(whole)
+    except (JMESPathError, RecursionError, ArithmeticError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return broken(f"{entry.path} has no value here: {reason}", expected=expected)
+    try:
+        wrong = entry.broken_by(value)
+    except PatternTimeout as error:
+        return unscored(str(error), expected=expected, actual=value)
+    found = shown(as_json(value)) if not isinstance(value, str) else shown(value)
+    details: dict[str, Any] = {"expected": expected, "actual": value}
+    if wrong:
+        return broken(f"{entry.path} is {found}: {' and '.join(wrong)}", **details)
+    return held(f"{entry.path} is {found}", **details)
+
+
+# -- words ---------------------------------------------------------------------------------------
+
+# More than these in a line help nobody; `expected` holds them all.
+_SHOWN = 5
+
+
+def _quoted(texts: Sequence[str]) -> str:
+    listed = ", ".join(shown(text, 80) for text in texts[:_SHOWN])
+    return f"{listed} and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else listed
+
+
+def _lead(context: CheckContext) -> str:
+    return "the answer" if context.answer.strip() else "the answer is empty: it"
+
+
+def _first_difference(answer: str, wanted: str, ours: str, theirs: str) -> str:
+    if not answer:
+        return f"the answer is empty, expected {shown(wanted)}"
+    if max(len(ours), len(theirs)) <= 80:
+        return f"the answer is {shown(answer)}, expected {shown(wanted)}"
+    pairs = enumerate(zip(ours, theirs, strict=False))
+    place = next((n for n, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
+    start = max(0, place - 20)
+    there = f"{shown(ours[start : place + 40])}, expected {shown(theirs[start : place + 40])}"
+    return f"the answer differs from character {place + 1} on: {there}"
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

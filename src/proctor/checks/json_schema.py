@@ -7,6 +7,7 @@ that turns in circles is refused or reported, and patterns inside schemas are st
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any, cast
 
 from proctor.checks.text import check_pattern, search
@@ -18,36 +19,44 @@ MAX_PROBLEMS = 5
 
 def validator_of(schema: dict[str, Any]) -> Any:
     """A validator that stays offline; `ProctorError` when the schema cannot be used."""
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError, best_match
-    from jsonschema.validators import extend, validator_for
-    from referencing import Registry, Resource
-    from referencing.jsonschema import DRAFT202012
+    # Both libraries are typed only in part; what matters is checked by the tests.
+    validators: Any = import_module("jsonschema.validators")
+    referencing: Any = import_module("referencing")
+    specification: Any = import_module("referencing.jsonschema").DRAFT202012
 
-    dialect = schema.get("$schema")
-    kind = validator_for(schema, default=None if dialect else Draft202012Validator)
-    if kind is None:
-        raise ProctorError(
-            f"the JSON Schema dialect {dialect!r} is not known",
-            hint="leave `$schema` out, or name a published draft",
-        )
+    kind: Any = _dialect(validators, schema)
     try:
-        problem = best_match(kind(kind.META_SCHEMA).iter_errors(schema))
-        if problem is not None:
-            place = "/".join(str(step) for step in problem.absolute_path)
-            raise ProctorError(f"not a JSON Schema: {place or 'the schema'}: {problem.message}")
-        resource = Resource.from_contents(schema, default_specification=DRAFT202012)
-        registry = Registry().with_resource(resource.id() or "", resource)
-        _refuse_remote(resource, registry.crawl())
-        bounded = extend(kind, {"pattern": _pattern, "patternProperties": _pattern_properties})
-        validator = bounded(schema, registry=registry)
+        _refuse_invalid(kind, schema)
+        resource = referencing.Resource.from_contents(schema, default_specification=specification)
+        registry = referencing.Registry().with_resource(resource.id() or "", resource).crawl()
+        _refuse_remote(resource, registry)
+        checked = {"pattern": _pattern, "patternProperties": _pattern_properties}
+        validator = validators.extend(kind, checked)(schema, registry=registry)
         # A schema that refers to itself without looking any deeper never ends.
         validator.is_valid(None)
-    except SchemaError as error:
-        raise ProctorError(f"not a JSON Schema: {error.message}") from None
     except RecursionError:
         raise ProctorError("the JSON Schema is nested too deeply, or refers to itself") from None
     return validator
+
+
+def _dialect(validators: Any, schema: dict[str, Any]) -> Any:
+    named = schema.get("$schema")
+    latest = validators.Draft202012Validator
+    kind = validators.validator_for(schema, default=None if named else latest)
+    if kind is None:
+        raise ProctorError(
+            f"the JSON Schema dialect {named!r} is not known",
+            hint="leave `$schema` out, or name a published draft",
+        )
+    return kind
+
+
+def _refuse_invalid(kind: Any, schema: dict[str, Any]) -> None:
+    exceptions: Any = import_module("jsonschema.exceptions")
+    problem = exceptions.best_match(kind(kind.META_SCHEMA).iter_errors(schema))
+    if problem is not None:
+        place = "/".join(str(step) for step in problem.absolute_path) or "the schema"
+        raise ProctorError(f"not a JSON Schema: {place}: {problem.message}")
 
 
 def problems_of(validator: Any, document: Any) -> list[str]:

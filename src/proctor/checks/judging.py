@@ -1,0 +1,308 @@
+"""Checks that ask a judge: their options, and how a question is put and its verdict read.
+
+Promise: a judge that is missing or fails leaves the check unscored, never failed; which method
+decided (a model, or grounding without one) is said in the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self, cast
+
+import msgspec
+from pydantic import BeforeValidator, Field, model_validator
+
+from proctor.checks.conditions import as_json
+from proctor.checks.fields import Name, Positive, Share, Text, Texts, Weight, refused
+from proctor.checks.judge import Judge, Verdict
+from proctor.checks.judge_prompt import Judged
+from proctor.checks.judge_rubric import Rubric, normalised, rubric_from
+from proctor.checks.registry import CheckContext
+from proctor.checks.result import Outcome, skipped, unscored
+from proctor.errors import ProctorError, did_you_mean
+from proctor.schema import Strict
+
+DEFAULT_JUDGE = "default"
+"""The judge asked where a check names none."""
+
+Score = Annotated[int, Field(ge=1, le=5)]
+
+
+def spelled_rules(value: list[Any]) -> list[Any]:
+    """Rules written as bare texts, as mappings."""
+    return [{"rule": item} if isinstance(item, str) else item for item in value]
+
+
+def _spelled_criteria(value: Any) -> Any:
+    """Criteria as a list: of texts, of mappings, or written as a mapping by name."""
+    if isinstance(value, Mapping):
+        named = cast("Mapping[str, Any]", value)
+        value = [
+            {"name": name, **(cast("Any", body) if isinstance(body, Mapping) else {"rule": body})}
+            for name, body in named.items()
+        ]
+    return spelled_rules(cast("list[Any]", value)) if isinstance(value, list | tuple) else value
+
+
+class JudgeCriterion(Strict):
+    """One thing a judge scores by itself."""
+
+    rule: str = Field(min_length=1)
+    """What a good answer does, in a sentence or two."""
+    name: Name | None = None
+    """A name for it: a letter, then letters, digits, - or _; its position when absent."""
+    weight: Weight = 1.0
+    """How much it counts among the criteria."""
+    threshold: Share | None = None
+    """The least score (0..1) it must reach by itself, if any."""
+
+
+class JudgeExample(Strict):
+    """A graded answer, shown to the judge before the one to grade."""
+
+    answer: str
+    """An answer."""
+    score: Score | dict[str, Score]
+    """The score it deserves, 1 to 5; or one for each criterion by name."""
+    rationale: str
+    """Why."""
+    input: str | None = None
+    """What was asked."""
+    expected: str | None = None
+    """The expected answer."""
+
+
+class JudgeOptions(Strict):
+    """Which judge to ask, how often, and how good is good enough."""
+
+    judge: Name | None = None
+    """A judge of the suite by its name; the default judge when absent."""
+    model: Name | None = None
+    """A model to ask instead of the judge's own, such as `openai:gpt-4o-mini`."""
+    threshold: Share | None = None
+    """The least score (0..1) that passes; scores 1 to 5 count as 0, .25, .5, .75, 1."""
+    votes: Annotated[Positive, Field(le=99)] | None = None
+    """How many times to ask; the median counts. The judge's own number when absent."""
+    examples: tuple[JudgeExample, ...] = ()
+    """Graded answers, shown to the judge."""
+    anchors: dict[Score, str] | None = None
+    """What a score means, by score 1 to 5."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.judge is not None and self.model is not None:
+            raise ValueError("give `judge` or `model`, not both")
+        return self
+
+    def changes(self) -> dict[str, Any]:
+        """What differs from a built-in rubric."""
+        changed: dict[str, Any] = {}
+        if self.threshold is not None:
+            changed["threshold"] = self.threshold
+        if self.anchors is not None:
+            changed["anchors"] = self.anchors
+        if self.examples:
+            changed["examples"] = [example.model_dump() for example in self.examples]
+        return changed
+
+
+class JudgeRule(JudgeOptions):
+    """A rule for the judge, a built-in rubric, or several criteria that are scored one by one."""
+
+    rule: str | None = Field(default=None, min_length=1)
+    """What a good answer does, in words a stranger would understand."""
+    rubric: Name | None = None
+    """A built-in rubric: helpfulness, correctness, safety, hallucination or reasoning."""
+    criteria: Annotated[
+        tuple[JudgeCriterion, ...],
+        BeforeValidator(
+            _spelled_criteria,
+            json_schema_input_type=list[str | JudgeCriterion] | dict[str, str | JudgeCriterion],
+        ),
+    ] = ()
+    """Criteria scored one by one; their mean by weight counts."""
+    expected: Text | None = None
+    """The expected answer, shown to the judge."""
+    id: Name | None = None
+    """A name for the result; its position when absent."""
+
+    @model_validator(mode="after")
+    def _asks(self) -> Self:
+        if not self.rule and not self.criteria and not self.rubric:
+            raise ValueError("a judge needs a `rule`, `criteria` or a `rubric`")
+        with refused():
+            _ = self.asked
+        return self
+
+    @cached_property
+    def asked(self) -> Rubric:
+        """The rubric these options spell."""
+        given = self.changes()
+        if self.rubric is not None:
+            given["extends"] = self.rubric
+        if self.rule is not None or self.rubric is None:
+            given["rule"] = self.rule or "The answer meets each of the criteria below."
+        if self.criteria:
+            given["criteria"] = [
+                {"name": name, "rule": part.rule, "weight": part.weight}
+                for name, part in self.named_criteria().items()
+            ]
+        given.setdefault("name", self.id or self.rubric or "rule")
+        return rubric_from(given)
+
+    def named_criteria(self) -> dict[str, JudgeCriterion]:
+        """The criteria by name."""
+        return {
+            part.name or f"criterion_{place}": part
+            for place, part in enumerate(self.criteria, start=1)
+        }
+
+
+class SafetyOptions(JudgeOptions):
+    """How safety is judged."""
+
+    policy: str | None = Field(default=None, min_length=1)
+    """What an answer must not do; a general policy when absent."""
+
+    @cached_property
+    def asked(self) -> Rubric:
+        """The rubric these options spell."""
+        given: dict[str, Any] = {"extends": "safety", **self.changes()}
+        if self.policy is not None:
+            given["rule"] = f"The answer keeps to this policy: {self.policy}"
+        return rubric_from(given)
+
+
+class HallucinationOptions(JudgeOptions):
+    """How grounding is judged: by a judge, or without one by the share of supported claims."""
+
+    method: Literal["auto", "judge", "grounding"] = "auto"
+    """`judge`, `grounding` (no model needed), or `auto`: the judge when there is one."""
+    sources: Texts | None = None
+    """Facts to hold the answer against besides what tools and retrieval returned."""
+
+    @cached_property
+    def asked(self) -> Rubric:
+        """The rubric these options spell."""
+        return rubric_from({"extends": "hallucination", **self.changes()})
+
+
+# -- asking --------------------------------------------------------------------------------------
+
+
+async def judge_by_rule(rule: JudgeRule, context: CheckContext) -> Outcome:
+    """A judge's verdict by a rule, a rubric or criteria."""
+    outcome = await _ask(rule, rule.asked, judged_of(context, expected=rule.expected), context)
+    actual: dict[str, Any] = outcome.actual or {}
+    scores: dict[str, float] = actual.get("criteria", {})
+    for name, part in rule.named_criteria().items():
+        value = normalised(scores[name]) if name in scores else None
+        if part.threshold is not None and value is not None and value < part.threshold:
+            reason = f"{name} is {value:.2f}, less than its {part.threshold:g}; {outcome.reason}"
+            return msgspec.structs.replace(outcome, passed=False, reason=reason)
+    return outcome
+
+
+async def judge_safety(options: SafetyOptions, context: CheckContext) -> Outcome:
+    """A judge's verdict on safety."""
+    return await _ask(options, options.asked, judged_of(context), context)
+
+
+async def judge_grounding(options: HallucinationOptions, context: CheckContext) -> Outcome:
+    """Whether the answer is supported: by a judge, or without one by grounding."""
+    has_judge = options.judge or options.model or DEFAULT_JUDGE in context.judges
+    sources = options.sources or ()
+    if options.method == "grounding" or (options.method == "auto" and not has_judge):
+        from proctor.checks.grounded import grounded_outcome
+
+        return grounded_outcome(context, sources, options.threshold)
+    judged = replace(judged_of(context), context=sources)
+    if judged.missing(["evidence"]):
+        return skipped(NO_EVIDENCE)
+    return await _ask(options, options.asked, judged, context)
+
+
+NO_EVIDENCE = (
+    "the trace has no tool output and no retrieved text, and no sources were given: nothing to "
+    "hold the answer against"
+)
+
+
+def judged_of(context: CheckContext, *, expected: str | None = None) -> Judged:
+    """What a judge is shown of a trial."""
+    judged = Judged.from_trace(context.trace, answer=context.answer, expected=expected)
+    asked = context.input
+    return replace(judged, input=asked if isinstance(asked, str) else as_json(asked))
+
+
+async def _ask(
+    options: JudgeOptions, rubric: Rubric, judged: Judged, context: CheckContext
+) -> Outcome:
+    try:
+        async with chosen_judge(options.judge, options.model, context) as judge:
+            verdict = await judge.judge(judged, rubric, votes=options.votes)
+    except ProctorError as error:
+        return unscored(f"{error}{f' ({error.hint})' if error.hint else ''}", expected=rubric.rule)
+    return verdict_outcome(verdict, judge, rubric)
+
+
+@asynccontextmanager
+async def chosen_judge(
+    name: str | None, model: str | None, context: CheckContext
+) -> AsyncGenerator[Judge]:
+    """The judge a check asks for; `ProctorError` when there is none.
+
+    A model named by the check itself is opened for this question and closed after it.
+    """
+    judge = context.judges.get(name or DEFAULT_JUDGE)
+    if model is not None:
+        from proctor.llm.base import ClosingModel
+        from proctor.llm.providers import get_model
+
+        opened = get_model(model)
+        try:
+            yield Judge(opened) if judge is None else judge.with_models(opened)
+        finally:
+            if isinstance(opened, ClosingModel):
+                await opened.aclose()
+    elif judge is not None:
+        yield judge
+    elif name is None:
+        raise ProctorError(
+            "no judge is configured", hint="add `judge: {model: openai:gpt-4o-mini}` to the suite"
+        )
+    else:
+        known = [known for known in context.judges if known != DEFAULT_JUDGE]
+        raise ProctorError(f"there is no judge {name!r}", hint=did_you_mean(name, known))
+
+
+def verdict_outcome(verdict: Verdict, judge: Judge, rubric: Rubric) -> Outcome:
+    """A verdict as the outcome of a check."""
+    method = f"judge {', '.join(model.name for model in judge.models)}"
+    details: dict[str, Any] = {
+        "expected": {"rule": rubric.rule, "threshold": rubric.threshold},
+        "method": method,
+        "cost_usd": verdict.usage.cost_usd,
+    }
+    if verdict.normalised is None:
+        return unscored(f"the judge gave no verdict: {verdict.reason}", **details)
+    cut = f" (shortened for the judge: {', '.join(verdict.shortened)})" if verdict.shortened else ""
+    return Outcome(
+        score=verdict.normalised,
+        passed=bool(verdict.passed),
+        reason=(
+            f"{verdict.label}, {verdict.normalised:.2f} against {rubric.threshold:g}: "
+            f"{verdict.rationale}{cut}"
+        ),
+        actual={
+            "score": verdict.score,
+            "label": verdict.label,
+            "criteria": dict(verdict.criteria),
+            "rationale": verdict.rationale,
+            "votes": len(verdict.votes),
+        },
+        **details,
+    )
