@@ -22,6 +22,7 @@ from proctor.checks.judge_prompt import (
     Judged,
     Prompt,
     build_prompt,
+    clean,
     read_reply,
     repair_message,
 )
@@ -254,7 +255,7 @@ class Judge:
             problem = f"{error}; cut off at the token limit" if _cut(reply) else str(error)
         messages = (
             *request.messages,
-            Message("assistant", reply.text or "(nothing)"),
+            Message("assistant", clean(reply.text) or "(nothing)"),
             repair_message(rubric, problem),
         )
         reply = await self._asked(model, msgspec.structs.replace(request, messages=messages))

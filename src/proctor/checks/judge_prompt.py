@@ -186,6 +186,11 @@ def reply_schema(rubric: Rubric) -> dict[str, Any]:
     }
 
 
+def clean(text: str) -> str:
+    """Text that every encoder takes: lone surrogates, which none does, are replaced."""
+    return _SURROGATES.sub("\ufffd", text)
+
+
 def repair_message(rubric: Rubric, problem: str) -> Message:
     """What to say to a judge whose reply could not be read."""
     return Message("user", REPAIR.format(problem=problem, form=_form(rubric)))
@@ -217,7 +222,7 @@ def read_reply(text: str, rubric: Rubric) -> Graded:
     rationale = reply["rationale"]
     if not isinstance(rationale, str) or not rationale.strip():
         raise ValueError("`rationale` is not a text")
-    return Graded(_scores(reply, rubric), rationale.strip()[:MAX_RATIONALE_CHARS])
+    return Graded(_scores(reply, rubric), clean(rationale.strip()[:MAX_RATIONALE_CHARS]))
 
 
 def _scores(reply: Mapping[str, Any], rubric: Rubric) -> dict[str, int]:
@@ -232,8 +237,8 @@ def _scores(reply: Mapping[str, Any], rubric: Rubric) -> dict[str, int]:
 
 def _score(value: Any, where: str) -> int:
     # JSON has one kind of number: 4.0 is the whole number 4, as JSON Schema has it.
-    whole = isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
-    if not whole or not LOWEST <= value <= HIGHEST:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not LOWEST <= value <= HIGHEST or value != int(value):
         raise ValueError(f"`{where}` is not a whole number from {LOWEST} to {HIGHEST}")
     return int(value)
 
@@ -293,13 +298,12 @@ def _blocks(judged: Judged, max_chars: int) -> tuple[list[tuple[str, str]], list
     for name, text in parts:
         if text is None:
             continue
-        clean = _SURROGATES.sub("\ufffd", text)
-        if len(clean) > max_chars:
+        if len(text) > max_chars:
             shortened.append(name)
             half = max_chars // 2
-            left_out = len(clean) - 2 * half
-            clean = f"{clean[:half]}\n[... {left_out} characters left out ...]\n{clean[-half:]}"
-        blocks.append((name, clean))
+            left_out = len(text) - 2 * half
+            text = f"{text[:half]}\n[... {left_out} characters left out ...]\n{text[-half:]}"  # noqa: PLW2901
+        blocks.append((name, clean(text)))
     return blocks, shortened
 
 

@@ -68,7 +68,10 @@ class TokenUsage(NamedTuple):
 
 
 class ChatReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model answered. `cost_usd` is None when the price is not known."""
+    """What a model answered. `cost_usd` is None when the price is not known.
+
+    `finish_reason` is `stop`, `length`, `tool_call`, `content_filter` or `error`.
+    """
 
     text: str
     model: str

@@ -316,9 +316,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             encoded = event.encoded()
             if half_way and malformed == "bad_json":
-                encoded = b'data: {"broken": \n\n'
+                encoded = event.encoded('{"broken": ')
             elif malformed == "wrong_shape":
-                encoded = b'data: {"unexpected": true}\n\n'
+                encoded = event.encoded('{"unexpected": true}')
             self.wfile.write(f"{len(encoded):x}\r\n".encode() + encoded + b"\r\n")
             if self.server.closing.wait(pause):
                 self._cut()

@@ -28,10 +28,10 @@ class Event(NamedTuple):
     data: Mapping[str, Any] | None
     name: str | None = None
 
-    def encoded(self) -> bytes:
-        """The event as it goes over the wire."""
+    def encoded(self, instead: str | None = None) -> bytes:
+        """The event as it goes over the wire, with other data in its place if given."""
         head = f"event: {self.name}\n" if self.name else ""
-        body = "[DONE]" if self.data is None else json.dumps(self.data)
+        body = instead or ("[DONE]" if self.data is None else json.dumps(self.data))
         return f"{head}data: {body}\n\n".encode()
 
 

@@ -193,16 +193,22 @@ class DirectModel(ClosingModel):
         usage = _usage(response)
         provider = _PRICED_AS.get(self._provider, self._provider)
         model = response.model_name or self._model
+        calls = tuple(
+            ToolCall(name=part.tool_name, arguments=_arguments(part), id=part.tool_call_id)
+            for part in response.parts
+            if isinstance(part, ToolCallPart)
+        )
+        if not calls and not response.text and response.finish_reason is None:
+            # A stream of events that the client did not know ends like this.
+            raise ModelError("an empty reply", kind=ModelErrorKind.BAD_REPLY, model=self.name)
+        # Only some protocols say so themselves.
+        called = bool(calls) and response.finish_reason in (None, "stop")
         return ChatReply(
             text=response.text or "",
             model=model,
-            tool_calls=tuple(
-                ToolCall(name=part.tool_name, arguments=_arguments(part), id=part.tool_call_id)
-                for part in response.parts
-                if isinstance(part, ToolCallPart)
-            ),
+            tool_calls=calls,
             usage=usage,
-            finish_reason=response.finish_reason,
+            finish_reason="tool_call" if called else response.finish_reason,
             cost_usd=self._cost(model, provider, usage),
             id=response.provider_response_id,
         )

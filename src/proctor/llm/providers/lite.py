@@ -34,6 +34,9 @@ EXTRA_HINT = 'pip install "proctor[litellm]"'
 _UNREADABLE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What client libraries run into when a gateway answers with some other JSON."""
 
+_FINISH = {"tool_calls": "tool_call", "function_call": "tool_call"}
+"""OpenAI's words for what the rest of the protocol calls `tool_call`."""
+
 
 class LiteModel(ClosingModel):
     """A `ChatModel` over `litellm.acompletion`."""
@@ -138,7 +141,7 @@ class LiteModel(ClosingModel):
                 for call in choice.message.tool_calls or ()
             ),
             usage=usage,
-            finish_reason=choice.finish_reason,
+            finish_reason=_FINISH.get(choice.finish_reason, choice.finish_reason),
             cost_usd=self._cost(usage),
             id=response.id,
         )

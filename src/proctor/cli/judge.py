@@ -1,0 +1,249 @@
+"""`proctor judge`: the LLM judge by itself. `audit` measures it against human labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from proctor.cli.lazy import Command, Entry, Example, LazyGroup
+from proctor.cli.terminal import printable
+
+if TYPE_CHECKING:
+    from proctor.checks.judge_audit import Audit, Row
+
+MAX_SHOWN = 10
+"""Rows listed one by one; the rest are counted."""
+
+
+@click.group(
+    name="judge",
+    cls=LazyGroup,
+    table={
+        "audit": Entry(
+            "proctor.cli.judge", "audit", "Compare a judge with human labels (Cohen's kappa)."
+        ),
+    },
+    examples=[
+        Example(
+            "proctor judge audit labels.csv --model openai:gpt-4o-mini",
+            "does this judge agree with people?",
+        ),
+    ],
+)
+def judge() -> None:
+    """Check how far an LLM judge can be trusted."""
+
+
+@click.command(
+    name="audit",
+    cls=Command,
+    examples=[
+        Example(
+            "proctor judge audit labels.csv --model openai:gpt-4o-mini --rubric correctness",
+            "ask a judge about every row and compare",
+        ),
+        Example(
+            "proctor judge audit scored.csv --weights quadratic --json",
+            "compare verdicts that are already in the column `judge`",
+        ),
+    ],
+)
+@click.argument("labels", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--model", "models", multiple=True, help="PROVIDER:MODEL; several make an ensemble.")
+@click.option("--base-url", help="An endpoint that speaks the provider's protocol.")
+@click.option("--api-key-env", help="The environment variable that holds the key.")
+@click.option(
+    "--rubric",
+    default="helpfulness",
+    show_default=True,
+    help="A built-in rubric, or a YAML file with one.",
+)
+@click.option("--threshold", type=click.FloatRange(0, 1), help="What passes, on 0..1.")
+@click.option("--votes", type=click.IntRange(1, 99), default=1, show_default=True)
+@click.option(
+    "--weights",
+    type=click.Choice(["none", "linear", "quadratic"]),
+    default="none",
+    show_default=True,
+    help="How much a disagreement between distant labels counts.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the bootstrap.")
+@click.option("--resamples", type=click.IntRange(0, 100_000), default=2000, show_default=True)
+@click.option("--concurrency", type=click.IntRange(1, 64), default=4, show_default=True)
+@click.option("--no-cache", is_flag=True, help="Ask again even where a verdict is kept.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def audit(labels: Path, **options: Any) -> None:
+    """Compare a judge with human labels (Cohen's kappa).
+
+    LABELS is a CSV file with the columns input, answer, label and perhaps expected, context.
+    A label is pass, borderline or fail, or a score from 1 to 5. Without --model, the column
+    `judge` of the file holds the verdicts to compare.
+    """
+    from proctor.checks.judge_audit import read_labels
+
+    rows = read_labels(labels)
+    found = _audited(rows, options)
+    if options["as_json"]:
+        import json
+
+        import msgspec
+
+        click.echo(json.dumps(msgspec.to_builtins(found), indent=2))
+    else:
+        click.echo("\n".join(_lines(found, options)))
+
+
+def _audited(rows: list[Row], options: dict[str, Any]) -> Audit:
+    from proctor.checks.judge_audit import Measure, given_verdicts, judged_verdicts
+
+    weights = None if options["weights"] == "none" else options["weights"]
+    measure = Measure(weights, options["seed"], options["resamples"])
+    if not options["models"]:
+        if not any(row.judge for row in rows):
+            raise click.UsageError("name a judge with --model, or give the file a column `judge`")
+        return given_verdicts(rows, measure)
+    import asyncio
+
+    async def run() -> Audit:
+        async with _Asking(options) as asked:
+            return await judged_verdicts(rows, asked, measure, concurrency=options["concurrency"])
+
+    return asyncio.run(run())
+
+
+class _Asking:
+    """The judge of the command's options, its connections closed at the end."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        from proctor.llm import get_model
+
+        self._options = options
+        where = {"base_url": options["base_url"], "api_key_env": options["api_key_env"]}
+        self._models = [get_model(name, **where) for name in options["models"]]
+
+    async def __aenter__(self) -> Any:
+        from dataclasses import replace
+
+        from proctor.checks.judge import Judge, JudgeSettings
+        from proctor.checks.judge_cache import JudgeCache, default_cache_folder
+
+        rubric = _rubric(self._options["rubric"])
+        if self._options["threshold"] is not None:
+            rubric = replace(rubric, threshold=self._options["threshold"])
+        cache = None if self._options["no_cache"] else JudgeCache(default_cache_folder())
+        settings = JudgeSettings(votes=self._options["votes"])
+        return Judge(self._models, rubric, settings, cache=cache)
+
+    async def __aexit__(self, *_: object) -> None:
+        from proctor.llm.base import ClosingModel
+
+        for model in self._models:
+            if isinstance(model, ClosingModel):
+                await model.aclose()
+
+
+def _rubric(name: str) -> Any:
+    from proctor.checks.judge_rubric import rubric_from
+    from proctor.errors import ProctorError
+
+    if not name.endswith((".yaml", ".yml", ".json")):
+        return rubric_from(name)
+    import yaml
+
+    try:
+        document = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise ProctorError(f"cannot be read: {error}", where=name) from error
+    if not isinstance(document, dict):
+        raise ProctorError("a rubric is a mapping with a `rule`", where=name)
+    return rubric_from(document)  # pyright: ignore[reportUnknownArgumentType]
+
+
+# -- for people -----------------------------------------------------------------------------
+
+
+def _lines(found: Audit, options: dict[str, Any]) -> list[str]:
+    who = ", ".join(options["models"]) or "the column `judge`"
+    scored = found.agreement.n
+    lines = [
+        printable(f"judge: {who}"),
+        f"rows: {found.rows}, compared: {scored}, unscored: {len(found.unscored)}",
+    ]
+    lines += ["", *_table(found), "", *_figures(found)]
+    if found.borderline_as:
+        lines.append(
+            f"people said only pass or fail, so borderline verdicts count as {found.borderline_as}"
+        )
+    lines += _listed(
+        f"disagreements ({len(found.disagreements)} of {scored}):",
+        [f"line {line}: people {a}, judge {b}" for line, a, b in found.disagreements],
+    )
+    lines += _listed(
+        f"unscored ({len(found.unscored)} of {found.rows}):",
+        [f"line {one.line}: {one.reason}" for one in found.unscored],
+    )
+    usage = found.usage
+    if usage.calls or usage.cached:
+        cost = "unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
+        if usage.cost_usd is not None and usage.unpriced:
+            cost += f" for all but {usage.unpriced} calls of unknown price"
+        lines += [
+            "",
+            f"judging: {usage.calls} calls, {usage.cached} from the cache, cost {cost}",
+            f"tokens: {_known(usage.input_tokens)} in, {_known(usage.output_tokens)} out",
+        ]
+    return lines
+
+
+def _figures(found: Audit) -> list[str]:
+    result = found.agreement
+    if result.raw is None:
+        return ["nothing could be compared: no agreement, no kappa"]
+    lines = [f"agreement: {result.agreed} of {result.n} = {result.raw:.3f}"]
+    name = f"kappa ({result.weights} weights)" if result.weights else "kappa"
+    if result.kappa is None:
+        return [*lines, f"{name}: not defined, everyone gave the same label throughout"]
+    line = f"{name}: {result.kappa:.3f}"
+    if result.interval is not None:
+        low, high, level, resamples, undefined, seed = result.interval
+        line += (
+            f", {level:.0%} interval {low:.3f} to {high:.3f} "
+            f"(bootstrap over {result.n} rows, {resamples} resamples, seed {seed}"
+            + (f", {undefined} without a kappa left out)" if undefined else ")")
+        )
+    return [*lines, line]
+
+
+def _table(found: Audit) -> list[str]:
+    result = found.agreement
+    names = [printable(str(category)) for category in result.categories]
+    corner = "people \\ judge"
+    totals = [sum(row) for row in result.table]
+    columns = [sum(column) for column in zip(*result.table, strict=True)]
+    body = [
+        [name, *map(str, row), str(total)]
+        for name, row, total in zip(names, result.table, totals, strict=True)
+    ]
+    grid = [[corner, *names, "all"], *body, ["all", *map(str, columns), str(result.n)]]
+    widths = [max(len(row[i]) for row in grid) for i in range(len(grid[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in grid
+    ]
+
+
+def _listed(title: str, lines: list[str]) -> list[str]:
+    if not lines:
+        return []
+    shown = [f"  {printable(line)}" for line in lines[:MAX_SHOWN]]
+    more = [f"  and {len(lines) - MAX_SHOWN} more"] if len(lines) > MAX_SHOWN else []
+    return ["", title, *shown, *more]
+
+
+def _known(count: int | None) -> str:
+    return "unknown" if count is None else str(count)

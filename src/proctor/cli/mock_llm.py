@@ -1,0 +1,97 @@
+"""`proctor mock-llm`: serve a scripted model until interrupted."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from proctor.cli.lazy import Command, Example
+from proctor.cli.terminal import printable
+from proctor.errors import ProctorError
+
+if TYPE_CHECKING:
+    from proctor.llm.mock import Asked
+
+
+@click.command(
+    name="mock-llm",
+    cls=Command,
+    examples=[
+        Example("proctor mock-llm script.yaml", "serve a script on a free port"),
+        Example(
+            "proctor mock-llm script.yaml --port 8080 --record asked.jsonl",
+            "on a port of your own, keeping what was asked",
+        ),
+    ],
+)
+@click.argument("script", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="The port on 127.0.0.1; 0 takes one that is free.",
+)
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Append every request to this file, one JSON object a line, without keys.",
+)
+def mock_llm(script: Path, port: int, record: Path | None) -> None:
+    """Serve a scripted model: OpenAI and Anthropic protocols.
+
+    Prints the lines to export, answers from the script, and stops at Ctrl-C.
+    """
+    from proctor.llm.mock import MockLLM, load_script
+
+    stop = threading.Event()
+    # Set before the port opens, so that whoever sees the address may already stop the server.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda _number, _frame: stop.set())
+    loaded = load_script(script)
+    recorder = None if record is None else _Recorder(record)
+    try:
+        with MockLLM(loaded, port=port, on_request=recorder) as server:
+            click.echo(f"# answering at {server.url} from {printable(str(script))}; Ctrl-C stops")
+            for name, value in server.environment.items():
+                click.echo(f"export {name}={value}")
+            sys.stdout.flush()
+            stop.wait()
+        left = server.unmatched
+        click.echo(f"# {len(server.requests)} requests, {len(left)} without a reply", err=True)
+    finally:
+        if recorder is not None:
+            recorder.close()
+
+
+class _Recorder:
+    """Writes each request as a line of JSON; whole lines only, flushed at once."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise ProctorError(f"cannot be written: {error.strerror}", where=str(path)) from error
+
+    def __call__(self, asked: Asked) -> None:
+        import json
+
+        line: dict[str, Any] = {
+            "protocol": asked.protocol,
+            "path": asked.path,
+            "model": asked.model,
+            "stream": asked.stream,
+            "reply": asked.reply,
+            "body": asked.body,
+        }
+        # ASCII, so that lone surrogates of a client are written as they came.
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
