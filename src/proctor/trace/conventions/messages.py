@@ -121,7 +121,7 @@ def _from_mapping(raw: dict[str, Any], role: str) -> list[Message]:
         # gen_ai.choice events, LangChain's `dumps` and its constructor form.
         if is_mapping(raw.get(inner)) and "content" not in raw and "parts" not in raw:
             named = _role(raw.get("type"), "") if inner == "data" else _class_role(raw)
-            return _from_mapping(raw[inner], named or role)
+            return _from_mapping(raw[inner], named or _event_role(raw) or role)
     kind = text(raw.get("type")) or ""
     if kind in _REASONING_TYPES:
         return []
