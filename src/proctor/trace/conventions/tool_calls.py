@@ -1,14 +1,17 @@
 """Executed tool calls matched with the calls their models asked for.
 
 Promise: a match is by call id, or by the same tool and the same values in order; it adds the
-argument names and the call id an instrumentation lost, and changes nothing else.
+argument names and the call id an instrumentation lost, and changes nothing else. The cost is
+linear in the number of calls.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
+from collections.abc import Iterator
 from typing import Any
 
-from proctor.trace.conventions.values import is_list, is_mapping
+from proctor.trace.conventions.values import encode_json, is_list, is_mapping
 from proctor.trace.model import Span, SpanKind, ToolCall
 
 
@@ -17,16 +20,14 @@ def recover_arguments(spans: list[Span]) -> None:
     tools = [span for span in spans if span.kind == SpanKind.TOOL and _is_lossy(span)]
     if not tools:
         return
-    by_id, by_name = _requested(spans)
+    requests = _Requests(spans)
     for span in tools:
-        call = by_id.get(span.tool_call_id) if span.tool_call_id else None
+        call = requests.of(span)
         if call is None:
-            waiting = by_name.get(span.tool_name or span.name, [])
-            call = next((each for each in waiting if _same(span, each)), None)
-            if call is not None:
-                waiting.remove(call)
-                span.tool_call_id = call.id
-        if call is not None and not is_mapping(span.tool_input) and is_mapping(call.arguments):
+            continue
+        if span.tool_call_id is None:
+            span.tool_call_id = call.id
+        if not is_mapping(span.tool_input) and is_mapping(call.arguments):
             span.tool_input = call.arguments
 
 
@@ -34,35 +35,55 @@ def _is_lossy(span: Span) -> bool:
     return span.tool_call_id is None or not is_mapping(span.tool_input)
 
 
-def _requested(spans: list[Span]) -> tuple[dict[str, ToolCall], dict[str, list[ToolCall]]]:
-    """Calls by id and by tool name, each once: nested model spans repeat them."""
-    by_id: dict[str, ToolCall] = {}
-    by_name: dict[str, list[ToolCall]] = {}
+class _Requests:
+    """The calls that models asked for, each once: nested model spans repeat them."""
+
+    def __init__(self, spans: list[Span]) -> None:
+        self._by_id: dict[str, ToolCall] = {}
+        self._by_value: dict[str, deque[ToolCall]] = defaultdict(deque)
+        self._taken: set[int] = set()
+        for call in _asked_for(spans):
+            if call.id is not None:
+                if call.id in self._by_id:
+                    continue
+                self._by_id[call.id] = call
+            for key in _keys(call.name, call.arguments):
+                self._by_value[key].append(call)
+
+    def of(self, span: Span) -> ToolCall | None:
+        """The request a tool span answers: of its call id, else the first of its values."""
+        if span.tool_call_id is not None:
+            return self._by_id.get(span.tool_call_id)
+        waiting = self._by_value.get(_key(span.tool_name or span.name, span.tool_input))
+        while waiting:
+            call = waiting.popleft()
+            if id(call) not in self._taken:
+                self._taken.add(id(call))
+                return call
+        return None
+
+
+def _asked_for(spans: list[Span]) -> Iterator[ToolCall]:
     for span in spans:
-        if span.kind != SpanKind.LLM:
-            continue
-        for message in span.output_messages:
-            for call in message.tool_calls:
-                if call.id is not None:
-                    if call.id in by_id:
-                        continue
-                    by_id[call.id] = call
-                by_name.setdefault(call.name, []).append(call)
-    return by_id, by_name
+        if span.kind == SpanKind.LLM:
+            for message in span.output_messages:
+                yield from message.tool_calls
 
 
-def _same(span: Span, call: ToolCall) -> bool:
-    """Whether a span was given the values of a call, with or without their names."""
-    given, asked = span.tool_input, call.arguments
-    if span.tool_call_id is not None and call.id not in (None, span.tool_call_id):
-        return False
-    if is_mapping(given) or not is_mapping(asked):
-        return given is not None and given == asked
-    values = list(asked.values())
+def _keys(name: str, arguments: Any) -> Iterator[str]:
+    """Everything a span may say of these arguments: them, their values, the only value."""
+    yield _key(name, arguments)
+    if is_mapping(arguments) and arguments:
+        values = list(arguments.values())
+        yield _key(name, values)
+        if len(values) == 1 and not is_list(values[0]) and not is_mapping(values[0]):
+            yield _key(name, values[0])
+
+
+def _key(name: str, given: Any) -> str:
+    if is_mapping(given):
+        given = sorted(given.items(), key=lambda item: str(item[0]))
+        return f"{name} named {encode_json(given)}"
     if is_list(given):
-        return bool(values) and list(given) == values
-    return len(values) == 1 and given is not None and _told(given) == _told(values[0])
-
-
-def _told(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)
+        return f"{name} listed {encode_json(given)}"
+    return f"{name} alone {given}"
