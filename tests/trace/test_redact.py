@@ -171,6 +171,16 @@ def test_every_part_of_a_trace_is_searched(redactor: Redactor) -> None:
     assert redactor.trace(clean) is clean, "nothing left to do, nothing copied"
 
 
+def test_ids_with_secrets_change_and_still_hold_the_tree_together(redactor: Redactor) -> None:
+    """R-T9: no field is exempt; children still find their parents, and ids stay distinct."""
+    one, two = "sk-" + "aB3dE" * 9, "sk-" + "Zy8xW" * 9
+    clean = redactor.trace(trace(span(one), span(two), span("c", one, start=1)))
+    assert one not in repr(clean)
+    assert len({each.span_id for each in clean.spans}) == 3
+    assert clean.spans[2].parent_id == clean.spans[0].span_id
+    assert redactor.trace(clean) is clean
+
+
 def test_values_of_secret_environment_variables_go_wherever_they_stand() -> None:
     """R-T9: this machine's own secrets are known by value, also inside JSON text."""
     environ = {

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from hashlib import sha256
 from typing import Any, cast
 
 import msgspec
@@ -38,7 +39,10 @@ _SCHEMA_KEYS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "descriptio
 
 _FORCED = frozenset({"password", "secret", "api_key", "token", "private_key", "cookie"})
 _SHAPES = (Span, Trace, Message, ToolCall, Document, Event)
-_IDENTITY = frozenset({"span_id", "trace_id", "parent_id", "kind", "status", "role"})
+_IDS = frozenset({"span_id", "trace_id", "parent_id"})
+_WORDS = frozenset({"kind", "status", "role"})
+# What ids look like almost always; they need no search.
+_PLAIN_ID = re.compile(r"[0-9a-f-]{1,36}")
 
 
 class Redactor:
@@ -97,7 +101,7 @@ class Redactor:
         return self._walk(value, 0)
 
     def span(self, span: Span) -> Span:
-        """A span without its secrets; ids stay, because they hold the tree together."""
+        """A span without its secrets."""
         return self._walk(span, 0)
 
     def trace(self, trace: Trace) -> Trace:
@@ -172,15 +176,25 @@ class Redactor:
     def _struct(self, struct: msgspec.Struct, depth: int) -> msgspec.Struct:
         changes: dict[str, Any] = {}
         for field in struct.__struct_fields__:
-            if field in _IDENTITY:
+            if field in _WORDS:
                 continue
             value = getattr(struct, field)
             if value is None or value == ():
                 continue
-            redacted = self._walk(value, depth)
+            redacted = self._id(value) if field in _IDS else self._walk(value, depth)
             if redacted is not value:
                 changes[field] = redacted
         return msgspec.structs.replace(struct, **changes) if changes else struct
+
+    def _id(self, original: str) -> str:
+        """An id; one with a secret gets a hash, so that it still finds its parent and children."""
+        if _PLAIN_ID.fullmatch(original):
+            return original
+        redacted = self.text(original)
+        if redacted is original:
+            return original
+        digest = sha256(original.encode("utf-8", "surrogatepass")).hexdigest()
+        return f"{redacted}-{digest[:12]}"
 
     def _as_text(self, value: Any) -> Any:
         """A structure too deep to walk, redacted as JSON text."""

@@ -1,0 +1,291 @@
+"""`proctor trace` as it is typed: standard output, standard error and exit codes."""
+
+import gzip
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from importlib.resources import as_file
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import zstandard
+from spans import span, trace
+
+from proctor.cli.main import cli
+from proctor.cli.trace import COMMANDS
+from proctor.data import example_trace
+from proctor.trace import SpanKind, SpanStatus
+from proctor.trace.export import EXPORTERS, export_traces
+from proctor.trace.load import load_traces
+
+SECRET = "sk-" + "aB3dE" * 9
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def proctor(*args: str | Path, stdin: bytes = b"", cwd: Path | None = None) -> Done:
+    command = [sys.executable, "-m", "proctor", *map(str, args)]
+    done = subprocess.run(command, input=stdin, capture_output=True, check=False, cwd=cwd)
+    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Path:
+    path = tmp_path / "run.json"
+    with as_file(example_trace()) as shipped:
+        path.write_bytes(shipped.read_bytes())
+    return path
+
+
+def test_show_draws_the_tree(example: Path) -> None:
+    """R-T5: what the agent did, at a glance."""
+    done = proctor("trace", "show", example)
+    assert (done.code, done.err) == (0, "")
+    assert "query    Where is my order A-4711" in done.out
+    assert "2 llm calls, 3 tool calls, 1,143→122 tokens, $0.000245, 1 error" in done.out
+    assert "✗ tool execute_tool track_parcel  801 ms  (tracking=PX-20937)" in done.out
+    assert "error: TimeoutError: carrier did not answer" in done.out
+    shorter = proctor("trace", "show", example, "--max-spans", "3")
+    assert shorter.out.splitlines()[-1] == "… 5 more spans not shown"
+
+
+def test_show_as_json_is_one_document_with_every_span(example: Path) -> None:
+    """R-T7: other programs get spans, totals and problems."""
+    done = proctor("trace", "show", example, example.parent / "missing.json", "--json")
+    document = json.loads(done.out)
+    (shown,) = document["traces"]
+    assert len(shown["spans"]) == shown["totals"]["spans"] == 8
+    assert shown["totals"]["tool_sequence"] == ["get_order", "track_parcel", "track_parcel"]
+    assert shown["totals"]["cost_usd"] == pytest.approx(0.00024465)
+    (problem,) = document["problems"]
+    assert problem["file"].endswith("missing.json")
+    assert (problem["fatal"], done.code) == (True, 2)
+
+
+def test_a_span_query_lists_the_spans_that_match(example: Path) -> None:
+    """R-T4: by trace id, span id, name and duration."""
+    done = proctor("trace", "query", example, "{kind: tool, has_status: error}")
+    (line,) = done.out.splitlines()
+    assert re.match(r"[0-9a-f]{32}  [0-9a-f]{16}  ✗ tool execute_tool track_parcel  801 ms", line)
+    assert done.err == "1 of 8 spans in 1 traces match\n"
+    assert done.code == 0
+    nothing = proctor("trace", "query", example, '{"tool_name": "refund"}', "--json")
+    assert json.loads(nothing.out) == {"matches": [], "problems": []}
+    assert nothing.code == 0
+
+
+def test_a_trace_query_holds_or_does_not(example: Path, tmp_path: Path) -> None:
+    """R-T4: quantifiers give exit code 0 or 1 and a reason."""
+    order = "before: [{tool_name: get_order}, {tool_name: track_parcel}]"
+    done = proctor("trace", "query", example, order)
+    assert done.code == 0
+    assert "  holds: " in done.out
+    (tmp_path / "none.yaml").write_text("none:\n  has_status: error\n")
+    done = proctor("trace", "query", example, f"@{tmp_path / 'none.yaml'}", "--json")
+    assert done.code == 1
+    (result,) = json.loads(done.out)["results"]
+    assert result["holds"] is False
+    assert "1 of 8 spans match" in result["reason"]
+    assert len(result["span_ids"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("knd: tool", "unknown key 'knd'|unknown span query key 'knd'"),
+        ("{kind: [tool", r"query:1:\d+: not YAML"),
+        ("just words", "a query is a mapping, not 'just words'"),
+        ("", "a query is a mapping, not nothing"),
+        ("@nowhere.yaml", "nowhere.yaml: cannot read the query: No such file"),
+        ("some_child_has: {naem_equals: x}", "some_child_has"),
+        ("!!python/object/apply:os.system [true]", "not YAML"),
+    ],
+)
+def test_a_query_that_cannot_be_read_is_one_line_and_exit_2(
+    query: str, message: str, example: Path
+) -> None:
+    """R-T4: what is wrong and where, with a suggestion, never a traceback."""
+    done = proctor("trace", "query", example, query)
+    first = done.err.splitlines()[0]
+    assert done.code == 2
+    assert first.startswith("error: ")
+    assert re.search(message, first), first
+    assert len(done.err.splitlines()) <= 2
+    assert done.out == ""
+
+
+@pytest.mark.parametrize("name", sorted(EXPORTERS))
+def test_convert_writes_what_show_can_read(name: str, example: Path, tmp_path: Path) -> None:
+    """R-T8: every format goes through a file and back."""
+    out = tmp_path / "out"
+    done = proctor("trace", "convert", example, "--to", name, "-o", out)
+    assert (done.code, done.out, done.err) == (0, "", f"{out}: 1 trace\n")
+    again = proctor("trace", "show", out)
+    assert again.out == proctor("trace", "show", example).out
+
+
+def test_convert_goes_into_a_pipe_and_show_reads_from_one(example: Path) -> None:
+    """R-T7: - is standard input, and standard output by default."""
+    done = proctor("trace", "convert", "-", "--to", "jsonl", stdin=example.read_bytes())
+    assert done.code == 0
+    shown = proctor("trace", "show", "-", stdin=done.out.encode())
+    assert shown.out == proctor("trace", "show", example).out
+
+
+def test_files_folders_globs_and_compression(example: Path, tmp_path: Path) -> None:
+    """R-T7: all of them, together, in one call."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.json.gz").write_bytes(gzip.compress(example.read_bytes()))
+    (folder / "b.json.zst").write_bytes(zstandard.compress(example.read_bytes()))
+    query = "{kind: agent}"
+    done = proctor("trace", "query", example, folder, tmp_path / "fold*" / "*.zst", query)
+    assert done.code == 0
+    assert len(done.out.splitlines()) == 4
+    assert "in 4 traces" in done.err
+
+
+def test_a_bad_file_is_named_and_the_good_ones_are_shown(example: Path, tmp_path: Path) -> None:
+    """R-T7: one line for each bad file, exit 2, nothing good is lost."""
+    bad = tmp_path / "bad.json"
+    bad.write_bytes(example.read_bytes()[:1000])
+    done = proctor("trace", "show", bad, example, tmp_path / "none.json")
+    assert done.code == 2
+    assert "invoke_agent support" in done.out
+    lines = done.err.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("error: ") for line in lines)
+    assert str(bad) in lines[0]
+    assert re.search(r"byte|line|char", lines[0])
+    out = tmp_path / "out.jsonl"
+    done = proctor("trace", "convert", bad, "--to", "jsonl", "-o", out)
+    assert done.code == 2
+    assert not out.exists(), "nothing to write, so nothing is written"
+
+
+def test_a_bad_span_is_a_warning(example: Path, tmp_path: Path) -> None:
+    """R-T7: the others are kept, and the exit code says the file was readable."""
+    document = json.loads(example.read_text())
+    document["resourceSpans"][0]["scopeSpans"][0]["spans"][1]["spanId"] = 7
+    example.write_text(json.dumps(document))
+    done = proctor("trace", "show", example)
+    assert done.code == 0
+    assert "7 spans" in done.out
+    (line,) = done.err.splitlines()
+    assert line.startswith("warning: ")
+    assert "spans[1]" in line
+
+
+def test_secrets_are_not_written_unless_asked_for(tmp_path: Path) -> None:
+    """R-T9: show, query and convert redact; --no-redact is the only way around it."""
+    source = tmp_path / "in.jsonl"
+    of = trace(
+        span(
+            f"call {SECRET}",
+            kind=SpanKind.TOOL,
+            tool_input={"password": "hunter2"},
+            status=SpanStatus.ERROR,
+            error_message=f"denied for {SECRET}, badge EMP-17",
+        ),
+        query=SECRET,
+    )
+    source.write_bytes(export_traces(of, "jsonl", redact=False))
+    for args in (
+        ["show", source],
+        ["show", source, "--json"],
+        ["query", source, "{kind: tool}"],
+        ["convert", source, "--to", "otlp-json"],
+    ):
+        done = proctor("trace", *args)
+        assert done.code == 0
+        assert "hunter2" not in done.out
+        assert SECRET not in done.out
+        assert "[redacted:openai_key]" in done.out
+    done = proctor("trace", "convert", source, "--to", "jsonl", "--no-redact")
+    assert SECRET in done.out
+    done = proctor("trace", "convert", source, "--to", "jsonl", "--redact-pattern", r"EMP-\d+")
+    assert "EMP-17" not in done.out
+    assert "[redacted:pattern-1]" in done.out
+
+
+def test_contradictions_are_refused(example: Path) -> None:
+    """R-T9: an option that would do nothing is an error."""
+    pair = ["--redact-pattern", "x", "--no-redact"]
+    assert proctor("trace", "convert", example, "--to", "jsonl", *pair).code == 2
+    assert proctor("trace", "show", example, "--json", "--max-spans", "3").code == 2
+    assert proctor("trace", "convert", example, "--to", "csv").code == 2
+
+
+def on_terminal(example: Path, **environ: str) -> str:
+    """What `trace show` writes when standard output is a terminal."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "proctor", "trace", "show", str(example)],
+        stdout=follower,
+        env={**{k: v for k, v in os.environ.items() if k != "NO_COLOR"}, **environ},
+    )
+    os.close(follower)
+    out = b""
+    while True:
+        try:
+            piece = os.read(leader, 65536)
+        except OSError:  # how Linux says that the other end has gone
+            break
+        if not piece:
+            break
+        out += piece
+    os.close(leader)
+    assert process.wait() == 0
+    return out.decode()
+
+
+def test_colour_is_for_terminals_whose_users_want_it(example: Path) -> None:
+    """R-T5: escapes on a terminal, none in a pipe, none under NO_COLOR."""
+    assert "\x1b[" in on_terminal(example)
+    assert "\x1b[" not in on_terminal(example, NO_COLOR="1")
+    assert "\x1b[" not in proctor("trace", "show", example).out
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_the_examples_in_the_help_work(name: str, example: Path, tmp_path: Path) -> None:
+    """R-T7: a user may copy any line of the help."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    (runs / "a.json.gz").write_bytes(gzip.compress(example.read_bytes()))
+    (tmp_path / "failed.yaml").write_text("has_status: error")
+    context = cli.make_context("proctor", ["trace", name], resilient_parsing=True)
+    group = cli.get_command(context, "trace")
+    assert group is not None
+    command = group.get_command(context, name)  # type: ignore[attr-defined]
+    bin_dir = tmp_path / "bin"
+    bin_dir.mkdir()
+    launcher = bin_dir / "proctor"
+    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m proctor "$@"\n')
+    launcher.chmod(0o755)
+    path = f"{bin_dir}:{os.environ['PATH']}"
+    examples = [one for one in command.examples if "zstdcat" not in one.line]
+    assert examples
+    for one in examples:
+        done = subprocess.run(
+            ["/bin/sh", "-c", one.line],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode in (0, 1), (one.line, done.stderr)
+        assert b"error" not in done.stderr, one.line
+
+
+def test_the_trace_in_memory_equals_the_one_converted(example: Path, tmp_path: Path) -> None:
+    """R-T8: the command does what two lines of Python do."""
+    proctor("trace", "convert", example, "--to", "jsonl", "-o", tmp_path / "a.jsonl")
+    assert (tmp_path / "a.jsonl").read_bytes() == export_traces(load_traces(example), "jsonl")
