@@ -70,6 +70,10 @@ class AgentRequest:
             self._workdir = Path(tempfile.mkdtemp(prefix="proctor-"))
         return self._workdir
 
+    def give_workdir(self, path: Path) -> None:
+        """Use a directory that exists already (the other side of a process made it)."""
+        self._workdir = path
+
     @property
     def used_workdir(self) -> Path | None:
         """The directory, if the agent asked for it."""

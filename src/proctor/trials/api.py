@@ -8,7 +8,6 @@ Everything a run needs to be resumed stands in its folder; only the agent's own 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +25,7 @@ from proctor.spec import Case, Suite, load_suite, plan_checks
 from proctor.trace.redact import default_redactor
 from proctor.trials.executors.local import LocalExecutor
 from proctor.trials.limits import Spending
+from proctor.trials.loop import run_to_end
 from proctor.trials.options import RunOptions
 from proctor.trials.perform import Bench, PreparedCase
 from proctor.trials.plan import Plan, plan_suite
@@ -97,7 +97,7 @@ async def arun(
 
 def run(suite: Suite | str | Path, **arguments: Any) -> Run:
     """`arun`, for code that is not async."""
-    return asyncio.run(arun(suite, **arguments))
+    return run_to_end(arun(suite, **arguments))
 
 
 async def carry_out(
@@ -164,6 +164,8 @@ def _suite_name(suite: Suite) -> str:
 
 
 def _agent_name(agent: AgentLike) -> str:
-    if isinstance(agent, AgentConfig | Mapping):
-        return str(dict(agent).get("target", dict(agent).get("kind")))
-    return getattr(agent, "__name__", type(agent).__name__)
+    if isinstance(agent, AgentConfig):
+        return str(agent.model_dump().get("target", agent.kind))
+    if isinstance(agent, Mapping):
+        return str(agent.get("target") or agent.get("kind"))
+    return str(getattr(agent, "__name__", type(agent).__name__))

@@ -18,6 +18,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from proctor.agents.base import AgentConfig, AgentReply, AgentRequest
+from proctor.agents.failures import Transient, transient
 from proctor.checks.evaluate import PlannedCheck, evaluate
 from proctor.checks.judge import Judge
 from proctor.checks.registry import CheckContext
@@ -60,7 +61,7 @@ class Bench:
     timeout: float | None = None
     max_retries: int = retry.MAX_RETRIES
     keep_workdirs: bool = False
-    on_transient: Callable[[str, retry.Transient], None] | None = None
+    on_transient: Callable[[str, Transient], None] | None = None
     clock: Callable[[], int] = time.time_ns
     sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep
 
@@ -128,7 +129,7 @@ async def _with_retries(
         except TrialTimeout:
             raise
         except Exception as error:
-            reason = retry.transient(error)
+            reason = transient(error)
             if reason is not None and bench.on_transient is not None:
                 bench.on_transient(planned.agent, reason)
             if reason is None or len(tries.errors) >= bench.max_retries:

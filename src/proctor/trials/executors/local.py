@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 
+from proctor.agents.failures import Transient
 from proctor.trials.executors import Deliver, Job, Jobs
 from proctor.trials.perform import Bench, Finished, perform
-from proctor.trials.retry import Transient
 from proctor.trials.throttle import Throttle
 
 

@@ -1,0 +1,174 @@
+"""A Python agent in a process of its own, one per trial.
+
+Promise: whatever the agent does to its process (segfault, `os._exit`, endless loop, all the
+memory it can get) ends that trial and nothing else, and at the time limit the whole process group
+is killed. The price is a Python start per trial. What the agent prints is not read as an answer:
+the reply comes back through a file of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from proctor.agents.base import AgentError, AgentReply, AgentRequest
+from proctor.trace import Trace
+from proctor.trace.capture import current_trace
+
+if TYPE_CHECKING:
+    from proctor.agents.python import PythonAgentConfig
+
+MAX_STDERR = 4000
+"""Bytes of what a dead process said last: a traceback fits, a flood does not."""
+
+
+class ChildJob(msgspec.Struct, frozen=True):
+    """What the child process is told."""
+
+    target: str
+    factory: bool
+    base_dir: str | None
+    memory_mb: int | None
+    input: Any
+    seed: int
+    params: dict[str, Any]
+    case: str
+    trial: str
+    workdir: str
+    trace_id: str | None
+
+
+class ChildResult(msgspec.Struct, omit_defaults=True):
+    """What the child process sends back: a reply, or the error that stopped it."""
+
+    reply: AgentReply | None = None
+    trace: Trace | None = None
+    error_type: str = ""
+    error_message: str = ""
+    transient: bool = False
+    status_code: int | None = None
+    retry_after: float | None = None
+
+
+class ProcessAgent:
+    """Runs one trial of a Python agent in a child process."""
+
+    def __init__(self, config: PythonAgentConfig) -> None:
+        self._config = config
+
+    async def run(self, request: AgentRequest) -> AgentReply:
+        """Start the child, hand it the job, wait for its result or its death."""
+        with tempfile.TemporaryDirectory(prefix="proctor-child-") as folder:
+            # Files, not pipes: a process the agent leaves behind would hold a pipe open for ever.
+            result, said = Path(folder, "result.json"), Path(folder, "stderr.txt")
+            with said.open("wb") as stderr:  # noqa: ASYNC230 (a new file on a local disk)
+                child = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-m",
+                    "proctor.agents.child",
+                    str(result),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=stderr,
+                    start_new_session=True,
+                    cwd=request.workdir,
+                )
+            try:
+                await _tell(child, self._job(request))
+                code = await child.wait()
+            finally:
+                await _end(child)
+            return _understood(_content(result), code, _last_words(said))
+
+    def _job(self, request: AgentRequest) -> bytes:
+        config = self._config
+        job = ChildJob(
+            target=config.target,
+            factory=config.factory,
+            base_dir=None if config.base_dir is None else str(config.base_dir.resolve()),
+            memory_mb=config.memory_mb,
+            input=request.input,
+            seed=request.seed,
+            params=request.params,
+            case=request.case,
+            trial=request.trial,
+            workdir=str(request.workdir),
+            trace_id=request.trace_id,
+        )
+        return msgspec.json.encode(job, enc_hook=str)
+
+
+async def _tell(child: asyncio.subprocess.Process, job: bytes) -> None:
+    assert child.stdin is not None
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        child.stdin.write(job)
+        await child.stdin.drain()
+    child.stdin.close()
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+def _last_words(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - MAX_STDERR))
+        return file.read().decode(errors="replace").strip()
+
+
+def _understood(content: bytes, code: int, said: str) -> AgentReply:
+    try:
+        result = msgspec.json.decode(content, type=ChildResult)
+    except msgspec.DecodeError:
+        raise AgentError(
+            f"the agent's process {_ending(code)} before it answered"
+            + (f"; it said last: {said.splitlines()[-1]}" if said else "")
+        ) from None
+    _adopt(result.trace)
+    if result.reply is None:
+        raise AgentError(
+            f"{result.error_type}: {result.error_message}",
+            transient=result.transient,
+            status_code=result.status_code,
+            retry_after=result.retry_after,
+        )
+    return result.reply
+
+
+def _adopt(trace: Trace | None) -> None:
+    """Hang the child's spans into the trace being captured here."""
+    here = current_trace()
+    if trace is None or here is None:
+        return
+    root = here.spans[0].span_id
+    for span in trace.spans:
+        span.trace_id = here.trace_id
+        span.parent_id = span.parent_id or root
+    here.add(trace.spans)
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    """Leave no process behind, nor any it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(child.pid, signal.SIGKILL)
+        else:
+            child.kill()
+    await child.wait()
