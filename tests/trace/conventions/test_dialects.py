@@ -298,6 +298,19 @@ def test_llm_keys_never_make_a_model_call():
     assert span(attributes=keys).kind == "other"
 
 
+def test_flat_messages_are_in_the_order_of_their_numbers():
+    """R-T7: attributes come in any order, indexes have gaps, and 10 comes after 2."""
+    attributes = {"openinference.span.kind": "LLM"}
+    for number, role in ((10, "tool-response"), (2, "tool-call"), (0, "user")):
+        attributes[f"llm.input_messages.{number}.message.content"] = str(number)
+        attributes[f"llm.input_messages.{number}.message.role"] = role
+    assert span(attributes=attributes).input_messages == (
+        Message("user", "0"),
+        Message("assistant", "2"),  # smolagents' names for the two sides of a call
+        Message("tool", "10"),
+    )
+
+
 def test_arguments_in_tool_parameters():
     """R-T7: `tool.parameters` is the schema, except where claude_agent_sdk puts the arguments."""
     kind = {"openinference.span.kind": "TOOL", "tool.name": "ls"}
