@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from proctor.agents.base import AgentConfig
 from proctor.agents.registry import agent_config
@@ -167,5 +167,6 @@ def _agent_name(agent: AgentLike) -> str:
     if isinstance(agent, AgentConfig):
         return str(agent.model_dump().get("target", agent.kind))
     if isinstance(agent, Mapping):
-        return str(agent.get("target") or agent.get("kind"))
+        options = dict(cast("Mapping[str, Any]", agent))
+        return str(options.get("target") or options.get("kind"))
     return str(getattr(agent, "__name__", type(agent).__name__))
