@@ -157,8 +157,9 @@ def test_every_trace_file_of_the_corpus_loads(shared):
     assert all(name in golden or name.endswith(".chatml.json") for name in troubled)
     assert len(troubled) == 5
     assert all(problem.fatal for problem in loaded.problems)
-    # 57 data files, 5 of them golden sets; 8 files hold two traces.
-    assert len(loaded) >= 52
+    # 56 data files, 5 of them golden sets; 8 files hold two traces.
+    assert len(loaded) == 56 - 5 + 8
+    assert sum(len(trace.spans) for trace in loaded) == 566
     assert all(trace.spans for trace in loaded)
 
 

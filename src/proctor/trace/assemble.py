@@ -25,6 +25,13 @@ _LONGEST_CYCLE_SHOWN = 5
 """Span ids of a parent cycle that are written out; a cycle can be as long as the trace."""
 
 
+def one_line(text: str) -> str:
+    """Text that is safe to show: ids and file names may hold line breaks and control codes."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
 class Problem(msgspec.Struct, frozen=True):
     """Something wrong in a file: what, where, how often, and whether the file was lost to it."""
 
@@ -37,7 +44,7 @@ class Problem(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         where = f"{self.file}: {self.place}" if self.place else self.file
         times = f" (and {self.count - 1} more like it)" if self.count > 1 else ""
-        return f"{where}: {self.message}{times}"
+        return one_line(f"{where}: {self.message}{times}")
 
 
 class LogRecord(NamedTuple):
@@ -85,7 +92,8 @@ class Collector:
 
     def problem(self, place: str, message: str, *, fatal: bool = False) -> None:
         """Count something wrong at a place of this file."""
-        where = ", ".join(part for part in (self.place, place) if part)
+        where = one_line(", ".join(part for part in (self.place, place) if part))
+        message = one_line(message)
         known = self._problems.get(message)
         if known is None:
             self._problems[message] = Problem(self.file, message, where, fatal)
@@ -201,8 +209,12 @@ def _join_logs(trace: Trace, logs: LogPool) -> None:
 def _name_cycles(trace: Trace, out: Collector) -> None:
     for cycle in trace.index.cycles:
         shown = " → ".join(cycle[:_LONGEST_CYCLE_SHOWN])
-        more = "" if len(cycle) <= _LONGEST_CYCLE_SHOWN else f" and {len(cycle) - 5} more"
-        message = f"parent cycle among spans {shown}{more}; broken at its earliest span"
+        more = (
+            ""
+            if len(cycle) <= _LONGEST_CYCLE_SHOWN
+            else f" and {len(cycle) - _LONGEST_CYCLE_SHOWN} more"
+        )
+        message = one_line(f"parent cycle among spans {shown}{more}; broken at its earliest span")
         if message not in trace.problems:
             trace.problems.append(message)
         out.problem(f"trace {trace.trace_id}", message)

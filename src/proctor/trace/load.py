@@ -14,7 +14,7 @@ import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.trace import formats
-from proctor.trace.assemble import Collector, LogPool, Problem, assemble
+from proctor.trace.assemble import Collector, LogPool, Problem, assemble, one_line
 from proctor.trace.formats import transcript
 from proctor.trace.formats.documents import looks_like_json, read_documents
 from proctor.trace.formats.wire import is_array, is_object, kind_of
@@ -33,7 +33,7 @@ class TraceLoadError(ProctorError):
     def __init__(self, problems: list[Problem]) -> None:
         first = problems[0]
         more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
-        where = ", ".join(part for part in (first.file, first.place) if part)
+        where = one_line(", ".join(part for part in (first.file, first.place) if part))
         super().__init__(f"{first.message}{more}", where=where)
         self.problems = problems
 

@@ -242,6 +242,8 @@ def attributes_of(value: Any, place: str, out: Collector) -> dict[str, Any]:
     for position, entry in enumerate(value):
         try:
             key, wrapped = entry["key"], entry.get("value")
+            if key.__class__ is not str:
+                raise BadValue(f"key is not a string but {kind_of(key)}")
             string = wrapped.get("stringValue") if wrapped.__class__ is dict else None
             found[key] = string if string.__class__ is str else any_value(wrapped)
         except (TypeError, KeyError, AttributeError, BadValue) as error:

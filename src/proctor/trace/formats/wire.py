@@ -220,7 +220,7 @@ def iso_duration_ns(value: Any) -> int:
     return -ns if sign else ns
 
 
-# -- status and JSON in strings ---------------------------------------------------------------
+# -- status -----------------------------------------------------------------------------------
 
 
 def status_of(code: Any) -> SpanStatus:
@@ -233,13 +233,3 @@ def status_of(code: Any) -> SpanStatus:
         return _STATUSES[code]
     except (KeyError, TypeError):
         raise BadValue(f"status is unknown: {str(code)[:40]!r}") from None
-
-
-def parsed(value: Any) -> Any:
-    """What a JSON string holds; anything else, and text that is no JSON object or array, stays."""
-    if isinstance(value, str) and value[:1] in ("{", "[", '"'):
-        try:
-            return msgspec.json.decode(value)
-        except (msgspec.DecodeError, RecursionError, UnicodeError):
-            return value
-    return value
