@@ -50,6 +50,7 @@ def judge(**quantifiers):
         ({"after": [WRITE, SEARCH]}, True, ["w", "s2"]),
         ({"after": [READ, SEARCH]}, False, ["r", "s2"]),
         ({"after": [SEARCH, READ]}, True, ["s2", "r"]),
+        ({"after": [SEARCH, SEARCH]}, False, ["s2", "s2"]),
         ({"after": [ABSENT, SEARCH]}, False, []),
         ({"any": SEARCH, "none": ABSENT}, True, ["s1", "s2"]),
         ({"any": SEARCH, "none": WRITE}, False, ["w"]),

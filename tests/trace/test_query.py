@@ -363,6 +363,8 @@ def test_durations_are_compared_to_the_nanosecond():
     assert ids(exact, {"max_duration": 0.1}) == "99999999 100000000"
     assert ids(exact, {"max_duration": timedelta(seconds=0.1), "min_duration": 0.1}) == "100000000"
     assert ids(exact, {"min_duration": 10**30}) == ""
+    longer = trace(span("a", end=1001))
+    assert ids(longer, {"min_duration": 1.001, "max_duration": 1.001}) == "a"
 
 
 def test_each_condition_says_what_it_takes():
@@ -371,3 +373,26 @@ def test_each_condition_says_what_it_takes():
         with pytest.raises(QueryError) as caught:
             SpanQuery.parse({key: object()})
         assert caught.value.where == key
+
+
+def test_many_different_values_are_told_apart():
+    """R-T4: beyond 256 different names, kinds or tools a query is as right as below."""
+    size = 1_000
+    many = trace(*(span(str(i), start=i, tool_name=f"t{i % 700}") for i in range(size)))
+    assert ids(many, {"name_equals": "999"}) == "999"
+    assert many.count({"name_matches_regex": "9.*9$"}) == 11
+    assert many.count({"name_contains": "99"}) == 19
+    assert ids(many, {"tool_name": ["t299", "t300"]}) == "299 300 999"
+    assert many.count({"tool_name": "t1000"}) == 0
+
+
+def test_spans_that_changed_are_seen_after_forget():
+    """R-T4: the tree is a snapshot; `forget` takes a new one."""
+    live = trace(span("a", end=None, name="old"), span("b", "a", start=1))
+    asked = {"name_equals": "new", "has_status": "error", "kind": "tool", "max_duration": 1}
+    assert live.count(asked) == live.count({"some_child_has": {"name_equals": "c"}}) == 0
+    first, second = live.spans
+    first.name, first.status, first.kind = "new", SpanStatus.ERROR, SpanKind.TOOL
+    first.end_ns, second.name = first.start_ns, "c"
+    live.forget()
+    assert live.count(asked) == live.count({"some_child_has": {"name_equals": "c"}}) == 1

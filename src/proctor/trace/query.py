@@ -175,19 +175,15 @@ def _on_ancestors(tree: SpanTree, mask: Mask, stop: Mask | None) -> Mask:
 
 
 def _name_equals(at: Evaluation, name: str) -> Mask:
-    return _named(at.tree, {name})
+    return at.tree.names.where({name}.__contains__)
 
 
 def _name_contains(at: Evaluation, part: str) -> Mask:
-    return _named(at.tree, {name for name in at.tree.distinct_names if part in name})
+    return at.tree.names.where(lambda name: part in name)
 
 
 def _name_matches(at: Evaluation, pattern: re.Pattern[str]) -> Mask:
-    return _named(at.tree, {name for name in at.tree.distinct_names if pattern.match(name)})
-
-
-def _named(tree: SpanTree, names: set[str]) -> Mask:
-    return bytes(map(names.__contains__, tree.names))
+    return at.tree.names.where(pattern.match)
 
 
 def _has_attributes(at: Evaluation, wanted: dict[str, Any]) -> Mask:
@@ -205,7 +201,7 @@ def _has_attribute(tree: SpanTree, key: str, value: Any) -> Mask:
     if type(value) in (int, float) or (type(value) is str and not may_be_json(value)):
         return bytes(
             [
-                (held := span.attributes.get(key, _MISSING)) == value and type(held) is not bool
+                (held := span.attributes.get(key)) == value and type(held) is not bool
                 for span in spans
             ]
         )
@@ -217,23 +213,23 @@ def _has_attribute_keys(at: Evaluation, keys: frozenset[str]) -> Mask:
 
 
 def _has_status(at: Evaluation, status: str) -> Mask:
-    return bytes([span.status == status for span in at.tree.spans])
+    return at.tree.statuses.where({status}.__contains__)
 
 
 def _kind(at: Evaluation, kinds: frozenset[str]) -> Mask:
-    return bytes([span.kind in kinds for span in at.tree.spans])
+    return at.tree.kinds.where(kinds.__contains__)
 
 
 def _tool_name(at: Evaluation, names: frozenset[str]) -> Mask:
-    return bytes([span.tool_name in names for span in at.tree.spans])
+    return at.tree.tool_names.where(names.__contains__)
 
 
 def _min_duration(at: Evaluation, least: float) -> Mask:
-    return bytes([s.end_ns is not None and s.end_ns - s.start_ns >= least for s in at.tree.spans])
+    return bytes([duration >= least for duration in at.tree.durations])
 
 
 def _max_duration(at: Evaluation, most: float) -> Mask:
-    return bytes([s.end_ns is not None and s.end_ns - s.start_ns <= most for s in at.tree.spans])
+    return bytes([duration <= most for duration in at.tree.durations])
 
 
 def _at_least(figure: Figure) -> MaskOf:

@@ -3,7 +3,7 @@
 Promise: building is linear (after sorting by start), a chain 100,000 deep works like any other
 shape, no span is ever lost, and a parent cycle is broken at its earliest span and reported.
 Positions are indexes into `spans` in start order; a `Mask` has one byte, 0 or 1, per position.
-The tree is a snapshot: ids, links, times and names are read once (the latter for speed).
+The tree is a snapshot of its spans: `Trace.forget` makes a new one after they have changed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import compress, repeat
+from math import nan
 from operator import lt
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from proctor.trace.columns import Column
 
 if TYPE_CHECKING:
     from proctor.trace.model import Span, SpanKind, SpanStatus
@@ -33,12 +36,7 @@ class SpanTree:
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self.spans: list[Span] = sorted(spans, key=_start)
-        self.position: dict[str, int] = {s.span_id: i for i, s in enumerate(self.spans)}
-        position_of = self.position.get
-        self.parent: list[int] = [
-            NO_PARENT if s.parent_id is None else position_of(s.parent_id, NO_PARENT)
-            for s in self.spans
-        ]
+        self.parent: list[int] = _parent_positions(self.spans)
         self.cycles: list[list[str]] = []
         self.parents_first: Sequence[int] = range(len(self.spans))
         # Spans normally start after their parent, and then start order is parents first. The
@@ -62,7 +60,6 @@ class SpanTree:
             new[old] = position
         self.spans = [spans[old] for old in ranked]
         self.parent = [new[parent[old]] for old in ranked]
-        self.position = {span_id: new[old] for span_id, old in self.position.items()}
         self.parents_first = [new[old] for old in order]
 
     def _unplaced_chain(self, position: int, placed: bytearray) -> list[int]:
@@ -87,15 +84,34 @@ class SpanTree:
     # -- figures of each span, computed on first use --------------------------------------------
 
     @cached_property
-    def names(self) -> list[str]:
-        """The name of each span; equal names are one object, which makes comparing them cheap."""
-        one_of: dict[str, str] = {}
-        return [one_of.setdefault(span.name, span.name) for span in self.spans]
+    def position(self) -> dict[str, int]:
+        """Where each span id stands; of spans with one id, the last."""
+        return {span.span_id: position for position, span in enumerate(self.spans)}
 
     @cached_property
-    def distinct_names(self) -> frozenset[str]:
-        """Every name once: agents repeat a few, so conditions on names are asked per name."""
-        return frozenset(self.names)
+    def names(self) -> Column[str]:
+        """The name of each span."""
+        return Column(span.name for span in self.spans)
+
+    @cached_property
+    def kinds(self) -> Column[str]:
+        """The kind of each span."""
+        return Column(span.kind for span in self.spans)
+
+    @cached_property
+    def statuses(self) -> Column[str]:
+        """How each span ended."""
+        return Column(span.status for span in self.spans)
+
+    @cached_property
+    def tool_names(self) -> Column[str | None]:
+        """The tool of each span; None where it is no tool call."""
+        return Column(span.tool_name for span in self.spans)
+
+    @cached_property
+    def durations(self) -> list[float]:
+        """Nanoseconds of each span; of an open one NaN, which no bound includes."""
+        return [nan if span.end_ns is None else span.end_ns - span.start_ns for span in self.spans]
 
     @cached_property
     def children(self) -> list[list[int]]:
@@ -315,3 +331,17 @@ class SpanNode(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 def _start(span: Span) -> int:
     return span.start_ns
+
+
+def _parent_positions(spans: Sequence[Span]) -> list[int]:
+    """The position of each span's parent.
+
+    Only ids that are somebody's parent are looked up: most spans are leaves, and a small
+    dictionary stays in the processor's cache.
+    """
+    parents = [span.parent_id for span in spans]
+    position_of: dict[str | None, int] = dict.fromkeys(parents, NO_PARENT)
+    for position, span in enumerate(spans):
+        if span.span_id in position_of:
+            position_of[span.span_id] = position
+    return list(map(position_of.__getitem__, parents))
