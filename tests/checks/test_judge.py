@@ -55,7 +55,8 @@ async def test_a_score_becomes_a_verdict(score, value, label, passed):
     assert (verdict.score, verdict.normalised, verdict.label) == (score, value, label)
     assert verdict.passed is passed
     assert verdict.rationale == "It greets."
-    assert verdict.usage[:4] == (1, 0, 100, 10)
+    assert (verdict.usage.calls, verdict.usage.cached) == (1, 0)
+    assert (verdict.usage.input_tokens, verdict.usage.output_tokens) == (100, 10)
     assert verdict.usage.cost_usd == pytest.approx(120e-6)
     assert json.loads(json.dumps(verdict.to_dict()))["label"] == label
 

@@ -58,7 +58,8 @@ class JudgeSettings:
             raise ProctorError("retries and waits cannot be negative", where="judge")
 
 
-class JudgeUsage(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class JudgeUsage:
     """What judging took. `unpriced` calls are not in `cost_usd`; unknown sums are None.
 
     `calls` counts replies received, repairs included; `cached` judgements cost nothing now.
@@ -71,7 +72,7 @@ class JudgeUsage(NamedTuple):
     cost_usd: float | None = None
     unpriced: int = 0
 
-    def __add__(self, other: JudgeUsage) -> JudgeUsage:  # type: ignore[override]
+    def __add__(self, other: JudgeUsage) -> JudgeUsage:
         """Two usages together."""
         return JudgeUsage(
             self.calls + other.calls,

@@ -7,7 +7,8 @@ throughout). Intervals are bootstrapped over rows, with a seed, so that they can
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from proctor.errors import ProctorError
 
@@ -27,7 +28,8 @@ _CELLS_AT_ONCE = 4_000_000
 """Resampled row numbers held in memory at a time: about 32 MB."""
 
 
-class Interval(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Interval:
     """A bootstrap percentile interval; `undefined` resamples had no kappa and are left out."""
 
     low: float
@@ -38,7 +40,8 @@ class Interval(NamedTuple):
     seed: int
 
 
-class Agreement(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Agreement:
     """How two raters agree. `table[i][j]` counts rows the first put in i and the second in j."""
 
     categories: tuple[Any, ...]

@@ -45,11 +45,21 @@ class Row(NamedTuple):
     judge: str | None
 
 
-class Unscored(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Unscored:
     """A row the judge has no verdict for."""
 
     line: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A row that people and the judge label differently."""
+
+    line: int
+    people: str
+    judge: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +73,7 @@ class Audit:
     rows: int
     agreement: Agreement
     unscored: tuple[Unscored, ...] = ()
-    disagreements: tuple[tuple[int, str, str], ...] = ()
+    disagreements: tuple[Disagreement, ...] = ()
     borderline_as: str | None = None
     usage: JudgeUsage = NOTHING
 
@@ -154,7 +164,7 @@ def _compare(
         agreement=found,
         unscored=tuple(unscored),
         disagreements=tuple(
-            (row.line, row.label, value)
+            Disagreement(row.line, row.label, value)
             for (row, _), value in zip(pairs, given, strict=True)
             if row.label != value
         ),

@@ -178,7 +178,7 @@ def _lines(found: Audit, options: dict[str, Any]) -> list[str]:
         )
     lines += _listed(
         f"disagreements ({len(found.disagreements)} of {scored}):",
-        [f"line {line}: people {a}, judge {b}" for line, a, b in found.disagreements],
+        [f"line {d.line}: people {d.people}, judge {d.judge}" for d in found.disagreements],
     )
     lines += _listed(
         f"unscored ({len(found.unscored)} of {found.rows}):",
@@ -206,12 +206,12 @@ def _figures(found: Audit) -> list[str]:
     if result.kappa is None:
         return [*lines, f"{name}: not defined, everyone gave the same label throughout"]
     line = f"{name}: {result.kappa:.3f}"
-    if result.interval is not None:
-        low, high, level, resamples, undefined, seed = result.interval
+    if (found_in := result.interval) is not None:
+        left_out = f", {found_in.undefined} without a kappa left out" if found_in.undefined else ""
         line += (
-            f", {level:.0%} interval {low:.3f} to {high:.3f} "
-            f"(bootstrap over {result.n} rows, {resamples} resamples, seed {seed}"
-            + (f", {undefined} without a kappa left out)" if undefined else ")")
+            f", {found_in.level:.0%} interval {found_in.low:.3f} to {found_in.high:.3f} "
+            f"(bootstrap over {result.n} rows, {found_in.resamples} resamples, "
+            f"seed {found_in.seed}{left_out})"
         )
     return [*lines, line]
 
