@@ -27,9 +27,9 @@ def schema(kind: Any, output: Path | None) -> None:
     """Print the JSON Schema of suites or settings."""
     import json
 
-    from proctor.spec import json_schema
+    from proctor.spec import schema_of
 
-    text = json.dumps(json_schema(kind), indent=2) + "\n"
+    text = json.dumps(schema_of(kind), indent=2) + "\n"
     if output is None:
         click.echo(text, nl=False)
         return

@@ -30,22 +30,31 @@ def validate(ctx: click.Context, suites: tuple[Path, ...], as_json: bool, traces
 
     Exits with 0 when all are good, else with 2.
     """
-    from proctor.spec import SpecError, load_configuration, load_suite
-
     problems: list[Problem] = []
     good: dict[Path, Suite] = {}
     for path in suites:
-        try:
-            configured = load_configuration(path.parent).settings.agent is not None
-            good[path] = load_suite(path, need_agent=not (traces or configured))
-        except SpecError as error:
-            problems.extend(p for p in error.problems if p not in problems)
+        found = _checked(path, traces=traces)
+        if isinstance(found, list):
+            # Two suites may include the same file, or stand under the same settings.
+            problems.extend(problem for problem in found if problem not in problems)
+        else:
+            good[path] = found
     if as_json:
         click.echo(_document(good, problems))
     else:
         _print(good, problems, len(suites))
     if problems:
         ctx.exit(EXIT_CANNOT_JUDGE)
+
+
+def _checked(path: Path, *, traces: bool) -> Suite | list[Problem]:
+    from proctor.spec import SpecError, load_configuration, load_suite
+
+    try:
+        configured = load_configuration(path.parent).settings.agent is not None
+        return load_suite(path, need_agent=not (traces or configured))
+    except SpecError as error:
+        return error.problems
 
 
 def _print(good: dict[Path, Suite], problems: list[Problem], asked: int) -> None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from proctor.spec.config import Configuration, Settings, load_configuration
-    from proctor.spec.json_schema import json_schema
-    from proctor.spec.load import load_suite
+    from proctor.spec.json_schema import schema_of
+    from proctor.spec.load import load_suite, restore_suite
     from proctor.spec.models import AgentRef, Case, CustomCheck, JudgeConfig, Suite
     from proctor.spec.plan import plan_checks
     from proctor.spec.problems import Place, Problem, SpecError
-    from proctor.spec.select import Filter, parse_filter, select
+    from proctor.spec.select import Filter, parse_filter, select_cases
 
 __all__ = [
     "AgentRef",
@@ -27,12 +27,13 @@ __all__ = [
     "Settings",
     "SpecError",
     "Suite",
-    "json_schema",
     "load_configuration",
     "load_suite",
     "parse_filter",
     "plan_checks",
-    "select",
+    "restore_suite",
+    "schema_of",
+    "select_cases",
 ]
 
 _HOME_OF = {
@@ -47,12 +48,13 @@ _HOME_OF = {
     "Settings": "proctor.spec.config",
     "SpecError": "proctor.spec.problems",
     "Suite": "proctor.spec.models",
-    "json_schema": "proctor.spec.json_schema",
     "load_configuration": "proctor.spec.config",
     "load_suite": "proctor.spec.load",
     "parse_filter": "proctor.spec.select",
     "plan_checks": "proctor.spec.plan",
-    "select": "proctor.spec.select",
+    "restore_suite": "proctor.spec.load",
+    "schema_of": "proctor.spec.json_schema",
+    "select_cases": "proctor.spec.select",
 }
 """Public name → the module that defines it."""
 

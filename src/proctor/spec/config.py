@@ -9,7 +9,6 @@ the user's file and defaults say too, so that results stay with the project).
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast
@@ -21,7 +20,7 @@ from proctor.schema import Strict
 from proctor.spec.located import validated
 from proctor.spec.models import DEFAULT_TRIALS, Agent, Judge, Trials
 from proctor.spec.problems import Place, Problem, SpecError
-from proctor.spec.reader import read
+from proctor.spec.reader import MAX_BYTES, read
 from proctor.spec.shapes import Shapes
 from proctor.spec.toml import read_toml
 from proctor.spec.tree import Tree, merged, replace_content
@@ -219,15 +218,13 @@ def find_project_file(start: Path) -> Path | None:
 
 
 def _speaks(path: Path) -> bool:
-    """Whether a pyproject.toml has our table; a broken one is not ours to tell of."""
+    """Whether a pyproject.toml has our table, or would have if it could be read."""
     if not path.is_file():
         return False
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError):
-        return False
-    tools = data.get("tool")
-    return isinstance(tools, dict) and "proctor" in tools
+    found = read_toml(path, {})
+    return found.tree is not None or bool(
+        found.problems and b"tool.proctor" in path.read_bytes()[:MAX_BYTES]
+    )
 
 
 def _file(path: Path, environ: Mapping[str, str], problems: list[Problem]) -> Tree | None:

@@ -24,7 +24,7 @@ _OWN = ("id", "input", "query")
 """Keys that belong to one case and so never to `defaults`."""
 
 
-def json_schema(kind: Kind = "suite") -> dict[str, Any]:
+def schema_of(kind: Kind = "suite") -> dict[str, Any]:
     """The schema of a kind of file."""
     schema = KINDS[kind].model_json_schema()
     if kind == "suite":

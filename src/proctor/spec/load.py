@@ -6,19 +6,26 @@ mends what is listed is done.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from proctor.agents.registry import UnknownAgentError, kind_class
+from proctor.spec.data import tree_of
 from proctor.spec.ids import slug
 from proctor.spec.located import validated
 from proctor.spec.models import (
     CASE_SPELLINGS,
+    IMPORT_PATH,
     SUITE_SPELLINGS,
     Suite,
+    cases_of,
     repeated_ids,
 )
 from proctor.spec.problems import Place, Problem, SpecError
-from proctor.spec.reader import read
+from proctor.spec.reader import Document, read
 from proctor.spec.tree import Tree, merged, plain, renamed, replace_content
 
 
@@ -30,7 +37,28 @@ def load_suite(
     `need_agent=False` is for those who bring recorded traces, or an agent from elsewhere.
     """
     path = Path(path)
-    document = read(path, environ=environ)
+    suite, tree = _checked(read(path, environ=environ), need_agent=need_agent)
+    suite.came_from(tree, path.parent, path)
+    return suite
+
+
+def restore_suite(
+    record: Any, *, folder: Path, name: str, environ: Mapping[str, str] | None = None
+) -> Suite:
+    """A suite from what `Suite.resolved` gave, its environment variables read anew.
+
+    `folder` is what its relative paths start from, `name` is where problems are told to be.
+    """
+    problems: list[Problem] = []
+    place = Place(name)
+    environ = os.environ if environ is None else environ
+    tree = tree_of(record, lambda _: place, environ, problems)
+    suite, tree = _checked(Document(tree, problems), need_agent=False)
+    suite.came_from(tree, folder)
+    return suite
+
+
+def _checked(document: Document, *, need_agent: bool) -> tuple[Suite, Tree]:
     problems = document.problems
     if document.tree is None:
         raise SpecError(problems)
@@ -39,10 +67,7 @@ def load_suite(
     problems.extend(_across(tree, need_agent=need_agent))
     if problems or suite is None:
         raise SpecError(problems)
-    for case, written in zip(suite.cases, _cases(tree), strict=True):
-        case.put(written.place)
-    suite.came_from(path, tree)
-    return suite
+    return suite, tree
 
 
 def prepared(tree: Tree) -> Tree:
@@ -63,7 +88,19 @@ def prepared(tree: Tree) -> Tree:
         shared = {k: v for k, v in defaults.value.items() if k not in ("id", "input", "query")}
         base = replace_content(defaults, shared)
         items = [merged(base, case) if isinstance(case.value, dict) else case for case in items]
+    items = [_with_id(case) for case in items]
     return replace_content(tree, {**tree.value, "cases": replace_content(cases, list(items))})
+
+
+def _with_id(case: Tree) -> Tree:
+    """A case with an id: its own, or one made from its input as written, variables unread."""
+    own, asked = case.child("id"), case.child("input")
+    if not isinstance(case.value, dict) or asked is None or asked.value is None:
+        return case
+    if (own is not None and own.value is not None) or any(part.broken for part in asked.walk()):
+        return case
+    made = Tree(case.place, slug(plain(asked, as_written=True)))
+    return replace_content(case, {**case.value, "id": made})
 
 
 def _across(tree: Tree, *, need_agent: bool) -> list[Problem]:
@@ -71,7 +108,7 @@ def _across(tree: Tree, *, need_agent: bool) -> list[Problem]:
     if not isinstance(tree.value, dict):
         return []
     problems: list[Problem] = []
-    cases = _cases(tree)
+    cases = cases_of(tree)
     problems.extend(_twice(tree, SUITE_SPELLINGS))
     for case in cases:
         problems.extend(_twice(case, CASE_SPELLINGS))
@@ -82,11 +119,40 @@ def _across(tree: Tree, *, need_agent: bool) -> list[Problem]:
     if need_agent and not any(_given(tree, key) for key in ("agent", "agents")):
         problems.append(
             Problem(
-                Place(tree.place.file, tree.place.line, tree.place.column),
+                tree.place,
                 "no agent: say what is under test",
                 "add `agent: package.module:function`",
             )
         )
+    for agent in _agents(tree):
+        problems.extend(_agent_problems(agent))
+    return problems
+
+
+def _agents(tree: Tree) -> Iterator[Tree]:
+    """The agents that are written with a kind and its options."""
+    one, several = tree.child("agent"), tree.child("agents")
+    for agent in (one, *(several.children() if several is not None else ())):
+        if agent is not None and agent.child("kind") is not None:
+            yield agent
+
+
+def _agent_problems(agent: Tree) -> list[Problem]:
+    """The options of an agent, held against its kind."""
+    kind = agent.child("kind")
+    if kind is None or kind.broken or not isinstance(kind.value, str):
+        return []
+    try:
+        options = kind_class(kind.value)
+    except UnknownAgentError as error:
+        return [Problem(kind.place, error.message, error.hint)]
+    problems: list[Problem] = []
+    validated(agent, options, problems)
+    target = agent.child("target")
+    text = target.value if kind.value == "python" and target is not None else None
+    if target is not None and isinstance(text, str) and not re.fullmatch(IMPORT_PATH, text):
+        message = f"{target.written or text!r} is not an import path such as package.module:name"
+        problems.append(Problem(target.place, message))
     return problems
 
 
@@ -99,16 +165,9 @@ def _twice(tree: Tree, spellings: Mapping[str, str]) -> list[Problem]:
     ]
 
 
-def _cases(tree: Tree) -> list[Tree]:
-    cases = tree.child("cases")
-    return cases.value if cases is not None and isinstance(cases.value, list) else []
-
-
 def _id(case: Tree) -> str:
-    own, asked = case.child("id"), case.child("input")
-    if own is not None and own.value is not None:
-        return str(own.value)
-    return slug(plain(asked)) if asked is not None and asked.value is not None else ""
+    found = case.child("id")
+    return str(found.value) if found is not None and found.value is not None else ""
 
 
 def _given(tree: Tree, key: str) -> bool:

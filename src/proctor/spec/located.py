@@ -52,9 +52,16 @@ def located(error: ValidationError, tree: Tree, model: type[BaseModel]) -> list[
     found = [
         _Found.of(detail, loc, tree, model)
         for detail in error.errors(include_url=False)
+        if not _follows_from_others(detail)
         for loc in _locations(detail)
     ]
     return [item.problem for item in _nearest_shape(found) if not item.target.broken]
+
+
+def _follows_from_others(detail: ErrorDetails) -> bool:
+    """pydantic counts only good items, and so calls a tuple of bad ones too short as well."""
+    least = detail.get("ctx", {}).get("min_length", 0)
+    return detail["type"] == "too_short" and len(detail["input"]) >= least
 
 
 def _locations(detail: ErrorDetails) -> list[tuple[tuple[str | int, ...], Fault | None]]:
@@ -203,7 +210,7 @@ def kind_of(value: Any) -> str:
 def _told(detail: ErrorDetails, keys: tuple[str, ...], *, secret: bool) -> Fault:
     """An error in words, with a hint where one can be given."""
     kind, context, given = detail["type"], detail.get("ctx", {}), detail["input"]
-    name = str(detail["loc"][-1]) if detail["loc"] else "value"
+    name = str(detail["loc"][-1]) if detail["loc"] else ""
     if kind == "extra_forbidden":
         hint = did_you_mean(name, keys) or (f"known here: {', '.join(keys)}" if keys else None)
         return Fault((), f"unknown key {name!r}", hint)

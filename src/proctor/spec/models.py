@@ -7,7 +7,7 @@ the same validation. The options of each layer of checks live beside the checks 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -28,11 +28,12 @@ from proctor.checks.correctness import Correctness
 from proctor.checks.cost import CostChecks
 from proctor.checks.fields import Share, Weight
 from proctor.checks.path import PathChecks
+from proctor.errors import did_you_mean
 from proctor.schema import Strict
 from proctor.spec.ids import problem_with_id, same_id, slug
 from proctor.spec.located import Fault, faults_error
 from proctor.spec.problems import Place
-from proctor.spec.tree import Tree, plain
+from proctor.spec.tree import Tree, escaped, plain
 
 if TYPE_CHECKING:
     from proctor.checks.judge import JudgeSettings
@@ -82,11 +83,6 @@ class AgentRef(Strict):
     def _one_way_to_find_it(self) -> AgentRef:
         if self.name is None and self.kind is None:
             raise ValueError("an agent is `package.module:name`, a registered name, or has a kind")
-        if self.kind == "python":
-            target = self.options.get("target")
-            if not isinstance(target, str) or not re.fullmatch(IMPORT_PATH, target):
-                message = "a Python agent needs a target such as package.module:name"
-                raise faults_error([Fault(("target",), message)])
         return self
 
     @property
@@ -252,6 +248,7 @@ class Case(Strict):
     """Checks whose failure blocks here."""
 
     _place: Place | None = PrivateAttr(default=None)
+    _folder: Path | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
@@ -280,12 +277,12 @@ class Case(Strict):
 
     @property
     def folder(self) -> Path | None:
-        """What import paths in the case start from: the folder of the file it was written in."""
-        return Path(self._place.file).parent if self._place is not None else None
+        """What import paths in the case start from: the suite's folder, if it has one."""
+        return self._folder
 
-    def put(self, place: Place) -> None:
-        """Say where the case was written."""
-        self._place = place
+    def put(self, place: Place, folder: Path) -> None:
+        """Say where the case was written, and in which folder its suite is."""
+        self._place, self._folder = place, folder
 
 
 def spelled(data: Any, spellings: Mapping[str, str]) -> Any:
@@ -334,6 +331,7 @@ class Suite(Strict):
 
     _tree: Tree | None = PrivateAttr(default=None)
     _path: Path | None = PrivateAttr(default=None)
+    _folder: Path = PrivateAttr(default=Path())
 
     @model_validator(mode="before")
     @classmethod
@@ -362,6 +360,7 @@ class Suite(Strict):
         faults = repeated_ids([case.id for case in self.cases])
         if self.agent is not None and self.agents:
             faults.append(Fault(("agents",), "write `agent` or `agents`, not both"))
+        faults.extend(_unknown_judges(self))
         if faults:
             raise faults_error(faults)
         return self
@@ -374,7 +373,7 @@ class Suite(Strict):
     @property
     def folder(self) -> Path:
         """What relative paths in the suite start from."""
-        return self._path.parent if self._path is not None else Path()
+        return self._folder
 
     @property
     def all_agents(self) -> dict[str, AgentRef]:
@@ -388,14 +387,49 @@ class Suite(Strict):
         return frozenset(held for part in parts for held, _ in part.secrets)
 
     def resolved(self) -> dict[str, Any]:
-        """The suite as JSON: defaults merged, environment variables as the references they were."""
+        """The suite as JSON: defaults merged, environment variables as the references they were.
+
+        `restore_suite` reads it back.
+        """
         if self._tree is not None:
             return plain(self._tree, as_written=True)
-        return self.model_dump(mode="json", exclude_unset=True)
+        return escaped(self.model_dump(mode="json", exclude_unset=True))
 
-    def came_from(self, path: Path, tree: Tree) -> None:
-        """Say which file the suite was read from, and what stood there."""
-        self._path, self._tree = path, tree
+    def came_from(self, tree: Tree, folder: Path, path: Path | None = None) -> None:
+        """Say what the suite was read from: a file, or a record of what stood in one."""
+        self._tree, self._folder, self._path = tree, folder, path
+        for case, written in zip(self.cases, cases_of(tree), strict=True):
+            case.put(written.place, folder)
+
+
+def cases_of(tree: Tree) -> list[Tree]:
+    """The cases of a suite's tree, such as they are."""
+    cases = tree.child("cases")
+    return cases.value if cases is not None and isinstance(cases.value, list) else []
+
+
+def _unknown_judges(suite: Suite) -> list[Fault]:
+    """Judges that checks name and the suite does not have."""
+    known = ("default", *suite.judges)
+    faults: list[Fault] = []
+    for index, case in enumerate(suite.cases):
+        for loc, options in _judged(case):
+            name: str | None = getattr(options, "judge", None)
+            if name is not None and name not in known:
+                hint = did_you_mean(name, known) or f"`judges` has {', '.join(known)}"
+                at = ("cases", index, *loc, "judge")
+                faults.append(Fault(at, f"there is no judge {name!r}", hint))
+    return faults
+
+
+def _judged(case: Case) -> Iterator[tuple[tuple[str | int, ...], object]]:
+    """Every place in a case that may name a judge."""
+    for position, rule in enumerate(case.correctness.llm_judge or ()):
+        yield ("correctness", "llm_judge", position), rule
+    yield ("correctness", "safety_check"), case.correctness.safety_check
+    yield ("correctness", "hallucination_check"), case.correctness.hallucination_check
+    for position, assertion in enumerate(case.assertions):
+        yield ("assertions", position), assertion
 
 
 def _over(defaults: dict[str, Any], case: Any) -> Any:

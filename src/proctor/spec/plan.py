@@ -24,44 +24,59 @@ from typing import TYPE_CHECKING, Any
 from proctor.checks.assertions import planned_assertion
 from proctor.checks.custom import custom_check
 from proctor.checks.evaluate import PlannedCheck
-from proctor.checks.registry import CHECKS, CheckKind
+from proctor.checks.registry import CHECKS, CheckFunction, CheckKind
 from proctor.checks.result import Layer
-from proctor.errors import did_you_mean
+from proctor.errors import ProctorError, did_you_mean
 from proctor.spec.located import Fault
 
 if TYPE_CHECKING:
-    from proctor.spec.models import Case
+    from proctor.spec.models import Case, CustomCheck
 
 _ORDER = {Layer.CORRECTNESS: 0, Layer.PATH: 2, Layer.COST: 3}
-# A case exists only once its layers are imported, and importing a layer declares its checks.
-_LAYERS = {Layer.CORRECTNESS: "correctness", Layer.PATH: "path", Layer.COST: "cost"}
 
 
 def plan_checks(case: Case) -> tuple[PlannedCheck, ...]:
-    """The checks of a case, in order, each with its weight and whether it blocks."""
-    planned = [_settled(case, check) for check in _unique(_checks(case))]
+    """The checks of a case, in order, each with its weight and whether it blocks.
+
+    Custom checks are imported here: `ProctorError` says which cannot be used, before anything runs.
+    """
+    checks = [
+        *(_built_in(kind, options) for kind, options in _asked(case)),
+        *(_custom(case, written) for written in case.checks),
+        *(planned_assertion(written) for written in case.assertions),
+    ]
+    named = zip(checks, check_ids(case), strict=True)
+    planned = [_settled(case, check._replace(id=check_id)) for check, check_id in named]
     # Sorting is stable: within each group the order is that of declaration.
     planned.sort(key=lambda c: _ORDER[c.layer] + (c.judged and c.layer == Layer.CORRECTNESS))
     return tuple(planned)
+
+
+def check_ids(case: Case) -> list[str]:
+    """The ids of a case's checks, as written: built-in, custom, assertions. Imports nothing."""
+    names = [
+        *(kind.name for kind, _ in _asked(case)),
+        *(written.name for written in case.checks),
+        *(planned_assertion(written).id for written in case.assertions),
+    ]
+    return list(_unique(names))
 
 
 def unknown_names(case: Case) -> list[Fault]:
     """What `weights` and `required` name that is no check of the case."""
     if not case.weights and not case.required:
         return []
-    checks = [*(check.id for check in _unique(_checks(case)))]
-    faults = [
-        Fault(("required", index), f"{name!r} is not a check of this case", _hint(name, checks))
-        for index, name in enumerate(case.required)
-        if name not in checks
+    checks = check_ids(case)
+    known = [*checks, *Layer]
+    written = [
+        *((("required", index), name, checks) for index, name in enumerate(case.required)),
+        *((("weights", name), name, known) for name in case.weights),
     ]
-    known = [*checks, *_LAYERS.values()]
-    faults.extend(
-        Fault(("weights", name), f"{name!r} is not a check of this case", _hint(name, known))
-        for name in case.weights
-        if name not in known
-    )
-    return faults
+    return [
+        Fault(loc, f"{name!r} is not a check of this case", _hint(name, among))
+        for loc, name, among in written
+        if name not in among
+    ]
 
 
 def _hint(name: str, known: list[str]) -> str:
@@ -70,20 +85,17 @@ def _hint(name: str, known: list[str]) -> str:
     )
 
 
-def _checks(case: Case) -> Iterator[PlannedCheck]:
-    """The checks in the order they are written down, before `weights` and `required`."""
-    for layer, name in _LAYERS.items():
-        options = getattr(case, name)
-        for kind in CHECKS[layer].values():
-            if _asked(options, kind.name):
-                yield _built_in(kind, options)
-    yield from _custom(case)
-    yield from (planned_assertion(written) for written in case.assertions)
+def _asked(case: Case) -> Iterator[tuple[CheckKind, Any]]:
+    """The built-in checks a case asks for, with the layer's options.
 
-
-def _asked(options: Any, name: str) -> bool:
-    value = getattr(options, name, None)
-    return value is not None and value is not False
+    A case exists only once its layers are imported, and importing a layer declares its checks.
+    """
+    for layer, kinds in CHECKS.items():
+        options = getattr(case, layer.value)
+        for kind in kinds.values():
+            value = getattr(options, kind.name, None)
+            if value is not None and value is not False:
+                yield kind, options
 
 
 def _built_in(kind: CheckKind, options: Any) -> PlannedCheck:
@@ -102,25 +114,35 @@ def _built_in(kind: CheckKind, options: Any) -> PlannedCheck:
     )
 
 
-def _custom(case: Case) -> Iterator[PlannedCheck]:
-    for written in case.checks:
-        yield PlannedCheck(
-            id=written.name,
-            check="custom",
-            layer=Layer.CORRECTNESS,
-            options=written,
-            run=custom_check(written.check, written.params, case.folder),
-            weight=written.weight,
-            blocking=written.required,
-        )
+def _custom(case: Case, written: CustomCheck) -> PlannedCheck:
+    return PlannedCheck(
+        id=written.name,
+        check="custom",
+        layer=Layer.CORRECTNESS,
+        options=written,
+        run=_imported(case, written),
+        weight=written.weight,
+        blocking=written.required,
+    )
 
 
-def _unique(checks: Iterable[PlannedCheck]) -> Iterator[PlannedCheck]:
-    """Ids made unique: the second of a name is `name#2`."""
+def _imported(case: Case, written: CustomCheck) -> CheckFunction:
+    try:
+        return custom_check(written.check, written.params, case.folder)
+    except ProctorError as error:
+        raise ProctorError(
+            f"the check {written.name!r} of case {case.id!r} cannot be used: {error}",
+            where=None if case.place is None else str(case.place),
+            hint=error.hint,
+        ) from error
+
+
+def _unique(names: Iterable[str]) -> Iterator[str]:
+    """Names made unique: the second of a kind is `name#2`."""
     seen: dict[str, int] = {}
-    for check in checks:
-        seen[check.id] = seen.get(check.id, 0) + 1
-        yield check if seen[check.id] == 1 else check._replace(id=f"{check.id}#{seen[check.id]}")
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        yield name if seen[name] == 1 else f"{name}#{seen[name]}"
 
 
 def _settled(case: Case, check: PlannedCheck) -> PlannedCheck:
@@ -128,5 +150,5 @@ def _settled(case: Case, check: PlannedCheck) -> PlannedCheck:
     weight, blocking = check.weight, check.blocking
     if check.id in case.required:
         blocking, weight = True, weight or 1.0
-    weight = case.weights.get(check.id, case.weights.get(_LAYERS[check.layer], weight))
+    weight = case.weights.get(check.id, case.weights.get(check.layer.value, weight))
     return check._replace(weight=weight, blocking=blocking)

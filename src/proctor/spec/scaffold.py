@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from proctor.errors import ProctorError
-from proctor.spec.json_schema import json_schema
+from proctor.spec.json_schema import schema_of
 
 DEFAULT_PYTHON = "3.12"
 """For projects that do not say: supported for years, and every agent library runs on it."""
@@ -52,7 +52,7 @@ def scaffold(directory: Path) -> list[ScaffoldFile]:
         (
             directory / ".proctor" / "suite.schema.json",
             "completion in editors",
-            json.dumps(json_schema("suite"), indent=1) + "\n",
+            json.dumps(schema_of("suite"), indent=1) + "\n",
         ),
         (root / ".github" / "workflows" / "proctor.yml", "CI on GitHub", workflow),
     ]

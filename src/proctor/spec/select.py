@@ -92,7 +92,7 @@ def parse_filter(text: str) -> Filter:
     return Filter(tuple(groups))
 
 
-def select(
+def select_cases(
     cases: Sequence[Some],
     *,
     tags: Iterable[str] = (),

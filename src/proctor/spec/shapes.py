@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -108,7 +108,6 @@ def _is_labelled(option: Any, label: str) -> bool:
             for value in get_args(info.annotation)
         )
         return option.__name__ in label or label in tags
-    origin: Any = get_origin(option)
-    bare = option if origin is None else origin
+    bare = cast(Any, get_origin(option) or option)
     name = str(getattr(bare, "__name__", ""))
     return bool(name) and label.startswith(name)

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from proctor.spec.data import tree_of
 from proctor.spec.problems import Place, Problem
 from proctor.spec.reader import Document
-from proctor.spec.scalars import substitute
-from proctor.spec.tree import Tree
 
 _HEADER = re.compile(r"\s*\[{1,2}\s*(?P<name>[^\]]+?)\s*\]{1,2}\s*(?:#.*)?$")
 _KEY = re.compile(
@@ -43,7 +42,12 @@ def read_toml(path: Path, environ: Mapping[str, str]) -> Document:
         return Document(None, [])
     problems: list[Problem] = []
     places = _places(text, name)
-    return Document(_tree(data, _TABLE, places, environ, problems), problems)
+
+    def place_at(path: tuple[str, ...]) -> Place:
+        whole = _TABLE + path
+        return next(places[whole[:n]] for n in range(len(whole), 0, -1) if whole[:n] in places)
+
+    return Document(tree_of(data, place_at, environ, problems), problems)
 
 
 def _places(text: str, name: str) -> dict[tuple[str, ...], Place]:
@@ -65,27 +69,3 @@ def _places(text: str, name: str) -> dict[tuple[str, ...], Place]:
 
 def _parts(dotted: str) -> tuple[str, ...]:
     return tuple(part.strip("\"'") for part in _PART.findall(dotted))
-
-
-def _tree(
-    value: Any,
-    path: tuple[str, ...],
-    places: Mapping[tuple[str, ...], Place],
-    environ: Mapping[str, str],
-    problems: list[Problem],
-) -> Tree:
-    place = next(places[path[:n]] for n in range(len(path), 0, -1) if path[:n] in places)
-    if isinstance(value, dict):
-        table = cast("dict[str, Any]", value)
-        inner = {k: _tree(v, (*path, k), places, environ, problems) for k, v in table.items()}
-        return Tree(place, inner, {key: tree.place for key, tree in inner.items()})
-    if isinstance(value, list):
-        items = cast("list[Any]", value)
-        return Tree(place, [_tree(item, path, places, environ, problems) for item in items])
-    if not isinstance(value, str):
-        # Dates are the one type JSON does not have; no setting takes one.
-        known = isinstance(value, bool | int | float)
-        return Tree(place, value if known else str(value))
-    text, secrets, found = substitute(value, environ)
-    problems.extend(Problem(place, message, hint) for message, hint in found)
-    return Tree(place, text, {}, value if secrets else None, secrets, bool(found))

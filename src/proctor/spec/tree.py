@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from proctor.spec.problems import Place
 
@@ -69,9 +69,20 @@ def plain(tree: Tree, *, as_written: bool = False) -> Any:
         return {key: plain(value, as_written=as_written) for key, value in tree.value.items()}
     if isinstance(tree.value, list):
         return [plain(item, as_written=as_written) for item in tree.value]
-    if as_written and tree.written is not None:
-        return tree.written
+    if as_written:
+        return escaped(tree.value) if tree.written is None else tree.written
     return tree.value
+
+
+def escaped(value: Any) -> Any:
+    """A value whose texts mean themselves when environment variables are put in."""
+    if isinstance(value, str):
+        return value.replace("${", "$${")
+    if isinstance(value, list):
+        return [escaped(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {key: escaped(item) for key, item in cast("dict[str, Any]", value).items()}
+    return value
 
 
 def merged(base: Tree, over: Tree) -> Tree:
