@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from proctor.checks.fields import refused
 from proctor.checks.metrics.arguments import canonical
+from proctor.checks.metrics.outcome import shortened
 from proctor.checks.text import check_pattern, normalised, search, shown
 from proctor.errors import ProctorError, did_you_mean
 from proctor.schema import Strict
@@ -31,13 +32,13 @@ class Operators(Strict):
     """Equals, as JSON values do; `null` asks for a value that is null or absent."""
     ne: Any = None
     """Differs from."""
-    gt: float | str | None = None
+    gt: int | float | str | None = None
     """Is more than; numbers with numbers, texts with texts (dates in ISO form, say)."""
-    gte: float | str | None = None
+    gte: int | float | str | None = None
     """Is at least."""
-    lt: float | str | None = None
+    lt: int | float | str | None = None
     """Is less than."""
-    lte: float | str | None = None
+    lte: int | float | str | None = None
     """Is at most."""
     contains: Any = None
     """A text contains this text, a list this item, a mapping this key."""
@@ -79,7 +80,7 @@ class Operators(Strict):
 
     def _wrong(self, name: str, wanted: Any, value: Any) -> str | None:
         holds = self._holds(name, wanted, value)
-        return None if holds else _IN_WORDS[name].format(repr(wanted))
+        return None if holds else _IN_WORDS[name].format(shortened(wanted))
 
     def _holds(self, name: str, wanted: Any, value: Any) -> bool:
         if name == "eq":

@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, field_validator
 
-from proctor.checks.conditions import Operators, as_json, compile_expression
+from proctor.checks.conditions import Operators, compile_expression
 from proctor.checks.fields import Text, Texts, refused
 from proctor.checks.json_schema import MAX_PROBLEMS, problems_of, validator_of
 from proctor.checks.judging import (
@@ -24,6 +24,7 @@ from proctor.checks.judging import (
     judge_safety,
     spelled_rules,
 )
+from proctor.checks.metrics.outcome import shortened
 from proctor.checks.naming import named
 from proctor.checks.registry import CheckContext, Outcomes, check
 from proctor.checks.result import Layer, Outcome, broken, held, unscored
@@ -287,7 +288,7 @@ def expression_holds(entry: Operators, whole: dict[str, Any]) -> Outcome:
         wrong = entry.broken_by(value)
     except PatternTimeout as error:
         return unscored(str(error), expected=expected, actual=value)
-    found = shown(as_json(value)) if not isinstance(value, str) else shown(value)
+    found = shortened(value)
     details: dict[str, Any] = {"expected": expected, "actual": value}
     if wrong:
         return broken(f"{entry.path} is {found}: {' and '.join(wrong)}", **details)

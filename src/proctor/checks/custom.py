@@ -131,7 +131,9 @@ async def _run(function: Callable[[CheckContext], Any], context: CheckContext) -
         if inspect.isawaitable(value):
             value = await value
     except AssertionError as error:
-        return broken(str(error) or "an assertion of the check failed")
+        # pytest adds lines of its own to an assertion's message.
+        lines = str(error).splitlines()
+        return broken(lines[0] if lines else "an assertion of the check failed")
     threshold = getattr(context.case, "threshold", None)
     return as_outcomes(value, DEFAULT_THRESHOLD if threshold is None else threshold)
 

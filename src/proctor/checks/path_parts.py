@@ -86,9 +86,11 @@ def calls_counted(
 ) -> Outcome:
     """Whether the number of calls (of one tool, if named) keeps its bounds."""
     counted = [call for call in calls if tool is None or call.name == tool]
-    what = "tool calls" if tool is None else f"calls of {tool_name(tool)}"
+    nouns = ("tool call", "tool calls")
+    if tool is not None:
+        nouns = (f"call of {tool_name(tool)}", f"calls of {tool_name(tool)}")
     ids = ids_of(counted[most:] if most is not None else counted)
-    return _counted(len(counted), what, least, most, ids)
+    return _counted(len(counted), nouns, least, most, ids)
 
 
 def handoffs_counted(
@@ -96,7 +98,7 @@ def handoffs_counted(
 ) -> Outcome:
     """Whether the number of handoffs keeps its bounds."""
     made = handoffs_of(context.trace)
-    return _counted(len(made), "handoffs", least, most, tuple(h.span_id for h in made))
+    return _counted(len(made), ("handoff", "handoffs"), least, most, tuple(h.span_id for h in made))
 
 
 def span_holds(entry: SpanCheck, context: CheckContext) -> Outcome:
@@ -164,19 +166,28 @@ def as_values(calls: Sequence[CallLike]) -> list[Any]:
 
 
 def _counted(
-    number: int, what: str, least: int | None, most: int | None, ids: tuple[str, ...]
+    number: int,
+    nouns: tuple[str, str],
+    least: int | None,
+    most: int | None,
+    ids: tuple[str, ...],
 ) -> Outcome:
-    low, high = least or 0, most
-    if low == high:
-        asked, expected = f"exactly {low}", low
+    """Whether a number is within bounds; `nouns` are for one and for several."""
+    told = f"{number} {nouns[number != 1]}"
+    details: dict[str, Any] = {"actual": number}
+    if least is None:
+        asked, details["expected"] = f"at most {most} allowed", most
+    elif least == most:
+        asked, details["expected"] = f"asked for exactly {least}", least
     else:
-        bounds = [f"at least {low}" if low else "", f"at most {high}" if high is not None else ""]
-        asked, expected = " and ".join(filter(None, bounds)), {"min": low, "max": high}
-        expected = high if not low else expected
-    details: dict[str, Any] = {"expected": expected, "actual": number}
-    if low <= number and (high is None or number <= high):
-        return held(f"{number} {what}, {asked} allowed", **details)
-    return broken(f"{number} {what}, {asked} allowed", span_ids=ids, **details)
+        upper = "" if most is None else f" and at most {most}"
+        asked, details["expected"] = (
+            f"asked for at least {least}{upper}",
+            {"min": least, "max": most},
+        )
+    if (least or 0) <= number and (most is None or number <= most):
+        return held(f"{told}, {asked}", **details)
+    return broken(f"{told}, {asked}", span_ids=ids, **details)
 
 
 def tool_name(name: str) -> str:

@@ -6,7 +6,7 @@ Promise: a judge that fails leaves its dimension without a score and the rest as
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -34,6 +34,7 @@ from proctor.checks.quality_model import (
 )
 from proctor.checks.registry import CheckContext
 from proctor.errors import ProctorError
+from proctor.llm.base import ClosingModel
 from proctor.trace import Trace
 
 NO_JUDGE = "no judge is configured"
@@ -88,6 +89,18 @@ async def score_trace_with(
     judged = await reasoning(judge, trace, answer)
     found = tuple(judged if each.name == "reasoning" else each for each in scored.dimensions)
     return _together(trace, found, config, scored.latency_breakdown)
+
+
+async def score_traces_with(
+    judge: Judge, traces: Iterable[Trace], config: QualityConfig | None = None
+) -> list[Quality]:
+    """The quality of several traces, one after the other; the judge's models are closed after."""
+    try:
+        return [await score_trace_with(judge, trace, config) for trace in traces]
+    finally:
+        for model in judge.models:
+            if isinstance(model, ClosingModel):
+                await model.aclose()
 
 
 async def score_context(

@@ -1,0 +1,132 @@
+"""Quality for people and as averages over many traces.
+
+Promise: every average says over how many traces it was taken; names out of traces are made safe
+to print; nothing is dropped without saying how much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from proctor.checks.quality_model import (
+    AVERAGE,
+    DIMENSIONS,
+    LEVELS,
+    Dimension,
+    Level,
+    Quality,
+    SpanLatency,
+)
+from proctor.trace.text import safe
+
+SHOWN_TIMES = 20
+"""Rows of the latency breakdown that fit a screen with the rest; `--json` has them all."""
+
+SHOWN_ISSUES = 10
+
+_MARKS = {Level.TARGET: "✓ target", Level.BETWEEN: "– between", Level.ALERT: "✗ alert"}
+
+
+class Average(msgspec.Struct, frozen=True, kw_only=True):
+    """One dimension over several traces; `traces` counts those that have a score."""
+
+    name: str
+    mean: float | None
+    figure: float | None
+    level: Level | None
+    traces: int
+
+
+def averages(scored: Sequence[Quality]) -> tuple[Average, ...]:
+    """The mean of each dimension and of the overall score over the traces that have one."""
+    return tuple(_average(name, scored) for name in (*DIMENSIONS, "overall"))
+
+
+def _average(name: str, scored: Sequence[Quality]) -> Average:
+    found = [each.dimension(name) for each in scored]
+    known = [each for each in found if each.score is not None]
+    if not known:
+        return Average(name=name, mean=None, figure=None, level=None, traces=0)
+    mean = sum(each.score or 0.0 for each in known) / len(known)
+    figure = sum(_figure(each) for each in known) / len(known)
+    level = LEVELS.get(name, AVERAGE).of(figure)
+    return Average(name=name, mean=mean, figure=figure, level=level, traces=len(known))
+
+
+def _figure(dimension: Dimension) -> float:
+    return (dimension.score or 0.0) if dimension.figure is None else dimension.figure
+
+
+def quality_lines(quality: Quality) -> Iterator[str]:
+    """The quality of one trace, line by line."""
+    overall = "no score" if quality.overall is None else f"{quality.overall:.2f}"
+    level = "" if quality.level is None else f"  {_MARKS[quality.level]}"
+    yield f"trace {safe(quality.trace_id, 80)}  overall {overall}{level}"
+    for each in quality.dimensions:
+        yield f"  {_row(each, quality.weights.get(each.name))}"
+    yield from _listed("issues", quality.issues)
+    yield from _listed("recommendations", _distinct(quality.dimensions))
+    yield from _times(quality.latency_breakdown)
+
+
+def average_lines(found: Iterable[Average], traces: int) -> Iterator[str]:
+    """The averages over several traces, line by line."""
+    yield f"average of {traces} traces"
+    for each in found:
+        if each.mean is None or each.level is None:
+            yield f"  {each.name:<15} no score in any of {traces} traces"
+        else:
+            of = f"{each.traces} of {traces} traces"
+            told = _told_figure(each.name, each.figure)
+            yield f"  {each.name:<15} {each.mean:.2f}  {_MARKS[each.level]:<9}  {told}{of}"
+
+
+def _row(each: Dimension, weight: float | None) -> str:
+    if each.score is None:
+        return f"{each.name:<15} –     {safe(each.why, 200)}"
+    level = _MARKS[each.level] if each.level is not None else ""
+    share = f"weight {weight:.2f}" if weight else "not in overall"
+    method = f"  by {safe(each.method, 80)}" if each.method else ""
+    told = _told_figure(each.name, each.figure)
+    return f"{each.name:<15} {each.score:.2f}  {level:<9}  {told}{share}{method}"
+
+
+def _told_figure(name: str, figure: float | None) -> str:
+    """What the level of a dimension looks at, where that is not its score."""
+    if figure is None:
+        return ""
+    if name == "redundancy":
+        return f"{figure:.0%} of calls repeated, "
+    return f"{figure:.0%} within target, " if name == "latency" else ""
+
+
+def _listed(title: str, items: Sequence[str]) -> Iterator[str]:
+    if not items:
+        return
+    yield f"  {title}"
+    for item in items[:SHOWN_ISSUES]:
+        yield f"    - {safe(item, 300)}"
+    if len(items) > SHOWN_ISSUES:
+        yield f"    … and {len(items) - SHOWN_ISSUES} more"
+
+
+def _distinct(dimensions: Iterable[Dimension]) -> list[str]:
+    return list(dict.fromkeys(r for each in dimensions for r in each.recommendations))
+
+
+def _times(breakdown: Sequence[SpanLatency]) -> Iterator[str]:
+    if not breakdown:
+        return
+    yield "  latency breakdown"
+    slowest = sorted(breakdown, key=lambda each: (each.span_id is not None, -each.ratio))
+    for each in slowest[:SHOWN_TIMES]:
+        name = safe(each.name, 40)
+        where = f"  {safe(each.span_id, 40)}" if each.span_id else ""
+        yield (
+            f"    {each.kind:<9} {name:<40} {each.ms:>10,.0f} ms of {each.target_ms:>6,.0f}"
+            f"  × {each.ratio:.2f}  {each.score:.1f}{where}"
+        )
+    if len(slowest) > SHOWN_TIMES:
+        yield f"    … and {len(slowest) - SHOWN_TIMES} faster ones; --json has them all"

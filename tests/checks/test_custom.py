@@ -1,0 +1,242 @@
+"""Checks of the user's own, from Python, from a file beside the suite, and by name."""
+
+import textwrap
+
+import numpy as np
+import pytest
+from trial_parts import judged, result, tool, trace_of
+
+from proctor.checks.custom import HasMatchingSpan, custom_check
+from proctor.checks.result import CheckStatus, Outcome
+from proctor.errors import ProctorError
+from proctor.imports import load_object
+from proctor.spec.load import load_suite
+from proctor.spec.plan import plan_checks
+
+PASS, FAIL, UNSCORED = CheckStatus.PASS, CheckStatus.FAIL, CheckStatus.UNSCORED
+
+
+def short(context, words=3):
+    return len(context.answer.split()) <= words, f"{len(context.answer.split())} words"
+
+
+class Calls:
+    """A check with parameters, as a class."""
+
+    def __init__(self, least: int) -> None:
+        self.least = least
+
+    async def __call__(self, context):
+        return len(context.trace.tool_calls) >= self.least
+
+
+class Evaluator:
+    """A check in the words of other libraries."""
+
+    def evaluate(self, context):
+        return 0.5
+
+
+@pytest.mark.parametrize(
+    ("returned", "status", "score", "reason"),
+    [
+        (True, PASS, 1.0, "the check returned True"),
+        (False, FAIL, 0.0, "the check returned False"),
+        (0.8, PASS, 0.8, "the check returned 0.80, asked for at least 0.8"),
+        (0.5, FAIL, 0.5, "the check returned 0.50, asked for at least 0.8"),
+        (1, PASS, 1.0, "the check returned 1.00, asked for at least 0.8"),
+        ((False, "too rude"), FAIL, 0.0, "too rude"),
+        ((0.9, "nearly"), PASS, 0.9, "nearly (0.90, asked for at least 0.8)"),
+        (Outcome(score=0.4, passed=True, reason="fine"), PASS, 0.4, "fine"),
+        (np.bool_(True), PASS, 1.0, "the check returned True"),
+        (np.float32(0.25), FAIL, 0.25, "the check returned 0.25, asked for at least 0.8"),
+        (1.5, UNSCORED, None, "the check returned 1.5: return a bool, a number from 0 to 1"),
+        (float("nan"), UNSCORED, None, "the check returned nan: "),
+        (None, UNSCORED, None, "the check returned a NoneType: "),
+        ("yes", UNSCORED, None, "the check returned a str: "),
+    ],
+)
+async def test_what_a_check_may_return(returned, status, score, reason):
+    """R-C9: bool, number, result, or value with a reason; anything else is unscored and said."""
+    found = await result({"checks": [lambda context: returned]})
+    assert (found.status, found.score) == (status, score)
+    assert found.reason.startswith(reason)
+
+
+async def test_several_results_by_name():
+    """R-C9: a mapping gives a result for each name."""
+    outcome = await judged(
+        {"checks": [{"check": lambda c: {"a": True, "b": (False, "no")}, "id": "mine"}]}
+    )
+    assert [(r.id, r.status, r.reason) for r in outcome.results] == [
+        ("mine.a", PASS, "the check returned True"),
+        ("mine.b", FAIL, "no"),
+    ]
+
+
+async def test_functions_and_classes_sync_and_async():
+    """R-C9: one context in; params go to the constructor, or to the function beside it."""
+    outcome = await judged(
+        {
+            "checks": [
+                {"check": short, "params": {"words": 1}},
+                {"check": Calls, "params": {"least": 2}},
+                Evaluator,
+            ],
+            "threshold": 0.4,
+        },
+        trace_of("a", "b"),
+        "two words",
+    )
+    assert [(r.id, r.status, r.reason) for r in outcome.results] == [
+        ("short", FAIL, "2 words"),
+        ("Calls", PASS, "the check returned True"),
+        ("Evaluator", PASS, "the check returned 0.50, asked for at least 0.4"),
+    ]
+
+
+async def test_what_a_check_is_given():
+    """R-C9: case, trace, answer and baseline."""
+    seen = []
+    await judged({"checks": [seen.append]}, trace_of("a"), "yes", baseline=trace_of("b"))
+    (context,) = seen
+    assert (context.input, context.answer) == ("q", "yes")
+    assert context.trace.tool_sequence == ["a"]
+    assert context.baseline.tool_sequence == ["b"]
+
+
+async def test_a_failed_assert_is_a_failed_check():
+    """R-C9: `assert` reads as people mean it; other exceptions leave the check unscored."""
+
+    def polite(context):
+        assert "please" in context.answer, "does not say please"
+
+        return True
+
+    found = await result({"checks": [polite]}, answer="now!")
+    assert (found.status, found.reason) == (FAIL, "does not say please")
+
+
+async def test_has_matching_span():
+    """R-C9: out of the box by name, with a span query or a query over the trace."""
+    trace = trace_of("search", tool("book", failed=True))
+    ask = {"check": "has_matching_span", "params": {"query": {"tool_name": "book"}}}
+    assert (await result({"checks": [ask]}, trace)).status == PASS
+    ask = {"check": "has_matching_span", "params": {"query": {"none": {"has_status": "error"}}}}
+    found = await result({"checks": [ask]}, trace)
+    assert (found.status, found.span_ids) == (FAIL, ("s2",))
+    assert found.reason.startswith("1 of 2 spans match")
+    assert (await result({"checks": [HasMatchingSpan({"kind": "tool"})]}, trace)).status == PASS
+
+
+# -- found by import path ------------------------------------------------------------------------
+
+
+def write(folder, name, text):
+    folder.mkdir(exist_ok=True, parents=True)
+    (folder / name).write_text(textwrap.dedent(text))
+    return folder
+
+
+async def test_a_module_beside_the_suite(tmp_path):
+    """R-C9: `checks_here:polite` is found in the suite's folder, without installing anything."""
+    write(
+        tmp_path,
+        "polite_checks.py",
+        "def polite(context):\n    return 'please' in context.answer\n",
+    )
+    write(
+        tmp_path,
+        "suite.yaml",
+        """
+        agent: nowhere:agent
+        cases:
+          - input: hello
+            checks: [polite_checks:polite]
+        """,
+    )
+    (case,) = load_suite(tmp_path / "suite.yaml").cases
+    (planned,) = plan_checks(case)
+    assert (planned.id, planned.check, planned.blocking) == ("polite", "custom", True)
+
+
+def test_two_suites_may_have_a_module_of_the_same_name(tmp_path):
+    """R-C9: each suite gets its own `checks.py`, in one process, in any order."""
+    one = write(tmp_path / "one", "own_checks.py", "WHO = 'one'\n")
+    two = write(tmp_path / "two", "own_checks.py", "WHO = 'two'\n")
+    assert [load_object("own_checks:WHO", folder) for folder in (one, two, one, two)] == [
+        "one",
+        "two",
+        "one",
+        "two",
+    ]
+
+
+def test_a_package_and_a_nested_name(tmp_path):
+    """R-C9: dotted modules, and names inside classes."""
+    write(tmp_path / "mypack_a", "__init__.py", "")
+    write(tmp_path / "mypack_a", "deep.py", "class A:\n    class B:\n        x = 3\n")
+    assert load_object("mypack_a.deep:A.B.x", tmp_path) == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "message", "hint"),
+    [
+        ("broken_mod:x", "importing broken_mod failed: ZeroDivisionError", None),
+        ("syntax_mod:x", "importing syntax_mod failed: SyntaxError", None),
+        ("good_mod:ansver", "good_mod has no 'ansver'", "did you mean 'answer'?"),
+        ("god_mod:answer", "no module 'god_mod'", "did you mean 'good_mod'"),
+        ("needs_mod:x", "importing needs_mod failed: ModuleNotFoundError", None),
+        ("exit_mod:x", "importing exit_mod failed: SystemExit", None),
+        ("no colon", "'no colon' is not an import path", "write package.module:name"),
+        ("../etc:passwd", "is not an import path", None),
+    ],
+)
+def test_what_cannot_be_imported(tmp_path, path, message, hint):
+    """R-C9: what is wrong, on which line of whose file, and the nearest name."""
+    write(tmp_path, "good_mod.py", "def answer():\n    return 1\n")
+    write(tmp_path, "broken_mod.py", "x = 1\ny = 1 / 0\n")
+    write(tmp_path, "syntax_mod.py", "def (:\n")
+    write(tmp_path, "needs_mod.py", "import not_there_at_all\n")
+    write(tmp_path, "exit_mod.py", "raise SystemExit(3)\n")
+    with pytest.raises(ProctorError, match=message) as caught:
+        load_object(path, tmp_path)
+    if hint is not None:
+        assert hint in (caught.value.hint or "")
+    if path.startswith("broken_mod"):
+        assert caught.value.where == f"{tmp_path / 'broken_mod.py'}:2"
+
+
+@pytest.mark.parametrize(
+    ("target", "params", "message"),
+    [
+        ("has_matching_spam", {}, "no check 'has_matching_spam' is installed"),
+        ("math:pi", {}, "math:pi is a float, not a function or class"),
+        (short, {"word": 3}, "got an unexpected keyword argument 'word'"),
+        (Calls, {}, "missing a required argument: 'least'"),
+        (lambda: True, {}, "too many positional arguments"),
+        (object, {}, "has neither __call__"),
+        ("has_matching_span", {"query": {"kidn": "tool"}}, "unknown key 'kidn'"),
+    ],
+)
+def test_checks_that_cannot_be_built_are_refused_before_a_run(target, params, message):
+    """R-C9: a wrong name or wrong params cost no trial."""
+    with pytest.raises(ProctorError, match=message):
+        custom_check(target, params)
+
+
+def test_entry_points(tmp_path, monkeypatch):
+    """R-C9: an installed package offers checks by name under `proctor.checks`."""
+    info = tmp_path / "offers-1.0.dist-info"
+    write(info, "METADATA", "Metadata-Version: 2.1\nName: offers\nVersion: 1.0\n")
+    write(
+        info, "entry_points.txt", "[proctor.checks]\ncurt = offers_mod:curt\nbad = offers_mod:x\n"
+    )
+    write(tmp_path, "offers_mod.py", "def curt(context):\n    return len(context.answer) < 5\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert callable(custom_check("curt"))
+    with pytest.raises(ProctorError, match="the check 'bad' cannot be loaded: AttributeError"):
+        custom_check("bad")
+    with pytest.raises(ProctorError) as caught:
+        custom_check("crt")
+    assert caught.value.hint == "did you mean 'curt'?"
