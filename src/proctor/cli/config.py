@@ -52,18 +52,11 @@ def show(as_json: bool) -> None:
         }
         click.echo(json.dumps(document, indent=2))
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("setting", "value", "from", box=None, pad_edge=False)
-    for key, value, origin in rows:
-        shown = "" if value is None else value if isinstance(value, str) else _json(value)
-        table.add_row(*(Text(printable(part)) for part in (key, shown, origin)))
-    for name, state in keys.items():
-        if state == "set":
-            table.add_row(Text(name), Text("(set)"), Text("environment"))
-    Console(soft_wrap=True).print(table)
+    lines = [("setting", "value", "from")]
+    lines += [(key, _shown(value), origin) for key, value, origin in rows]
+    lines += [(key, "(set)", "environment") for key, state in keys.items() if state == "set"]
+    for line in _aligned(lines):
+        click.echo(line)
 
 
 MASK = "(hidden)"
@@ -84,7 +77,18 @@ def _rows(configuration: Configuration) -> list[tuple[str, Any, str]]:
     return rows
 
 
-def _json(value: Any) -> str:
+def _shown(value: Any) -> str:
     import json
 
-    return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return value
+    return "-" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _aligned(lines: list[tuple[str, str, str]]) -> list[str]:
+    """Columns side by side, never cut: an origin is there to be copied."""
+    safe = [tuple(printable(part) for part in line) for line in lines]
+    first, second = (max(len(line[column]) for line in safe) for column in (0, 1))
+    # A very long value pushes its own origin aside, not everybody's.
+    second = min(second, 40)
+    return [f"{key:<{first}}  {value:<{second}}  {origin}" for key, value, origin in safe]

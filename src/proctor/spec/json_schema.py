@@ -7,7 +7,8 @@ can hold (unique ids, names of checks) are left to `proctor validate`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from proctor.spec.config import Settings
 from proctor.spec.models import CASE_SPELLINGS, SUITE_SPELLINGS, Suite
@@ -43,7 +44,7 @@ def schema_of(kind: Kind = "suite") -> dict[str, Any]:
 def _spell(schema: dict[str, Any], spellings: dict[str, str]) -> None:
     """Allow another spelling of a key: exactly one of the two where it is required."""
     for other, key in spellings.items():
-        schema["properties"][other] = dict(schema["properties"][key])
+        schema["properties"][other] = deepcopy(schema["properties"][key])
         if key in schema.get("required", ()):
             schema["required"] = [name for name in schema["required"] if name != key]
             schema.setdefault("allOf", []).append(
@@ -54,7 +55,8 @@ def _spell(schema: dict[str, Any], spellings: dict[str, str]) -> None:
 
 
 def _defaults(case: dict[str, Any]) -> dict[str, Any]:
-    shared = {key: value for key, value in case["properties"].items() if key not in _OWN}
+    own = {key: value for key, value in case["properties"].items() if key not in _OWN}
+    shared = deepcopy(own)
     return {
         "title": "Defaults",
         "type": "object",
@@ -66,21 +68,29 @@ def _defaults(case: dict[str, Any]) -> dict[str, Any]:
 
 _REFERENCE = {"type": "string", "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}"}
 
+_BOUNDS = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+}
+"""What pydantic calls bounds on a number that a validator reads first → what JSON Schema does."""
+
+_ABOUT = ("default", "description", "title")
+"""What is said of a key, whatever its value may be."""
+
 
 def _take_references(schema: Any) -> None:
     """Let `${NAME}` stand where a number or a switch is expected: the loader puts the value in."""
     if isinstance(schema, list):
-        for item in schema:  # pyright: ignore[reportUnknownVariableType]
+        for item in cast("list[Any]", schema):
             _take_references(item)
     if not isinstance(schema, dict):
         return
-    for member in list(schema.values()):  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
+    members = cast("dict[str, Any]", schema)
+    for member in list(members.values()):
         _take_references(member)
-    kind: Any = schema.get("type")  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
-    if kind in ("integer", "number", "boolean"):
-        kept = {"default", "description", "title"}
-        bare: dict[str, Any] = {
-            key: schema.pop(key)  # pyright: ignore[reportUnknownMemberType,reportUnknownArgumentType]
-            for key in [k for k in schema if k not in kept]  # pyright: ignore[reportUnknownVariableType]
-        }
-        schema["anyOf"] = [bare, dict(_REFERENCE)]
+    if members.get("type") in ("integer", "number", "boolean"):
+        bare = {key: members.pop(key) for key in list(members) if key not in _ABOUT}
+        bare = {_BOUNDS.get(key, key): value for key, value in bare.items()}
+        members["anyOf"] = [bare, dict(_REFERENCE)]
