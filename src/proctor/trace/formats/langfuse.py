@@ -26,7 +26,7 @@ from proctor.trace.formats.wire import (
     optional_id,
     text,
 )
-from proctor.trace.model import Span, SpanStatus, Trace
+from proctor.trace.model import Span, Trace
 
 NAME = "langfuse"
 ABOUT = "Langfuse exports (a trace with its observations)"
@@ -130,14 +130,11 @@ def _span(raw: dict[str, Any], trace_id: str | None) -> Span:
     end = raw.get("endTime")
     start = moment(raw.get("startTime"))
     is_event = raw.get("type") == "EVENT"
-    failed = raw.get("level") == "ERROR"
     return Span(
         trace_id=hex_id(raw.get("traceId") or trace_id, "trace id"),
         span_id=hex_id(raw.get("id"), "observation id"),
         parent_id=optional_id(raw.get("parentObservationId"), "parent observation id"),
         name=name_of(raw.get("name")),
-        status=SpanStatus.ERROR if failed else SpanStatus.UNSET,
-        error_message=text(raw.get("statusMessage")) if failed else None,
         start_ns=start,
         end_ns=start if is_event else None if end is None else moment(end, "end time"),
         attributes=_attributes(raw, metadata),
