@@ -6,17 +6,65 @@ nothing; the price is a table that must name each of them twice.
 
 TYPE_CHECKING = False  # type checkers take it for typing's, which would be half of our cost
 if TYPE_CHECKING:
-    from proctor.trace import Span, SpanQuery, Trace, load_traces
+    from proctor.runs.run import Run
+    from proctor.spec import Case, Suite, load_suite
+    from proctor.trace import Span, SpanQuery, Trace
+    from proctor.trace.capture import (
+        capture,
+        handoff,
+        llm_call,
+        planning,
+        retrieval,
+        span,
+        tool,
+        tool_call,
+    )
+    from proctor.trace.load import load_traces
+    from proctor.trials.api import arun, run
 
 __version__ = "0.1.0"
 
-__all__ = ["Span", "SpanQuery", "Trace", "__version__", "load_traces"]
+__all__ = [
+    "Case",
+    "Run",
+    "Span",
+    "SpanQuery",
+    "Suite",
+    "Trace",
+    "__version__",
+    "arun",
+    "capture",
+    "handoff",
+    "llm_call",
+    "load_suite",
+    "load_traces",
+    "planning",
+    "retrieval",
+    "run",
+    "span",
+    "tool",
+    "tool_call",
+]
 
 _HOME_OF = {
+    "Case": "proctor.spec",
+    "Run": "proctor.runs.run",
     "Span": "proctor.trace",
     "SpanQuery": "proctor.trace",
+    "Suite": "proctor.spec",
     "Trace": "proctor.trace",
-    "load_traces": "proctor.trace",
+    "arun": "proctor.trials.api",
+    "capture": "proctor.trace.capture",
+    "handoff": "proctor.trace.capture",
+    "llm_call": "proctor.trace.capture",
+    "load_suite": "proctor.spec",
+    "load_traces": "proctor.trace.load",
+    "planning": "proctor.trace.capture",
+    "retrieval": "proctor.trace.capture",
+    "run": "proctor.trials.api",
+    "span": "proctor.trace.capture",
+    "tool": "proctor.trace.capture",
+    "tool_call": "proctor.trace.capture",
 }
 """Public name → the module that defines it."""
 

@@ -135,7 +135,7 @@ async def test_a_process_leaves_no_children_behind() -> None:
     assert trial.status == TrialStatus.PASSED
     assert trial.answer is not None
     until = time.monotonic() + 5  # The kernel takes its moment to end a killed process.
-    while _alive(trial.answer) and time.monotonic() < until:
+    while _alive(trial.answer) and time.monotonic() < until:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     assert not _alive(trial.answer)
 

@@ -41,7 +41,17 @@ class AgentError(ProctorError):
 class AgentRequest:
     """What an agent is given for one trial."""
 
-    __slots__ = ("_workdir", "case", "input", "params", "seed", "timeout", "trace_id", "trial")
+    __slots__ = (
+        "_workdir",
+        "case",
+        "index",
+        "input",
+        "params",
+        "seed",
+        "timeout",
+        "trace_id",
+        "trial",
+    )
 
     def __init__(
         self,
@@ -49,6 +59,7 @@ class AgentRequest:
         *,
         case: str = "",
         trial: str = "",
+        index: int = 0,
         seed: int = 0,
         params: dict[str, Any] | None = None,
         trace_id: str | None = None,
@@ -57,6 +68,7 @@ class AgentRequest:
         self.input = input
         self.case = case
         self.trial = trial
+        self.index = index
         self.seed = seed
         self.params = params or {}
         self.trace_id = trace_id

@@ -19,6 +19,7 @@ from proctor.errors import ProctorError, did_you_mean
 
 KINDS = {
     "python": "proctor.agents.python:PythonAgentConfig",
+    "replay": "proctor.agents.replay:ReplayAgentConfig",
 }
 """Built-in kinds and the classes of their options."""
 

@@ -322,8 +322,11 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
 
     @property
     def handoffs(self) -> list[Span]:
-        """Spans in which one agent hands over to another, by start time."""
-        return self.of_kind(SpanKind.HANDOFF)
+        """Spans in which one agent hands over to another, by start time.
+
+        Some producers make no span of its own for it but mark the agent that hands over.
+        """
+        return [s for s in self.index.spans if s.kind == SpanKind.HANDOFF or s.handoff_to]
 
     @property
     def errors(self) -> list[Span]:

@@ -103,7 +103,7 @@ async def perform(planned: PlannedTrial, bench: Bench, *, attempt: int = 1) -> F
     tries = _Attempts()
     try:
         reply = await _with_retries(planned, prepared, bench, tries)
-        trial.latency_ms = (time.perf_counter() - began) * 1000
+        trial.latency_ms = _latency_ms(reply, began)
         await _judge(trial, prepared, bench, tries, reply)
     except asyncio.CancelledError:
         trial.status = TrialStatus.CANCELLED
@@ -115,6 +115,13 @@ async def perform(planned: PlannedTrial, bench: Bench, *, attempt: int = 1) -> F
     trial.retry_errors = tuple(tries.errors)
     _clean_up(trial, tries, bench)
     return _redacted(trial, tries.trace, bench.redactor)
+
+
+def _latency_ms(reply: AgentReply, began: float) -> float | None:
+    """How long the agent took: now, or when its recording was made."""
+    if reply.trace is None:
+        return (time.perf_counter() - began) * 1000
+    return None if reply.trace.duration is None else reply.trace.duration * 1000
 
 
 async def _with_retries(
@@ -157,6 +164,7 @@ async def _attempt(
         value if isinstance(value, str) else copy.deepcopy(value),
         case=planned.case,
         trial=f"{planned.case}/{planned.agent}/{planned.axis_seed or 0}/{planned.index}",
+        index=planned.index,
         seed=planned.seed,
         params=planned.params,
         trace_id=new_trace_id(),

@@ -1,0 +1,123 @@
+"""An agent that answers from recorded traces: nothing runs, everything is judged again.
+
+A trace belongs to a case when a map says so, else when it names the case (in its metadata, as its
+trace id or as the name of its file), else when its query is the case's input. A case without a
+trace is an error of infrastructure, never skipped.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path, PurePath
+from typing import Any, Literal
+
+import msgspec
+from pydantic import Field, PrivateAttr
+
+from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest
+from proctor.trace import Trace
+from proctor.trace.load import load_traces
+
+CASE_KEYS = ("case", "case_id", "proctor.case")
+"""Metadata keys under which a trace may name its case."""
+
+
+class Recordings:
+    """Traces by what they can be found by."""
+
+    def __init__(self, chosen: Mapping[str, str | list[str]]) -> None:
+        self._by_name: dict[str, list[Trace]] = defaultdict(list)
+        self._by_input: dict[str, list[Trace]] = defaultdict(list)
+        self._chosen = chosen
+
+    def add(self, trace: Trace, file: str | None = None) -> None:
+        """Take a trace, and the file it was read from."""
+        for name in _names(trace, file):
+            self._by_name[name].append(trace)
+        if trace.query is not None:
+            self._by_input[_normal(trace.query)].append(trace)
+
+    def of(self, case: str, value: Any) -> list[Trace]:
+        """The traces of a case, in the order they were loaded."""
+        chosen = self._chosen.get(case)
+        if chosen is not None:
+            names = [chosen] if isinstance(chosen, str) else chosen
+            return [trace for name in names for trace in self._by_name.get(name, ())]
+        return self._by_name.get(case) or self._by_input.get(_normal(value), [])
+
+
+def _names(trace: Trace, file: str | None) -> set[str]:
+    names = {str(trace.metadata[key]) for key in CASE_KEYS if trace.metadata.get(key)}
+    if file is not None:
+        last = PurePath(file).name
+        names |= {file, last, last.split(".", 1)[0]}
+    return {trace.trace_id, *names}
+
+
+def _normal(value: Any) -> str:
+    """Inputs are the same when they differ only in white space, or in how JSON is written."""
+    if isinstance(value, str):
+        return " ".join(value.split())
+    return msgspec.json.encode(value, order="sorted", enc_hook=str).decode()
+
+
+class ReplayAgentConfig(AgentConfig):
+    """Recorded traces in place of an agent."""
+
+    kind: Literal["replay"] = "replay"
+    traces: list[str] = Field(min_length=1)
+    """Files, folders or globs."""
+    map: dict[str, str | list[str]] = {}
+    """Case id → trace id, file name or several of them, where they cannot be found otherwise."""
+    base_dir: Path | None = Field(default=None, exclude=True)
+
+    _recordings: Recordings | None = PrivateAttr(default=None)
+
+    @classmethod
+    def of(
+        cls, traces: Iterable[Trace], chosen: Mapping[str, str | list[str]] | None = None
+    ) -> ReplayAgentConfig:
+        """A replay of traces at hand."""
+        config = cls(traces=["-"], map=dict(chosen or {}))
+        config._recordings = Recordings(config.map)
+        for trace in traces:
+            config._recordings.add(trace)
+        return config
+
+    @cached_property
+    def recordings(self) -> Recordings:
+        """The traces, loaded once."""
+        if self._recordings is not None:
+            return self._recordings
+        base = self.base_dir or Path()
+        recordings = Recordings(self.map)
+        loaded = load_traces([base / name for name in self.traces])
+        for trace, file in zip(loaded, loaded.files, strict=True):
+            recordings.add(trace, file)
+        return recordings
+
+    def create(self) -> Agent:
+        """A reader of the recordings."""
+        return ReplayAgent(self.recordings)
+
+
+class ReplayAgent:
+    """Answers one trial from a recording."""
+
+    def __init__(self, recordings: Recordings) -> None:
+        self._recordings = recordings
+
+    async def run(self, request: AgentRequest) -> AgentReply:
+        """The recorded trace of this case; of several, the one with this trial's number."""
+        found = self._recordings.of(request.case, request.input)
+        if request.index >= len(found):
+            raise AgentError(
+                f"no recorded trace for case {request.case!r}"
+                if not found
+                else f"only {len(found)} recorded traces for case {request.case!r}",
+                hint="name it in the map, or give the trace the case's id or input",
+            )
+        trace = found[request.index]
+        return AgentReply(answer=trace.response or "", trace=trace)
