@@ -1,7 +1,7 @@
 """Rubrics: what an LLM judge is asked to grade, on which scale, and what passes.
 
-A score is a whole number from 1 to 5; it is compared on 0..1 as (score - 1) / 4. An answer less
-than one step of the scale below the threshold is borderline: neither passed nor clearly failed.
+A score is a whole number from 1 to 5; it is compared on 0..1 as (score - 1) / 4. An answer at
+most one step of the scale below the threshold is borderline: neither passed nor clearly failed.
 """
 
 from __future__ import annotations

