@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from proctor.spec.config import Configuration, Settings, load_configuration
     from proctor.spec.json_schema import schema_of
     from proctor.spec.load import load_suite, restore_suite
-    from proctor.spec.models import AgentRef, Case, CustomCheck, JudgeConfig, Suite
+    from proctor.spec.models import Case, CustomCheck, Suite
     from proctor.spec.plan import plan_checks
     from proctor.spec.problems import Place, Problem, SpecError
+    from proctor.spec.refs import AgentRef, JudgeConfig
     from proctor.spec.select import Filter, parse_filter, select_cases
 
 __all__ = [
@@ -37,12 +38,12 @@ __all__ = [
 ]
 
 _HOME_OF = {
-    "AgentRef": "proctor.spec.models",
+    "AgentRef": "proctor.spec.refs",
     "Case": "proctor.spec.models",
     "Configuration": "proctor.spec.config",
     "CustomCheck": "proctor.spec.models",
     "Filter": "proctor.spec.select",
-    "JudgeConfig": "proctor.spec.models",
+    "JudgeConfig": "proctor.spec.refs",
     "Place": "proctor.spec.problems",
     "Problem": "proctor.spec.problems",
     "Settings": "proctor.spec.config",

@@ -18,9 +18,10 @@ from pydantic import AfterValidator, BaseModel, Field
 from proctor.errors import ProctorError, did_you_mean
 from proctor.schema import Strict
 from proctor.spec.located import validated
-from proctor.spec.models import DEFAULT_TRIALS, Agent, Judge, Trials
+from proctor.spec.models import DEFAULT_TRIALS, Trials
 from proctor.spec.problems import Place, Problem, SpecError
 from proctor.spec.reader import MAX_BYTES, read
+from proctor.spec.refs import Agent, Judge
 from proctor.spec.shapes import Shapes
 from proctor.spec.toml import read_toml
 from proctor.spec.tree import Tree, merged, replace_content

@@ -18,7 +18,6 @@ from proctor.spec.ids import slug
 from proctor.spec.located import validated
 from proctor.spec.models import (
     CASE_SPELLINGS,
-    IMPORT_PATH,
     SUITE_SPELLINGS,
     Suite,
     cases_of,
@@ -26,6 +25,7 @@ from proctor.spec.models import (
 )
 from proctor.spec.problems import Place, Problem, SpecError
 from proctor.spec.reader import Document, read
+from proctor.spec.refs import IMPORT_PATH
 from proctor.spec.tree import Tree, merged, plain, renamed, replace_content
 
 
