@@ -104,12 +104,10 @@ def _redundant_orders(trace: Trace, config: QualityConfig) -> list[tuple[Span, S
     steps = trace.index.outermost(mask)
     found: list[tuple[Span, Span]] = []
     for order in config.redundant_orders:
-        first = next((s for s in steps if _is(s, order.first)), None)
-        if first is None:
-            continue
-        later = steps[steps.index(first) + 1 :]
-        then = next((s for s in later if _is(s, order.then)), None)
-        if then is not None:
+        left = iter(steps)
+        first = next((span for span in left if _is(span, order.first)), None)
+        then = next((span for span in left if _is(span, order.then)), None)
+        if first is not None and then is not None:
             found.append((first, then))
     return found
 
@@ -248,7 +246,8 @@ def error_recovery(trace: Trace, config: QualityConfig) -> Dimension:
     errors = trace.index.innermost([span.failed for span in spans])
     if not errors:
         return Dimension(name="error_recovery", score=None, why="the trace has no errors")
-    left = [error for error in errors if not _recovered(error, spans)]
+    successes = _last_successes(spans)
+    left = [error for error in errors if not _recovered(error, successes)]
     return Dimension(
         name="error_recovery",
         score=(len(errors) - len(left)) / len(errors),
@@ -266,17 +265,24 @@ def error_recovery(trace: Trace, config: QualityConfig) -> Dimension:
     )
 
 
-def _recovered(error: Span, spans: Iterable[Span]) -> bool:
+def _last_successes(spans: Iterable[Span]) -> dict[tuple[str, str], int]:
+    """When each kind of step (each tool by itself) last began and worked."""
+    last: dict[tuple[str, str], int] = {}
+    for span in spans:
+        if not span.failed and span.end_ns is not None:
+            key = _step(span)
+            last[key] = max(last.get(key, span.start_ns), span.start_ns)
+    return last
+
+
+def _recovered(error: Span, successes: dict[tuple[str, str], int]) -> bool:
     ended = error.end_ns if error.end_ns is not None else error.start_ns
-    return any(
-        span.kind == error.kind
-        and not span.failed
-        and span.end_ns is not None
-        and span.start_ns >= ended
-        and span is not error
-        and (error.kind != SpanKind.TOOL or _label(span) == _label(error))
-        for span in spans
-    )
+    last = successes.get(_step(error))
+    return last is not None and last >= ended
+
+
+def _step(span: Span) -> tuple[str, str]:
+    return span.kind, _label(span) if span.kind == SpanKind.TOOL else ""
 
 
 # -- parts ---------------------------------------------------------------------------------------
