@@ -85,15 +85,17 @@ async def test_works_from_async_code_with_many_at_once():
 def test_leaving_frees_port_and_threads():
     """R-A6: nothing is left behind, even with a reply that would take an hour."""
     before = set(threading.enumerate())
-    with MockLLM([{"text": "late", "latency": 3600}]) as server:
-        url = server.url
-        ask = {"model": "m", "messages": []}
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{url}/v1/chat/completions", json=ask, timeout=0.1)
-    left = [thread for thread in threading.enumerate() if thread not in before]
-    for thread in left:
-        thread.join(timeout=10)
-    assert not any(thread.is_alive() for thread in left)
+    with httpx.Client() as idle:  # keeps its connection open for a next request
+        with MockLLM(["now", {"text": "late", "latency": 3600}]) as server:
+            url = server.url
+            ask = {"model": "m", "messages": []}
+            assert idle.post(f"{url}/v1/chat/completions", json=ask).status_code == 200
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.post(f"{url}/v1/chat/completions", json=ask, timeout=0.1)
+        left = [thread for thread in threading.enumerate() if thread not in before]
+        for thread in left:
+            thread.join(timeout=10)
+        assert not any(thread.is_alive() for thread in left)
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/v1/models")
     with pytest.raises(ProctorError, match="not running"):
