@@ -18,6 +18,8 @@ from proctor.agents.base import AgentConfig
 from proctor.errors import ProctorError, did_you_mean
 
 KINDS = {
+    "command": "proctor.agents.command:CommandAgentConfig",
+    "http": "proctor.agents.http:HttpAgentConfig",
     "python": "proctor.agents.python:PythonAgentConfig",
     "replay": "proctor.agents.replay:ReplayAgentConfig",
 }

@@ -69,7 +69,7 @@ class ReplayAgentConfig(AgentConfig):
     kind: Literal["replay"] = "replay"
     traces: list[str] = Field(min_length=1)
     """Files, folders or globs."""
-    map: dict[str, str | list[str]] = {}
+    map: dict[str, str | list[str]] = Field(default_factory=dict)
     """Case id → trace id, file name or several of them, where they cannot be found otherwise."""
     base_dir: Path | None = Field(default=None, exclude=True)
 

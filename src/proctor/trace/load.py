@@ -41,6 +41,7 @@ class TraceLoadError(ProctorError):
 class LoadedTraces(list[Trace]):
     """Traces, in the order of their files, with what was wrong on the way.
 
+    `files` names the file of each trace, in the same order.
     `problems` holds one entry for each kind of trouble in each file; an entry is `fatal` when
     its file gave no trace at all.
     """
@@ -48,6 +49,7 @@ class LoadedTraces(list[Trace]):
     def __init__(self, traces: Iterable[Trace] = (), problems: Iterable[Problem] = ()) -> None:
         super().__init__(traces)
         self.problems: list[Problem] = list(problems)
+        self.files: list[str] = []
 
 
 def load_traces(
@@ -68,7 +70,9 @@ def load_traces(
         pool.add(out.logs)
     loaded = LoadedTraces(problems=problems)
     for out in collected:
-        loaded.extend(assemble(out, pool))
+        traces = assemble(out, pool)
+        loaded.extend(traces)
+        loaded.files.extend([out.file] * len(traces))
         loaded.problems.extend(_judged(out))
     if pool.left:
         loaded.problems.append(_homeless(pool, collected))

@@ -7,6 +7,7 @@ is; only where there is none do we install one, since otherwise instrumentations
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ class Sink:
         _sinks[trace_id] = self
 
 
+_HEX = re.compile(r"[0-9a-f]{32}")
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _STATUS = {
     StatusCode.UNSET: SpanStatus.UNSET,
@@ -85,6 +87,14 @@ def listening(trace_id: str, keep: Callable[[Span], None]) -> Generator[None]:
             _sinks.pop(adopted, None)
 
 
+def deliver(span: Span) -> bool:
+    """File a span that came from outside this process; False when no capture waits for it."""
+    sink = _sinks.get(int(span.trace_id, 16)) if _HEX.fullmatch(span.trace_id) else None
+    if sink is not None:
+        sink.keep(span)
+    return sink is not None
+
+
 def _install() -> None:
     """Listen at the tracer provider in force; a provider set up later is listened to as well."""
     provider = otel_trace.get_tracer_provider()
@@ -109,6 +119,14 @@ def attach(trace_id: str, span_id: str) -> Token[Any]:
 def detach(token: Token[Any]) -> None:
     """Undo `attach`."""
     otel_context.detach(token)
+
+
+def traceparent() -> str | None:
+    """Where we stand, as the W3C header that other processes continue a trace from."""
+    place = otel_trace.get_current_span().get_span_context()
+    if not place.is_valid:
+        return None
+    return f"00-{place.trace_id:032x}-{place.span_id:016x}-01"
 
 
 def innermost(trace_id: str) -> str | None:
