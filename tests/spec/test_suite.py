@@ -2,6 +2,7 @@
 
 import json
 import random
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from proctor.checks.path import PathChecks
 from proctor.spec import Case, SpecError, Suite, load_suite, restore_suite
+from proctor.spec.reader import read_text
+from proctor.spec.tree import plain
 
 SUITE = """\
 version: 1
@@ -331,8 +334,6 @@ def test_an_id_is_not_made_from_what_a_variable_held(write) -> None:
 @given(st.integers(0, 2**32), st.sampled_from(["delete", "swap", "insert", "twice", "cut"]))
 def test_mutated_suites_never_crash(seed: int, how: str) -> None:
     """R-S1: a good suite with anything changed is read, or refused with places inside it."""
-    import tempfile
-
     chance = random.Random(seed)
     text = SUITE
     for _ in range(chance.randint(1, 3)):
@@ -349,6 +350,119 @@ def test_mutated_suites_never_crash(seed: int, how: str) -> None:
                 if not (problem.file == str(path) and inside and problem.message):
                     pytest.fail(f"{problem} is not a place in the file")
         assert found
+
+
+RICH = """
+agent: {kind: python, target: m:f, factory: true}
+judge: {model: m, votes: 3}
+judges: {j: {model: m}}
+defaults: {trials: 2, path: {max_loops: 1}}
+cases:
+- id: a
+  input: {q: [1, x]}
+  description: d
+  tags: [t]
+  difficulty: hard
+  type: x
+  properties: {p: 1}
+  trials: 3
+  threshold: 0.5
+  correctness:
+    expected_in_answer: [a]
+    any_expected_in_answer: [a]
+    not_in_answer: [b]
+    exact_match: x
+    regex_match: ['a+']
+    json_schema: {type: object, properties: {a: {type: integer}}}
+    jmespath: [{path: 'length(tool_calls)', lte: 3}]
+    llm_judge:
+    - {rule: r, judge: j, votes: 3, anchors: {1: bad}}
+    - {rule: r, examples: [{answer: a, score: 5, rationale: r}]}
+    safety_check: {policy: p}
+    hallucination_check: {method: grounding, sources: [s]}
+  path:
+    expected_tools: [a, {tool: b, arguments: {x: 1}}]
+    match_mode: superset
+    arguments: {b: subset, a: [x.y]}
+    forbidden_tools: ['rm*']
+    max_tool_calls: 3
+    min_tool_recall: 0.5
+    expected_handoff: [h]
+    spans: [{any: {name_equals: x}}, {count: {where: {kind: tool}, min: 1}}]
+    quality: {efficiency: '>= 0.8'}
+  cost: {max_cost_usd: 1, max_total_tokens: 10, max_cost_multiplier: 2}
+  checks: [m:f, {check: m:g, params: {a: 1}, weight: 2, required: true, id: c}]
+  assertions:
+  - {type: tool_called, tool: a, arguments: {x: 1}, match: exact}
+  - {type: tool_call_count, tool: a, min: 1, max: 2}
+  - {type: tool_sequence, tools: [a, {tool: b}], mode: exact}
+  - {type: arg_equals, tool: a, arg: x.y, value: 1}
+  - {type: output_contains, value: [x]}
+  - {type: jmespath, path: response, regex: x}
+  - {type: cost_under, usd: 1}
+  - {type: handoff_target, agent: b}
+  - {type: judge, criteria: [{rule: r, weight: 2}], votes: 3}
+  - {type: span, query: {some_child_has: {has_status: error}}}
+  weights: {path: 1, exact_match: 2}
+  required: [expected_tools]
+"""
+
+STRANGE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.sampled_from([0, -1, 2**70, 1.5, -0.5, 1e308, float("inf"), float("nan")])
+    | st.sampled_from(
+        ["", " ", "x", "(", "[[", "${X", "*", "\x1b[0m", "a:b", "é" * 200, "1", "true"]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["a", "type", "rule", "id", "", "tool"]), inner, max_size=3
+        )
+    ),
+    max_leaves=5,
+)
+
+
+def test_the_rich_suite_is_good(write) -> None:
+    """R-C1 R-C10: every layer and the flat form together."""
+    (case,) = load_suite(write(RICH)).cases
+    assert len(case.assertions) == 10
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 2**32), STRANGE)
+def test_any_value_in_any_place(seed: int, strange: object) -> None:
+    """R-S1: whatever stands where something else should, it is refused there or taken."""
+    value = plain(read_text(RICH, "r", environ={}).tree)  # pyright: ignore[reportArgumentType]
+    replace_somewhere(value, strange, random.Random(seed))
+    text = json.dumps(value, ensure_ascii=False)
+    text = text.replace("Infinity", ".inf").replace("NaN", ".nan")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "s.yaml"
+        path.write_text(text, encoding="utf-8")
+        try:
+            found = load_suite(path, environ={}).cases
+        except SpecError as error:
+            found = error.problems
+            if not all(p.line is not None and p.column and p.message for p in found):
+                pytest.fail(f"{found} lacks a place")
+        assert found
+
+
+def replace_somewhere(value: object, strange: object, chance: random.Random) -> None:
+    """Put something strange in the place of one value inside another, at any depth."""
+    places: list[tuple[dict[str, object] | list[object], str | int]] = []
+
+    def collect(inner: object) -> None:
+        if isinstance(inner, dict | list):
+            for key in list(inner) if isinstance(inner, dict) else range(len(inner)):
+                places.append((inner, key))
+                collect(inner[key])  # pyright: ignore[reportArgumentType]
+
+    collect(value)
+    inner, key = chance.choice(places)
+    inner[key] = strange  # pyright: ignore[reportArgumentType]
 
 
 def mutated(text: str, how: str, chance: random.Random) -> str:
