@@ -4,6 +4,7 @@ import json
 import random
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -450,19 +451,19 @@ def test_any_value_in_any_place(seed: int, strange: object) -> None:
         assert found
 
 
-def replace_somewhere(value: object, strange: object, chance: random.Random) -> None:
+def replace_somewhere(value: Any, strange: object, chance: random.Random) -> None:
     """Put something strange in the place of one value inside another, at any depth."""
-    places: list[tuple[dict[str, object] | list[object], str | int]] = []
+    places: list[tuple[Any, Any]] = []
 
-    def collect(inner: object) -> None:
+    def collect(inner: Any) -> None:
         if isinstance(inner, dict | list):
             for key in list(inner) if isinstance(inner, dict) else range(len(inner)):
                 places.append((inner, key))
-                collect(inner[key])  # pyright: ignore[reportArgumentType]
+                collect(inner[key])
 
     collect(value)
     inner, key = chance.choice(places)
-    inner[key] = strange  # pyright: ignore[reportArgumentType]
+    inner[key] = strange
 
 
 def mutated(text: str, how: str, chance: random.Random) -> str:
