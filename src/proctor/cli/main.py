@@ -26,6 +26,20 @@ EXIT_PIPE_CLOSED = 128 + 13
 COMMANDS = {
     "demo": Entry("proctor.cli.demo", "demo", "Show what Proctor does, on an example it brings."),
     "trace": Entry("proctor.cli.trace", "trace", "Look at, query and convert agent traces."),
+    "init": Entry(
+        "proctor.cli.init",
+        "init",
+        "Write a suite, an example agent and a CI workflow to start from.",
+    ),
+    "validate": Entry("proctor.cli.validate", "validate", "Check suites without running anything."),
+    "schema": Entry("proctor.cli.schema", "schema", "Print the JSON Schema of suites or settings."),
+    "config": Entry("proctor.cli.config", "config", "Look at the settings in force."),
+    "judge": Entry("proctor.cli.judge", "judge", "Check how far an LLM judge can be trusted."),
+    "mock-llm": Entry(
+        "proctor.cli.mock_llm",
+        "mock_llm",
+        "Serve a scripted model: OpenAI and Anthropic protocols.",
+    ),
 }
 
 EXAMPLES = [

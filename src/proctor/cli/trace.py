@@ -31,6 +31,7 @@ COMMANDS = {
     "show": Entry(_HERE, "show", "Show what an agent did, as a tree."),
     "query": Entry(_HERE, "query", "Find spans, or test what holds of a trace."),
     "convert": Entry(_HERE, "convert", "Write traces in another format."),
+    "score": Entry("proctor.cli.trace_score", "score", "Score the quality of traces."),
 }
 
 

@@ -14,8 +14,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import proctor
-
 
 def new_run_id(clock: Callable[[], int] = time.time_ns) -> str:
     """A UUID version 7: random, and in the order of time."""
@@ -27,7 +25,7 @@ def new_run_id(clock: Callable[[], int] = time.time_ns) -> str:
 def provenance(folder: Path) -> dict[str, Any]:
     """Versions, commit and host, for the record; nothing secret, nothing looked up on a network."""
     return {
-        "proctor": proctor.__version__,
+        "proctor": metadata.version("proctor"),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "host": socket.gethostname(),
