@@ -30,6 +30,7 @@ class CaseFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     case: str
     agent: str
+    suite: str = ""
     status: TrialStatus
     score: float | None
     threshold: float
@@ -55,9 +56,7 @@ class CaseFacts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def layers(self) -> dict[Layer, CheckStatus]:
         """The worst status of each layer."""
-        return {
-            layer: worst(r.status for r in self.results if r.layer == layer) for layer in Layer
-        }
+        return {layer: worst(r.status for r in self.results if r.layer == layer) for layer in Layer}
 
     def with_status(self, *statuses: CheckStatus) -> list[CheckResult]:
         """Results of some statuses, in the order they were judged."""
@@ -74,32 +73,70 @@ class CaseFacts(msgspec.Struct, frozen=True, kw_only=True):
             return f"{hard[0].id}: {hard[0].reason}"
         lost = [r for r in self.results if r.failed and r.weight]
         why = f": {lost[0].id}: {lost[0].reason}" if lost else ""
-        return f"score {self.score:.2f} is below {self.threshold:g}{why}"
+        return f"score {self.score or 0.0:.2f} is below {self.threshold:g}{why}"
+
+    @property
+    def is_gate_failure(self) -> bool:
+        """Whether the case was judged and did not pass."""
+        return self.status in (TrialStatus.FAILED, TrialStatus.HARD_FAIL)
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """All cases of one suite."""
+    """All cases that were tried, of one suite or several.
+
+    `planned` is how many there should have been; `signal` is what ended the work before that.
+    """
 
     title: str
     cases: tuple[CaseFacts, ...]
-    suite: str | None = None
+    planned: int | None = None
     started_ns: int = 0
     duration_ms: float = 0.0
     notes: tuple[str, ...] = ()
+    signal: int | None = None
 
     def count(self, *statuses: TrialStatus) -> int:
         """How many cases ended in one of these."""
         return sum(case.status in statuses for case in self.cases)
 
+    def count_checks(self, *statuses: CheckStatus) -> int:
+        """How many checks of all cases ended in one of these."""
+        return sum(len(case.with_status(*statuses)) for case in self.cases)
+
+    @property
+    def not_run(self) -> int:
+        """How many planned cases never began."""
+        return 0 if self.planned is None else max(0, self.planned - len(self.cases))
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Every agent that was tried, in order."""
+        return tuple(dict.fromkeys(case.agent for case in self.cases))
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        """Every suite that was tried, in order."""
+        return tuple(dict.fromkeys(case.suite for case in self.cases))
+
     @property
     def warnings(self) -> int:
         """How many checks warn, over all cases."""
-        return sum(len(case.with_status(CheckStatus.WARN)) for case in self.cases)
+        return self.count_checks(CheckStatus.WARN)
 
     @property
     def cost_usd(self) -> float | None:
         """Known cost of all cases; None when no call has a known price."""
-        known = [case.cost_usd for case in self.cases if case.cost_usd is not None]
+        return _sum_known(case.cost_usd for case in self.cases)
+
+    @property
+    def judge_cost_usd(self) -> float | None:
+        """Known cost of judging, which is not part of the agents' cost."""
+        return _sum_known(r.cost_usd for case in self.cases for r in case.results)
+
+    @property
+    def tokens(self) -> int | None:
+        """Known tokens of all cases; None when no call was counted."""
+        known = [case.tokens for case in self.cases if case.tokens is not None]
         return sum(known) if known else None
 
     @property
@@ -109,17 +146,29 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """1 when a gate failed, else 2 when something could not be judged, else 0."""
+        """That of the signal, else 1 when a gate failed, 2 when something could not be judged, 0.
+
+        What was left out without a failure before it (or nothing at all) could not be judged.
+        """
+        if self.signal is not None:
+            return 128 + self.signal
         if self.count(TrialStatus.FAILED, TrialStatus.HARD_FAIL):
             return EXIT_FAIL
         judged = self.count(TrialStatus.PASSED)
-        return EXIT_PASS if judged == len(self.cases) and self.cases else EXIT_CANNOT_JUDGE
+        whole = judged == len(self.cases) and self.cases and not self.not_run
+        return EXIT_PASS if whole else EXIT_CANNOT_JUDGE
+
+
+def _sum_known(costs: Iterable[float | None]) -> float | None:
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if known else None
 
 
 def facts_of(
     trials: Iterable[Trial],
     *,
     thresholds: Mapping[str, float],
+    suite: str = "",
     places: Mapping[str, CasePlace] | None = None,
     descriptions: Mapping[str, str | None] | None = None,
 ) -> tuple[CaseFacts, ...]:
@@ -128,12 +177,13 @@ def facts_of(
         CaseFacts(
             case=trial.case,
             agent=trial.agent,
+            suite=suite,
             status=trial.status,
             score=trial.score,
             threshold=thresholds[trial.case],
             results=trial.checks,
             answer=trial.answer,
-            error=f"{trial.error.type}: {trial.error.message}" if trial.error else None,
+            error=_error(trial),
             place=(places or {}).get(trial.case),
             description=(descriptions or {}).get(trial.case),
             trial=trial.index,
@@ -147,6 +197,10 @@ def facts_of(
         )
         for trial in trials
     )
+
+
+def _error(trial: Trial) -> str | None:
+    return None if trial.error is None else f"{trial.error.type}: {trial.error.message}"
 
 
 def _tokens(trial: Trial) -> int | None:

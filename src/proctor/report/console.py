@@ -1,0 +1,175 @@
+"""The report for people in a terminal: a table of cases, then why those that did not pass did not.
+
+Promise: nothing an agent said is obeyed or breaks the layout, every count has its denominator, and
+a judged check says who judged it. Colour only repeats what the words say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import click
+
+from proctor.checks.result import CheckResult, CheckStatus, Layer
+from proctor.report.facts import CaseFacts, Report
+from proctor.report.text import line, money, plural, seconds, shown
+from proctor.runs.model import TrialStatus
+
+MOST_SPANS = 3
+"""Span ids named per check; JSON has them all."""
+
+_MARKS = {
+    TrialStatus.PASSED: ("✓", "green"),
+    TrialStatus.FAILED: ("✗", "red"),
+    TrialStatus.HARD_FAIL: ("✗", "red"),
+    TrialStatus.INFRA_ERROR: ("!", "magenta"),
+    TrialStatus.CANCELLED: ("–", None),
+}
+_WORDS = {
+    TrialStatus.FAILED: "below its threshold",
+    TrialStatus.HARD_FAIL: "a blocking check failed",
+    TrialStatus.INFRA_ERROR: "could not be judged",
+    TrialStatus.CANCELLED: "stopped",
+}
+_COLOURS = {
+    CheckStatus.PASS: "green",
+    CheckStatus.WARN: "yellow",
+    CheckStatus.FAIL: "red",
+    CheckStatus.UNSCORED: "magenta",
+    CheckStatus.SKIP: None,
+}
+_TOLD = (CheckStatus.FAIL, CheckStatus.UNSCORED, CheckStatus.WARN)
+
+
+def render(report: Report) -> str:
+    """The whole report; `click.echo` takes the colours out where there is no terminal."""
+    parts = [_table(report), *_details(report), _closing(report)]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+# -- the table -----------------------------------------------------------------------------------
+
+
+def _table(report: Report) -> list[str]:
+    many = len(report.agents) > 1
+    head = ["", "case", *(["agent"] if many else []), "score", *map(str, Layer), "time"]
+    rows = [_row(case, many) for case in report.cases]
+    if not rows:
+        return []
+    widths = [max(len(row[i][0]) for row in ([(h, None) for h in head], *rows)) for i in _of(head)]
+    out = [click.style(line(report.title), bold=True)]
+    out.append(click.style(_aligned([(word, None) for word in head], widths), dim=True))
+    out.extend(_aligned(row, widths) for row in rows)
+    return out
+
+
+Cell = tuple[str, str | None]
+"""Words, and their colour."""
+
+
+def _row(case: CaseFacts, with_agent: bool) -> list[Cell]:
+    mark, colour = _MARKS[case.status]
+    layers = case.layers
+    return [
+        (mark, colour),
+        (line(case.name, 80), None),
+        *([(line(case.agent, 40), None)] if with_agent else []),
+        ("–" if case.score is None else f"{case.score:.2f}", None),
+        *((layers[layer].value.upper(), _COLOURS[layers[layer]]) for layer in Layer),
+        (seconds(case.duration_ms), None),
+    ]
+
+
+def _of(items: Sequence[object]) -> range:
+    return range(len(items))
+
+
+def _aligned(row: Sequence[Cell], widths: Sequence[int]) -> str:
+    cells = [
+        click.style(word, fg=colour) + " " * (width - len(word))
+        for (word, colour), width in zip(row, widths, strict=True)
+    ]
+    return ("  " + "  ".join(cells)).rstrip()
+
+
+# -- why -----------------------------------------------------------------------------------------
+
+
+def _details(report: Report) -> Iterator[list[str]]:
+    for case in report.cases:
+        told = list(_about(case))
+        if told:
+            yield [_heading(case), *told]
+
+
+def _heading(case: CaseFacts) -> str:
+    mark, colour = _MARKS[case.status]
+    place = f"  {line(case.place.file)}:{case.place.line}" if case.place else ""
+    word = _WORDS.get(case.status, "passed")
+    return f"{click.style(f'{mark} {line(case.name)}', fg=colour, bold=True)}  {word}{place}"
+
+
+def _about(case: CaseFacts) -> Iterator[str]:
+    if case.error is not None and not case.with_status(CheckStatus.UNSCORED):
+        yield f"    {click.style('ERROR', fg='magenta')} {line(case.error)}"
+    if case.status == TrialStatus.FAILED:
+        label = click.style("SCORE", fg="red")
+        yield f"    {label} {case.score or 0.0:.2f}, {case.threshold:g} needed"
+    for result in case.with_status(*_TOLD):
+        yield from _check(result)
+    for result in case.results:
+        if result.method is not None and result.status not in _TOLD:
+            status = result.status.value.upper()
+            yield f"    {status} {line(result.id)}: by {line(result.method)}: {line(result.reason)}"
+
+
+def _check(result: CheckResult) -> Iterator[str]:
+    status = click.style(result.status.value.upper(), fg=_COLOURS[result.status])
+    by = f" (by {line(result.method)})" if result.method else ""
+    yield f"    {status} {line(result.id)}: {line(result.reason)}{by}"
+    for label, value in (("expected", result.expected), ("actual", result.actual)):
+        if value is not None:
+            yield f"         {label:<9}{shown(value)}"
+    if result.span_ids:
+        more = len(result.span_ids) - MOST_SPANS
+        ids = ", ".join(line(span, 40) for span in result.span_ids[:MOST_SPANS])
+        yield f"         {'spans':<9}{ids}{f' and {more} more' if more > 0 else ''}"
+
+
+# -- the sum -------------------------------------------------------------------------------------
+
+
+def _closing(report: Report) -> list[str]:
+    code = report.exit_code
+    colour = "green" if code == 0 else "red" if code == 1 else "magenta"
+    out = [f"note: {line(note)}" for note in report.notes]
+    out.append(click.style(f"{counts(report)}", fg=colour, bold=True))
+    cost = money(report.cost_usd, report.unpriced_calls)
+    judging = money(report.judge_cost_usd)
+    spent = [
+        f"cost {cost}" if cost else "",
+        f"judges {judging}" if judging else "",
+        f"{report.tokens:,} tokens" if report.tokens is not None else "",
+        seconds(report.duration_ms),
+    ]
+    out.append(" · ".join(part for part in spent if part))
+    return out
+
+
+def counts(report: Report) -> str:
+    """`2 of 3 cases passed; 1 failed …`: what came of the cases, in words."""
+    total = len(report.cases) + report.not_run
+    failed = report.count(TrialStatus.FAILED, TrialStatus.HARD_FAIL)
+    parts = [f"{report.count(TrialStatus.PASSED)} of {plural(total, 'case')} passed"]
+    if failed:
+        hard = report.count(TrialStatus.HARD_FAIL)
+        parts.append(f"{failed} failed ({hard} on a blocking check)")
+    if infra := report.count(TrialStatus.INFRA_ERROR):
+        parts.append(f"{infra} could not be judged")
+    if stopped := report.count(TrialStatus.CANCELLED):
+        parts.append(f"{stopped} stopped")
+    if report.not_run:
+        parts.append(f"{report.not_run} not run")
+    if report.warnings:
+        parts.append(plural(report.warnings, "warning"))
+    return "; ".join(parts)

@@ -1,0 +1,105 @@
+"""The report as JUnit XML, as CI systems read it.
+
+Promise: valid against the schemas in use (Ant's as published by Windy Road, and Jenkins'), which
+is why optional attributes that only one of them knows are left out. A failed case is a
+`failure`, one that could not be judged an `error`, a stopped one `skipped`; warnings stand in the
+suite's `system-out`, because the format has no word for them.
+"""
+
+from __future__ import annotations
+
+import socket
+import xml.etree.ElementTree as ET
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import PurePath
+
+from proctor.checks.result import CheckResult, CheckStatus
+from proctor.report.facts import CaseFacts, Report
+from proctor.report.text import line, shown, xml
+from proctor.runs.model import TrialStatus
+
+
+def render(report: Report) -> str:
+    """The document: one `testsuite` for each suite and agent."""
+    groups: dict[tuple[str, str], list[CaseFacts]] = defaultdict(list)
+    for case in report.cases:
+        groups[case.suite or report.title, case.agent].append(case)
+    root = ET.Element("testsuites")
+    for number, ((suite, agent), cases) in enumerate(groups.items()):
+        element = ET.SubElement(root, "testsuite", _counts(report, suite, agent, cases))
+        element.set("id", str(number))
+        properties = ET.SubElement(element, "properties")
+        ET.SubElement(properties, "property", name="agent", value=_words(agent))
+        for case in cases:
+            element.append(_case(case, suite, agent))
+        ET.SubElement(element, "system-out").text = _warnings(cases)
+        ET.SubElement(element, "system-err").text = ""
+    ET.indent(root)
+    body = ET.tostring(root, encoding="unicode", short_empty_elements=True)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{body}\n'
+
+
+def _counts(report: Report, suite: str, agent: str, cases: Sequence[CaseFacts]) -> dict[str, str]:
+    started = datetime.fromtimestamp(report.started_ns // 10**9, UTC)
+    spent = sum(case.duration_ms or 0.0 for case in cases)
+    return {
+        "name": _words(suite),
+        "package": _words(agent),
+        "hostname": _words(socket.gethostname()) or "localhost",
+        # The schema has no room for a time zone; this is UTC.
+        "timestamp": started.strftime("%Y-%m-%dT%H:%M:%S"),
+        "tests": str(len(cases)),
+        "failures": str(sum(case.is_gate_failure for case in cases)),
+        "errors": str(sum(case.status == TrialStatus.INFRA_ERROR for case in cases)),
+        "skipped": str(sum(case.status == TrialStatus.CANCELLED for case in cases)),
+        "time": f"{spent / 1000:.3f}",
+    }
+
+
+def _case(case: CaseFacts, suite: str, agent: str) -> ET.Element:
+    element = ET.Element(
+        "testcase",
+        name=_words(case.name),
+        classname=_words(f"{PurePath(suite).stem}.{agent}"),
+        time=f"{(case.duration_ms or 0.0) / 1000:.3f}",
+    )
+    if case.status == TrialStatus.CANCELLED:
+        ET.SubElement(element, "skipped")
+    elif case.status != TrialStatus.PASSED:
+        tag = "failure" if case.is_gate_failure else "error"
+        told = ET.SubElement(element, tag, message=_words(case.reason), type=case.status.value)
+        told.text = _details(case)
+    return element
+
+
+def _details(case: CaseFacts) -> str:
+    out = [] if case.place is None else [f"{case.place.file}:{case.place.line}"]
+    out.append(case.reason)
+    for result in case.with_status(CheckStatus.FAIL, CheckStatus.UNSCORED, CheckStatus.WARN):
+        out.extend(_told(result))
+    return "\n".join(_words(each) for each in out)
+
+
+def _told(result: CheckResult) -> list[str]:
+    by = f" (by {result.method})" if result.method else ""
+    out = [f"{result.status.value.upper()} {result.id}: {line(result.reason)}{by}"]
+    for label, value in (("expected", result.expected), ("actual", result.actual)):
+        if value is not None:
+            out.append(f"- {label}: {shown(value)}")
+    if result.span_ids:
+        out.append(f"- spans: {', '.join(result.span_ids[:3])}")
+    return out
+
+
+def _warnings(cases: Sequence[CaseFacts]) -> str:
+    return "\n".join(
+        _words(f"{case.name}: WARN {result.id}: {line(result.reason)}")
+        for case in cases
+        for result in case.with_status(CheckStatus.WARN)
+    )
+
+
+def _words(text: str) -> str:
+    return xml(line(text))

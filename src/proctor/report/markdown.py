@@ -1,0 +1,80 @@
+"""The report as Markdown, for step summaries, pull requests and pages.
+
+Promise: what an agent said is shown as words or code and never becomes markup, HTML or a mention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from proctor.checks.result import CheckResult, CheckStatus, Layer
+from proctor.report.console import counts
+from proctor.report.facts import CaseFacts, Report
+from proctor.report.text import markdown, markdown_code, money, seconds, shown
+from proctor.runs.model import TrialStatus
+
+_MARKS = {
+    TrialStatus.PASSED: "✅",
+    TrialStatus.FAILED: "❌",
+    TrialStatus.HARD_FAIL: "❌",
+    TrialStatus.INFRA_ERROR: "⚠️",
+    TrialStatus.CANCELLED: "⏹️",
+}
+_TOLD = (CheckStatus.FAIL, CheckStatus.UNSCORED, CheckStatus.WARN)
+
+
+def render(report: Report) -> str:
+    """The whole report."""
+    out = [f"## {markdown(report.title)}", "", f"**{markdown(counts(report))}**"]
+    cost = money(report.cost_usd, report.unpriced_calls)
+    spent = [part for part in (cost and f"cost {cost}", seconds(report.duration_ms)) if part]
+    if spent:
+        out += ["", markdown(" · ".join(spent))]
+    for note in report.notes:
+        out += ["", f"> {markdown(note)}"]
+    if report.cases:
+        out += ["", *_table(report)]
+    for case in report.cases:
+        if told := list(_about(case)):
+            out += ["", f"### {_MARKS[case.status]} {markdown(case.name)}", "", *told]
+    return "\n".join(out) + "\n"
+
+
+def _table(report: Report) -> Iterator[str]:
+    many = len(report.agents) > 1
+    head = ["", "case", *(["agent"] if many else []), "score", *map(str, Layer), "time"]
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'|'.join(' --- ' for _ in head)}|"
+    for case in report.cases:
+        layers = case.layers
+        cells = [
+            _MARKS[case.status],
+            markdown(case.name),
+            *([markdown(case.agent)] if many else []),
+            "–" if case.score is None else f"{case.score:.2f}",
+            *(layers[layer].value.upper() for layer in Layer),
+            seconds(case.duration_ms),
+        ]
+        yield f"| {' | '.join(cells)} |"
+
+
+def _about(case: CaseFacts) -> Iterator[str]:
+    if case.status != TrialStatus.PASSED and not case.with_status(*_TOLD[:2]):
+        yield f"- {markdown(case.reason)}"
+    for result in case.with_status(*_TOLD):
+        yield from _check(result)
+    for result in case.results:
+        if result.method is not None and result.status not in _TOLD:
+            by = f"by {markdown(result.method)}: {markdown(result.reason)}"
+            yield f"- {result.status.value.upper()} **{markdown(result.id)}** {by}"
+
+
+def _check(result: CheckResult) -> Iterator[str]:
+    by = f" (by {markdown(result.method)})" if result.method else ""
+    words = f"**{markdown(result.id)}**: {markdown(result.reason)}{by}"
+    yield f"- {result.status.value.upper()} {words}"
+    for label, value in (("expected", result.expected), ("actual", result.actual)):
+        if value is not None:
+            yield f"  - {label}: {markdown_code(shown(value))}"
+    if result.span_ids:
+        yield f"  - spans: {', '.join(markdown(span, 40) for span in result.span_ids[:3])}"

@@ -1,0 +1,123 @@
+"""Hostile text made fit for each place it is shown in.
+
+Promise: what an agent said can neither leave its place (a line, a cell, an attribute, a workflow
+command) nor be obeyed there. Texts are cut for people; only JSON holds them whole.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+from proctor.trace.text import safe
+
+SHOWN = 200
+"""Characters of an expected or actual value that a person is shown: two lines of a terminal."""
+
+REASON = 500
+"""Characters of a reason that a person is shown: it is meant to be read whole."""
+
+DEEPEST = 64
+"""Levels of a nested value that are written out; nobody reads further, and encoders give up."""
+
+_RUNNER_COMMAND = re.compile(r"##(?=(?:vso)?\[)")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# Everything the XML 1.0 production Char leaves out, and the C1 controls, which it discourages.
+_NOT_XML = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
+)
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~$^=:-])")
+_BARE_ADDRESS = re.compile(r"\b(www)\.", re.IGNORECASE)
+_BACKTICKS = re.compile("`+")
+
+
+def line(text: object, limit: int = REASON) -> str:
+    """One line that neither a terminal nor the log of a build obeys.
+
+    Old workflow commands (`##[…]`, `##vso[…]`) are read anywhere in a line, so they are broken up;
+    `::…::` counts only where a line begins, and our lines begin with words of our own.
+    """
+    return _RUNNER_COMMAND.sub("## ", safe(text, limit))
+
+
+def shown(value: Any, limit: int = SHOWN) -> str:
+    """A value on one line: text in quotes, anything else as JSON."""
+    if isinstance(value, str):
+        # Cut before it is quoted: a text may have millions of characters.
+        cut = value[: limit * 4]
+        return line(json.dumps(cut, ensure_ascii=False) + ("…" if cut != value else ""), limit)
+    return line(json.dumps(plain(value), ensure_ascii=False, allow_nan=False), limit)
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """A value that every JSON parser takes: no NaN, no lone surrogate, no endless nesting."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return whole_text(value)
+    if depth >= DEEPEST:
+        return "… (nested too deeply to show)"
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {whole_text(str(key)): plain(item, depth + 1) for key, item in items}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item, depth + 1) for item in cast("list[Any]", value)]
+    return whole_text(str(value))
+
+
+def whole_text(text: str) -> str:
+    """A text that UTF-8 can hold: lone surrogates become U+FFFD."""
+    return _SURROGATE.sub("\ufffd", str(text))
+
+
+def xml(text: str) -> str:
+    """A text with only characters that XML may hold; escaping is the writer's."""
+    return _NOT_XML.sub("\ufffd", text)
+
+
+def markdown(text: object, limit: int = REASON) -> str:
+    """One line of plain words in Markdown: no markup, no HTML, no link, no mention."""
+    words = line(text, limit).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    marked = _BARE_ADDRESS.sub(r"\1\\.", _MARKDOWN.sub(r"\\\1", words))
+    # A zero-width space after @ keeps hosts from telling somebody that they were named.
+    return marked.replace("@", "@\u200b")
+
+
+def markdown_code(text: str) -> str:
+    """A line as code in Markdown, fenced so that no backtick in it ends the code."""
+    longest = max(map(len, _BACKTICKS.findall(text)), default=0)
+    fence = "`" * (longest + 1)
+    pad = " " if text.startswith("`") or text.endswith("`") or not text.strip() else ""
+    return f"{fence}{pad}{text or ' '}{pad}{fence}"
+
+
+def money(usd: float | None, unpriced: int = 0) -> str:
+    """A cost as told to people; a lower bound says so, an unknown one is not zero."""
+    calls = f"{unpriced} call{'' if unpriced == 1 else 's'} unpriced"
+    if usd is None:
+        return f"unknown, {calls}" if unpriced else ""
+    amount = f"${usd:.4f}" if 0 < usd < 0.1 else f"${usd:,.2f}"
+    return f"≥ {amount}, {calls}" if unpriced else amount
+
+
+def seconds(milliseconds: float | None) -> str:
+    """A duration as told to people."""
+    if milliseconds is None:
+        return ""
+    if milliseconds < 1000:
+        return f"{milliseconds:.0f} ms"
+    return f"{milliseconds / 1000:.1f} s"
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 case`, `2 cases`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
