@@ -1,0 +1,294 @@
+"""Baselines: what an agent did for each case, kept under a version to compare with later.
+
+Promise: a file is written whole or not at all, holds the identity it was saved under, and is
+never replaced by another case, agent or version, whatever their names. One JSON file a case, so
+that a review shows what changed; the price is that listing opens every file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+
+import proctor
+from proctor.errors import ProctorError, did_you_mean
+from proctor.runs.folder import safe_name, write_atomic
+from proctor.runs.model import TrialStatus
+from proctor.trace import Trace
+from proctor.trace.assemble import Collector
+from proctor.trace.formats import native
+
+FORMAT = 1
+"""Version of the files; a newer one is not read."""
+
+MAX_PART = 60
+"""Characters of a name kept in a path: three parts and a folder stay under Windows' 260."""
+
+HASH_CHARS = 8
+"""Of a SHA-256, after a name that had to be changed: 32 bits tell the cases of a suite apart."""
+
+
+class BaselineError(ProctorError):
+    """A baseline that cannot be read or written."""
+
+
+class Precheck(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the trial that was saved did against the checks of its case.
+
+    `judged` counts the checks that said something; with none the answer was never held against
+    anything. `forced` means it was saved although it did not pass.
+    """
+
+    status: TrialStatus
+    judged: int = 0
+    score: float | None = None
+    forced: bool = False
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether the trial passed."""
+        return self.status == TrialStatus.PASSED
+
+
+class Baseline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of one saved trial; its trace is read apart, by `BaselineStore.load`."""
+
+    agent: str
+    version: str
+    case: str
+    saved: Annotated[datetime, msgspec.Meta(tz=True)]
+    spec_hash: str
+    precheck: Precheck
+    models: tuple[str, ...] = ()
+    proctor: str = proctor.__version__
+    answer: str | None = None
+
+
+class Loaded(NamedTuple):
+    """A baseline with its trace and the file it stands in."""
+
+    baseline: Baseline
+    trace: Trace
+    path: Path
+
+
+class Listing(NamedTuple):
+    """Every baseline that can be read, and a line for each that cannot."""
+
+    baselines: list[Baseline]
+    problems: list[str]
+
+
+class _File(Baseline, frozen=True, kw_only=True, omit_defaults=True):
+    """A file as it is written: what is known, then the trace in Proctor's own format."""
+
+    proctor_baseline: int = 0
+    trace: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class BaselineStore:
+    """The folder of baselines of one or more suites.
+
+    baselines/
+      <agent>/                  safe_name(agent), with a hash when that changed the name
+        <version>/              the same of the version
+          <case>.json           metadata, answer, and the redacted trace
+
+    What a file is about stands in it; its path is only where to look first.
+    """
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+
+    def path_of(self, agent: str, version: str, case: str) -> Path:
+        """Where a baseline stands, or would."""
+        return self.root / part_name(agent) / part_name(version) / f"{part_name(case)}.json"
+
+    def save(self, baseline: Baseline, trace: Trace, *, force: bool = False) -> Path:
+        """Write a baseline, and say where. `trace` must be redacted already.
+
+        One that exists is replaced only by `force`, and only when it is of the same case.
+        """
+        path = self.path_of(baseline.agent, baseline.version, baseline.case)
+        if path.exists():
+            self._refuse(path, baseline, force=force)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BaselineError(
+                f"cannot make the folder: {error.strerror}", where=str(path.parent)
+            ) from None
+        write_atomic(path, _encoded(baseline, trace))
+        return path
+
+    def exists(self, agent: str, version: str, case: str) -> bool:
+        """Whether a case has been saved under a version."""
+        return self.path_of(agent, version, case).exists()
+
+    def load(
+        self,
+        agent: str,
+        case: str,
+        version: str | None = None,
+        *,
+        problems: list[str] | None = None,
+    ) -> Loaded | None:
+        """The baseline of a case, the newest version by time unless told which; None without.
+
+        A damaged file is named: as an error when it is the one asked for, else in `problems`.
+        """
+        if version is not None:
+            path = self.path_of(agent, version, case)
+            return self._read(path, agent=agent, version=version, case=case)
+        found: list[Loaded] = []
+        for path in self._files(part_name(agent), f"{part_name(case)}.json"):
+            try:
+                loaded = self._read(path, agent=agent, case=case)
+            except BaselineError as error:
+                if problems is not None:
+                    problems.append(str(error))
+            else:
+                found += [] if loaded is None else [loaded]
+        return max(found, key=lambda each: each.baseline.saved, default=None)
+
+    def list(self, agent: str | None = None) -> Listing:
+        """Every baseline, of one agent or of all, by agent, time and case."""
+        listing = Listing([], [])
+        for path in self._files("*" if agent is None else part_name(agent), "*.json"):
+            try:
+                listing.baselines.append(_head(path))
+            except BaselineError as error:
+                listing.problems.append(str(error))
+        first: dict[tuple[str, str], datetime] = {}
+        for each in listing.baselines:
+            key = (each.agent, each.version)
+            first[key] = min(each.saved, first.get(key, each.saved))
+        listing.baselines.sort(
+            key=lambda b: (b.agent, first[b.agent, b.version], b.version, b.case)
+        )
+        return listing
+
+    def versions(self, agent: str) -> list[str]:
+        """The versions of an agent, by the time they were begun."""
+        return list(dict.fromkeys(each.version for each in self.list(agent).baselines))
+
+    def missing(self, agent: str, version: str, case: str) -> str:
+        """Why a baseline is not there, and what to do, in one line."""
+        versions = self.versions(agent)
+        if version in versions:
+            return (
+                f"{version} has no case {case!r}: save it with `proctor save --version {version}`"
+            )
+        near = did_you_mean(version, versions)
+        known = near or (f"there are {', '.join(versions)}" if versions else "none is saved yet")
+        return f"agent {agent!r} has no version {version!r} in {self.root}: {known}"
+
+    # -- files ------------------------------------------------------------------------------------
+
+    def _files(self, agent: str, case: str) -> Iterator[Path]:
+        # Names are made of letters, digits, dots and dashes: nothing in them is a pattern.
+        return iter(sorted(p for p in self.root.glob(f"{agent}/*/{case}") if p.is_file()))
+
+    def _read(self, path: Path, **asked: str) -> Loaded | None:
+        if not path.exists():
+            return None
+        file = _decoded(path)
+        if any(getattr(file, key) != value for key, value in asked.items()):
+            return None  # another one's file, where this one's name would have put its own
+        out = Collector(str(path))
+        native.read(msgspec.json.decode(file.trace), out)
+        if out.problems or not out.finished:
+            # Part of a trace would be told as a change of behaviour.
+            reason = out.problems[0].message if out.problems else "it holds no trace"
+            raise BaselineError(f"damaged baseline: {reason}", where=str(path))
+        return Loaded(_plain(file), out.finished[0], path)
+
+    def _refuse(self, path: Path, baseline: Baseline, *, force: bool) -> None:
+        """Refuse to replace what must not be replaced."""
+        if not force:
+            raise BaselineError(
+                f"case {baseline.case!r} is already saved as {baseline.version}",
+                where=str(path),
+                hint="choose another --version, or replace it with --force",
+            )
+        try:
+            there = _head(path)
+        except BaselineError:
+            return  # damaged, and the user asked
+        mine = (baseline.agent, baseline.version, baseline.case)
+        if (there.agent, there.version, there.case) != mine:
+            raise BaselineError(
+                f"holds {there.case!r} of agent {there.agent!r}, version {there.version!r}",
+                where=str(path),
+                hint="rename one of the two: their file names are the same",
+            )
+
+
+def part_name(text: str) -> str:
+    """One part of a path from a user's words.
+
+    Names that differ get paths that differ, on file systems that ignore case or rewrite
+    accents too: whatever is not plain lower case ASCII already carries a hash of the whole.
+    """
+    kept = safe_name(text)[:MAX_PART].rstrip("-. ")
+    if kept == text and kept.isascii() and kept == kept.lower():
+        return kept
+    digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{kept}-{digest[:HASH_CHARS]}"
+
+
+def now() -> datetime:
+    """The time a baseline is saved at, to the millisecond."""
+    time = datetime.now(UTC)
+    return time.replace(microsecond=time.microsecond // 1000 * 1000)
+
+
+def models_of(trace: Trace) -> tuple[str, ...]:
+    """The models a trace called, each once, by first call."""
+    return tuple(dict.fromkeys(span.model for span in trace.llm_calls if span.model))
+
+
+def spec_hash(case: Any) -> str:
+    """SHA-256 of a case as resolved; the order of its keys does not matter."""
+    plain = native.without_surrogates(msgspec.to_builtins(case, enc_hook=str, str_keys=True))
+    return sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()
+
+
+def _encoded(baseline: Baseline, trace: Trace) -> bytes:
+    fields = native.without_surrogates(msgspec.to_builtins(baseline))
+    document = {
+        "proctor_baseline": FORMAT,
+        **fields,
+        "trace": msgspec.Raw(native.encode_trace(trace).rstrip(b"\n")),
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def _decoded(path: Path) -> _File:
+    try:
+        file = msgspec.json.decode(path.read_bytes(), type=_File)
+    except OSError as error:
+        raise BaselineError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise BaselineError(f"damaged baseline: {error}", where=str(path)) from None
+    if file.proctor_baseline != FORMAT:
+        raise BaselineError(
+            f"has format {file.proctor_baseline}, this version reads {FORMAT}",
+            where=str(path),
+            hint="save it again, or upgrade proctor",
+        )
+    return file
+
+
+def _head(path: Path) -> Baseline:
+    return _plain(_decoded(path))
+
+
+def _plain(file: _File) -> Baseline:
+    return Baseline(**{name: getattr(file, name) for name in Baseline.__struct_fields__})
