@@ -8,6 +8,7 @@ Everything a run needs to be resumed stands in its folder; only the agent's own 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,14 +17,27 @@ from typing import Any, cast
 
 from proctor.agents.base import AgentConfig
 from proctor.agents.registry import agent_config
+from proctor.llm.prices import PriceTable
 from proctor.runs.finalise import write_parquet, write_summaries
 from proctor.runs.folder import RunFolder
 from proctor.runs.identity import new_run_id, provenance
 from proctor.runs.run import Run
 from proctor.runs.stopping import rules_named
-from proctor.spec import Case, Suite, load_suite, plan_checks
-from proctor.trace.redact import default_redactor
+from proctor.spec import (
+    Case,
+    Configuration,
+    Settings,
+    Suite,
+    load_configuration,
+    load_suite,
+    plan_checks,
+)
+from proctor.trace import Trace
+from proctor.trace.redact import Redactor, default_redactor
+from proctor.trials.baselines import only_baseline
+from proctor.trials.choose import choose_agents
 from proctor.trials.executors.local import LocalExecutor
+from proctor.trials.judges import closing, judges_for
 from proctor.trials.limits import Spending
 from proctor.trials.loop import run_to_end
 from proctor.trials.options import RunOptions
@@ -51,17 +65,26 @@ def prepare(
     *,
     agents: Mapping[str, AgentLike] | None = None,
     cases: Sequence[Case] | None = None,
+    configuration: Configuration | None = None,
 ) -> Prepared:
-    """Check and resolve everything that can be wrong before the first trial."""
+    """Check and resolve everything that can be wrong before the first trial.
+
+    The configuration is that of the suite's folder unless one is given; options win over it.
+    """
+    configuration = configuration or load_configuration(suite.folder)
+    settings = configuration.settings
+    options = options.within(settings.limits)
     chosen = list(suite.cases if cases is None else cases)
-    found: Mapping[str, Any] = agents or {
-        name: ref.model_dump(exclude_none=True) for name, ref in suite.all_agents.items()
-    }
-    configs = {name: agent_config(a, base_dir=suite.folder) for name, a in found.items()}
+    configs = agents_for(suite, configuration, agents)
+    prices = PriceTable({name: _price(price) for name, price in settings.prices.items()})
     bench = Bench(
-        cases={case.id: prepared_case(case) for case in chosen},
+        cases={
+            case.id: prepared_case(case, only_baseline(suite, case.id, configs)) for case in chosen
+        },
         agents=configs,
-        redactor=default_redactor(),
+        judges=judges_for(suite, settings, prices),
+        prices=prices,
+        redactor=_redactor(suite, settings),
         timeout=options.timeout,
         max_retries=options.max_retries,
         keep_workdirs=options.keep_workdirs,
@@ -69,10 +92,46 @@ def prepare(
     return Prepared(suite, configs, options, plan_suite(chosen, configs, options), bench)
 
 
-def prepared_case(case: Case) -> PreparedCase:
+def agents_for(
+    suite: Suite, configuration: Configuration, agents: Mapping[str, AgentLike] | None = None
+) -> dict[str, AgentConfig]:
+    """The agents given, else those of the suite, else the one of the settings."""
+    if agents:
+        found = {
+            name: a if isinstance(a, AgentConfig) else agent_config(a, base_dir=suite.folder)
+            for name, a in agents.items()
+        }
+    else:
+        chosen = choose_agents(suite, (), configuration)
+        found = {name: agent.config for name, agent in chosen.items()}
+    for config in found.values():
+        # Code that cannot be imported is one error now, not one for every trial.
+        config.version()
+    return found
+
+
+def _price(price: Any) -> Any:
+    return price if isinstance(price, str) else price.model_dump(exclude_none=True)
+
+
+def _redactor(suite: Suite, settings: Settings) -> Redactor:
+    """Takes out what is secret anywhere, and what this suite and these settings say is."""
+    patterns = settings.redaction.patterns
+    if not patterns and not suite.secrets:
+        return default_redactor()
+    # Held under names that say what they are, since a redactor goes by names of variables.
+    held = {f"SUITE_{index}_SECRET": text for index, text in enumerate(sorted(suite.secrets))}
+    return Redactor(patterns, {**os.environ, **held})
+
+
+def prepared_case(case: Case, baseline: Trace | None = None) -> PreparedCase:
     """A case with its checks planned once."""
     return PreparedCase(
-        case=case, input=case.input, checks=plan_checks(case), threshold=case.threshold
+        case=case,
+        input=case.input,
+        checks=plan_checks(case),
+        threshold=case.threshold,
+        baseline=baseline,
     )
 
 
@@ -124,7 +183,8 @@ async def carry_out(
         if on_session is not None:
             on_session(session)
         at_once = ready.options.at_once(len(ready.plan.trials))
-        await run_until_stopped(session, lambda: LocalExecutor(ready.bench, at_once))
+        async with closing(ready.bench.judges):
+            await run_until_stopped(session, lambda: LocalExecutor(ready.bench, at_once))
         spec = folder.read_spec()
         if spec.get("stopped") != session.stopped:
             folder.write_spec({**spec, "stopped": session.stopped})

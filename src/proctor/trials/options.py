@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
 from proctor.runs.journal import Sync
 from proctor.schema import Strict
+from proctor.spec.models import DEFAULT_TRIALS
 from proctor.trials.limits import Limits
 from proctor.trials.retry import MAX_RETRIES
+
+if TYPE_CHECKING:
+    from proctor.spec.config import Limits as SettingLimits
 
 StoppingRuleName = Literal["hard_fail", "out_of_reach"]
 
@@ -22,11 +26,13 @@ class RunOptions(Strict):
 
     trials: Annotated[int, Field(ge=1)] | None = None
     """Trials per cell; the case's own number when absent."""
+    default_trials: Annotated[int, Field(ge=1)] = DEFAULT_TRIALS
+    """Trials per cell of a case that has no number of its own: what the settings say."""
     concurrency: Annotated[int, Field(ge=1)] | None = None
     """Trials at a time."""
     seed: int = 0
     """Where the seeds of all trials come from."""
-    timeout: Annotated[float, Field(gt=0)] | None = None
+    timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Seconds for one trial, retries included."""
     max_retries: Annotated[int, Field(ge=0)] = MAX_RETRIES
     """Tries after the first, for failures that may pass."""
@@ -34,13 +40,13 @@ class RunOptions(Strict):
     """Rules that end a cell before all its trials are done."""
     allow_infra: bool = False
     """Judge a cell by the trials that could be run, though some could not."""
-    max_cost_usd: Annotated[float, Field(ge=0)] | None = None
+    max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Dollars for the whole run."""
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     """Tokens for the whole run."""
     max_trials: Annotated[int, Field(ge=0)] | None = None
     """Trials started in this sitting."""
-    max_seconds: Annotated[float, Field(ge=0)] | None = None
+    max_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Seconds for this sitting."""
     keep_workdirs: bool = False
     """Keep the directories of trials that did not pass."""
@@ -57,6 +63,19 @@ class RunOptions(Strict):
             max_seconds=self.max_seconds,
             timeout_s=self.timeout,
         )
+
+    def within(self, settings: SettingLimits) -> RunOptions:
+        """These options, with what they leave open taken from the settings' limits."""
+        names = (
+            "concurrency",
+            "timeout",
+            "max_cost_usd",
+            "max_tokens",
+            "max_trials",
+            "max_seconds",
+        )
+        open_ones = {name: getattr(settings, name) for name in names if getattr(self, name) is None}
+        return self.model_copy(update=open_ones)
 
     def at_once(self, planned: int) -> int:
         """How many trials run at a time: never more than there are."""
