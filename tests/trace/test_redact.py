@@ -7,13 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from spans import span, trace
 
 from proctor.errors import ProctorError
-from proctor.trace import Event, Message, SpanKind, ToolCall
+from proctor.trace import Event, Message, SpanKind, ToolCall, Trace
 from proctor.trace.load import load_traces
 from proctor.trace.redact import Redactor
 from proctor.trace.redact_names import secret_kind
@@ -348,3 +349,20 @@ def test_real_traces_hold_hardly_anything_to_redact(shared: Path) -> None:
 def test_names_are_judged_by_how_they_end(name: str, kind: str | None) -> None:
     """R-T9: one rule for mapping keys, environment variables and names in text."""
     assert secret_kind(name) == kind
+
+
+def test_the_folder_a_shell_stands_in_is_no_secret() -> None:
+    """R-T9: PWD is not a password, however it is called."""
+    redactor = Redactor(environ={"PWD": "/home/someone/project", "DB_PWD": "hunter2-hunter2"})
+    assert redactor.text("in /home/someone/project") == "in /home/someone/project"
+    assert "hunter2" not in redactor.text("with hunter2-hunter2")
+
+
+@given(sample=st.sampled_from(SECRETS), before=st.text(max_size=20), after=st.text(max_size=20))
+def test_what_is_surely_clean_is_clean(
+    sample: tuple[str, str, str, str], before: str, after: str
+) -> None:
+    """R-T9: the quick look never passes what the thorough one would redact."""
+    redactor = Redactor(environ={})
+    held = Trace(trace_id="t", query=f"{before} {''.join(sample[1:])} {after}")
+    assert redactor.trace(held) is held or not redactor.surely_clean(msgspec.json.encode(held))

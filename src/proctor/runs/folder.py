@@ -14,7 +14,7 @@ import yaml
 
 from proctor.errors import ProctorError
 from proctor.runs import segments
-from proctor.runs.journal import Journal, Sync, latest, read_journal
+from proctor.runs.journal import Journal, Sync, read_journal, read_latest
 from proctor.runs.model import Trial
 from proctor.trace import Trace
 
@@ -119,7 +119,7 @@ class RunFolder:
 
     def trials(self, problems: list[str] | None = None) -> Iterator[Trial]:
         """Finished trials, each once, its last attempt."""
-        return iter(latest(read_journal(self.journal_path, problems)).values())
+        return read_latest(self.journal_path, problems)
 
     def trace_of(self, trial: Trial) -> Trace | None:
         """The trace of a trial; None when it has none."""
@@ -133,12 +133,20 @@ class RunFolder:
         """Cut what a crash left behind; hold the lock. Says what was done."""
         problems: list[str] = []
         refs = (t.trace for t in read_journal(self.journal_path, problems) if t.trace is not None)
+        for part in self.path.glob(".*.part"):
+            part.unlink(missing_ok=True)
         return [*segments.trim(self.traces_path, refs), *problems]
 
     @contextlib.contextmanager
     def lock(self) -> Generator[None]:
         """Be the one writer, or say that another process is. Ends with the process, however."""
-        with (self.path / ".lock").open("a+b") as file:
+        try:
+            file = (self.path / ".lock").open("a+b")
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write here: {error.strerror}", where=str(self.path)
+            ) from None
+        with file:
             if not _try_lock(file):
                 raise RunFolderError(
                     "another process is writing this run",
@@ -161,7 +169,7 @@ def safe_name(text: str) -> str:
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Replace a file wholly or not at all: written aside, forced out, renamed."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with aside.open("wb") as file:
             file.write(content)

@@ -7,9 +7,10 @@ operating system is forced to put lines on the platter is the `sync` policy.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -58,6 +59,7 @@ class Journal:
                 f"cannot write the journal: {error.strerror}", where=str(path)
             ) from None
         self._synced_at = clock()
+        self._end = os.fstat(self._file.fileno()).st_size
 
     def _drop_torn_line(self) -> None:
         """Cut what a crash left of a line, so that the next line starts a line."""
@@ -70,11 +72,13 @@ class Journal:
         """Write one line. When this returns, the trial is finished."""
         self._encoder.encode_into(trial, self._buffer)
         self._buffer += b"\n"
+        length = len(self._buffer)
         try:
             self._write_whole(self._buffer)
-            if self._sync != Sync.NEVER:
-                self._force()
+            self._end += length
+            self._check()
         except OSError as error:
+            self._take_back()
             raise JournalError(
                 f"cannot write the journal: {error.strerror}",
                 where=str(self._path),
@@ -87,17 +91,42 @@ class Journal:
             del line[:written]
             written = self._file.write(line)
 
-    def _force(self) -> None:
+    def _take_back(self) -> None:
+        """Cut what went out of a line that did not go out whole (a full disk)."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._file.fileno(), self._end)
+
+    def _check(self) -> None:
+        """Force lines out when it is time, and notice that somebody deleted the file."""
         now = self._clock()
         if self._sync == Sync.ALWAYS or now - self._synced_at >= SYNC_INTERVAL:
-            os.fsync(self._file.fileno())
             self._synced_at = now
+            if self._sync != Sync.NEVER:
+                os.fsync(self._file.fileno())
+            self._refuse_deleted()
+
+    def _refuse_deleted(self) -> None:
+        # What is written to a deleted file is accepted and gone.
+        if os.fstat(self._file.fileno()).st_nlink == 0:
+            raise JournalError(
+                "the journal was deleted while the run was writing it",
+                where=str(self._path),
+                hint="its trials are lost; start the run again",
+            )
 
     def close(self) -> None:
         """Force everything out and close."""
-        if not self._file.closed:
+        if self._file.closed:
+            return
+        try:
             if self._sync != Sync.NEVER:
                 os.fsync(self._file.fileno())
+            self._refuse_deleted()
+        except OSError as error:
+            raise JournalError(
+                f"cannot write the journal: {error.strerror}", where=str(self._path)
+            ) from None
+        finally:
             self._file.close()
 
 
@@ -142,6 +171,16 @@ def read_journal(path: Path, problems: list[str] | None = None) -> Iterator[Tria
                     problems.append(f"{path}:{number}: dropped a line: {error}")
 
 
-def latest(trials: Iterator[Trial]) -> dict[str, Trial]:
+def latest(trials: Iterable[Trial]) -> dict[str, Trial]:
     """Trials by key; of several attempts the last counts."""
     return {trial.key: trial for trial in trials}
+
+
+def read_latest(path: Path, problems: list[str] | None = None) -> Iterator[Trial]:
+    """Trials, each once, its last attempt. Reads twice, so that memory holds no more than keys."""
+    last = {trial.key: number for number, trial in enumerate(read_journal(path))}
+    counted = set(last.values())
+    del last
+    for number, trial in enumerate(read_journal(path, problems)):
+        if number in counted:
+            yield trial

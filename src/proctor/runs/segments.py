@@ -36,14 +36,13 @@ class SegmentWriter:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._compress = zstandard.ZstdCompressor(level=LEVEL).compress
-        self._encode = msgspec.json.Encoder(enc_hook=_as_text).encode
         self._number = max((number for number, _ in segments(folder)), default=0)
         self._offset = 0
         self._file = None
 
-    def append(self, trace: Trace) -> TraceRef:
-        """Write one trace and say where it stands."""
-        frame = self._compress(self._encode(trace) + b"\n")
+    def append(self, encoded: bytes) -> TraceRef:
+        """Write one trace, as `encode_trace` gives it, and say where it stands."""
+        frame = self._compress(encoded + b"\n")
         try:
             if self._file is None or self._offset >= self._segment_bytes:
                 self._next_file()
@@ -70,9 +69,20 @@ class SegmentWriter:
 
     def close(self) -> None:
         """Close the current file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            file.close()
+        except OSError as error:
+            raise SegmentError(
+                f"cannot write a trace: {error.strerror}", where=str(self._folder)
+            ) from None
+
+
+def encode_trace(trace: Trace) -> bytes:
+    """A trace as one line of JSON; what JSON cannot hold is kept as its text."""
+    return _encoder.encode(trace)
 
 
 def segment_path(folder: Path, number: int) -> Path:
@@ -122,6 +132,4 @@ def trim(folder: Path, refs: Iterator[TraceRef]) -> list[str]:
     return cut
 
 
-def _as_text(value: object) -> str:
-    """Agents put anything into a span; what JSON cannot hold is kept as its text."""
-    return str(value)
+_encoder = msgspec.json.Encoder(enc_hook=str)

@@ -32,11 +32,12 @@ Clock = Callable[[], int]
 class Recorder:
     """One capture in progress: the trace it fills and the clock it reads."""
 
-    __slots__ = ("clock", "seen_error", "trace")
+    __slots__ = ("clock", "foreign", "seen_error", "trace")
 
     def __init__(self, trace: Trace, clock: Clock) -> None:
         self.trace = trace
         self.clock = clock
+        self.foreign = False
         self.seen_error: BaseException | None = None
 
     def keep(self, span: Span) -> None:
@@ -103,21 +104,24 @@ def capture(
         input=query,
     )
     recorder.keep(root)
-    with otel.listening(trace.trace_id, recorder_sink(recorder, root.span_id)):
-        try:
-            with _inside(recorder, root):
-                yield trace
-        except BaseException as error:
-            if recorder.seen_error is not error:
-                _record_error(recorder, root, error)
-            _fail(root, error)
-            raise
-        finally:
-            root.end_ns = max(clock(), root.start_ns)
-            if root.output is None:
-                root.output = trace.response
+    sink = otel.listen(trace.trace_id, recorder_sink(recorder, root.span_id))
+    try:
+        with _inside(recorder, root):
+            yield trace
+    except BaseException as error:
+        if recorder.seen_error is not error:
+            _record_error(recorder, root, error)
+        _fail(root, error)
+        raise
+    finally:
+        sink.close()
+        root.end_ns = max(clock(), root.start_ns)
+        # Our own spans say what they mean; only others need reading, or a missing answer finding.
+        if recorder.foreign or trace.query is None or trace.response is None:
             finish(trace)
-            trace.forget()
+        if root.output is None:
+            root.output = trace.response
+        trace.forget()
 
 
 def recorder_sink(recorder: Recorder, root_id: str) -> Callable[[Span], None]:
@@ -128,6 +132,7 @@ def recorder_sink(recorder: Recorder, root_id: str) -> Callable[[Span], None]:
             span.trace_id = recorder.trace.trace_id
             span.parent_id = span.parent_id or root_id
         normalise(span)
+        recorder.foreign = True
         recorder.keep(span)
 
     return keep

@@ -278,6 +278,8 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
 
     def of_kind(self, kind: SpanKind | str) -> list[Span]:
         """Spans of one kind, by start time."""
+        if not any(span.kind == kind for span in self.spans):
+            return []
         return [span for span in self.index.spans if span.kind == kind]
 
     @property
@@ -287,6 +289,8 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
         A span around another model call (a gateway around a client, say) is the same call seen
         twice, so only the innermost counts.
         """
+        if not any(span.kind == SpanKind.LLM for span in self.spans):
+            return []
         return self.index.innermost([span.kind == SpanKind.LLM for span in self.index.spans])
 
     @cached_property
@@ -305,8 +309,7 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
                 status=span.status,
                 span_id=span.span_id,
             )
-            for span in self.index.spans
-            if span.kind == SpanKind.TOOL
+            for span in self.of_kind(SpanKind.TOOL)
         ]
         return executed or _requested_calls(self.llm_calls)
 
@@ -341,8 +344,10 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
         nest two model spans for one call; so only model spans without a usage-bearing model span
         below them count, and other spans only when no model span bears usage at all.
         """
+        if not any(s.kind == SpanKind.LLM or _bears_usage(s) for s in self.spans):
+            return Usage(None, None, None, calls=0, unpriced=0)
         spans = self.index.spans
-        bearing = [s.input_tokens is not None or s.output_tokens is not None for s in spans]
+        bearing = [_bears_tokens(s) for s in spans]
         on_llm = [b and s.kind == SpanKind.LLM for b, s in zip(bearing, spans, strict=True)]
         counted = self.index.innermost(on_llm) or self.index.outermost(bearing)
         priced = self.index.innermost(
@@ -366,6 +371,14 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
     def total_cost(self) -> float | None:
         """Known cost in dollars; None when no call has a known price."""
         return self.usage.cost_usd
+
+
+def _bears_tokens(span: Span) -> bool:
+    return span.input_tokens is not None or span.output_tokens is not None
+
+
+def _bears_usage(span: Span) -> bool:
+    return span.cost_usd is not None or _bears_tokens(span)
 
 
 def _on_llm(spans: list[Span]) -> bool:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,16 +27,24 @@ if TYPE_CHECKING:
 class Sink:
     """Where the spans of one capture go, and the trace ids that lead there."""
 
-    __slots__ = ("keep", "trace_ids")
+    __slots__ = ("keep", "token", "trace_ids")
 
     def __init__(self, keep: Callable[[Span], None]) -> None:
         self.keep = keep
         self.trace_ids: list[int] = []
+        self.token: Token[Sink | None] | None = None
 
     def adopt(self, trace_id: int) -> None:
         """Take the spans of one more trace."""
         self.trace_ids.append(trace_id)
         _sinks[trace_id] = self
+
+    def close(self) -> None:
+        """Take no more spans."""
+        if self.token is not None:
+            _sink_here.reset(self.token)
+        for adopted in self.trace_ids:
+            _sinks.pop(adopted, None)
 
 
 _HEX = re.compile(r"[0-9a-f]{32}")
@@ -72,19 +79,13 @@ class _Listener(SpanProcessor):
             sink.keep(from_sdk(span))
 
 
-@contextmanager
-def listening(trace_id: str, keep: Callable[[Span], None]) -> Generator[None]:
-    """While the block runs, spans of this trace, and of traces started in it, go to `keep`."""
+def listen(trace_id: str, keep: Callable[[Span], None]) -> Sink:
+    """From here until `close`, spans of this trace, and of traces started in it, go to `keep`."""
     _install()
     sink = Sink(keep)
     sink.adopt(int(trace_id, 16))
-    token = _sink_here.set(sink)
-    try:
-        yield
-    finally:
-        _sink_here.reset(token)
-        for adopted in sink.trace_ids:
-            _sinks.pop(adopted, None)
+    sink.token = _sink_here.set(sink)
+    return sink
 
 
 def deliver(span: Span) -> bool:

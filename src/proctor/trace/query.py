@@ -199,12 +199,11 @@ def _has_attribute(tree: SpanTree, key: str, value: Any) -> Mask:
     if value is None or isinstance(value, bool):
         return bytes([span.attributes.get(key, _MISSING) is value for span in spans])
     if type(value) in (int, float) or (type(value) is str and not may_be_json(value)):
-        return bytes(
-            [
-                (held := span.attributes.get(key)) == value and type(held) is not bool
-                for span in spans
-            ]
-        )
+        equal = bytes([span.attributes.get(key) == value for span in spans])
+        if value not in (0, 1):
+            return equal
+        # In Python true equals 1 and false equals 0; here they do not.
+        return _and(equal, bytes([type(span.attributes.get(key)) is not bool for span in spans]))
     return bytes([key in span.attributes and same(span.attributes[key], value) for span in spans])
 
 

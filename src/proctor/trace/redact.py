@@ -18,9 +18,9 @@ from typing import Any, cast
 import msgspec
 
 from proctor.errors import ProctorError
-from proctor.trace.model import Document, Event, Message, Span, ToolCall, Trace
+from proctor.trace.model import Span, Trace
 from proctor.trace.redact_names import BARE_TOKEN, secret_kind
-from proctor.trace.redact_pairs import pairs
+from proctor.trace.redact_pairs import STEMS, pairs
 from proctor.trace.redact_tokens import DETECTORS, Hit
 
 MARK = re.compile(r"\[redacted:[A-Za-z0-9_-]+\]")
@@ -37,8 +37,13 @@ _DEEPEST = 128
 # In a JSON schema the value of "password" describes a password.
 _SCHEMA_KEYS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "description", "properties"})
 
+_TELLING = (*STEMS, *(needle for detector in DETECTORS for needle in detector.needles))
+"""Words one of which stands in, or in the name of, every secret we know."""
+
+# Not passwords but the folder a shell stands in.
+_FOLDERS = frozenset({"PWD", "OLDPWD"})
+
 _FORCED = frozenset({"password", "secret", "api_key", "token", "private_key", "cookie"})
-_SHAPES = (Span, Trace, Message, ToolCall, Document, Event)
 _IDS = frozenset({"span_id", "trace_id", "parent_id"})
 _WORDS = frozenset({"kind", "status", "role"})
 # What ids look like almost always; they need no search.
@@ -96,6 +101,20 @@ class Redactor:
 
     # -- structures -----------------------------------------------------------------------------
 
+    def surely_clean(self, encoded: bytes) -> bool:
+        """Whether JSON text holds nothing that could even be part of a secret.
+
+        Much cheaper than looking: every secret has one of a few words in it, and most JSON has
+        none of them. False only means that it is worth a look.
+        """
+        if self._patterns:
+            return False
+        low = encoded.lower()
+        for word in _TELLING:
+            if word in low:
+                return False
+        return not any(value in encoded for value in self._values)
+
     def value(self, value: Any) -> Any:
         """A JSON value, or one of our structs, without its secrets."""
         return self._walk(value, 0)
@@ -119,7 +138,7 @@ class Redactor:
             return self._mapping(cast("Mapping[Any, Any]", value), depth + 1)
         if isinstance(value, list | tuple):
             return self._sequence(cast("list[Any] | tuple[Any, ...]", value), depth + 1)
-        if isinstance(value, _SHAPES):
+        if isinstance(value, msgspec.Struct):
             return self._struct(value, depth + 1)
         if isinstance(value, bytes):
             return self.text(value.decode("utf-8", "surrogateescape")).encode(
@@ -247,7 +266,12 @@ def _secret_values(environ: Mapping[str, str]) -> list[bytes]:
     found: set[bytes] = set()
     for name, value in environ.items():
         kind = secret_kind(name)
-        if kind is None or len(value) < _SHORTEST_ENVIRONMENT_VALUE or value.isalpha():
+        if (
+            name in _FOLDERS
+            or kind is None
+            or len(value) < _SHORTEST_ENVIRONMENT_VALUE
+            or value.isalpha()
+        ):
             continue
         if kind == "credential" and ("/" in value or "\\" in value):
             continue  # the path of a file with credentials

@@ -220,10 +220,17 @@ class Detector(NamedTuple):
     find: Callable[[bytes, bytes], Iterator[Hit]]
 
 
+_DASHED_PREFIXES = (b"sk-", b"xox", b"xapp-", b"glpat-", b"gocspx-", b"pplx-", b"xai-")
+_UNDERSCORED_PREFIXES = (
+    *(b"gh" + letter + b"_" for letter in (b"p", b"o", b"u", b"s", b"r")),
+    *(b"github_pat_", b"hf_", b"gsk_", b"npm_", b"k_live_", b"k_test_", b"lsv2_", b"r8_"),
+    b"dop_v1_",
+)
+
 DETECTORS = (
     Detector((b"-----begin",), private_key),
-    Detector((b"-",), dashed),
-    Detector((b"_",), underscored),
+    Detector(_DASHED_PREFIXES, dashed),
+    Detector(_UNDERSCORED_PREFIXES, underscored),
     Detector((b"akia", b"asia"), aws),
     Detector((b"aiza",), google),
     Detector((b".eyj",), jwt),

@@ -8,7 +8,6 @@ from pydantic import Field
 
 from proctor.runs.journal import Sync
 from proctor.schema import Strict
-from proctor.spec.models import DEFAULT_TRIALS
 from proctor.trials.limits import Limits
 from proctor.trials.retry import MAX_RETRIES
 
@@ -26,8 +25,8 @@ class RunOptions(Strict):
 
     trials: Annotated[int, Field(ge=1)] | None = None
     """Trials per cell; the case's own number when absent."""
-    default_trials: Annotated[int, Field(ge=1)] = DEFAULT_TRIALS
-    """Trials per cell of a case that has no number of its own: what the settings say."""
+    default_trials: Annotated[int, Field(ge=1)] | None = None
+    """Trials per cell of a case that has no number of its own; what the settings say."""
     concurrency: Annotated[int, Field(ge=1)] | None = None
     """Trials at a time."""
     seed: int = 0
@@ -75,7 +74,9 @@ class RunOptions(Strict):
             "max_seconds",
         )
         open_ones = {name: getattr(settings, name) for name in names if getattr(self, name) is None}
-        return self.model_copy(update=open_ones)
+        # Kept even where it is the default, so that a resumed run has the same plan.
+        trials = self.default_trials or settings.trials
+        return self.model_copy(update={**open_ones, "default_trials": trials})
 
     def at_once(self, planned: int) -> int:
         """How many trials run at a time: never more than there are."""

@@ -17,14 +17,17 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+import msgspec
+
 from proctor.agents.base import AgentConfig, AgentReply, AgentRequest
 from proctor.agents.failures import Transient, transient
 from proctor.checks.evaluate import PlannedCheck, evaluate
 from proctor.checks.judge import Judge
 from proctor.checks.registry import CheckContext
-from proctor.checks.result import Judgement
+from proctor.checks.result import CheckResult, Judgement
 from proctor.llm.prices import PriceTable
 from proctor.runs.model import PlannedTrial, Trial, TrialError, TrialStatus
+from proctor.runs.segments import encode_trace
 from proctor.trace import Trace
 from proctor.trace.capture import capture, new_trace_id
 from proctor.trace.redact import Redactor
@@ -67,10 +70,11 @@ class Bench:
 
 
 class Finished(NamedTuple):
-    """A trial and the trace it left."""
+    """A trial and the trace it left, also as the line of JSON it is kept as."""
 
     trial: Trial
     trace: Trace | None
+    encoded: bytes | None = None
 
 
 class _Attempts:
@@ -273,12 +277,26 @@ def _redacted(trial: Trial, trace: Trace | None, redactor: Redactor | None) -> F
     """Nothing leaves here for a disk with a secret in it."""
     if trial.answer is not None and len(trial.answer) > MAX_KEPT_ANSWER:
         trial.answer = trial.answer[:MAX_KEPT_ANSWER] + "… [cut; whole in the trace]"
+    encoded = None if trace is None else encode_trace(trace)
     if redactor is None:
-        return Finished(trial, trace)
+        return Finished(trial, trace, encoded)
     if trial.answer:
         trial.answer = redactor.text(trial.answer)
     if trial.checks:
-        trial.checks = redactor.value(trial.checks)
+        trial.checks = tuple(_clean_result(result, redactor) for result in trial.checks)
     if trial.error is not None:
         trial.error = redactor.value(trial.error)
-    return Finished(trial, None if trace is None else redactor.trace(trace))
+    trial.retry_errors = redactor.value(trial.retry_errors)
+    if trace is not None and encoded is not None and not redactor.surely_clean(encoded):
+        trace = redactor.trace(trace)
+        encoded = encode_trace(trace)
+    return Finished(trial, trace, encoded)
+
+
+def _clean_result(result: CheckResult, redactor: Redactor) -> CheckResult:
+    """A result without secrets; only these three fields hold words of users and agents."""
+    reason = redactor.text(result.reason)
+    expected, actual = redactor.value(result.expected), redactor.value(result.actual)
+    if reason is result.reason and expected is result.expected and actual is result.actual:
+        return result
+    return msgspec.structs.replace(result, reason=reason, expected=expected, actual=actual)

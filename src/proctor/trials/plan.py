@@ -41,7 +41,8 @@ def plan_suite(cases: Iterable[Case], agents: Iterable[str], options: RunOptions
     trials: list[PlannedTrial] = []
     cells: dict[CellKey, CellPlan] = {}
     for case in cases:
-        count = options.trials or case.trials
+        own = case.trials if "trials" in case.model_fields_set else None
+        count = options.trials or own or options.default_trials or case.trials
         for agent in names:
             cells[CellKey(case.id, agent)] = CellPlan(count, case.threshold)
             trials.extend(

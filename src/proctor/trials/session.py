@@ -8,12 +8,14 @@ trial starts, running ones are cancelled and recorded as such.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from proctor.errors import ProctorError
 from proctor.runs.folder import RunFolder
-from proctor.runs.journal import Sync, latest, read_journal
+from proctor.runs.journal import Journal, Sync, read_journal
 from proctor.runs.model import CellKey, PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.runs.segments import SegmentWriter
 from proctor.runs.stopping import CellPlan, EarlyStop, StoppingRule
@@ -21,21 +23,25 @@ from proctor.trials.executors import Executor, Job
 from proctor.trials.limits import Spending
 from proctor.trials.perform import Finished
 
-STOP_GRACE = 3.5
-"""Seconds running trials get to end after a stop; under the 5 s a person is promised."""
+STOP_GRACE = 2.5
+"""Seconds running trials get to end after a stop: with what is written afterwards, less than the
+5 s a person is promised."""
 
 
 class Observer(Protocol):
     """Follows a run as it happens."""
 
-    def planned(self, total: int, finished: int) -> None:
-        """The run begins: so many trials in all, so many already finished."""
+    def planned(self, total: int, kept: Sequence[Trial]) -> None:
+        """The run begins: so many trials in all, these of them finished before."""
 
     def started(self, trial: PlannedTrial) -> None:
         """A trial starts."""
 
     def finished(self, trial: Trial) -> None:
         """A trial is in the journal."""
+
+    def skipped(self, trial: PlannedTrial) -> None:
+        """A trial is not needed: its cell is decided."""
 
 
 class Rerun(NamedTuple):
@@ -82,6 +88,8 @@ class Session:
         self._rerun = rerun
         self._sync = sync
         self._executor: Executor | None = None
+        self._journal: Journal | None = None
+        self._traces: SegmentWriter | None = None
         self._running: dict[str, Job] = {}
         self.told_to_stop = asyncio.Event()
         self.stopped: str | None = None
@@ -89,28 +97,56 @@ class Session:
 
     async def run(self, make_executor: Callable[[], Executor]) -> None:
         """Work through what is left of the plan."""
-        done = latest(read_journal(self._folder.journal_path))
+        done = self._read_journal()
         if self._observer is not None:
-            kept = sum(t.status not in self._rerun.statuses for t in done.values())
+            kept = [t for t in done.values() if t.status not in self._rerun.statuses]
             self._observer.planned(len(self._plan), kept)
-        journal = self._folder.journal(self._sync)
-        traces = SegmentWriter(self._folder.traces_path)
+        self._journal = self._folder.journal(self._sync)
+        self._traces = SegmentWriter(self._folder.traces_path)
         self._executor = make_executor()
-
-        def deliver(job: Job, finished: Finished) -> None:
-            trial, trace = finished
-            if trace is not None:
-                trial.trace = traces.append(trace)
-            journal.append(trial)
-            self._account(job, trial)
-
         try:
-            await self._executor.run(self._jobs(done), deliver)
+            await self._executor.run(self._jobs(done), self._deliver)
+        except BaseExceptionGroup as group:
+            # Workers fail together when the disk is full; one reason is enough.
+            raise first_of(group) from None
         finally:
+            self.close()
+
+    def _read_journal(self) -> dict[str, Trial]:
+        """What earlier sittings did. All of it was paid for; only last attempts count."""
+        done: dict[str, Trial] = {}
+        for trial in read_journal(self._folder.journal_path):
+            self._spending.add(trial)
+            # The rest is not needed to go on, and a long run has many of them.
+            trial.checks, trial.answer = (), None
+            done[trial.key] = trial
+        return done
+
+    def _deliver(self, job: Job, finished: Finished) -> None:
+        if self._journal is None or self._traces is None:
+            return  # ended after this session had given up on it
+        trial = finished.trial
+        if finished.encoded is not None:
+            trial.trace = self._traces.append(finished.encoded)
+        self._journal.append(trial)
+        self._account(job, trial)
+
+    def close(self) -> None:
+        """Record what still runs as cancelled and write no more. May be called again."""
+        journal, traces = self._journal, self._traces
+        self._journal = self._traces = None
+        if journal is None or traces is None:
+            return
+        failing = sys.exc_info()[0] is not None
+        try:
             for job in list(self._running.values()):
-                journal.append(_abandoned(job))
+                journal.append(abandoned(job))
             journal.close()
             traces.close()
+        except ProctorError:
+            # Why it cannot be written is being told already.
+            if not failing:
+                raise
 
     def _account(self, job: Job, trial: Trial) -> None:
         self._running.pop(job.planned.key, None)
@@ -131,6 +167,8 @@ class Session:
                 self._early.add(earlier, place, self._cells[cell])
                 continue
             if self._early.stopped(cell):
+                if self._observer is not None:
+                    self._observer.skipped(planned)
                 continue
             self.stopped = self.stopped or self._spending.exhausted()
             if self.stopped:
@@ -151,7 +189,7 @@ class Session:
             self._executor.stop()
 
 
-def _abandoned(job: Job) -> Trial:
+def abandoned(job: Job) -> Trial:
     """A trial whose agent would not stop in time."""
     planned = job.planned
     return Trial(
@@ -176,7 +214,15 @@ async def run_until_stopped(session: Session, make_executor: Callable[[], Execut
     if not work.done():
         await asyncio.wait({work}, timeout=STOP_GRACE)
     if not work.done():
+        # Some agent swallows its cancellation. What it still does is not waited for nor kept.
+        session.close()
         work.cancel()
-        await asyncio.wait({work}, timeout=STOP_GRACE / 4)
-    if work.done() and not work.cancelled():
+        return
+    if not work.cancelled():
         work.result()
+
+
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error of a group, however deep."""
+    first = group.exceptions[0]
+    return first_of(first) if isinstance(first, BaseExceptionGroup) else first  # pyright: ignore[reportUnknownArgumentType]
