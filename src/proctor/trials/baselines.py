@@ -1,0 +1,51 @@
+"""Where a suite keeps its baselines, and which baseline a case is held against."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from proctor.runs.baselines import BaselineStore, spec_hash
+from proctor.spec import Suite, load_configuration
+from proctor.trace import Trace
+
+HASHED = (
+    *("input", "threshold", "correctness", "path", "cost"),
+    *("checks", "assertions", "weights", "required"),
+)
+"""What makes a case the case it is: what is asked, and what is checked. Not its tags or trials."""
+
+
+def store_of(suite: Suite) -> BaselineStore:
+    """The baselines of a suite: where it says, else where the settings say, else beside it."""
+    if "baselines" not in suite.model_fields_set:
+        configured = load_configuration(suite.folder).baselines
+        if configured is not None:
+            return BaselineStore(configured)
+    return BaselineStore(suite.folder / Path(suite.baselines).expanduser())
+
+
+def baseline_for(suite: Suite, case_id: str, agent_name: str) -> Trace | None:
+    """What the agent did for a case when it was last saved; None when it never was."""
+    problems: list[str] = []
+    found = store_of(suite).load(agent_name, case_id, problems=problems)
+    for problem in problems:
+        logging.getLogger("proctor").warning("%s; skipped", problem)
+    return None if found is None else found.trace
+
+
+def only_baseline(suite: Suite, case_id: str, agents: Iterable[str]) -> Trace | None:
+    """The baseline of a case for the one agent there is; with several none would be right."""
+    names = list(agents)
+    return baseline_for(suite, case_id, names[0]) if len(names) == 1 else None
+
+
+def hashes_of(suite: Suite) -> dict[str, str]:
+    """Case id → SHA-256 of the case as resolved; secrets in it are the references they were."""
+    written: list[dict[str, Any]] = suite.resolved()["cases"]
+    return {
+        case.id: spec_hash({key: raw[key] for key in HASHED if key in raw})
+        for case, raw in zip(suite.cases, written, strict=True)
+    }
