@@ -1,0 +1,148 @@
+"""A comparison with a baseline, written for people: console and Markdown.
+
+Promise: what an agent said is shown and never obeyed, and long texts are cut; `diff_json` holds
+everything whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from proctor.checks.result import Layer
+from proctor.report.diff_json import render as as_json
+from proctor.report.text import line, markdown, markdown_code, plural
+from proctor.runs.diff_model import CaseDiff, Change, ChangeKind, Diff, Severity, WordChange
+
+CONTEXT = 40
+"""Characters of unchanged text shown on each side of a change: enough to find the place."""
+
+MAX_WORDS = 2_000
+"""Characters of a word-level diff that a person is shown."""
+
+
+def console(diff: Diff) -> str:
+    """The comparison for a terminal."""
+    return "\n".join(_console(diff)) + "\n"
+
+
+def as_markdown(diff: Diff) -> str:
+    """The comparison for pull requests and pages."""
+    return "\n".join(_markdown(diff)) + "\n"
+
+
+DIFF_FORMATS: dict[str, Callable[[Diff], str]] = {
+    "console": console,
+    "json": as_json,
+    "markdown": as_markdown,
+}
+"""Format → its writer."""
+
+
+def summary(diff: Diff) -> str:
+    """How many cases changed how much, in one line; every case is in exactly one count."""
+    counts = [
+        (diff.count(Severity.ERROR), "with errors"),
+        (diff.count(Severity.WARNING), "with warnings"),
+        (diff.count(Severity.INFO), "with small changes"),
+        (diff.count(Severity.NONE), "unchanged"),
+        (len(diff.not_compared), "not compared"),
+    ]
+    total = plural(len(diff.cases) + len(diff.not_compared), "case")
+    return f"{total}: " + (", ".join(f"{n} {what}" for n, what in counts if n) or "none")
+
+
+def word_diff(words: Sequence[WordChange]) -> str:
+    """Changed words in their surroundings: `the capital is [-Lyon-]{+Paris+}.`"""
+    shown = "".join(_stretch(words, place) for place in range(len(words)))
+    return line(shown, MAX_WORDS)
+
+
+def _stretch(words: Sequence[WordChange], place: int) -> str:
+    each = words[place]
+    if each.op != "equal":
+        signs = ("[-", "-]") if each.op == "removed" else ("{+", "+}")
+        inner = each.text.rstrip()
+        return f"{signs[0]}{inner}{signs[1]}{each.text[len(inner) :]}"
+    text = each.text
+    first, last = place == 0, place == len(words) - 1
+    if first and not last and len(text) > CONTEXT:
+        return f"… {text[-CONTEXT:]}"
+    if last and not first and len(text) > CONTEXT:
+        return f"{text[:CONTEXT]} …"
+    return text if len(text) <= 2 * CONTEXT + 3 else f"{text[:CONTEXT]} … {text[-CONTEXT:]}"
+
+
+def _title(diff: Diff) -> str:
+    now = "the current behaviour" if diff.compared is None else diff.compared
+    return f"{now} compared with {diff.baseline}"
+
+
+def _notes(diff: Diff, case: CaseDiff) -> Iterator[str]:
+    if case.case_changed:
+        yield f"the case changed since {diff.baseline}: its input or checks are not the same"
+    yield from case.notes
+
+
+# -- console ---------------------------------------------------------------------------------------
+
+
+def _console(diff: Diff) -> Iterator[str]:
+    yield line(_title(diff))
+    for case in diff.cases:
+        yield ""
+        tiers = " · ".join(f"{tier} {severity}" for tier, severity in case.tiers.items())
+        yield f"{line(case.case, 120)} ({line(case.agent, 120)}): {tiers}"
+        for note in _notes(diff, case):
+            yield f"  note     {line(note)}"
+        for tier in Layer:
+            for change in case.tier(tier):
+                yield f"  {change.severity:<8} {tier}: {line(change.message)}"
+                if _has_words(change):
+                    yield f"           {word_diff(change.words)}"
+    for each in diff.not_compared:
+        yield ""
+        yield f"{line(each.case, 120)} ({line(each.agent, 120)}): not compared"
+        yield f"  {line(each.reason)}"
+    yield ""
+    for note in diff.notes:
+        yield f"note: {line(note)}"
+    yield summary(diff)
+
+
+def _has_words(change: Change) -> bool:
+    return change.kind == ChangeKind.ANSWER and any(w.op != "equal" for w in change.words)
+
+
+# -- Markdown --------------------------------------------------------------------------------------
+
+
+def _markdown(diff: Diff) -> Iterator[str]:
+    yield from (f"## {markdown(_title(diff))}", "", f"**{markdown(summary(diff))}**")
+    for note in diff.notes:
+        yield from ("", f"> {markdown(note)}")
+    if diff.cases:
+        yield from ("", "| case | agent | correctness | path | cost | tool similarity |")
+        yield "| --- | --- | --- | --- | --- | --- |"
+    for case in diff.cases:
+        tiers = " | ".join(str(case.tiers[tier]) for tier in Layer)
+        names = f"{markdown(case.case, 120)} | {markdown(case.agent, 120)}"
+        yield f"| {names} | {tiers} | {case.similarity:.2f} |"
+    for case in diff.cases:
+        if case.changes or case.case_changed:
+            yield from ("", f"### {markdown(case.case, 120)} ({markdown(case.agent, 120)})", "")
+            yield from _changes(diff, case)
+    if diff.not_compared:
+        yield from ("", "### Not compared", "")
+    for each in diff.not_compared:
+        who = f"**{markdown(each.case, 120)}** ({markdown(each.agent, 120)})"
+        yield f"- {who}: {markdown(each.reason)}"
+
+
+def _changes(diff: Diff, case: CaseDiff) -> Iterator[str]:
+    for note in _notes(diff, case):
+        yield f"- *{markdown(note)}*"
+    for tier in Layer:
+        for change in case.tier(tier):
+            yield f"- **{change.severity}** {tier}: {markdown(change.message)}"
+            if _has_words(change):
+                yield f"  - {markdown_code(word_diff(change.words))}"

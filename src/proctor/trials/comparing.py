@@ -1,0 +1,299 @@
+"""Save what an agent does for each case of a suite, and compare with what was saved.
+
+    save_baselines(suite, "v1")
+    diff = diff_with(suite, "v1")       # or diff_with(suite, "v1", compare="v2")
+
+Promise: an agent is run once per case and only for cases whose result is needed; a case that
+fails its checks is kept only when forced; what could not be compared is said, never left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+from proctor.checks.result import CheckStatus
+from proctor.errors import ProctorError
+from proctor.runs.baselines import (
+    Baseline,
+    BaselineError,
+    BaselineStore,
+    Loaded,
+    Precheck,
+    models_of,
+    now,
+)
+from proctor.runs.diff import Side, compare_case
+from proctor.runs.diff_model import CaseDiff, Diff, NotCompared
+from proctor.runs.model import PlannedTrial, Trial, TrialStatus
+from proctor.spec import Case, Suite, load_configuration
+from proctor.trials.api import AgentLike, prepare
+from proctor.trials.baselines import hashes_of, store_of
+from proctor.trials.choose import choose_agents
+from proctor.trials.loop import run_to_end
+from proctor.trials.once import try_once
+from proctor.trials.options import RunOptions
+from proctor.trials.perform import Finished
+from proctor.trials.recorded import recorded
+
+RECORDED = "recorded"
+"""The agent of recorded traces when neither the suite nor the user names one."""
+
+MAX_REASONS = 5
+"""Failed checks told in a precheck; the trial itself can be run again."""
+
+
+class SaveOutcome(StrEnum):
+    """What came of saving a case."""
+
+    SAVED = "saved"
+    FAILED = "failed"
+    INFRA = "infra"
+    EXISTS = "exists"
+
+
+class SavedCase(NamedTuple):
+    """One case put to one agent: kept at `path`, or refused for a reason."""
+
+    case: str
+    agent: str
+    outcome: SaveOutcome
+    path: Path
+    precheck: Precheck | None = None
+    reason: str = ""
+
+
+def agents_of(
+    suite: Suite, *, agent: str | None = None, traces: Sequence[str] = ()
+) -> dict[str, AgentLike]:
+    """The agents to ask, by name: see `choose_agents`; or recorded traces.
+
+    Recorded traces stand in for the agent named, or for the only one of the suite.
+    """
+    asked = () if agent is None else (agent,)
+    if not traces:
+        return dict(choose_agents(suite, asked, load_configuration(suite.folder)))
+    known = list(asked or suite.all_agents)
+    if len(known) > 1:
+        raise ProctorError(
+            f"recorded traces of which agent? The suite has {', '.join(known)}",
+            hint="say so with --agent",
+        )
+    return {(known or [RECORDED])[0]: recorded([str(Path(path).resolve()) for path in traces])}
+
+
+def save_baselines(
+    suite: Suite,
+    version: str,
+    *,
+    cases: Sequence[Case] | None = None,
+    agents: Mapping[str, AgentLike] | None = None,
+    options: RunOptions | None = None,
+    force: bool = False,
+    clock: Callable[[], datetime] = now,
+) -> list[SavedCase]:
+    """Run each case once and keep what passes; `force` keeps the rest too and replaces."""
+    store = store_of(suite)
+    chosen = list(suite.cases if cases is None else cases)
+    asked = dict(agents or agents_of(suite))
+    wanted = [(case, name) for case in chosen for name in asked]
+    done: dict[tuple[str, str], SavedCase] = {}
+    for case, name in wanted:
+        if not force and store.exists(name, version, case.id):
+            path = store.path_of(name, version, case.id)
+            reason = f"already saved as {version}"
+            done[case.id, name] = SavedCase(case.id, name, SaveOutcome.EXISTS, path, reason=reason)
+    left = [(case, name) for case, name in wanted if (case.id, name) not in done]
+    hashes = hashes_of(suite)
+    saved_at = clock()
+    for (case_id, name), finished in _behaviour(suite, left, asked, options).items():
+        precheck = precheck_of(finished.trial, forced=force)
+        path = store.path_of(name, version, case_id)
+        if precheck.passed or (force and finished.trace is not None):
+            assert finished.trace is not None
+            baseline = Baseline(
+                agent=name,
+                version=version,
+                case=case_id,
+                saved=saved_at,
+                spec_hash=hashes[case_id],
+                precheck=precheck,
+                models=models_of(finished.trace),
+                answer=_answer(finished),
+            )
+            store.save(baseline, finished.trace, force=force)
+            outcome = SaveOutcome.SAVED
+        else:
+            judged = precheck.status.judged
+            outcome = SaveOutcome.FAILED if judged else SaveOutcome.INFRA
+        reason = "" if precheck.passed else next(iter(precheck.reasons), str(precheck.status))
+        done[case_id, name] = SavedCase(case_id, name, outcome, path, precheck, reason)
+    return [done[case.id, name] for case, name in wanted if (case.id, name) in done]
+
+
+def diff_with(
+    suite: Suite,
+    baseline: str,
+    *,
+    compare: str | None = None,
+    cases: Sequence[Case] | None = None,
+    agents: Mapping[str, AgentLike] | None = None,
+    options: RunOptions | None = None,
+) -> Diff:
+    """Compare how the agent behaves now, or did in version `compare`, with a baseline."""
+    store = store_of(suite)
+    chosen = list(suite.cases if cases is None else cases)
+    asked = dict(agents or agents_of(suite))
+    wanted = [(case, name) for case in chosen for name in asked]
+    failed: dict[tuple[str, str], str] = {}
+    before = _saved(store, baseline, wanted, failed)
+    found = [(case, name) for case, name in wanted if (case.id, name) in before]
+    if compare is None:
+        after = _tried(suite, found, asked, options, failed)
+    else:
+        loaded = _saved(store, compare, found, failed)
+        after = {key: _side_of(each) for key, each in loaded.items()}
+    hashes = hashes_of(suite)
+    compared: list[CaseDiff] = []
+    for case, name in found:
+        key = (case.id, name)
+        if key in after:
+            was = before[key]
+            compared.append(
+                compare_case(
+                    case.id,
+                    name,
+                    _side_of(was),
+                    after[key],
+                    case_changed=was.baseline.spec_hash != hashes[case.id],
+                )
+            )
+    return Diff(
+        baseline=baseline,
+        compared=compare,
+        cases=tuple(compared),
+        not_compared=tuple(
+            NotCompared(case.id, name, failed[case.id, name])
+            for case, name in wanted
+            if (case.id, name) in failed
+        ),
+        notes=tuple(_left_out(store, baseline, suite, asked)),
+        suite=None if suite.path is None else str(suite.path),
+    )
+
+
+def precheck_of(trial: Trial, *, forced: bool = False) -> Precheck:
+    """What a trial says about the answer it gave."""
+    reasons = [
+        f"{each.id}: {each.reason}" for each in trial.checks if each.status == CheckStatus.FAIL
+    ]
+    if trial.error is not None:
+        reasons.insert(0, f"{trial.error.type}: {trial.error.message}")
+    if trial.status == TrialStatus.FAILED:
+        lost = [each for each in trial.checks if each.failed and each.weight]
+        why = f": {lost[0].id}: {lost[0].reason}" if lost else ""
+        reasons.append(f"the score {trial.score:.2f} is below the threshold{why}")
+    return Precheck(
+        status=trial.status,
+        judged=sum(each.score is not None for each in trial.checks),
+        score=trial.score,
+        forced=forced and not trial.passed,
+        reasons=tuple(reasons[:MAX_REASONS]),
+    )
+
+
+# -- parts -----------------------------------------------------------------------------------------
+
+Key = tuple[str, str]
+"""A case and an agent, by name."""
+
+
+def _behaviour(
+    suite: Suite,
+    wanted: Sequence[tuple[Case, str]],
+    agents: Mapping[str, AgentLike],
+    options: RunOptions | None,
+) -> dict[Key, Finished]:
+    """What the agents do for these cases, once each."""
+    if not wanted:
+        return {}
+    keys = {(case.id, name) for case, name in wanted}
+    cases = [case for case in suite.cases if any(case.id == key[0] for key in keys)]
+    used = {name: agents[name] for name in agents if any(name == key[1] for key in keys)}
+    once = (options or RunOptions()).model_copy(update={"trials": 1})
+    ready = prepare(suite, once, agents=used, cases=cases)
+    plan: list[PlannedTrial] = [t for t in ready.plan.trials if (t.case, t.agent) in keys]
+    finished = run_to_end(try_once(plan, ready.bench, concurrency=ready.options.at_once(len(plan))))
+    return {(each.trial.case, each.trial.agent): each for each in finished}
+
+
+def _tried(
+    suite: Suite,
+    wanted: Sequence[tuple[Case, str]],
+    agents: Mapping[str, AgentLike],
+    options: RunOptions | None,
+    failed: dict[Key, str],
+) -> dict[Key, Side]:
+    sides: dict[Key, Side] = {}
+    for key, finished in _behaviour(suite, wanted, agents, options).items():
+        trial, trace = finished.trial, finished.trace
+        precheck = precheck_of(trial)
+        ran = trial.error is None or trial.error.place != "agent"
+        if trace is None or not ran:
+            reason = next(iter(precheck.reasons), str(trial.status))
+            failed[key] = f"the agent could not be run: {reason}"
+        elif not trial.status.judged:
+            failed[key] = f"could not be judged: {next(iter(precheck.reasons), trial.status)}"
+        else:
+            sides[key] = Side(trace, _answer(finished), precheck)
+    return sides
+
+
+def _saved(
+    store: BaselineStore,
+    version: str,
+    wanted: Iterable[tuple[Case, str]],
+    failed: dict[Key, str],
+) -> dict[Key, Loaded]:
+    found: dict[Key, Loaded] = {}
+    for case, name in wanted:
+        try:
+            loaded = store.load(name, case.id, version)
+        except BaselineError as error:
+            failed[case.id, name] = str(error)
+            continue
+        if loaded is None:
+            failed[case.id, name] = store.missing(name, version, case.id)
+        else:
+            found[case.id, name] = loaded
+    return found
+
+
+def _side_of(loaded: Loaded) -> Side:
+    return Side(loaded.trace, loaded.baseline.answer or "", loaded.baseline.precheck)
+
+
+def _answer(finished: Finished) -> str:
+    """The whole answer; a trial keeps only the beginning of a long one."""
+    trace, trial = finished.trace, finished.trial
+    return (trace.response if trace is not None else None) or trial.answer or ""
+
+
+def _left_out(
+    store: BaselineStore, version: str, suite: Suite, agents: Iterable[str]
+) -> Iterable[str]:
+    """Saved cases that the suite no longer has, and files that cannot be read."""
+    known = {case.id for case in suite.cases}
+    for name in agents:
+        listing = store.list(name)
+        gone = [
+            each.case
+            for each in listing.baselines
+            if each.version == version and each.agent == name and each.case not in known
+        ]
+        if gone:
+            yield f"{version} also has cases the suite has not: {', '.join(gone)}"
+        yield from (f"{problem}; skipped" for problem in listing.problems)
