@@ -18,6 +18,7 @@ from proctor.agents.base import AgentConfig
 from proctor.errors import ProctorError, did_you_mean
 
 KINDS = {
+    "chat": "proctor.agents.chat:ChatAgentConfig",
     "command": "proctor.agents.command:CommandAgentConfig",
     "http": "proctor.agents.http:HttpAgentConfig",
     "python": "proctor.agents.python:PythonAgentConfig",

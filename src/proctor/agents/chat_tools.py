@@ -1,0 +1,238 @@
+"""Tools of a chat agent: a Python function, or a mock that answers what it was told to.
+
+Promise: arguments are held against the tool's schema before anything is called, and whatever goes
+wrong in a tool is a `ToolError` for the model to read, never the end of the trial. A mock counts
+its calls per trial, so trials do not see each other.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic_core import ArgsKwargs
+
+from proctor.agents import threads
+from proctor.errors import ProctorError, did_you_mean
+from proctor.imports import load_object
+from proctor.llm.base import ToolSpec
+from proctor.schema import Strict
+
+NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
+
+_ANSWERS = ("reply", "replies", "when", "error", "python")
+
+
+class ToolError(Exception):
+    """A tool call that failed; its text is what the model is told."""
+
+
+class ReplyWhen(Strict):
+    """A reply for calls with certain arguments."""
+
+    arguments: dict[str, Any]
+    """Arguments that must be equal; a call may have more."""
+    reply: Any = None
+    """What the tool answers."""
+    error: str | None = None
+    """What the tool fails with."""
+
+    def matches(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether a call has these arguments."""
+        return all(
+            name in arguments and arguments[name] == value for name, value in self.arguments.items()
+        )
+
+
+class ToolConfig(Strict):
+    """A tool the model may call."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    """What the model calls it; a Python function's own name when absent."""
+    description: str | None = None
+    """What the model is told about it; a Python function's docstring when absent."""
+    parameters: dict[str, Any] | None = None
+    """JSON Schema of the arguments; from a Python function's signature when absent."""
+    python: str | None = None
+    """`module:function` to call."""
+    reply: Any = None
+    """What a mock answers."""
+    replies: list[Any] | None = Field(default=None, min_length=1)
+    """What a mock answers first, second, …; the last one stays. `{error: TEXT}` fails instead."""
+    when: list[ReplyWhen] = Field(default_factory=list[ReplyWhen])
+    """Replies by arguments; the first that matches, before any other reply."""
+    error: str | None = None
+    """What a mock fails with."""
+
+    @model_validator(mode="after")
+    def _one_way_to_answer(self) -> ToolConfig:
+        given = [key for key in _ANSWERS if key in self.model_fields_set]
+        if not given:
+            raise ValueError(f"a tool needs one of {', '.join(_ANSWERS)}")
+        plain = [key for key in given if key != "when"]
+        if len(plain) > 1 or ("python" in given and len(given) > 1):
+            raise ValueError(f"a tool answers in one way, not by {' and '.join(given)}")
+        if self.name is None and self.python is None:
+            raise ValueError("a mock tool needs a name")
+        if self.parameters is not None:
+            _check_schema(self.parameters)
+        return self
+
+    def load(self, base_dir: Path | None) -> LoadedTool:
+        """The tool, its function imported and its schema known."""
+        if self.python is None:
+            spec = ToolSpec(
+                str(self.name), self.description or "", self.parameters or {**NO_ARGUMENTS}
+            )
+            return LoadedTool(spec, self, None)
+        function = load_object(self.python, base_dir)
+        if not callable(function):
+            raise ProctorError(f"{self.python} cannot be called", where=self.python)
+        name = self.name or getattr(function, "__name__", "tool")
+        described = self.description or inspect.getdoc(function) or ""
+        return LoadedTool(
+            ToolSpec(name, described, self.parameters or _schema_of(function, self.python)),
+            self,
+            function,
+        )
+
+
+def _check_schema(schema: dict[str, Any]) -> None:
+    from jsonschema import Draft202012Validator, SchemaError
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        raise ValueError(f"parameters is not a JSON Schema: {error.message}") from None
+
+
+def _schema_of(function: Any, path: str) -> dict[str, Any]:
+    try:
+        schema = TypeAdapter(function).json_schema()
+    except Exception as error:
+        raise ProctorError(
+            f"no schema can be made from its signature: {type(error).__name__}: {error}",
+            where=path,
+            hint="annotate its parameters with plain types, or write `parameters`",
+        ) from error
+    if schema.get("type") != "object":
+        raise ProctorError(
+            "a tool is called by parameter name, and this one has positional parameters only",
+            where=path,
+        )
+    schema.setdefault("properties", {})
+    return schema
+
+
+class LoadedTool:
+    """A tool ready to be given to trials; shared between them, so it holds no counts."""
+
+    def __init__(self, spec: ToolSpec, config: ToolConfig, function: Any) -> None:
+        self.spec = spec
+        self.config = config
+        self.function = function
+
+    @cached_property
+    def _validator(self) -> Any:
+        from jsonschema import Draft202012Validator
+
+        return Draft202012Validator(self.spec.schema)
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        return TypeAdapter(self.function)
+
+    def accept(self, arguments: Any) -> dict[str, Any]:
+        """The arguments of a call, or a `ToolError` that says what is wrong with them."""
+        if arguments is None:
+            arguments = {}
+        if not isinstance(arguments, dict):
+            raise ToolError("the arguments are not a JSON object")
+        first = next(iter(self._validator.iter_errors(arguments)), None)
+        if first is not None:
+            at = ".".join(str(step) for step in first.absolute_path)
+            raise ToolError(f"invalid arguments: {at + ': ' if at else ''}{first.message}")
+        return cast("dict[str, Any]", arguments)
+
+    async def call(self, arguments: dict[str, Any], earlier: int) -> Any:
+        """What the tool answers, having been called `earlier` times in this trial."""
+        if self.function is not None:
+            return await self._call_function(arguments)
+        config = self.config
+        for case in config.when:
+            if case.matches(arguments):
+                return _said(case.reply, case.error)
+        if config.replies is not None:
+            reply = config.replies[min(earlier, len(config.replies) - 1)]
+            return _said(reply, _error_in(reply))
+        if "reply" not in config.model_fields_set and config.error is None:
+            raise ToolError("no reply is written for these arguments")
+        return _said(config.reply, config.error)
+
+    async def _call_function(self, arguments: dict[str, Any]) -> Any:
+        call = ArgsKwargs((), arguments)
+        try:
+            if inspect.iscoroutinefunction(self.function):
+                return await self._adapter.validate_python(call)
+            result = await threads.shared.run(self._adapter.validate_python, call)
+            return await result if inspect.isawaitable(result) else result
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            at = ".".join(str(step) for step in first["loc"])
+            raise ToolError(f"invalid arguments: {at}: {first['msg']}") from error
+        except Exception as error:
+            raise ToolError(f"{type(error).__name__}: {error}") from error
+
+
+def _error_in(reply: Any) -> str | None:
+    """`{error: TEXT}` among replies is a failure."""
+    if isinstance(reply, dict) and list(cast("dict[str, Any]", reply)) == ["error"]:
+        return str(cast("dict[str, Any]", reply)["error"])
+    return None
+
+
+def _said(reply: Any, error: str | None) -> Any:
+    if error is not None:
+        raise ToolError(error)
+    return reply
+
+
+class ToolBox:
+    """The tools of one trial, with how often each was called."""
+
+    def __init__(self, tools: Sequence[LoadedTool]) -> None:
+        self._tools = {tool.spec.name: tool for tool in tools}
+        self._calls: dict[str, int] = {}
+
+    async def call(self, name: str, arguments: Any) -> Any:
+        """Call a tool by name; every failure is a `ToolError`."""
+        tool = self._tools.get(name)
+        if tool is None:
+            near = did_you_mean(name, self._tools)
+            known = ", ".join(self._tools) or "none"
+            raise ToolError(f"there is no tool {name!r}; {near or f'tools: {known}'}")
+        earlier = self._calls.get(name, 0)
+        self._calls[name] = earlier + 1
+        return await tool.call(tool.accept(arguments), earlier)
+
+
+def as_text(value: Any) -> str:
+    """A tool's result as the model reads it."""
+    if isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.encode(value, enc_hook=_plain).decode()
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
+
+
+def _plain(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json") if callable(dump) else str(value)

@@ -1,0 +1,211 @@
+"""How often a provider may be asked: requests and tokens per minute, first come first served.
+
+Promise: in no 60 seconds are more requests started, or more tokens reserved, than the limit says,
+wherever those 60 seconds begin. That is why this is a sliding window and not a token bucket,
+which lets through twice its rate around a refill. Tokens are estimated before a call and put
+right after it; a call larger than the whole limit goes alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from proctor.schema import Strict
+
+if TYPE_CHECKING:
+    from proctor.llm.base import ChatModel, ChatReply, ChatRequest
+
+WINDOW = 60.0
+"""Seconds; providers state their limits per minute."""
+
+CHARS_PER_TOKEN = 4
+"""English text in the tokenizers of today; close enough for a reservation."""
+
+REPLY_TOKENS = 500
+"""Reserved for a reply when the request sets no maximum."""
+
+Clock = Callable[[], float]
+Sleep = Callable[[float], Coroutine[Any, Any, None]]
+
+_ALIASES = {
+    "openai-chat": "openai",
+    "openai-responses": "openai",
+    "google-gla": "google",
+    "google-vertex": "google",
+    "google-cloud": "google",
+}
+"""Prefixes that spend from the same account → its name in the settings."""
+
+
+class RateLimit(Strict):
+    """What one provider may be asked in a minute; None is no limit."""
+
+    requests_per_minute: Annotated[int, Field(ge=1)] | None = None
+    tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
+
+
+class Reservation:
+    """What one call took from a limit. `settle` puts the estimate right."""
+
+    __slots__ = ("at", "tokens")
+
+    def __init__(self, at: float, tokens: int) -> None:
+        self.at = at
+        self.tokens = tokens
+
+    def settle(self, tokens: int | None) -> None:
+        """The call used this many tokens; None when it is not known, and the estimate stays."""
+        if tokens is not None:
+            self.tokens = tokens
+
+
+class RateLimiter:
+    """Lets calls through in the order they came, as fast as the limit allows."""
+
+    def __init__(
+        self, limit: RateLimit, *, clock: Clock = time.monotonic, sleep: Sleep = asyncio.sleep
+    ) -> None:
+        self.limit = limit
+        self._clock = clock
+        self._sleep = sleep
+        self._recent: deque[Reservation] = deque()
+        self._guard = threading.Lock()
+        # A lock of asyncio belongs to one event loop, a limiter to the process.
+        self._queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    async def acquire(self, tokens: int = 0) -> Reservation:
+        """Wait for one request of about `tokens` tokens."""
+        queue = self._queues.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        async with queue:  # whoever waits longest holds it, so nobody overtakes
+            while True:
+                taken = self._take(tokens)
+                if isinstance(taken, Reservation):
+                    return taken
+                await self._sleep(taken)
+
+    def _take(self, tokens: int) -> Reservation | float:
+        """A reservation, or the seconds until one may be had."""
+        with self._guard:
+            now = self._clock()
+            while self._recent and _leaves(self._recent[0]) <= now:
+                self._recent.popleft()
+            free_at = max(self._requests_free_at(now), self._tokens_free_at(now, tokens))
+            if free_at > now:
+                return free_at - now
+            taken = Reservation(now, tokens)
+            self._recent.append(taken)
+            return taken
+
+    def _requests_free_at(self, now: float) -> float:
+        most = self.limit.requests_per_minute
+        if most is None or len(self._recent) < most:
+            return now
+        return _leaves(self._recent[len(self._recent) - most])
+
+    def _tokens_free_at(self, now: float, tokens: int) -> float:
+        most = self.limit.tokens_per_minute
+        if most is None:
+            return now
+        used = sum(taken.tokens for taken in self._recent)
+        free_at = now
+        for taken in self._recent:
+            # With nothing left in the window even a call beyond the limit may go.
+            if used + tokens <= most or used <= 0:
+                break
+            used -= taken.tokens
+            free_at = _leaves(taken)
+        return free_at
+
+
+def _leaves(taken: Reservation) -> float:
+    """When a call is no longer in the window, later than any rounding could say."""
+    return math.nextafter(taken.at + WINDOW, math.inf)
+
+
+class RateLimited:
+    """A `ChatModel` that asks its limiter first."""
+
+    def __init__(self, model: ChatModel, limiter: RateLimiter) -> None:
+        self._model = model
+        self._limiter = limiter
+
+    @property
+    def name(self) -> str:
+        """The model as the user wrote it."""
+        return self._model.name
+
+    @property
+    def identity(self) -> str:
+        """The model and where it runs."""
+        return self._model.identity
+
+    async def complete(self, request: ChatRequest) -> ChatReply:
+        """Wait for a place, then answer once."""
+        reservation = await self._limiter.acquire(estimate_tokens(request))
+        reply = await self._model.complete(request)
+        usage = reply.usage
+        if usage.input_tokens is not None and usage.output_tokens is not None:
+            reservation.settle(usage.input_tokens + usage.output_tokens)
+        return reply
+
+
+def estimate_tokens(request: ChatRequest) -> int:
+    """About how many tokens a call will use, input and reply."""
+    characters = sum(len(message.content or "") for message in request.messages)
+    characters += sum(
+        len(str(call.arguments)) for message in request.messages for call in message.tool_calls
+    )
+    characters += sum(len(tool.description) + len(str(tool.schema)) for tool in request.tools)
+    reply = REPLY_TOKENS if request.max_tokens is None else request.max_tokens
+    return characters // CHARS_PER_TOKEN + reply
+
+
+def provider_of(model: str) -> str | None:
+    """Whose limits a model's name counts against: `openai:gpt-4o` → `openai`."""
+    if model.startswith("litellm/"):
+        provider = model.removeprefix("litellm/").partition("/")[0]
+    else:
+        provider, colon, _ = model.partition(":")
+        if not colon:
+            return None
+    return _ALIASES.get(provider, provider)
+
+
+# -- the limits of a run -------------------------------------------------------------------------
+
+_in_force: ContextVar[Mapping[str, RateLimiter] | None] = ContextVar("proctor_rates", default=None)
+
+
+@contextmanager
+def rates_in_force(
+    rates: Mapping[str, RateLimit], *, clock: Clock = time.monotonic, sleep: Sleep = asyncio.sleep
+) -> Generator[None]:
+    """Hold every model call made inside the block, and in tasks started in it, to these limits."""
+    limiters = {
+        _ALIASES.get(provider, provider): RateLimiter(limit, clock=clock, sleep=sleep)
+        for provider, limit in rates.items()
+    }
+    token = _in_force.set(limiters)
+    try:
+        yield
+    finally:
+        _in_force.reset(token)
+
+
+def rate_limited(model: ChatModel, provider: str | None = None) -> ChatModel:
+    """The model, held to the limits in force for its provider, if there are any."""
+    limiter = (_in_force.get() or {}).get(provider or provider_of(model.name) or "")
+    return model if limiter is None else RateLimited(model, limiter)
