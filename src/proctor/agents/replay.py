@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from pydantic import Field, PrivateAttr
 
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest
 from proctor.trace import Trace
-from proctor.trace.load import load_traces
+from proctor.trace.load import Problem, load_traces
 
 CASE_KEYS = ("case", "case_id", "proctor.case")
 """Metadata keys under which a trace may name its case."""
@@ -31,9 +32,13 @@ class Recordings:
         self._by_name: dict[str, list[Trace]] = defaultdict(list)
         self._by_input: dict[str, list[Trace]] = defaultdict(list)
         self._chosen = chosen
+        self.traces: list[Trace] = []
+        self.problems: list[Problem] = []
+        """What was wrong with the files on the way."""
 
     def add(self, trace: Trace, file: str | None = None) -> None:
         """Take a trace, and the file it was read from."""
+        self.traces.append(trace)
         for name in _names(trace, file):
             self._by_name[name].append(trace)
         if trace.query is not None:
@@ -47,18 +52,30 @@ class Recordings:
             return [trace for name in names for trace in self._by_name.get(name, ())]
         return self._by_name.get(case) or self._by_input.get(_normal(value), [])
 
+    def why_none(self, case: str) -> str:
+        """Why a case has no trace, in words."""
+        chosen = self._chosen.get(case)
+        if chosen is None:
+            return f"no recorded trace for case {case!r}, by name or by input"
+        return f"no recorded trace is called {chosen!r}, as the map says for case {case!r}"
+
 
 def _names(trace: Trace, file: str | None) -> set[str]:
     names = {str(trace.metadata[key]) for key in CASE_KEYS if trace.metadata.get(key)}
     if file is not None:
-        last = PurePath(file).name
-        names |= {file, last, last.split(".", 1)[0]}
+        parts = PurePath(file).parts
+        # A map may name a file from wherever its writer stood: by any end of its path.
+        names |= {"/".join(parts[start:]) for start in range(len(parts))}
+        names |= {file, parts[-1].split(".", 1)[0]}
     return {trace.trace_id, *names}
 
 
 def _normal(value: Any) -> str:
     """Inputs are the same when they differ only in white space, or in how JSON is written."""
     if isinstance(value, str):
+        if value.lstrip()[:1] in ("{", "["):
+            with suppress(msgspec.DecodeError, RecursionError):
+                return _normal(msgspec.json.decode(value))
         return " ".join(value.split())
     return msgspec.json.encode(value, order="sorted", enc_hook=str).decode()
 
@@ -96,6 +113,7 @@ class ReplayAgentConfig(AgentConfig):
         loaded = load_traces([base / name for name in self.traces])
         for trace, file in zip(loaded, loaded.files, strict=True):
             recordings.add(trace, file)
+        recordings.problems = loaded.problems
         return recordings
 
     def create(self) -> Agent:
@@ -114,7 +132,7 @@ class ReplayAgent:
         found = self._recordings.of(request.case, request.input)
         if request.index >= len(found):
             raise AgentError(
-                f"no recorded trace for case {request.case!r}"
+                self._recordings.why_none(request.case)
                 if not found
                 else f"only {len(found)} recorded traces for case {request.case!r}",
                 hint="name it in the map, or give the trace the case's id or input",

@@ -31,6 +31,9 @@ COMMANDS = {
         "init",
         "Write a suite, an example agent and a CI workflow to start from.",
     ),
+    "test": Entry(
+        "proctor.cli.test", "test", "Try every case of suites once and judge what the agent did."
+    ),
     "validate": Entry("proctor.cli.validate", "validate", "Check suites without running anything."),
     "save": Entry("proctor.cli.save", "save", "Save what the agent does as a baseline."),
     "baselines": Entry("proctor.cli.baselines", "baselines", "List saved baselines."),
@@ -47,6 +50,7 @@ COMMANDS = {
 
 EXAMPLES = [
     Example("proctor demo", "see the whole thing work, offline, in a few seconds"),
+    Example("proctor test suite.yaml", "is the agent right?"),
     Example("proctor trace show run.json", "what did the agent do?"),
     Example(
         "proctor trace query traces/ '{tool_name: search, has_status: error}'",

@@ -95,6 +95,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     signal: int | None = None
 
+    def interrupted(self, signal: int) -> Report:
+        """This report, ended by a signal."""
+        return msgspec.structs.replace(self, signal=signal)
+
     def count(self, *statuses: TrialStatus) -> int:
         """How many cases ended in one of these."""
         return sum(case.status in statuses for case in self.cases)

@@ -115,12 +115,12 @@ def _from_workspace(file: str, environ: Mapping[str, str]) -> str:
 # -- the step summary ------------------------------------------------------------------------------
 
 
-def write_summary(report: Report, path: Path) -> None:
-    """Add the report to a step summary, within what it may hold."""
-    content = markdown.render(report).encode()
-    room = SUMMARY_LIMIT - (path.stat().st_size if path.exists() else 0)
-    if len(content) > room:
-        kept = content[: max(0, room - len(_CUT.encode()))].decode(errors="ignore")
-        content = (kept + _CUT).encode()[: max(0, room)]
-    with path.open("ab") as file:
-        file.write(content)
+def summary(report: Report, taken: int = 0) -> bytes:
+    """The report for a step summary that holds so many bytes already."""
+    content = markdown.render(report).encode("utf-8", "replace")
+    room = max(0, SUMMARY_LIMIT - taken)
+    if len(content) <= room:
+        return content
+    cut = _CUT.encode()
+    whole_lines = content[: max(0, room - len(cut))].rpartition(b"\n")[0]
+    return (whole_lines + cut)[:room]

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from proctor.runs.model import PlannedTrial, derive_seed
+from proctor.runs.model import PlannedTrial
 from proctor.trials.executors import Job
 from proctor.trials.executors.local import LocalExecutor
 from proctor.trials.judges import closing
 from proctor.trials.perform import Bench, Finished
 from proctor.trials.session import STOP_GRACE, abandoned
-
-if TYPE_CHECKING:
-    from proctor.agents.replay import Recordings
-    from proctor.spec import Case
 
 
 async def try_once(
@@ -75,12 +70,3 @@ async def _until(work: asyncio.Future[None], stop: asyncio.Event, executor: Loca
         await asyncio.wait({work}, timeout=STOP_GRACE)
     if work.done() and not work.cancelled():
         work.result()
-
-
-def plan_recorded(cases: Sequence[Case], agent: str, recordings: Recordings) -> list[PlannedTrial]:
-    """One trial for each recorded trace of a case; one for a case without any, to say so."""
-    return [
-        PlannedTrial(case=case.id, agent=agent, index=index, seed=derive_seed(0, case.id, index))
-        for case in cases
-        for index in range(max(1, len(recordings.of(case.id, case.input))))
-    ]

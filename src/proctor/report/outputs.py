@@ -1,0 +1,136 @@
+"""Where each format of a report goes: a file, standard output or standard error.
+
+Promise: whatever is wrong with the wish is said before any agent runs, standard output never holds
+two formats that programs read, and in GitHub Actions annotations and the step summary are there
+without being asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from proctor.errors import ProctorError
+from proctor.report.facts import Report
+from proctor.report.formats import FORMATS, render
+from proctor.runs.folder import write_atomic
+
+STDOUT = "-"
+
+
+class Output(NamedTuple):
+    """One format and where it goes; without a file to a stream."""
+
+    format: str
+    file: Path | None = None
+    to_stderr: bool = False
+
+
+def plan_outputs(
+    formats: Sequence[str], files: Sequence[str], environ: Mapping[str, str]
+) -> list[Output]:
+    """Files belong to formats in their order; what has none goes to a stream."""
+    asked = list(formats or ("console",))
+    _refuse_repeats(asked, files)
+    if len(files) > len(asked):
+        raise ProctorError(
+            f"{len(files)} files for {len(asked)} formats: each -o belongs to a --format",
+            hint="the first -o belongs to the first --format, and so on; `-o -` is standard output",
+        )
+    placed = {name: Path(file) for name, file in zip(asked, files, strict=False) if file != STDOUT}
+    for path in placed.values():
+        _refuse_unwritable(path)
+    programs = [name for name in asked if name not in placed and FORMATS[name].for_programs]
+    if len(programs) > 1:
+        raise ProctorError(
+            f"only one of {' and '.join(programs)} can go to standard output",
+            hint=f"give the others a file: --format {programs[0]} -o FILE --format {programs[1]}",
+        )
+    outputs = [
+        Output(name, placed.get(name), bool(programs) and not FORMATS[name].for_programs)
+        for name in asked
+    ]
+    if environ.get("GITHUB_ACTIONS") == "true" and "github" not in asked:
+        # The runner reads workflow commands on both streams.
+        outputs.append(Output("github", None, to_stderr=bool(programs)))
+    return outputs
+
+
+def write_outputs(report: Report, outputs: Sequence[Output], environ: Mapping[str, str]) -> None:
+    """Write every format; one that cannot be written does not keep the others from it."""
+    problems: list[ProctorError] = []
+    # People read last what matters most, so streams come after files.
+    for output in sorted(outputs, key=lambda each: each.file is None):
+        text = render(output.format, report)
+        try:
+            if output.file is None:
+                _to_stream(text, output, environ)
+            else:
+                _to_file(click.unstyle(text) if output.format == "console" else text, output.file)
+        except ProctorError as error:
+            problems.append(error)
+    if summary := environ.get("GITHUB_STEP_SUMMARY"):
+        try:
+            _add_summary(report, Path(summary))
+        except ProctorError as error:
+            problems.append(error)
+    if problems:
+        raise problems[0]
+
+
+def _to_stream(text: str, output: Output, environ: Mapping[str, str]) -> None:
+    if FORMATS[output.format].for_programs:
+        # Bytes, because these formats are UTF-8 whatever the terminal is.
+        click.echo(text.encode("utf-8", "replace"), nl=False, err=output.to_stderr)
+    else:
+        color = False if environ.get("NO_COLOR") else None
+        click.echo(text, nl=False, err=output.to_stderr, color=color)
+
+
+def _to_file(text: str, path: Path) -> None:
+    content = text.encode("utf-8", "replace")
+    if path.exists() and not path.is_file():  # a pipe or a device takes no renaming
+        _append(path, content)
+    else:
+        write_atomic(path, content)
+
+
+def _append(path: Path, content: bytes) -> None:
+    try:
+        with path.open("ab") as file:
+            file.write(content)
+    except OSError as error:
+        raise ProctorError(f"cannot write: {error.strerror}", where=str(path)) from None
+
+
+def _add_summary(report: Report, path: Path) -> None:
+    from proctor.report.github import summary
+
+    try:
+        taken = path.stat().st_size if path.exists() else 0
+    except OSError as error:
+        raise ProctorError(f"cannot read: {error.strerror}", where=str(path)) from None
+    _append(path, summary(report, taken))
+
+
+def _refuse_repeats(formats: Sequence[str], files: Sequence[str]) -> None:
+    for name in formats:
+        if formats.count(name) > 1:
+            raise ProctorError(f"--format {name} is given twice")
+    places = [os.path.abspath(file) for file in files]  # noqa: PTH100 (nothing is resolved)
+    for file, place in zip(files, places, strict=True):
+        if places.count(place) > 1:
+            raise ProctorError(f"-o {file} is given twice: one would overwrite the other")
+
+
+def _refuse_unwritable(path: Path) -> None:
+    if path.is_dir():
+        raise ProctorError("-o names a folder", where=str(path), hint="name a file in it")
+    if not path.parent.is_dir():
+        raise ProctorError("there is no such folder to write to", where=str(path.parent))
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ProctorError("cannot be written", where=str(path))

@@ -1,0 +1,67 @@
+"""Recorded traces in place of an agent: which belong to which case, and which to none.
+
+Promise: every trace of a case is judged, a case without one is an error, and traces that belong
+to no case are counted, so that nothing drops out of a gate unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from proctor.agents.replay import Recordings, ReplayAgentConfig
+from proctor.errors import did_you_mean
+from proctor.runs.model import PlannedTrial, derive_seed
+from proctor.spec import Case, Place, Problem, SpecError
+from proctor.spec.reader import read
+from proctor.spec.tree import plain
+
+Chosen = Mapping[str, str | list[str]]
+"""Case id → what its traces are called: trace ids or files."""
+
+
+def recorded(traces: Sequence[str], chosen: Chosen | None = None) -> ReplayAgentConfig:
+    """An agent that answers from the traces of files, folders or globs."""
+    return ReplayAgentConfig(traces=list(traces), map=dict(chosen or {}))
+
+
+def plan_recorded(cases: Sequence[Case], agent: str, recordings: Recordings) -> list[PlannedTrial]:
+    """One trial for each trace of a case; one for a case without any, to say so."""
+    return [
+        PlannedTrial(case=case.id, agent=agent, index=index, seed=derive_seed(0, case.id, index))
+        for case in cases
+        for index in range(max(1, len(recordings.of(case.id, case.input))))
+    ]
+
+
+def strangers(cases: Sequence[Case], recordings: Recordings) -> int:
+    """How many traces belong to none of these cases."""
+    ours = {id(trace) for case in cases for trace in recordings.of(case.id, case.input)}
+    return sum(id(trace) not in ours for trace in recordings.traces)
+
+
+def read_map(path: Path, cases: Sequence[Case]) -> dict[str, str | list[str]]:
+    """The map of a YAML file (`case-id: trace-id-or-file`, or a list); `SpecError` at its place."""
+    document = read(path)
+    problems = document.problems
+    tree = document.tree
+    if tree is not None and not isinstance(tree.value, dict):
+        problems.append(Problem(tree.place, "a map is written `case-id: trace-id-or-file`"))
+    members = tree.value if tree is not None and isinstance(tree.value, dict) else {}
+    known = [case.id for case in cases]
+    for name, member in members.items():
+        if name not in known:
+            at = tree.keys.get(name, member.place) if tree is not None else member.place
+            problems.append(Problem(at, f"there is no case {name!r}", did_you_mean(name, known)))
+        if not _is_name(plain(member)):
+            told = "write a trace id, the name of a file, or a list of them"
+            problems.append(Problem(member.place, told))
+    if tree is None or problems:
+        raise SpecError(problems or [Problem(Place(str(path)), "the map is empty")])
+    return plain(tree)
+
+
+def _is_name(value: Any) -> bool:
+    names = cast("list[Any]", value) if isinstance(value, list) else [value]
+    return bool(names) and all(isinstance(name, str) and name for name in names)
