@@ -98,7 +98,8 @@ def _answer(before: Side, after: Side) -> Change:
         severity = Severity.INFO if checked else Severity.WARNING
         why = "; it still passes its checks" if checked else ""
         removed, added = (_words(words, op) for op in ("removed", "added"))
-        message = f"the answer changed: {added} words added, {removed} removed{why}"
+        noun = "word" if added == 1 else "words"
+        message = f"the answer changed: {added} {noun} added, {removed} removed{why}"
     return Change(
         tier=Layer.CORRECTNESS,
         kind=ChangeKind.ANSWER,

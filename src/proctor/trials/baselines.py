@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.runs.baselines import BaselineStore, spec_hash
-from proctor.spec import Suite, load_configuration
+from proctor.spec import Configuration, Suite, load_configuration
 from proctor.trace import Trace
 
 HASHED = (
@@ -18,10 +18,10 @@ HASHED = (
 """What makes a case the case it is: what is asked, and what is checked. Not its tags or trials."""
 
 
-def store_of(suite: Suite) -> BaselineStore:
+def store_of(suite: Suite, configuration: Configuration | None = None) -> BaselineStore:
     """The baselines of a suite: where it says, else where the settings say, else beside it."""
     if "baselines" not in suite.model_fields_set:
-        configured = load_configuration(suite.folder).baselines
+        configured = (configuration or load_configuration(suite.folder)).baselines
         if configured is not None:
             return BaselineStore(configured)
     return BaselineStore(suite.folder / Path(suite.baselines).expanduser())
@@ -29,17 +29,26 @@ def store_of(suite: Suite) -> BaselineStore:
 
 def baseline_for(suite: Suite, case_id: str, agent_name: str) -> Trace | None:
     """What the agent did for a case when it was last saved; None when it never was."""
+    return _newest(store_of(suite), case_id, agent_name)
+
+
+def baselines_for(
+    suite: Suite, cases: Iterable[str], agents: Iterable[str], configuration: Configuration
+) -> dict[str, Trace]:
+    """Case id → its baseline, for the one agent there is; with several none would be right."""
+    store, names = store_of(suite, configuration), list(agents)
+    if len(names) != 1 or not store.root.is_dir():
+        return {}
+    found = ((case, _newest(store, case, names[0])) for case in cases)
+    return {case: trace for case, trace in found if trace is not None}
+
+
+def _newest(store: BaselineStore, case_id: str, agent_name: str) -> Trace | None:
     problems: list[str] = []
-    found = store_of(suite).load(agent_name, case_id, problems=problems)
+    found = store.load(agent_name, case_id, problems=problems)
     for problem in problems:
         logging.getLogger("proctor").warning("%s; skipped", problem)
     return None if found is None else found.trace
-
-
-def only_baseline(suite: Suite, case_id: str, agents: Iterable[str]) -> Trace | None:
-    """The baseline of a case for the one agent there is; with several none would be right."""
-    names = list(agents)
-    return baseline_for(suite, case_id, names[0]) if len(names) == 1 else None
 
 
 def hashes_of(suite: Suite) -> dict[str, str]:
