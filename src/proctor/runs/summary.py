@@ -192,7 +192,10 @@ def _ranked(check_id: str, seen: list[tuple[Trial, int]], of: int) -> RankedFail
     results = [trial.checks[position] for trial, position in seen]
     samples = [
         FailureSample(
-            f"{t.case}/{t.agent}/{t.axis_seed or 0}/{t.index}", t.checks[p].reason, t.checks[p].span_ids, t.trace_id
+            f"{t.case}/{t.agent}/{t.axis_seed or 0}/{t.index}",
+            t.checks[p].reason,
+            t.checks[p].span_ids,
+            t.trace_id,
         )
         for t, p in seen[:SAMPLES]
     ]

@@ -31,11 +31,13 @@ from proctor.spec import (
     load_configuration,
     load_suite,
     plan_checks,
+    select_cases,
 )
+from proctor.spec.tree import plain
 from proctor.trace import Trace
 from proctor.trace.redact import Redactor, default_redactor
-from proctor.trials.baselines import only_baseline
-from proctor.trials.choose import choose_agents
+from proctor.trials.baselines import baselines_for
+from proctor.trials.choose import ChosenAgent, choose_agents
 from proctor.trials.executors.local import LocalExecutor
 from proctor.trials.judges import closing, judges_for
 from proctor.trials.limits import Spending
@@ -45,7 +47,7 @@ from proctor.trials.perform import Bench, PreparedCase
 from proctor.trials.plan import Plan, plan_suite
 from proctor.trials.session import UNFINISHED, Observer, Rerun, Session, run_until_stopped
 
-AgentLike = AgentConfig | Mapping[str, Any] | Callable[..., Any]
+AgentLike = ChosenAgent | AgentConfig | Mapping[str, Any] | Callable[..., Any]
 
 
 @dataclass
@@ -57,6 +59,9 @@ class Prepared:
     options: RunOptions
     plan: Plan
     bench: Bench
+    configuration: Configuration
+    written: dict[str, Any]
+    """The agents as a run folder keeps them."""
 
 
 def prepare(
@@ -75,12 +80,12 @@ def prepare(
     settings = configuration.settings
     options = options.within(settings.limits)
     chosen = list(suite.cases if cases is None else cases)
-    configs = agents_for(suite, configuration, agents)
+    found = _chosen(suite, configuration, agents)
+    configs = {name: agent.config for name, agent in found.items()}
     prices = PriceTable({name: _price(price) for name, price in settings.prices.items()})
+    saved = baselines_for(suite, [case.id for case in chosen], configs, configuration)
     bench = Bench(
-        cases={
-            case.id: prepared_case(case, only_baseline(suite, case.id, configs)) for case in chosen
-        },
+        cases={case.id: prepared_case(case, saved.get(case.id)) for case in chosen},
         agents=configs,
         judges=judges_for(suite, settings, prices),
         prices=prices,
@@ -89,25 +94,31 @@ def prepare(
         max_retries=options.max_retries,
         keep_workdirs=options.keep_workdirs,
     )
-    return Prepared(suite, configs, options, plan_suite(chosen, configs, options), bench)
+    plan = plan_suite(chosen, configs, options)
+    written = {name: agent.written for name, agent in found.items()}
+    return Prepared(suite, configs, options, plan, bench, configuration, written)
 
 
-def agents_for(
-    suite: Suite, configuration: Configuration, agents: Mapping[str, AgentLike] | None = None
-) -> dict[str, AgentConfig]:
-    """The agents given, else those of the suite, else the one of the settings."""
+def _chosen(
+    suite: Suite, configuration: Configuration, agents: Mapping[str, AgentLike] | None
+) -> dict[str, ChosenAgent]:
     if agents:
         found = {
-            name: a if isinstance(a, AgentConfig) else agent_config(a, base_dir=suite.folder)
+            name: a if isinstance(a, ChosenAgent) else ChosenAgent.of(_config(a, suite.folder))
             for name, a in agents.items()
         }
     else:
-        chosen = choose_agents(suite, (), configuration)
-        found = {name: agent.config for name, agent in chosen.items()}
-    for config in found.values():
+        found = choose_agents(suite, (), configuration)
+    for agent in found.values():
         # Code that cannot be imported is one error now, not one for every trial.
-        config.version()
+        agent.config.version()
     return found
+
+
+def _config(
+    agent: AgentConfig | Mapping[str, Any] | Callable[..., Any], folder: Path
+) -> AgentConfig:
+    return agent if isinstance(agent, AgentConfig) else agent_config(agent, base_dir=folder)
 
 
 def _price(price: Any) -> Any:
@@ -138,20 +149,50 @@ def prepared_case(case: Case, baseline: Trace | None = None) -> PreparedCase:
 async def arun(
     suite: Suite | str | Path,
     *,
-    agent: AgentLike | None = None,
-    results: str | Path = "results",
+    agent: AgentLike | str | list[str] | None = None,
+    tags: Sequence[str] = (),
+    filter: str = "",  # noqa: A002 (the word users write)
+    results: str | Path | None = None,
     name: str | None = None,
     observer: Observer | None = None,
-    on_session: Callable[[Session], None] | None = None,
     **options: Any,
 ) -> Run:
-    """Run every case of a suite its number of times and keep everything; see `RunOptions`."""
-    loaded = suite if isinstance(suite, Suite) else load_suite(suite, need_agent=agent is None)
-    agents = None if agent is None else {_agent_name(agent): agent}
-    ready = prepare(loaded, RunOptions(**options), agents=agents)
-    folder = RunFolder.create(Path(results), name or _suite_name(loaded))
+    """Run every case of a suite its number of times and keep everything; see `RunOptions`.
+
+    `agent` is a callable, a configuration, or the name of one or several agents.
+    """
+    loaded = suite if isinstance(suite, Suite) else load_suite(suite, need_agent=False)
+    configuration = load_configuration(loaded.folder)
+    ready = prepare(
+        loaded,
+        RunOptions(**options),
+        agents=given_agents(loaded, agent, configuration),
+        cases=select_cases(loaded.cases, tags=tags, filter=filter),
+        configuration=configuration,
+    )
+    root = configuration.results if results is None else Path(results)
+    return await carry_out(ready, new_folder(ready, root, name), observer=observer)
+
+
+def given_agents(
+    suite: Suite,
+    agent: AgentLike | str | list[str] | None,
+    configuration: Configuration,
+) -> dict[str, AgentLike] | None:
+    """Agents by name, from whatever a caller says is under test; None leaves it to the suite."""
+    if agent is None:
+        return None
+    if isinstance(agent, str | list):
+        names = [agent] if isinstance(agent, str) else cast("list[str]", agent)
+        return {**choose_agents(suite, names, configuration)} if names else None
+    return {_agent_name(agent): agent}
+
+
+def new_folder(ready: Prepared, root: Path, name: str | None = None) -> RunFolder:
+    """A folder for a run that has not begun, with all that is needed to carry it out."""
+    folder = RunFolder.create(root, name or _suite_name(ready.suite))
     folder.write_spec(spec_record(ready))
-    return await carry_out(ready, folder, observer=observer, on_session=on_session)
+    return folder
 
 
 def run(suite: Suite | str | Path, **arguments: Any) -> Run:
@@ -203,6 +244,7 @@ def finalise(folder: RunFolder) -> Run:
 def spec_record(ready: Prepared) -> dict[str, Any]:
     """What the folder keeps so that the run can be resumed and repeated."""
     suite = ready.suite
+    redact = (ready.bench.redactor or default_redactor()).value
     return {
         "run_id": new_run_id(),
         "name": _suite_name(suite),
@@ -211,12 +253,49 @@ def spec_record(ready: Prepared) -> dict[str, Any]:
         "base_dir": str(suite.folder.resolve()),
         "options": ready.options.record(),
         "agents": {
-            name: {**config.model_dump(mode="json", exclude_none=True), "version": config.version()}
+            name: redact(
+                {**config.model_dump(mode="json", exclude_none=True), "version": config.version()}
+            )
             for name, config in ready.agents.items()
         },
-        "suite": suite.resolved(),
+        "settings": settings_record(ready.configuration),
+        "suite": suite_record(ready),
         "cells": ready.plan.record(),
     }
+
+
+KEPT_SETTINGS = ("judge", "prices", "redaction")
+"""Settings that change results; limits are among the options, agents in the suite."""
+
+
+def settings_record(configuration: Configuration) -> dict[str, Any]:
+    """The settings a run depends on, as they were written: no secret is in them."""
+    found = {key: configuration.tree.child(key) for key in KEPT_SETTINGS}
+    return _without_secrets(
+        {key: plain(tree, as_written=True) for key, tree in found.items() if tree is not None}
+    )
+
+
+def suite_record(ready: Prepared) -> dict[str, Any]:
+    """The suite as it ran: the cases that were chosen and the agents they were put to."""
+    whole = ready.suite.resolved()
+    cases = [
+        written
+        for case, written in zip(ready.suite.cases, whole["cases"], strict=True)
+        if case.id in ready.bench.cases
+    ]
+    rest = {key: value for key, value in whole.items() if key not in ("agent", "agents", "cases")}
+    return {**rest, "agents": _without_secrets(ready.written), "cases": cases}
+
+
+def _without_secrets(value: Any) -> Any:
+    """What somebody wrote, with secrets out of it; references to variables hold none."""
+    if isinstance(value, dict):
+        options = cast("dict[str, Any]", value)
+        return {key: _without_secrets(item) for key, item in options.items()}
+    if isinstance(value, list | tuple):
+        return [_without_secrets(item) for item in cast("list[Any]", value)]
+    return default_redactor().text(value) if isinstance(value, str) else value
 
 
 def _suite_name(suite: Suite) -> str:
@@ -224,6 +303,8 @@ def _suite_name(suite: Suite) -> str:
 
 
 def _agent_name(agent: AgentLike) -> str:
+    if isinstance(agent, ChosenAgent):
+        agent = agent.config
     if isinstance(agent, AgentConfig):
         return str(agent.model_dump().get("target", agent.kind))
     if isinstance(agent, Mapping):

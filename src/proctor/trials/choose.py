@@ -1,0 +1,100 @@
+"""Who is put to the test: agents of the suite, of the settings, or named on the command line.
+
+Each is kept with how it was written, environment variables as references, so that a run folder
+can be resumed without holding a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from proctor.agents.base import AgentConfig
+from proctor.agents.registry import UnknownAgentError, agent_config
+from proctor.errors import did_you_mean
+from proctor.spec import Configuration, Suite
+from proctor.spec.refs import IMPORT_PATH, AgentRef
+from proctor.spec.tree import Tree, escaped, plain
+
+
+class ChosenAgent(NamedTuple):
+    """An agent that can be run, and what a run folder keeps of it."""
+
+    config: AgentConfig
+    written: Any
+
+    @classmethod
+    def of(cls, config: AgentConfig) -> ChosenAgent:
+        """An agent made in Python, which was never written."""
+        return cls(config, escaped(config.model_dump(mode="json", exclude_none=True)))
+
+
+def choose_agents(
+    suite: Suite, asked: Sequence[str], configuration: Configuration
+) -> dict[str, ChosenAgent]:
+    """The agents asked for, else those of the suite, else the one of the settings, by name."""
+    fallback = configuration.settings.agent
+    names = list(asked or suite.all_agents)
+    if not names and fallback is not None:
+        return {str(fallback): _of_settings(suite, fallback, configuration)}
+    if not names:
+        raise UnknownAgentError(
+            "no agent: say what is under test",
+            hint="add `agent: package.module:function` to the suite, or give --agent",
+        )
+    return {name: _named(suite, name, configuration) for name in names}
+
+
+def _named(suite: Suite, name: str, configuration: Configuration) -> ChosenAgent:
+    own = suite.all_agents.get(name)
+    if own is not None and own.kind is not None:
+        config = agent_config(own.model_dump(exclude_none=True), base_dir=suite.folder)
+        record = suite.resolved()
+        return ChosenAgent(config, record.get("agent") or record["agents"][name])
+    registered = own.name if own is not None and own.name is not None else name
+    options = configuration.settings.agents.get(registered)
+    if options is not None:
+        return _placed(options, _child(configuration.tree, "agents", registered), configuration)
+    if own is None and re.fullmatch(IMPORT_PATH, name):
+        target = {"kind": "python", "target": name}
+        return ChosenAgent(agent_config(target, base_dir=suite.folder), target)
+    raise _unknown(registered, suite, configuration)
+
+
+def _of_settings(suite: Suite, ref: AgentRef, configuration: Configuration) -> ChosenAgent:
+    if ref.kind is None and ref.name is not None:
+        return _named(suite, ref.name, configuration)
+    options = ref.model_dump(exclude_none=True)
+    return _placed(options, _child(configuration.tree, "agent"), configuration)
+
+
+def _placed(
+    options: Mapping[str, Any], tree: Tree | None, configuration: Configuration
+) -> ChosenAgent:
+    """An agent of the settings: its import paths start at the settings' folder."""
+    config = agent_config(options, base_dir=configuration.folder)
+    written: Any = None if tree is None else plain(tree, as_written=True)
+    # The short form is an import path, which cannot say where it starts.
+    kept: dict[str, Any] = {**(written if isinstance(written, dict) else escaped(dict(options)))}
+    if "base_dir" in type(config).model_fields:
+        kept["base_dir"] = escaped(str(configuration.folder.resolve()))
+    return ChosenAgent(config, kept)
+
+
+def _child(tree: Tree | None, *names: str) -> Tree | None:
+    for name in names:
+        tree = None if tree is None else tree.child(name)
+    return tree
+
+
+def _unknown(name: str, suite: Suite, configuration: Configuration) -> UnknownAgentError:
+    registered = configuration.settings.agents
+    known = [*(n for n, ref in suite.all_agents.items() if ref.kind), *registered]
+    listed = f"there are {', '.join(known)}" if known else None
+    return UnknownAgentError(
+        f"there is no agent {name!r}",
+        hint=did_you_mean(name, known)
+        or listed
+        or "write package.module:function, or add it to `agents` in proctor.yaml",
+    )

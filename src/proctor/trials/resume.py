@@ -1,0 +1,97 @@
+"""Go on with a run from its folder alone.
+
+    run = await proctor.trials.resume.aresume("results/suite/2026-01-31_001")
+
+Promise: the plan is derived again from the folder's spec and is the one the run began with;
+options that would change it are refused. Besides the folder, only the code of the agents and the
+environment variables the spec refers to are needed.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from proctor.errors import ProctorError
+from proctor.runs.folder import RunFolder
+from proctor.runs.run import Run
+from proctor.spec import Configuration, Place, Problem, Settings, SpecError, restore_suite
+from proctor.spec.data import tree_of
+from proctor.spec.located import validated
+from proctor.trials.api import AgentLike, Prepared, carry_out, given_agents, prepare
+from proctor.trials.options import RunOptions
+from proctor.trials.session import UNFINISHED, Observer, Rerun
+
+FIXED = ("trials", "default_trials", "seed", "early_stop")
+"""Options that say which trials there are: with others it would be another run."""
+
+
+class Restored(NamedTuple):
+    """A run folder and everything needed to go on with it."""
+
+    ready: Prepared
+    folder: RunFolder
+
+
+async def aresume(
+    path: str | Path,
+    *,
+    rerun: Rerun = UNFINISHED,
+    agent: AgentLike | None = None,
+    observer: Observer | None = None,
+    **options: Any,
+) -> Run:
+    """Do what is left of a run; `options` replace those it began with."""
+    restored = restore(path, agent=agent, **options)
+    return await carry_out(*restored, rerun=rerun, observer=observer)
+
+
+def restore(path: str | Path, *, agent: AgentLike | None = None, **changes: Any) -> Restored:
+    """A run made ready again. An agent made in Python, not importable, must be given again."""
+    folder = RunFolder.open(path)
+    spec = folder.read_spec()
+    where = str(folder.spec_path)
+    try:
+        base, written, kept = Path(spec["base_dir"]), spec["suite"], dict(spec["options"])
+    except (KeyError, TypeError) as error:
+        raise ProctorError(f"the spec of the run lacks {error}", where=where) from None
+    suite = restore_suite(written, folder=base, name=where)
+    configuration = _configuration(spec.get("settings") or {}, base, where)
+    given = given_agents(suite, agent, configuration)
+    if given is not None and set(given) != set(suite.all_agents):
+        (only,) = given.values()
+        given = dict.fromkeys(suite.all_agents, only)
+    options = _changed(kept, changes)
+    ready = prepare(suite, options, agents=given, configuration=configuration)
+    if ready.plan.record() != spec["cells"]:
+        raise ProctorError("the plan in the spec is not the one its cases make", where=where)
+    return Restored(ready, folder)
+
+
+def keep_options(folder: RunFolder, options: RunOptions) -> None:
+    """Let the folder tell the options in force; hold the lock."""
+    spec = folder.read_spec()
+    if spec.get("options") != options.record():
+        folder.write_spec({**spec, "options": options.record()})
+
+
+def _changed(kept: dict[str, Any], changes: dict[str, Any]) -> RunOptions:
+    for name, value in changes.items():
+        if name in FIXED and value != kept.get(name):
+            raise ProctorError(
+                f"a run that is resumed keeps its `{name}`",
+                hint="start another run to change it",
+            )
+    return RunOptions(**{**kept, **changes})
+
+
+def _configuration(record: Any, folder: Path, where: str) -> Configuration:
+    """The settings the run began with, their environment variables read anew."""
+    problems: list[Problem] = []
+    place = Place(where)
+    tree = tree_of(record, lambda _: place, os.environ, problems)
+    settings = validated(tree, Settings, problems)
+    if problems or settings is None:
+        raise SpecError(problems)
+    return Configuration(settings, folder, (), tree)
