@@ -64,6 +64,11 @@ class PythonAgentConfig(AgentConfig):
             return frozenset(["?"])
         return _shape(target.__call__ if inspect.isclass(target) else target)
 
+    @cached_property
+    def loaded_is_async(self) -> bool:
+        """Whether calling the target gives a coroutine."""
+        return is_async(self.loaded)
+
     def create(self) -> Agent:
         """A fresh wrapper; a fresh instance where the target is a class or factory."""
         if self.isolation == "process":
@@ -72,8 +77,8 @@ class PythonAgentConfig(AgentConfig):
             return ProcessAgent(self)
         if self.factory or inspect.isclass(self.loaded):
             instance = self.loaded()
-            return PythonAgent(instance, _shape(instance))
-        return PythonAgent(self.loaded, self.call_shape)
+            return PythonAgent(instance, _shape(instance), is_async(instance))
+        return PythonAgent(self.loaded, self.call_shape, self.loaded_is_async)
 
     def version(self) -> dict[str, Any]:
         """The import path and the file it came from."""
@@ -96,29 +101,37 @@ def _shape(function: Any) -> frozenset[str]:
 class PythonAgent:
     """One call of the callable."""
 
-    __slots__ = ("_function", "_shape")
+    __slots__ = ("_function", "_is_async", "_shape")
 
-    def __init__(self, function: Any, shape: frozenset[str]) -> None:
+    def __init__(self, function: Any, shape: frozenset[str], is_async: bool) -> None:
         self._function = function
         self._shape = shape
+        self._is_async = is_async
 
     async def run(self, request: AgentRequest) -> AgentReply:
         """Call it: async ones here, plain ones in a thread."""
         function = self._function
         arguments = {name: _argument(name, request) for name in self._shape}
-        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(function, "__call__", None)  # noqa: B004 (a bound __call__ may be async)
-        ):
+        if self._is_async:
             value = await (function(**arguments) if arguments else function(request.input))
         elif arguments:
             value = await threads.shared.run(function, **arguments)
         else:
             value = await threads.shared.run(function, request.input)
+        if isinstance(value, str):
+            return as_reply(value)
         if inspect.isawaitable(value):
             value = await value
         if inspect.isgenerator(value) or inspect.isasyncgen(value):
             raise AgentError("the agent returned a generator", hint="return the whole answer")
         return as_reply(value)
+
+
+def is_async(function: Any) -> bool:
+    """Whether a function, or an object that can be called, is async."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 (a bound __call__ may be async)
+    )
 
 
 def _argument(name: str, request: AgentRequest) -> Any:

@@ -59,7 +59,9 @@ async def _run(planned: PlannedCheck, context: CheckContext) -> Outcomes:
     """The outcome of one check; one that raises is unscored: the check is broken, not the agent."""
     try:
         outcomes: Outcomes | Awaitable[Outcomes] = planned.run(planned.options, context)
-        return await outcomes if isawaitable(outcomes) else outcomes
+        if isinstance(outcomes, Outcome) or not isawaitable(outcomes):
+            return outcomes
+        return await outcomes
     except Exception as error:  # noqa: BLE001 (checks are users' code; any of them may raise)
         return unscored(f"the check itself failed: {type(error).__name__}: {error}")
 

@@ -37,7 +37,7 @@ class CheckStatus(StrEnum):
     UNSCORED = "unscored"
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one check found. `score` is 0..1; None means not judged, and `unscored` says why not:
     False for nothing to judge (skip), True for could not be judged.
     """
@@ -78,7 +78,7 @@ def unscored(reason: str, **details: Any) -> Outcome:
     return Outcome(score=None, reason=reason, unscored=True, **details)
 
 
-class CheckResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One check of one trial.
 
     `id` is stable across trials of a case (failures are ranked by it), `check` is the kind of

@@ -62,7 +62,7 @@ class CellKey(NamedTuple):
         return " × ".join(parts)
 
 
-class PlannedTrial(msgspec.Struct, frozen=True, omit_defaults=True):
+class PlannedTrial(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A trial to be run. Its key is the same in every run of the same spec."""
 
     case: str
@@ -83,7 +83,7 @@ class PlannedTrial(msgspec.Struct, frozen=True, omit_defaults=True):
         return trial_key(self.case, self.agent, self.params, self.axis_seed, self.index)
 
 
-class Trial(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Trial(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """One finished trial.
 
     `index` counts repeats within a cell (and seed of the experiment, `axis_seed`); `seed` is what

@@ -48,8 +48,7 @@ class SegmentWriter:
                 self._next_file()
             assert self._file is not None
             offset = self._offset
-            self._file.write(frame)
-            self._file.flush()
+            self._write_whole(frame)
         except OSError as error:
             raise SegmentError(
                 f"cannot write a trace: {error.strerror}",
@@ -59,12 +58,19 @@ class SegmentWriter:
         self._offset += len(frame)
         return TraceRef(self._number, offset, len(frame))
 
+    def _write_whole(self, frame: bytes) -> None:
+        assert self._file is not None
+        written = self._file.write(frame)
+        while written is not None and written < len(frame):
+            frame = frame[written:]
+            written = self._file.write(frame)
+
     def _next_file(self) -> None:
         """Always a fresh file, so that a resumed run never appends to a torn frame."""
         self.close()
         self._folder.mkdir(exist_ok=True)
         self._number += 1
-        self._file = segment_path(self._folder, self._number).open("xb")
+        self._file = segment_path(self._folder, self._number).open("xb", buffering=0)
         self._offset = 0
 
     def close(self) -> None:

@@ -105,15 +105,18 @@ def capture(
     )
     recorder.keep(root)
     sink = otel.listen(trace.trace_id, recorder_sink(recorder, root.span_id))
+    token = _here.set(_Here(recorder, root.span_id))
+    attached = otel.attach(root.trace_id, root.span_id)
     try:
-        with _inside(recorder, root):
-            yield trace
+        yield trace
     except BaseException as error:
         if recorder.seen_error is not error:
             _record_error(recorder, root, error)
         _fail(root, error)
         raise
     finally:
+        otel.detach(attached)
+        _here.reset(token)
         sink.close()
         root.end_ns = max(clock(), root.start_ns)
         # Our own spans say what they mean; only others need reading, or a missing answer finding.

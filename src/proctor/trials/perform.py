@@ -24,7 +24,7 @@ from proctor.agents.failures import Transient, transient
 from proctor.checks.evaluate import PlannedCheck, evaluate
 from proctor.checks.judge import Judge
 from proctor.checks.registry import CheckContext
-from proctor.checks.result import CheckResult, Judgement
+from proctor.checks.result import CheckResult, CheckStatus, Judgement
 from proctor.llm.prices import PriceTable
 from proctor.runs.model import PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.runs.segments import encode_trace
@@ -224,11 +224,9 @@ async def _judge(
     assert trace is not None
     trial.answer = reply.answer
     price_calls(trace, bench.prices)
-    usage = trace.usage
     trial.trace_id = trace.trace_id
-    trial.input_tokens, trial.output_tokens = usage.input_tokens, usage.output_tokens
-    trial.cost_usd, trial.unpriced_calls = usage.cost_usd, usage.unpriced
-    trial.llm_calls, trial.tool_calls = usage.calls, len(trace.tool_calls)
+    if len(trace.spans) > 1:
+        _count(trial, trace)
     judgement = await evaluate(
         prepared.checks,
         CheckContext(
@@ -248,11 +246,20 @@ async def _judge(
         trial.error = TrialError("Unscored", f"{first.id}: {first.reason}", place="check")
 
 
+def _count(trial: Trial, trace: Trace) -> None:
+    """What the agent's calls came to."""
+    usage = trace.usage
+    trial.input_tokens, trial.output_tokens = usage.input_tokens, usage.output_tokens
+    trial.cost_usd, trial.unpriced_calls = usage.cost_usd, usage.unpriced
+    trial.llm_calls, trial.tool_calls = usage.calls, len(trace.tool_calls)
+
+
 def status_of(judgement: Judgement, threshold: float) -> TrialStatus:
     """Blocking failures first, then what could not be judged, then the score."""
-    if judgement.hard_failures:
+    statuses = {result.status for result in judgement.results}
+    if CheckStatus.FAIL in statuses:
         return TrialStatus.HARD_FAIL
-    if judgement.unscored:
+    if CheckStatus.UNSCORED in statuses:
         return TrialStatus.INFRA_ERROR
     score = judgement.score
     return TrialStatus.FAILED if score is not None and score < threshold else TrialStatus.PASSED
