@@ -1,0 +1,238 @@
+"""The `proctor` fixture: capture, run, check, and assert with reasons.
+
+    def test_refund(proctor):
+        with proctor.capture(query="Can I return it?") as trace:
+            trace.response = agent("Can I return it?")
+        proctor.assert_passes(trace, correctness={"expected_in_answer": ["30 days"]})
+
+Checks are written as in a suite and are held to the same rules. What fails is an AssertionError;
+what cannot be judged is `CannotJudge`, which is no assertion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+from pydantic import ValidationError
+
+from proctor.checks.evaluate import evaluate
+from proctor.checks.registry import CheckContext
+from proctor.checks.result import Judgement
+from proctor.errors import ProctorError
+from proctor.pytest_plugin.apart import apart
+from proctor.pytest_plugin.reasons import asked, explain, reason_of
+from proctor.report.text import line, shown
+from proctor.runs.model import TrialStatus
+from proctor.spec import Case, Suite
+from proctor.spec.data import tree_of
+from proctor.spec.located import located
+from proctor.spec.models import DEFAULT_THRESHOLD
+from proctor.spec.problems import Place
+from proctor.trace import Trace
+from proctor.trace.capture import capture
+from proctor.trace.redact import default_redactor
+from proctor.trials.api import AgentLike, Prepared, prepare
+from proctor.trials.judges import closing
+from proctor.trials.once import try_once
+from proctor.trials.options import RunOptions
+from proctor.trials.perform import Finished, status_of
+from proctor.trials.pricing import price_calls
+
+NO_INPUT = "(not recorded)"
+"""The input of a case for a trace that does not say what was asked."""
+
+
+class CannotJudge(ProctorError):
+    """The agent could not be run, or a check could not be judged: nobody's failure yet."""
+
+
+class Proctor:
+    """What a test is given. `trial` counts the trials of a repeated test, from 0."""
+
+    def __init__(self, file: Path, name: str) -> None:
+        self._file = file
+        self._name = name
+        self._thresholds: dict[str, float] = {}
+        self.trial = 0
+
+    def capture(self, query: Any = None, **about: Any) -> AbstractContextManager[Trace]:
+        """Record what happens in a block; see `proctor.capture`."""
+        return capture(query, **about)
+
+    def check(
+        self,
+        trace: Trace,
+        *,
+        answer: str | None = None,
+        baseline: Trace | None = None,
+        judge: Any = None,
+        **checks: Any,
+    ) -> Judgement:
+        """Every check's result. Checks are the keys of a case: correctness, path, cost, …"""
+        __tracebackhide__ = True
+        return self._judged(trace, answer, baseline, judge, checks)[0]
+
+    def assert_passes(
+        self,
+        tried: Trace | Finished,
+        *,
+        answer: str | None = None,
+        baseline: Trace | None = None,
+        judge: Any = None,
+        **checks: Any,
+    ) -> Judgement:
+        """`check`, and an AssertionError with every reason unless it passes.
+
+        What `run` gave back passes as it was judged there, or by other checks when given here.
+        """
+        __tracebackhide__ = True
+        if isinstance(tried, Finished):
+            _refuse_errors(tried)
+            if not checks:
+                threshold = self._thresholds.get(tried.trial.case, DEFAULT_THRESHOLD)
+                return _as_judged(tried, threshold)
+            assert tried.trace is not None
+            trace, answer = tried.trace, answer if answer is not None else tried.trial.answer
+        else:
+            trace = tried
+        judgement, case = self._judged(trace, answer, baseline, judge, checks)
+        status = status_of(judgement, case.threshold)
+        if status != TrialStatus.PASSED:
+            _complain(status, judgement, trace, answer, case.threshold)
+        return judgement
+
+    def run(
+        self,
+        agent: AgentLike | str,
+        case: Case | str | Mapping[str, Any],
+        *,
+        timeout: float | None = None,
+        judge: Any = None,
+        **checks: Any,
+    ) -> Finished:
+        """One trial of an agent: its `trial` (status, score, checks, answer) and its `trace`.
+
+        The agent is a callable, `package.module:name`, or options as in a suite; the case is an
+        input or a whole case. A fresh seed for each trial of a repeated test.
+        """
+        __tracebackhide__ = True
+        whole = case if isinstance(case, Case) and not checks else self._case(case, checks)
+        given = cast("AgentLike", {"target": agent} if isinstance(agent, str) else agent)
+        ready = self._prepare(whole, judge, {_name(given): given}, timeout)
+        self._thresholds[whole.id] = whole.threshold
+        (finished,) = apart(lambda: try_once(ready.plan.trials, ready.bench))
+        return finished
+
+    def _judged(
+        self,
+        trace: Trace,
+        answer: str | None,
+        baseline: Trace | None,
+        judge: Any,
+        checks: Mapping[str, Any],
+    ) -> tuple[Judgement, Case]:
+        __tracebackhide__ = True
+        case = self._case(NO_INPUT if trace.query in (None, "", {}, []) else trace.query, checks)
+        ready = self._prepare(case, judge, {"recorded": _nobody}, None)
+        price_calls(trace, ready.bench.prices)
+        context = CheckContext(
+            case=case,
+            trace=trace,
+            answer=_answer(trace, answer),
+            baseline=baseline,
+            judges=ready.bench.judges,
+        )
+
+        async def work() -> Judgement:
+            async with closing(ready.bench.judges):
+                return await evaluate(ready.bench.cases[case.id].checks, context)
+
+        return apart(work), case
+
+    def _prepare(
+        self, case: Case, judge: Any, agents: Mapping[str, AgentLike], timeout: float | None
+    ) -> Prepared:
+        case.put(case.place or Place(str(self._file)), case.folder or self._file.parent)
+        suite = Suite(cases=(case,), judge=judge)
+        options = RunOptions(trials=1, timeout=timeout, seed=self.trial)
+        return prepare(suite, options, agents=agents, cases=[case])
+
+    def _case(self, case: Any, checks: Mapping[str, Any]) -> Case:
+        __tracebackhide__ = True
+        raw: dict[str, Any]
+        if isinstance(case, Case):
+            raw = {**case.model_dump(exclude_unset=True), **checks}
+        elif isinstance(case, Mapping) and "input" in case:
+            raw = {**cast("Mapping[str, Any]", case), **checks}
+        else:
+            raw = {"input": cast("Any", case), **checks}
+        try:
+            return Case.model_validate(raw)
+        except ValidationError as error:
+            place = Place(self._name)
+            problems = located(error, tree_of(raw, lambda _: place, {}, []), Case)
+            if not problems:
+                raise
+            hints = [f"{p.message}{f' ({p.hint})' if p.hint else ''}" for p in problems]
+            raise ProctorError("; ".join(hints), where=self._name) from None
+
+
+def _nobody(_input: Any) -> NoReturn:
+    """Stands where an agent is asked for, when what it did is at hand already."""
+    raise AssertionError("a recorded trace has no agent to run")
+
+
+def _name(agent: AgentLike) -> str:
+    if isinstance(agent, Mapping):
+        options = dict(cast("Mapping[str, Any]", agent))
+        return str(options.get("target") or options.get("kind") or "agent")
+    return str(getattr(agent, "__name__", type(agent).__name__))
+
+
+def _answer(trace: Trace, answer: str | None) -> str:
+    """The answer as given, else as the trace has it; structured ones as JSON, as a run does."""
+    if answer is not None:
+        return answer
+    from proctor.agents.base import as_reply
+
+    return as_reply(trace.response).answer
+
+
+def _refuse_errors(finished: Finished) -> None:
+    trial = finished.trial
+    if trial.status in (TrialStatus.INFRA_ERROR, TrialStatus.CANCELLED):
+        error = trial.error
+        why = "it was stopped" if error is None else f"{line(error.type)}: {line(error.message)}"
+        raise CannotJudge(f"the agent could not be judged: {why}")
+
+
+def _as_judged(finished: Finished, threshold: float) -> Judgement:
+    __tracebackhide__ = True
+    trial = finished.trial
+    judgement = Judgement(results=trial.checks)
+    if trial.status != TrialStatus.PASSED:
+        _complain(trial.status, judgement, finished.trace, trial.answer, threshold)
+    return judgement
+
+
+def _complain(
+    status: TrialStatus,
+    judgement: Judgement,
+    trace: Trace | None,
+    answer: str | None,
+    threshold: float,
+) -> NoReturn:
+    __tracebackhide__ = True
+    facts = [
+        ("asked", "" if trace is None or trace.query is None else asked(trace.query)),
+        ("answer", shown(answer if answer is not None else trace.response if trace else None)),
+    ]
+    headline = reason_of(judgement.results, judgement.score, threshold)
+    # Logs of builds are read by many: what is secret is taken out here, as a run does.
+    text = default_redactor().text(explain(headline, facts, judgement.results, trace))
+    if status == TrialStatus.INFRA_ERROR:
+        raise CannotJudge(text)
+    raise AssertionError(text)

@@ -1,0 +1,195 @@
+"""`@pytest.mark.proctor(trials=5, threshold=0.8)`: one test, several trials, an honest count.
+
+Promise: every trial is made and counted as passed, failed (an assertion) or errored (any other
+exception). An errored trial never counts for or against the agent: where its outcome would decide,
+the test is an error. Fixtures are set up once for all trials; what must be fresh belongs in the
+test.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import unittest
+from collections import Counter
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from proctor.errors import did_you_mean
+
+_ROUNDING = 1e-9
+"""0.7 × 10 is a little more than 7 in floating point, and 7 passes must be enough."""
+
+
+class CouldNotBeJudged(pytest.fail.Exception):
+    """Told without a traceback through our code, as `pytest.fail(…, pytrace=False)` is."""
+
+    # As pytest's own outcomes do: reports then show the bare name.
+    __module__ = "builtins"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, pytrace=False)
+
+
+class Attempt(NamedTuple):
+    """How one trial ended; without an error it passed."""
+
+    error: BaseException | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether the test said no, rather than broke."""
+        return isinstance(self.error, AssertionError | pytest.fail.Exception) and not isinstance(
+            self.error, CouldNotBeJudged
+        )
+
+    @property
+    def outcome(self) -> str:
+        """passed, failed or errored."""
+        return "passed" if self.error is None else "failed" if self.failed else "errored"
+
+
+class Repeat(NamedTuple):
+    """What a marker asks for."""
+
+    trials: int
+    threshold: float
+
+    @classmethod
+    def asked(cls, item: pytest.Item, marker: pytest.Mark) -> Repeat:
+        """The marker's arguments, or an error that says what is wrong with them."""
+        owner = getattr(item, "cls", None)
+        if not isinstance(item, pytest.Function) or (
+            isinstance(owner, type) and issubclass(owner, unittest.TestCase)
+        ):
+            raise CouldNotBeJudged("the marker repeats test functions only")
+        values: dict[str, Any] = {"trials": 1, "threshold": 1.0}
+        if len(marker.args) > len(values):
+            raise CouldNotBeJudged("the marker takes trials and threshold only")
+        values.update(zip(values, marker.args, strict=False))
+        for name, value in marker.kwargs.items():
+            if name not in values:
+                hint = did_you_mean(name, values) or "it takes trials and threshold"
+                raise CouldNotBeJudged(f"the marker has no {name!r}; {hint}")
+            values[name] = value
+        trials, threshold = values["trials"], values["threshold"]
+        if type(trials) is not int or trials < 1:
+            raise CouldNotBeJudged(f"trials is {trials!r}, not 1 or more")
+        if not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
+            raise CouldNotBeJudged(f"threshold is {threshold!r}, not 0 to 1")
+        return cls(trials, float(threshold))
+
+    @property
+    def needed(self) -> int:
+        """How many trials must pass."""
+        return math.ceil(self.threshold * self.trials - _ROUNDING)
+
+    @contextmanager
+    def in_place_of(self, item: pytest.Function) -> Generator[None]:
+        """Have the item's function called several times, whoever calls it (asyncio plugins too)."""
+        function = item.obj
+        item.obj = _async(self, item, function) if _is_async(function) else _sync(self, item)
+        try:
+            yield
+        finally:
+            item.obj = function
+
+    def conclude(self, item: pytest.Function, attempts: list[Attempt]) -> None:
+        """Say what the trials come to: return, fail, or tell that it cannot be told."""
+        __tracebackhide__ = True
+        count = Counter({"passed": 0, "failed": 0, "errored": 0})
+        count.update(attempt.outcome for attempt in attempts)
+        item.user_properties += [(f"proctor_{kind}", number) for kind, number in count.items()]
+        told = (
+            f"{count['passed']} of {self.trials} trials passed ({count['failed']} failed, "
+            f"{count['errored']} errored), {self.needed} needed for a threshold of "
+            f"{self.threshold:g}"
+        )
+        text = "\n".join([told, *_told(attempts)])
+        if count["passed"] >= self.needed:
+            item.add_report_section("call", "proctor", text)
+        elif count["passed"] + count["errored"] < self.needed:
+            pytest.fail(text, pytrace=False)
+        else:
+            item.user_properties.append(("proctor", "errored"))
+            raise CouldNotBeJudged(text)
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function)
+
+
+def _sync(plan: Repeat, item: pytest.Function) -> Callable[..., None]:
+    function = item.obj
+
+    @functools.wraps(function)
+    def call(**arguments: Any) -> None:
+        __tracebackhide__ = True
+        attempts: list[Attempt] = []
+        for number in range(plan.trials):
+            _announce(arguments, number)
+            try:
+                function(**arguments)
+            except (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception):
+                raise
+            except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 (counted, told)
+                attempts.append(Attempt(error))
+            else:
+                attempts.append(Attempt())
+        plan.conclude(item, attempts)
+
+    return call
+
+
+def _async(plan: Repeat, item: pytest.Function, function: Any) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def call(**arguments: Any) -> None:
+        __tracebackhide__ = True
+        attempts: list[Attempt] = []
+        for number in range(plan.trials):
+            _announce(arguments, number)
+            try:
+                await function(**arguments)
+            except (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception):
+                raise
+            except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 (counted, told)
+                attempts.append(Attempt(error))
+            else:
+                attempts.append(Attempt())
+        plan.conclude(item, attempts)
+
+    return call
+
+
+def _announce(arguments: dict[str, Any], number: int) -> None:
+    """Tell the fixture which trial this is, so that runs it makes have seeds of their own."""
+    fixture: Any = arguments.get("proctor")
+    if fixture is not None:
+        fixture.trial = number
+
+
+def _told(attempts: list[Attempt]) -> list[str]:
+    """One line a trial, then the first that did not pass in full."""
+    lines = [f"  trial {n}: {_line(attempt)}" for n, attempt in enumerate(attempts, 1)]
+    for number, attempt in enumerate(attempts, 1):
+        if attempt.error is not None:
+            return [*lines, "", f"trial {number} in full:", _traceback(attempt.error)]
+    return lines
+
+
+def _line(attempt: Attempt) -> str:
+    if attempt.error is None:
+        return "passed"
+    name = "" if attempt.failed else f"{type(attempt.error).__name__}: "
+    first = (str(attempt.error) or repr(attempt.error)).splitlines()[0]
+    return f"{attempt.outcome}: {name}{first}"
+
+
+def _traceback(error: BaseException) -> str:
+    style = "value" if isinstance(error, pytest.fail.Exception) and not error.pytrace else "short"
+    found = pytest.ExceptionInfo[BaseException].from_exception(error)  # pyright: ignore[reportUnknownMemberType]
+    return str(found.getrepr(style=style))

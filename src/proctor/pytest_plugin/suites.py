@@ -1,0 +1,255 @@
+"""Suites as tests: one file, one test per case and agent.
+
+Promise: a test passes, fails or errors as the verdict of its cell says (R1): what could not be
+judged is an error, never a failure. The agent runs while the test is set up, because that is the
+phase in which pytest, JUnit and every reporter tell an error from a failure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from proctor.checks.result import CheckStatus
+from proctor.errors import ProctorError
+from proctor.pytest_plugin.apart import apart
+from proctor.pytest_plugin.reasons import asked, explain, reason_of
+from proctor.pytest_plugin.repeat import CouldNotBeJudged
+from proctor.report.text import line, plural, shown
+from proctor.runs.model import CellKey, TrialStatus
+from proctor.runs.summary import CellSummary, Verdict, summarise_cell
+from proctor.spec import Case, Configuration, SpecError, Suite, load_configuration, load_suite
+from proctor.trials.api import prepare
+from proctor.trials.choose import ChosenAgent, choose_agents
+from proctor.trials.once import try_once
+from proctor.trials.options import RunOptions
+from proctor.trials.perform import Finished
+
+_NO_MARKER = re.compile(r"[^\w.+-]")
+"""What the expressions after `-m` cannot hold."""
+
+
+class ProctorWarning(pytest.PytestWarning):
+    """A check that did not hold and does not block."""
+
+
+class Suites:
+    """Collects the files that the configuration names."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        trials = str(config.getoption("proctor_trials"))
+        if trials != "suite" and (not trials.isdecimal() or int(trials) < 1):
+            raise pytest.UsageError(
+                f"--proctor-trials {trials!r} is neither a number from 1 nor 'suite'"
+            )
+        # Patterns stand in a file, and are read from where it is.
+        base = config.inipath.parent if config.inipath is not None else config.rootpath
+        self._files: set[Path] = set()
+        for pattern in config.getini("proctor_suites"):
+            if Path(pattern).is_absolute():
+                raise pytest.UsageError(f"proctor_suites: {pattern!r} is not relative to {base}")
+            found = {path.resolve() for path in base.glob(pattern) if path.is_file()}
+            if not found:
+                # A gate over nothing would pass.
+                raise pytest.UsageError(f"proctor_suites: no file matches {pattern!r} in {base}")
+            self._files |= found
+
+    def pytest_collect_file(
+        self, file_path: Path, parent: pytest.Collector
+    ) -> pytest.Collector | None:
+        """A suite, when the configuration says that this file is one."""
+        if file_path.resolve() in self._files:
+            return SuiteFile.from_parent(parent, path=file_path)  # pyright: ignore[reportUnknownMemberType]
+        return None
+
+
+class SuiteFile(pytest.File):
+    """A suite; problems with it are told at once, each at its place."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """A test for each case and agent."""
+        try:
+            suite = load_suite(self.path, need_agent=False)
+            configuration = load_configuration(suite.folder)
+            agents = choose_agents(suite, (), configuration)
+        except SpecError as error:
+            problems = (
+                f"{line(p)}{f' ({line(p.hint)})' if p.hint else ''}" for p in error.problems
+            )
+            raise self.CollectError("\n".join(problems)) from None
+        except ProctorError as error:
+            raise self.CollectError(_told(error)) from None
+        for case in suite.cases:
+            for agent in agents:
+                name = case.id if len(agents) == 1 else f"{case.id}[{agent}]"
+                item = CaseItem.from_parent(self, name=name)  # pyright: ignore[reportUnknownMemberType]
+                item.take(case, agent, _Ready(suite, agents[agent], configuration))
+                yield item
+
+
+class _Ready(NamedTuple):
+    """What the cases of a suite share."""
+
+    suite: Suite
+    agent: ChosenAgent
+    configuration: Configuration
+
+
+class Tried(NamedTuple):
+    """What the trials of a case came to, and the one to show."""
+
+    summary: CellSummary
+    shown: Finished
+
+
+class CaseItem(pytest.Item):
+    """One case put to one agent, once unless told otherwise, as `proctor test` does."""
+
+    _ready: _Ready
+    _case: Case
+    _agent: str
+    _tried: Tried | None = None
+
+    def take(self, case: Case, agent: str, ready: _Ready) -> None:
+        """Say what is tried; tags become markers, so that `-m` selects by them."""
+        self._case, self._agent, self._ready = case, agent, ready
+        self.add_marker("proctor")
+        for tag in case.tags:
+            self.extra_keyword_matches.add(tag)
+            if name := _NO_MARKER.sub("_", tag).lstrip("_"):
+                # Known without being declared twice, in the suite and in the configuration.
+                self.config.addinivalue_line("markers", f"{name}: a tag of a suite")
+                self.add_marker(name)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Where the case is written."""
+        place = self._case.place
+        if place is None or place.line is None:
+            return self.path, None, self.name
+        return Path(place.file), place.line - 1, self.name
+
+    def setup(self) -> None:
+        """Run the agent; what cannot be judged ends here."""
+        super().setup()
+        if self.config.getoption("setuponly", False):
+            return
+        try:
+            self._tried = tried = self._try()
+        except ProctorError as error:
+            raise CouldNotBeJudged(_told(error)) from None
+        self._record(tried.summary)
+        if tried.summary.verdict == Verdict.INFRA_ERROR:
+            raise CouldNotBeJudged(self._why(tried))
+
+    def runtest(self) -> None:
+        """Say what came of it."""
+        tried = self._tried
+        if tried is None:
+            return
+        if tried.summary.verdict != Verdict.PASS:
+            pytest.fail(self._why(tried), pytrace=False)
+        for result in tried.shown.trial.checks:
+            if result.status == CheckStatus.WARN:
+                self.warn(ProctorWarning(f"{self.name}: {line(result.id)}: {line(result.reason)}"))
+
+    def teardown(self) -> None:
+        """Let go of the traces."""
+        self._tried = None
+
+    def _try(self) -> Tried:
+        suite, agent, configuration = self._ready
+        ready = prepare(
+            suite,
+            _options(self.config),
+            agents={self._agent: agent},
+            cases=[self._case],
+            configuration=configuration,
+        )
+        plan = ready.plan.trials
+        at_once = ready.options.at_once(len(plan))
+        done = apart(lambda: try_once(plan, ready.bench, concurrency=at_once))
+        summary = summarise_cell(
+            CellKey(self._case.id, self._agent),
+            [finished.trial for finished in done],
+            threshold=self._case.threshold,
+            asked=len(plan),
+        )
+        return Tried(summary, min(done, key=lambda f: _WORST_FIRST.index(f.trial.status)))
+
+    def _record(self, summary: CellSummary) -> None:
+        """Counts for JUnit and whoever else reads properties."""
+        facts: dict[str, Any] = {
+            "verdict": summary.verdict.value,
+            "trials": summary.trials,
+            "passed": summary.passed,
+            "infra_error": summary.infra_error,
+            "score": summary.score_mean,
+            "cost_usd": summary.cost_usd,
+        }
+        self.user_properties += [
+            (f"proctor_{name}", value) for name, value in facts.items() if value is not None
+        ]
+
+    def _where(self) -> str:
+        """The place of the case, as short as a person would write it."""
+        path, row, _ = self.reportinfo()
+        inside = path.is_relative_to(self.config.rootpath)
+        shown_path = path.relative_to(self.config.rootpath) if inside else path
+        return line(shown_path) + (f":{row + 1}" if row is not None else "")
+
+    def _why(self, tried: Tried) -> str:
+        summary, trial, trace = tried.summary, tried.shown.trial, tried.shown.trace
+        if trial.error is not None:
+            headline = f"{line(trial.error.type)}: {line(trial.error.message)}"
+        else:
+            headline = reason_of(trial.checks, trial.score, self._case.threshold)
+        facts = [
+            ("case", f"{line(self._case.id)}, {self._where()}"),
+            ("agent", line(self._agent)),
+            ("verdict", _counted(summary)),
+            ("asked", asked(self._case.input)),
+            ("answer", "" if trial.answer is None else shown(trial.answer)),
+        ]
+        return explain(headline, facts, trial.checks, trace)
+
+
+_WORST_FIRST = (
+    TrialStatus.INFRA_ERROR,
+    TrialStatus.CANCELLED,
+    TrialStatus.HARD_FAIL,
+    TrialStatus.FAILED,
+    TrialStatus.PASSED,
+)
+
+
+def _options(config: pytest.Config) -> RunOptions:
+    """How cases are tried, as asked on the command line."""
+    trials = str(config.getoption("proctor_trials"))
+    return RunOptions(
+        trials=None if trials == "suite" else int(trials),
+        timeout=config.getoption("proctor_timeout"),
+    )
+
+
+def _counted(summary: CellSummary) -> str:
+    """The verdict with every count it rests on."""
+    counts = {
+        "passed": summary.passed,
+        "failed": summary.failed,
+        "failed hard": summary.hard_fail,
+        "not judged": summary.infra_error + summary.cancelled,
+    }
+    each = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
+    mean = "" if summary.score_mean is None else f", mean score {summary.score_mean:.2f}"
+    return (
+        f"{summary.verdict.value}: {each} of {plural(summary.trials, 'trial')}{mean}, "
+        f"threshold {summary.threshold:g}"
+    )
+
+
+def _told(error: ProctorError) -> str:
+    return f"{line(error)}{f' ({line(error.hint)})' if error.hint else ''}"
