@@ -46,7 +46,7 @@ async def tried(
 async def test_answers_whatever_their_type(name: str, answer: str) -> None:
     """R-A2: plain and async callables, classes; None, bytes and text become the answer."""
     for _ in range(2):
-        trial, trace = await tried(zoo(name))
+        trial, trace, _ = await tried(zoo(name))
         assert (trial.status, trial.answer) == (TrialStatus.PASSED, answer)
         assert trace is not None
         assert trace.response == answer
@@ -70,7 +70,7 @@ async def test_an_agent_may_change_its_input_without_harm() -> None:
 async def test_a_directory_of_its_own_that_goes_afterwards(isolation: str) -> None:
     """R-A3: a temporary directory per trial, passed to the agent; never a changed directory."""
     before = os.getcwd()  # noqa: PTH109
-    trial, _ = await tried(zoo("writes_here", isolation=isolation))
+    trial, *_ = await tried(zoo("writes_here", isolation=isolation))
     assert trial.status == TrialStatus.PASSED, trial.error
     assert trial.answer is not None
     assert not os.path.exists(trial.answer)  # noqa: PTH110, ASYNC240
@@ -92,11 +92,11 @@ async def test_what_breaks_an_agent_ends_its_trial_only(
     name: str, isolation: str, says: str
 ) -> None:
     """R-R1: an agent that crashes is infrastructure, named, and the next trial is unaffected."""
-    trial, _ = await tried(zoo(name, isolation=isolation))
+    trial, *_ = await tried(zoo(name, isolation=isolation))
     assert trial.status == TrialStatus.INFRA_ERROR
     assert trial.error is not None
     assert says in trial.error.message
-    following, _ = await tried(zoo("fine", isolation=isolation))
+    following, *_ = await tried(zoo("fine", isolation=isolation))
     assert following.status == TrialStatus.PASSED
 
 
@@ -113,7 +113,7 @@ async def test_what_breaks_an_agent_ends_its_trial_only(
 def test_a_timeout_really_ends_the_trial(name: str, isolation: str) -> None:
     """R-R8: an agent that hangs, spins or ignores being stopped ends at its time limit."""
     began = time.monotonic()
-    trial, _ = run_to_end(tried(zoo(name, isolation=isolation), seconds=0.6))
+    trial, *_ = run_to_end(tried(zoo(name, isolation=isolation), seconds=0.6))
     assert time.monotonic() - began < 5
     assert (trial.status, trial.error and trial.error.type) == (
         TrialStatus.INFRA_ERROR,
@@ -123,7 +123,7 @@ def test_a_timeout_really_ends_the_trial(name: str, isolation: str) -> None:
 
 async def test_memory_is_bounded_in_a_process_of_its_own() -> None:
     """R-A2: with a memory limit a greedy agent fails alone."""
-    trial, _ = await tried(zoo("eats_memory", isolation="process", memory_mb=1024))
+    trial, *_ = await tried(zoo("eats_memory", isolation="process", memory_mb=1024))
     assert trial.status == TrialStatus.INFRA_ERROR
     assert trial.error is not None
     assert "MemoryError" in trial.error.message
@@ -131,7 +131,7 @@ async def test_memory_is_bounded_in_a_process_of_its_own() -> None:
 
 async def test_a_process_leaves_no_children_behind() -> None:
     """R-A2: what the agent started ends with its trial."""
-    trial, _ = await tried(zoo("forks", isolation="process"))
+    trial, *_ = await tried(zoo("forks", isolation="process"))
     assert trial.status == TrialStatus.PASSED
     assert trial.answer is not None
     until = time.monotonic() + 5  # The kernel takes its moment to end a killed process.
@@ -150,7 +150,7 @@ def _alive(pid: str) -> bool:
 
 async def test_spans_of_a_child_process_stand_in_the_trace() -> None:
     """R-T6: tools called in the child are in the trial's trace, below its root."""
-    _, trace = await tried(zoo("fine", isolation="process"))
+    _, trace, _ = await tried(zoo("fine", isolation="process"))
     assert trace is not None
     assert trace.tool_sequence == ["lookup"]
     assert [call.arguments for call in trace.tool_calls] == [{"word": "x"}]
@@ -159,7 +159,7 @@ async def test_spans_of_a_child_process_stand_in_the_trace() -> None:
 
 async def test_a_flood_is_cut_in_the_journal() -> None:
     """R-R9: a 100 MB answer neither kills the run nor fills the journal."""
-    trial, trace = await tried(zoo("returns_flood"))
+    trial, trace, _ = await tried(zoo("returns_flood"))
     assert trial.status == TrialStatus.PASSED
     assert trial.answer is not None
     assert len(trial.answer) < 101_000
@@ -169,7 +169,7 @@ async def test_a_flood_is_cut_in_the_journal() -> None:
 
 async def test_a_missing_target_is_a_clear_error() -> None:
     """R-A2: a target that does not exist is named, with the nearest one that does."""
-    trial, _ = await tried(zoo("fin"))
+    trial, *_ = await tried(zoo("fin"))
     assert trial.error is not None
     assert "fin" in trial.error.message
 
