@@ -45,11 +45,7 @@ PEER_CHAIN_CAP = 1_000
 spans would take minutes and 100,000 hours."""
 
 
-TITLES = {
-    "build": "build from records",
-    "link": "build from its own spans",
-    "all": "the latter, then all eight",
-}
+TITLES = {"all": "build, then all eight"}
 
 
 class Worker:
