@@ -1,0 +1,272 @@
+"""Agents in other processes: commands and HTTP services, and the spans they send."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import httpx
+import pytest
+
+from proctor.agents.base import AgentConfig
+from proctor.agents.command import CommandAgentConfig
+from proctor.agents.http import HttpAgentConfig
+from proctor.agents.receiver import Receiver
+from proctor.agents.registry import UnknownAgentError, agent_config, known_kinds
+from proctor.runs.model import PlannedTrial, TrialStatus
+from proctor.trace import Trace
+from proctor.trace.capture import capture
+from proctor.trials.perform import Bench, Finished, PreparedCase, perform
+
+
+async def tried(config: AgentConfig, value: Any = "x", **options: Any) -> Finished:
+    case = PreparedCase(case=None, input=value, checks=(), threshold=0.8)
+    bench = Bench(cases={"c": case}, agents={"a": config}, **options)
+    return await perform(PlannedTrial(case="c", agent="a", index=0, seed=5), bench)
+
+
+def script(tmp_path: Path, body: str) -> CommandAgentConfig:
+    (tmp_path / "agent.py").write_text(f"import json, os, sys\n{body}\n")
+    return CommandAgentConfig(command=[sys.executable, "agent.py"], base_dir=tmp_path)
+
+
+ECHO = """
+job = json.load(sys.stdin)
+print("thinking aloud")
+print(json.dumps({
+    "answer": f"{job['input']} {job['seed']} {sorted(job)}",
+    "tool_calls": [{"name": "look", "arguments": {"q": 1}, "result": "r"},
+                   {"name": "fetch", "error": "gone"}],
+    "usage": {"model": "m", "input_tokens": 3, "output_tokens": 4},
+}))
+"""
+
+
+async def test_a_command_speaks_json(tmp_path: Path) -> None:
+    """R-A2: a program in any language gets a JSON job and answers with its last JSON line."""
+    trial, trace, _ = await tried(script(tmp_path, ECHO))
+    assert trial.status == TrialStatus.PASSED, trial.error
+    assert trial.answer == "x 5 ['case', 'input', 'params', 'seed', 'trial', 'workdir']"
+    assert trace is not None
+    assert trace.tool_sequence == ["look", "fetch"]
+    assert [span.error_message for span in trace.errors] == ["gone"]
+    assert (trial.input_tokens, trial.output_tokens, trial.tool_calls) == (3, 4, 2)
+
+
+async def test_a_command_may_speak_plain_text(tmp_path: Path) -> None:
+    """R-A2: `protocol: text` passes the input through as it is."""
+    config = script(tmp_path, "print(sys.stdin.read().upper())").model_copy(
+        update={"protocol": "text"}
+    )
+    assert (await tried(config, "héllo")).trial.answer == "HÉLLO"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("sys.exit('no key')", "exited with code 1: no key"),
+        ("print('hello')", "wrote no JSON object"),
+        ("print('{broken')", "wrote no JSON object"),
+        ("""print('{"error": "quota exceeded"}')""", "quota exceeded"),
+        ("os.kill(os.getpid(), 9)", "exited with code -9"),
+    ],
+)
+async def test_a_command_that_fails_is_infrastructure(tmp_path: Path, body: str, says: str) -> None:
+    """R-R1: what went wrong with the program is said in one line."""
+    trial = (await tried(script(tmp_path, body))).trial
+    assert trial.status == TrialStatus.INFRA_ERROR
+    assert trial.error is not None
+    assert says in trial.error.message
+
+
+async def test_a_missing_program_is_named() -> None:
+    """R-A2: a command that does not exist is an error that says so."""
+    trial = (await tried(CommandAgentConfig(command="no-such-program-here --x"))).trial
+    assert trial.error is not None
+    assert "no-such-program-here" in trial.error.message
+
+
+async def test_a_command_that_hangs_ends_with_its_trial(tmp_path: Path) -> None:
+    """R-R8: the time limit ends the program and what it started."""
+    body = "import subprocess, time\nsubprocess.Popen(['sleep', '3600'])\ntime.sleep(3600)"
+    trial = (await tried(script(tmp_path, body), timeout=1.0)).trial
+    assert (trial.status, trial.error and trial.error.type) == (
+        TrialStatus.INFRA_ERROR,
+        "TrialTimeout",
+    )
+
+
+INSTRUMENTED = """
+import urllib.request
+job = json.load(sys.stdin)
+_, trace_id, parent, _ = os.environ["TRACEPARENT"].split("-")
+span = {"traceId": trace_id, "spanId": "00000000000000aa", "parentSpanId": parent,
+        "name": "execute_tool search", "startTimeUnixNano": "1", "endTimeUnixNano": "2",
+        "attributes": [{"key": "gen_ai.operation.name", "value": {"stringValue": "execute_tool"}},
+                       {"key": "gen_ai.tool.name", "value": {"stringValue": "search"}}]}
+body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode()
+request = urllib.request.Request(
+    os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] + "/v1/traces", body,
+    {"Content-Type": "application/json"})
+urllib.request.urlopen(request).read()
+print(json.dumps({"answer": "done"}))
+"""
+
+
+async def test_spans_of_a_child_process_join_the_trace(tmp_path: Path) -> None:
+    """R-T6: OTLP from a child process lands in its trial's trace, under its root."""
+    config = script(tmp_path, INSTRUMENTED)
+    results = await asyncio.gather(*(tried(config) for _ in range(4)))
+    for trial, trace, _ in results:
+        assert trial.status == TrialStatus.PASSED, trial.error
+        assert trace is not None
+        assert trace.tool_sequence == ["search"]
+        assert [node.name for node in trace.roots] == ["a"]
+
+
+class Service(BaseHTTPRequestHandler):
+    """A service whose next replies a test puts into `replies`."""
+
+    replies: ClassVar[list[tuple[int, dict[str, str], Any]]] = []
+    asked: ClassVar[list[tuple[dict[str, str], Any]]] = []
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.asked.append(({k.lower(): v for k, v in self.headers.items()}, json.loads(body)))
+        status, headers, reply = self.replies.pop(0)
+        content = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", **headers}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def service() -> Iterator[str]:
+    Service.replies, Service.asked = [], []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/ask"
+    server.shutdown()
+    server.server_close()
+
+
+async def test_a_service_is_asked_and_understood(service: str) -> None:
+    """R-A2: the input goes out with the trial's facts and trace; the answer comes from the JSON."""
+    Service.replies = [(200, {}, {"answer": "forty-two", "sources": [1]})]
+    trial, trace, _ = await tried(HttpAgentConfig(url=service), "what?")
+    assert trial.answer == "forty-two"
+    headers, body = Service.asked[0]
+    assert (body["input"], body["case"], body["seed"]) == ("what?", "c", 5)
+    assert trace is not None
+    assert headers["traceparent"].split("-")[1] == trace.trace_id
+
+
+async def test_a_service_may_have_its_own_shapes(service: str) -> None:
+    """R-A2: a body of one's own, and the answer by a JMESPath expression."""
+    Service.replies = [(200, {}, {"data": {"out": ["a", "b"]}})]
+    config = HttpAgentConfig(
+        url=service,
+        body={"q": "{input}", "text": "Q: {input}", "deep": ["{input}"]},
+        answer="data.out[1]",
+    )
+    assert (await tried(config, "x")).trial.answer == "b"
+    assert Service.asked[0][1] == {"q": "x", "text": "Q: x", "deep": ["x"]}
+
+
+async def test_transient_failures_of_a_service_are_retried(service: str) -> None:
+    """R-R3: 503 and 429 are tried again, Retry-After is honoured, and both are on record."""
+    Service.replies = [
+        (503, {}, {}),
+        (429, {"Retry-After": "7"}, {}),
+        (200, {}, {"answer": "at last"}),
+    ]
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    trial = (await tried(HttpAgentConfig(url=service), sleep=sleep)).trial
+    assert (trial.status, trial.answer, trial.retries) == (TrialStatus.PASSED, "at last", 2)
+    assert [error.split(":")[1].strip() for error in trial.retry_errors] == ["HTTP 503", "HTTP 429"]
+    assert 0 <= slept[0] <= 1
+    assert slept[1] >= 7
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        ((401, {}, {"detail": "bad key"}), "HTTP 401"),
+        ((200, {}, b"{"), "says it is JSON and is not"),
+        ((200, {}, {"other": 1}), "no answer at"),
+    ],
+)
+async def test_final_failures_of_a_service_are_not_retried(
+    service: str, reply: tuple[int, dict[str, str], Any], says: str
+) -> None:
+    """R-R3: what will not pass by itself is asked once."""
+    Service.replies = [reply]
+    trial = (await tried(HttpAgentConfig(url=service))).trial
+    assert (trial.status, trial.retries, len(Service.asked)) == (TrialStatus.INFRA_ERROR, 0, 1)
+    assert trial.error is not None
+    assert says in trial.error.message
+
+
+def otlp(trace: Trace) -> bytes:
+    from proctor.trace.export import export_traces
+
+    return export_traces([trace], "otlp-json")
+
+
+async def test_the_receiver_files_what_it_knows_and_counts_the_rest() -> None:
+    """R-T6: plain and gzip requests are taken, rubbish is refused, strangers are counted."""
+    with capture(query="elsewhere") as stranger:
+        pass
+    receiver = Receiver()
+    await receiver.start()
+    headers = {"Content-Type": "application/json"}
+    with capture(query="q") as trace:
+        child = json.loads(
+            otlp(stranger).replace(stranger.trace_id.encode(), trace.trace_id.encode())
+        )
+        body = json.dumps(child).encode()
+        async with httpx.AsyncClient(base_url=receiver.url) as client:
+            plain = await client.post("/v1/traces", content=body, headers=headers)
+            packed = await client.post(
+                "/v1/traces",
+                content=gzip.compress(otlp(stranger)),
+                headers={**headers, "Content-Encoding": "gzip"},
+            )
+            rubbish = await client.post("/v1/traces", content=b"\xff\xfe", headers=headers)
+            torn = await client.post(
+                "/v1/traces", content=b"\x1f\x8bxx", headers={"Content-Encoding": "gzip"}
+            )
+            elsewhere = await client.get("/")
+    await receiver.stop()
+    codes = [r.status_code for r in (plain, packed, rubbish, torn, elsewhere)]
+    assert codes == [200, 200, 400, 400, 404]
+    assert (receiver.received, receiver.homeless) == (1, 1)
+    assert len(trace.spans) == 2
+
+
+def test_kinds_are_found_by_name() -> None:
+    """R-A2: built-in kinds are known; a misspelt kind or option is an error with a suggestion."""
+    assert {"python", "command", "http", "replay"} <= set(known_kinds())
+    with pytest.raises(UnknownAgentError) as caught:
+        agent_config({"kind": "comand", "command": "x"})
+    assert caught.value.hint == "did you mean 'command'?"
+    with pytest.raises(UnknownAgentError) as caught:
+        agent_config({"kind": "http", "urll": "http://x"})
+    assert "url" in str(caught.value)
