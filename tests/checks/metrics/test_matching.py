@@ -307,10 +307,13 @@ def test_messages_pair_calls_as_well_as_they_can_be():
 
 
 def test_messages_of_any_shape():
-    """R-C3: LangChain's names and objects with attributes are read like OpenAI's."""
+    """R-C3: what LangChain and Anthropic write is read like what OpenAI writes."""
     chain = [{"type": "ai", "tool_calls": [{"name": "f", "args": {"a": 1}}]}]
     plain = [said("assistant", ("f", '{"a": 1}'))]
     assert match_messages(chain, plain)
+    text, use = {"type": "text", "text": "…"}, {"type": "tool_use", "name": "f", "input": {"a": 1}}
+    assert match_messages([{"role": "assistant", "content": [text, use]}], plain)
+    assert not match_messages([{"role": "assistant", "content": [text]}], plain)
     with pytest.raises(ProctorError, match="message 1: a message"):
         match_messages([{"content": "x"}], [])
 

@@ -79,9 +79,18 @@ def names_of(calls: Sequence[CallLike]) -> list[str]:
 def _role_and_calls(message: Any) -> tuple[Any, Iterable[Any] | None]:
     if isinstance(message, (dict, Mapping)):  # the first is seen at once, the second searched
         fields = cast("Mapping[str, Any]", message)
-        return fields.get("role") or fields.get("type"), fields.get("tool_calls")
-    role = getattr(message, "role", None) or getattr(message, "type", None)
-    return role, getattr(message, "tool_calls", None)
+        role, calls, content = fields.get("role"), fields.get("tool_calls"), fields.get("content")
+        role = role or fields.get("type")
+    else:
+        role = getattr(message, "role", None) or getattr(message, "type", None)
+        calls, content = getattr(message, "tool_calls", None), getattr(message, "content", None)
+    return role, calls or (_blocks(cast("list[Any]", content)) if type(content) is list else None)
+
+
+def _blocks(content: list[Any]) -> list[Any]:
+    """The calls among the blocks of a message, as Anthropic writes them."""
+    blocks = [cast("dict[str, Any]", block) for block in content if isinstance(block, dict)]
+    return [block for block in blocks if block.get("type") == "tool_use"]
 
 
 def _call(call: Any, position: int) -> CallLike:
