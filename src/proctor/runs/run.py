@@ -12,6 +12,7 @@ from proctor.runs.folder import RunFolder
 from proctor.runs.model import CellKey, Trial
 from proctor.runs.stopping import rules_named
 from proctor.runs.summary import CellSummary, RankedFailure, Verdict, rank_failures, summarise_cell
+from proctor.runs.totals import Totals
 from proctor.trace import Trace
 
 EXIT_PASS, EXIT_FAIL, EXIT_CANNOT_JUDGE = 0, 1, 2
@@ -79,6 +80,11 @@ class Run:
     def failures(self) -> tuple[RankedFailure, ...]:
         """Failed checks over all cells, the most harmful first."""
         return rank_failures(trial for trial in self.trials() if trial.status.judged)
+
+    @cached_property
+    def totals(self) -> Totals:
+        """Counts and cost of all trials together."""
+        return Totals.of(self.trials())
 
     @property
     def exit_code(self) -> int:

@@ -227,8 +227,9 @@ async def carry_out(
         async with closing(ready.bench.judges):
             await run_until_stopped(session, lambda: LocalExecutor(ready.bench, at_once))
         spec = folder.read_spec()
-        if spec.get("stopped") != session.stopped:
-            folder.write_spec({**spec, "stopped": session.stopped})
+        now = {**spec, "options": ready.options.record(), "stopped": session.stopped}
+        if now != spec:
+            folder.write_spec(now)
         return finalise(folder)
 
 

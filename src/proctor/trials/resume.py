@@ -69,13 +69,6 @@ def restore(path: str | Path, *, agent: AgentLike | None = None, **changes: Any)
     return Restored(ready, folder)
 
 
-def keep_options(folder: RunFolder, options: RunOptions) -> None:
-    """Let the folder tell the options in force; hold the lock."""
-    spec = folder.read_spec()
-    if spec.get("options") != options.record():
-        folder.write_spec({**spec, "options": options.record()})
-
-
 def _changed(kept: dict[str, Any], changes: dict[str, Any]) -> RunOptions:
     for name, value in changes.items():
         if name in FIXED and value != kept.get(name):

@@ -1,0 +1,76 @@
+"""Command-line options from the fields of a model, so that none is typed twice.
+
+The name, the type and the help of an option are those of its field; what the field refuses, the
+command refuses, naming the option.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, TypeVar
+
+import click
+from pydantic import BaseModel, ValidationError
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def options_of(
+    model: type[BaseModel], *, spelled: Mapping[str, str], hidden: tuple[str, ...] = ()
+) -> Callable[[Decorated], Decorated]:
+    """Add an option for every field; `spelled` gives shorter names. Not given is None."""
+
+    def add(function: Decorated) -> Decorated:
+        for name, field in reversed(model.model_fields.items()):
+            if name not in hidden:
+                flag = option_name(name, spelled)
+                settings = _settings(field.annotation)
+                function = click.option(flag, name, help=field.description, **settings)(function)
+        return function
+
+    return add
+
+
+def option_name(name: str, spelled: Mapping[str, str]) -> str:
+    """`max_tokens` as `--max-tokens`."""
+    return spelled.get(name) or "--" + name.replace("_", "-")
+
+
+def _settings(annotation: Any) -> dict[str, Any]:
+    kind = _bare(annotation)
+    if kind is bool:
+        return {"is_flag": True, "default": None}
+    if typing.get_origin(kind) is tuple:
+        # Every choice at once: a flag is what a person wants to type.
+        choices = typing.get_args(typing.get_args(kind)[0])
+        return {"is_flag": True, "flag_value": choices, "default": None, "type": click.UNPROCESSED}
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return {"type": click.Choice([str(member.value) for member in kind]), "default": None}
+    metavar = "N" if kind is int else "X" if kind is float else "TEXT"
+    return {"type": kind, "default": None, "metavar": metavar}
+
+
+def _bare(annotation: Any) -> Any:
+    """A type without None and without what is said about it."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _bare(typing.get_args(annotation)[0])
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        (kind,) = (each for each in typing.get_args(annotation) if each is not types.NoneType)
+        return _bare(kind)
+    return annotation
+
+
+def from_options(
+    model: type[Model], given: Mapping[str, Any], *, spelled: Mapping[str, str]
+) -> Model:
+    """The model from what was given; a usage error names the option it does not take."""
+    try:
+        return model(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        flag = option_name(str(first["loc"][0]), spelled)
+        raise click.BadParameter(first["msg"], param_hint=flag) from None

@@ -1,0 +1,155 @@
+"""A run for people in a terminal: verdicts, what broke most, what it cost, where it is.
+
+Promise: nothing an agent said is obeyed, every count has its denominator, and a cost that is not
+known is never shown as zero. Colour only repeats what the words say.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from proctor.report.text import line, money, plural, seconds
+from proctor.runs.summary import CellSummary, RankedFailure, Verdict
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from proctor.runs.run import Run
+    from proctor.runs.totals import Totals
+
+MOST_FAILURES = 8
+"""Ranked failures told to people: the rest matter less by construction; results.json has them."""
+
+_COLOURS = {
+    Verdict.PASS: "green",
+    Verdict.PARTIAL: "yellow",
+    Verdict.FAIL: "red",
+    Verdict.HARD_FAIL: "red",
+    Verdict.INFRA_ERROR: "magenta",
+}
+
+_HEAD = ("case", "agent", "verdict", "passed", "score", "p50", "p95", "cost")
+
+
+def render_run(run: Run) -> str:
+    """The whole summary; `click.echo` takes the colours out where there is no terminal."""
+    parts = [
+        verdict_table(run.cells),
+        list(failure_lines(run.failures)),
+        [line for cell in run.cells for line in _remarks(cell)],
+        closing_lines(run),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def verdict_table(cells: Sequence[CellSummary]) -> list[str]:
+    """A row for each cell."""
+    rows = [_row(cell) for cell in cells]
+    if not rows:
+        return []
+    widths = [max(len(row[i]) for row in (_HEAD, *rows)) for i in range(len(_HEAD))]
+    out = [click.style(_aligned(_HEAD, widths), dim=True)]
+    for cell, row in zip(cells, rows, strict=True):
+        text = _aligned(row, widths)
+        verdict = row[2].ljust(widths[2])
+        out.append(text.replace(verdict, click.style(verdict, fg=_COLOURS[cell.verdict]), 1))
+    return out
+
+
+def _row(cell: CellSummary) -> tuple[str, ...]:
+    judged = cell.passed + cell.failed + cell.hard_fail
+    name = f"{cell.case} [{cell.params}]" if cell.params else cell.case
+    return (
+        line(name, 60),
+        line(cell.agent, 40),
+        cell.verdict.value,
+        f"{cell.passed}/{judged}",
+        "–" if cell.score_mean is None else f"{cell.score_mean:.2f}",
+        seconds(cell.latency_p50_ms) or "–",
+        seconds(cell.latency_p95_ms) or "–",
+        money(cell.cost_usd, cell.unpriced_calls) or "–",
+    )
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = (word.ljust(width) for word, width in zip(row, widths, strict=True))
+    return ("  " + "  ".join(cells)).rstrip()
+
+
+def _remarks(cell: CellSummary) -> Iterator[str]:
+    """What a row cannot say: trials that are missing, and why."""
+    told: list[str] = []
+    if cell.infra_error:
+        told.append(f"{cell.infra_error} of {cell.trials} could not be judged")
+    if cell.cancelled:
+        told.append(f"{cell.cancelled} cancelled")
+    if cell.early_stop:
+        told.append(f"stopped after {cell.trials} of {cell.asked}: {cell.early_stop}")
+    elif cell.trials < cell.asked:
+        told.append(f"{cell.asked - cell.trials} of {cell.asked} not run")
+    if told:
+        yield f"  {line(str(cell.cell), 100)}: {line('; '.join(told))}"
+
+
+def failure_lines(failures: Sequence[RankedFailure]) -> Iterator[str]:
+    """What to fix first: failed checks over all cells, the most harmful first."""
+    if not failures:
+        return
+    yield click.style("What broke, the most harmful first", bold=True)
+    for number, failure in enumerate(failures[:MOST_FAILURES], 1):
+        share = f"{failure.rate:.0%}".replace("%", " %")
+        blocks = ", blocks" if failure.blocking else ""
+        name = click.style(line(failure.check_id, 80), fg="red" if failure.blocking else "yellow")
+        yield f"  {number}. {name}: {failure.count} of {failure.of} trials ({share}){blocks}"
+        sample = failure.samples[0]
+        yield f"     {line(sample.trial, 80)}: {line(sample.reason, 160)}"
+    if len(failures) > MOST_FAILURES:
+        yield f"  and {len(failures) - MOST_FAILURES} more in results.json"
+
+
+def closing_lines(run: Run) -> list[str]:
+    """Counts, cost and the folder."""
+    totals, code = run.totals, run.exit_code
+    colour = "green" if code == 0 else "red" if code == 1 else "magenta"
+    cells = run.cells
+    passed = sum(cell.verdict == Verdict.PASS for cell in cells)
+    out = [
+        click.style(
+            f"{passed} of {plural(len(cells), 'cell')} passed; "
+            f"{totals.passed} of {totals.judged} judged trials",
+            fg=colour,
+            bold=True,
+        )
+    ]
+    if totals.infra_error or totals.cancelled:
+        out.append(
+            f"not judged: {totals.infra_error} infrastructure errors, {totals.cancelled} cancelled"
+        )
+    out.append(cost_line(totals))
+    if run.stopped:
+        out.append(f"stopped early: {line(run.stopped)}")
+        out.append(f"go on with: {resume_command(run.path)}")
+    elif totals.infra_error:
+        out.append(f"try those again with: {resume_command(run.path, '--retry-infra')}")
+    out.append(f"kept in {line(str(run.path), 400)}")
+    return out
+
+
+def cost_line(totals: Totals) -> str:
+    """What the trials cost, or why that is not known."""
+    if not totals.llm_calls and totals.cost_usd is None and not totals.unpriced_calls:
+        agents = "none: the agents made no model call"
+    else:
+        agents = money(totals.cost_usd, totals.unpriced_calls) or "unknown"
+    tokens = f" · {totals.tokens:,} tokens" if totals.tokens is not None else ""
+    judges = money(totals.judge_cost_usd)
+    return f"cost {agents}{tokens}{f' · judges {judges}' if judges else ''}"
+
+
+def resume_command(path: Path, how: str = "--resume") -> str:
+    """What to type to go on with a run."""
+    return f"proctor run {how} {shlex.quote(line(str(path), 400))}"

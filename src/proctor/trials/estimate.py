@@ -1,0 +1,76 @@
+"""What a run will probably cost and take, going by earlier runs of the same cells.
+
+Promise: an estimate covers what it says it covers. Cells that never ran, or whose cost was never
+known, are counted as unknown, not as nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from proctor.runs.folder import RunFolder, safe_name
+from proctor.runs.model import CellKey
+from proctor.runs.summary import CellSummary
+
+if TYPE_CHECKING:
+    from proctor.trials.api import Prepared
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over the planned trials; None where no earlier run tells.
+
+    `timed` and `priced` are the numbers of planned trials the two figures are about.
+    """
+
+    trials: int
+    seconds: float | None
+    timed: int
+    cost_usd: float | None
+    priced: int
+    runs: int
+
+
+class _Results(msgspec.Struct):
+    cells: list[CellSummary]
+
+
+def estimate(ready: Prepared, root: Path, name: str) -> Estimate:
+    """From the newest earlier run that has each cell."""
+    wanted = dict(ready.plan.cells)
+    found: dict[CellKey, CellSummary] = {}
+    runs = 0
+    for cells in earlier_results(root, name):
+        runs += 1
+        for cell in cells:
+            if cell.cell in wanted and cell.trials:
+                found.setdefault(cell.cell, cell)
+        if len(found) == len(wanted):
+            break
+    spent = [(found[key], plan.trials) for key, plan in wanted.items() if key in found]
+    timed = [(c.latency_p50_ms, n) for c, n in spent if c.latency_p50_ms is not None]
+    priced = [(c.cost_mean_usd, n) for c, n in spent if c.cost_mean_usd is not None]
+    at_once = ready.options.at_once(len(ready.plan.trials))
+    return Estimate(
+        trials=len(ready.plan.trials),
+        seconds=sum(ms * n for ms, n in timed) / 1000 / at_once if timed else None,
+        timed=sum(n for _, n in timed),
+        cost_usd=sum(usd * n for usd, n in priced) if priced else None,
+        priced=sum(n for _, n in priced),
+        runs=runs,
+    )
+
+
+def earlier_results(root: Path, name: str) -> Iterator[list[CellSummary]]:
+    """Cells of finished runs of an experiment, the newest run first; unreadable ones are passed."""
+    if not name:
+        return
+    decoder = msgspec.json.Decoder(_Results)
+    for path in sorted((root / safe_name(name)).glob("*/"), reverse=True):
+        try:
+            yield decoder.decode(RunFolder(path).results_path.read_bytes()).cells
+        except (OSError, msgspec.MsgspecError):
+            continue
