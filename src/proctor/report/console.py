@@ -69,13 +69,12 @@ Cell = tuple[str, str | None]
 
 def _row(case: CaseFacts, with_agent: bool) -> list[Cell]:
     mark, colour = _MARKS[case.status]
-    layers = case.layers
     return [
         (mark, colour),
         (line(case.name, 80), None),
         *([(line(case.agent, 40), None)] if with_agent else []),
         ("–" if case.score is None else f"{case.score:.2f}", None),
-        *((layers[layer].value.upper(), _COLOURS[layers[layer]]) for layer in Layer),
+        *zip(case.layer_words, map(_COLOURS.get, case.layers.values()), strict=True),
         (seconds(case.duration_ms), None),
     ]
 

@@ -58,6 +58,11 @@ class CaseFacts(msgspec.Struct, frozen=True, kw_only=True):
         """The worst status of each layer."""
         return {layer: worst(r.status for r in self.results if r.layer == layer) for layer in Layer}
 
+    @property
+    def layer_words(self) -> list[str]:
+        """The status of each layer in a word; a dash where nothing was judged at all."""
+        return [s.value.upper() if self.results else "–" for s in self.layers.values()]
+
     def with_status(self, *statuses: CheckStatus) -> list[CheckResult]:
         """Results of some statuses, in the order they were judged."""
         return [result for result in self.results if result.status in statuses]

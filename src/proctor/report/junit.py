@@ -76,7 +76,8 @@ def _case(case: CaseFacts, suite: str, agent: str) -> ET.Element:
 
 def _details(case: CaseFacts) -> str:
     out = [] if case.place is None else [f"{case.place.file}:{case.place.line}"]
-    out.append(case.reason)
+    if case.error is not None or not case.with_status(CheckStatus.FAIL):
+        out.append(case.reason)
     for result in case.with_status(CheckStatus.FAIL, CheckStatus.UNSCORED, CheckStatus.WARN):
         out.extend(_told(result))
     return "\n".join(_words(each) for each in out)

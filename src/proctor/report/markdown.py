@@ -46,13 +46,12 @@ def _table(report: Report) -> Iterator[str]:
     yield f"| {' | '.join(head)} |"
     yield f"|{'|'.join(' --- ' for _ in head)}|"
     for case in report.cases:
-        layers = case.layers
         cells = [
             _MARKS[case.status],
             markdown(case.name),
             *([markdown(case.agent)] if many else []),
             "–" if case.score is None else f"{case.score:.2f}",
-            *(layers[layer].value.upper() for layer in Layer),
+            *case.layer_words,
             seconds(case.duration_ms),
         ]
         yield f"| {' | '.join(cells)} |"

@@ -43,7 +43,8 @@ def render(report: Report) -> str:
 
 
 def _of_report(report: Report) -> Iterator[Metric]:
-    yield _one("proctor_exit_code", "Exit code: 0 pass, 1 gate failed, 2.", report.exit_code)
+    meaning = "0 pass, 1 gate failed, 2 not judged, 130 or 143 interrupted."
+    yield _one("proctor_exit_code", meaning, report.exit_code)
     cases = [Sample({"status": s.value}, report.count(s)) for s in TrialStatus]
     yield Metric("proctor_cases", "Cases by how they ended.", cases)
     yield _one("proctor_cases_not_run", "Planned cases that never began.", report.not_run)

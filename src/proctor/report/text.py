@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, cast
 
 import msgspec
@@ -47,31 +48,36 @@ def line(text: object, limit: int = REASON) -> str:
 
 def shown(value: Any, limit: int = SHOWN) -> str:
     """A value on one line: text in quotes, anything else as JSON."""
-    if isinstance(value, str):
-        # Cut before it is quoted: a text may have millions of characters.
-        cut = value[: limit * 4]
-        return line(json.dumps(cut, ensure_ascii=False) + ("…" if cut != value else ""), limit)
-    return line(json.dumps(plain(value), ensure_ascii=False, allow_nan=False), limit)
+    # Cut before it is written: a text may have millions of characters, a list as many items.
+    brief = plain(value, most=limit * 4)
+    return line(json.dumps(brief, ensure_ascii=False, allow_nan=False), limit)
 
 
-def plain(value: Any, depth: int = 0) -> Any:
-    """A value that every JSON parser takes: no NaN, no lone surrogate, no endless nesting."""
+def plain(value: Any, *, most: int | None = None, depth: int = 0) -> Any:
+    """A value that every JSON parser takes: no NaN, no lone surrogate, no endless nesting.
+
+    With `most`, texts are cut to so many characters and collections to so many items.
+    """
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, str):
-        return whole_text(value)
+        return whole_text(value[:most])
     if depth >= DEEPEST:
         return "… (nested too deeply to show)"
     if isinstance(value, msgspec.Struct):
         value = msgspec.structs.asdict(value)
     if isinstance(value, Mapping):
-        items = cast("Mapping[Any, Any]", value).items()
-        return {whole_text(str(key)): plain(item, depth + 1) for key, item in items}
+        items = islice(cast("Mapping[Any, Any]", value).items(), most)
+        return {
+            whole_text(str(key)[:most]): plain(item, most=most, depth=depth + 1)
+            for key, item in items
+        }
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item, depth + 1) for item in cast("list[Any]", value)]
-    return whole_text(str(value))
+        parts = islice(cast("list[Any]", value), most)
+        return [plain(item, most=most, depth=depth + 1) for item in parts]
+    return whole_text(str(value)[:most])
 
 
 def whole_text(text: str) -> str:

@@ -1,0 +1,107 @@
+"""Reports put together by hand, and text that tries to get out of every format."""
+
+from typing import Any
+
+from proctor.checks.result import CheckResult, CheckStatus, Layer
+from proctor.report.facts import CaseFacts, CasePlace, Report
+from proctor.runs.model import TrialStatus
+
+ATTACK = (
+    "\x1b[31mred\x1b]0;title\x07 \x9b2J \x00\x08\x7f \ud800 \ufffe \u202eesrever "
+    '<script>alert(1)</script><img src=x onerror=y> & ]]> --> "quoted" \\ '
+    "\r\n::error::pwned\r\n  ::set-output name=x::y\n##[error]pwned ##vso[task.complete]\n"
+    'proctor_cases{status="passed"} 99\n# TYPE x counter\n'
+    "| cell | ``` ` **bold** [link](http://evil) ![i](http://evil/i.png) @somebody www.evil.com\n"
+    "# heading\n- item\n> quote\n{{7*7}} ${x} %0A::warning::x"
+)
+"""Everything at once."""
+
+
+def check(
+    status: str = "fail", name: str = "expected_in_answer", layer: str = "correctness", **more: Any
+) -> CheckResult:
+    fields: dict[str, Any] = {"reason": "the answer lacks 'Paris'", "score": 0.0, **more}
+    if status in ("skip", "unscored"):
+        fields["score"] = None
+    return CheckResult(
+        id=name,
+        check=name,
+        layer=Layer(layer),
+        status=CheckStatus(status),
+        blocking=status == "fail",
+        **fields,
+    )
+
+
+def case(name: str = "capital", status: str = "passed", *results: CheckResult, **more: Any) -> Any:
+    fields: dict[str, Any] = {
+        "agent": "agents:answer",
+        "suite": "suite.yaml",
+        "score": 1.0 if status == "passed" else 0.0,
+        "threshold": 0.8,
+        "place": CasePlace("suite.yaml", 12, 5),
+        "duration_ms": 1234.5,
+        **more,
+    }
+    return CaseFacts(case=name, status=TrialStatus(status), results=results, **fields)
+
+
+def report(*cases: CaseFacts, **more: Any) -> Report:
+    fields: dict[str, Any] = {
+        "title": "suite.yaml",
+        "started_ns": 1_700_000_000_000_000_000,
+        "duration_ms": 2000.0,
+        **more,
+    }
+    return Report(cases=cases, **fields)
+
+
+def mixed() -> Report:
+    """One case of every status, with a warning and a judged check beside them."""
+    return report(
+        case(
+            "good",
+            "passed",
+            check("pass", score=1.0),
+            check("warn", "max_tool_calls", "path", reason="9 calls, at most 8", weight=0.0),
+            check("pass", "llm_judge", score=0.75, method="judge gpt", cost_usd=0.01),
+            cost_usd=0.41,
+            tokens=900,
+            llm_calls=5,
+            unpriced_calls=3,
+        ),
+        case("wrong", "hard_fail", check(expected=["Paris"], actual="Rome", span_ids=("s1", "s2"))),
+        case("weak", "failed", check("warn", "tone", reason="rude"), score=0.5),
+        case(
+            "crash",
+            "infra_error",
+            score=None,
+            duration_ms=None,
+            error="RuntimeError: no connection",
+        ),
+        case("late", "cancelled", score=None, error="Cancelled: the run was stopped"),
+        planned=7,
+    )
+
+
+def hostile(text: str = ATTACK) -> Report:
+    """A report in which every text an agent could have chosen is this one."""
+    results = [
+        check(
+            status,
+            layer=layer,
+            reason=text,
+            expected={text: [text]},
+            actual=text,
+            span_ids=(text,),
+            method=text,
+        )
+        for status in ("pass", "warn", "fail", "skip", "unscored")
+        for layer in ("correctness", "path", "cost")
+    ]
+    return report(
+        case("failing", "hard_fail", *results, answer=text, trace_id=text),
+        case("crashing", "infra_error", score=None, error=f"RuntimeError: {text}", answer=text),
+        case("weak", "failed", check("warn", reason=text, actual=text), score=0.1),
+        notes=(text,),
+    )
