@@ -7,7 +7,7 @@ tuples all fit. Transcripts may be the chat messages models speak, as mappings o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeGuard, cast
 
 from proctor.errors import ProctorError
 
@@ -68,7 +68,12 @@ def turns_of(messages: Iterable[Any]) -> list[Turn]:
 
 def calls_of(messages: Iterable[Any]) -> list[CallLike]:
     """Every tool call a transcript asks for, in order."""
-    return [call for turn in turns_of(messages) for call in turn.calls]
+    found: list[CallLike] = []
+    for position, message in enumerate(messages):
+        calls = _role_and_calls(message)[1]
+        if calls:
+            found += [_call(call, position) for call in calls]
+    return found
 
 
 def names_of(calls: Sequence[CallLike]) -> list[str]:
@@ -77,10 +82,9 @@ def names_of(calls: Sequence[CallLike]) -> list[str]:
 
 
 def _role_and_calls(message: Any) -> tuple[Any, Iterable[Any] | None]:
-    if isinstance(message, (dict, Mapping)):  # the first is seen at once, the second searched
-        fields = cast("Mapping[str, Any]", message)
-        role, calls, content = fields.get("role"), fields.get("tool_calls"), fields.get("content")
-        role = role or fields.get("type")
+    if _is_mapping(message):
+        role = message.get("role") or message.get("type")
+        calls, content = message.get("tool_calls"), message.get("content")
     else:
         role = getattr(message, "role", None) or getattr(message, "type", None)
         calls, content = getattr(message, "tool_calls", None), getattr(message, "content", None)
@@ -89,21 +93,19 @@ def _role_and_calls(message: Any) -> tuple[Any, Iterable[Any] | None]:
 
 def _blocks(content: list[Any]) -> list[Any]:
     """The calls among the blocks of a message, as Anthropic writes them."""
-    blocks = [cast("dict[str, Any]", block) for block in content if isinstance(block, dict)]
-    return [block for block in blocks if block.get("type") == "tool_use"]
+    return [block for block in content if _is_mapping(block) and block.get("type") == "tool_use"]
+
+
+def _is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(value, (dict, Mapping))  # the first is seen at once, the second searched
 
 
 def _call(call: Any, position: int) -> CallLike:
-    if isinstance(call, dict):
-        fields = cast("dict[str, Any]", call)
-    elif isinstance(call, Mapping):
-        fields = dict(cast("Mapping[str, Any]", call))
-    else:
+    if not _is_mapping(call):
         return call
-    source = fields.get("function")
-    if not isinstance(source, dict):
-        source = fields
-    source = cast("dict[str, Any]", source)
+    source = call.get("function")
+    if not _is_mapping(source):
+        source = call
     name = source.get("name")
     if not isinstance(name, str):
         raise ProctorError("a tool call has a `name`", where=f"message {position + 1}")
@@ -111,4 +113,4 @@ def _call(call: Any, position: int) -> CallLike:
     arguments = source.get("arguments")
     if arguments is None:
         arguments = source.get("args", source.get("input"))
-    return Call(name, arguments, fields.get("span_id"))
+    return Call(name, arguments, call.get("span_id"))
