@@ -17,7 +17,7 @@ def broken(q: str) -> str:
     raise RuntimeError(f"no route to {q}")
 
 
-def unhintable(thing: "NotDefinedAnywhere") -> str:  # noqa: F821  # pyright: ignore
+def unhintable(thing: "NotDefinedAnywhere") -> str:  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
     return str(thing)
 
 

@@ -1,0 +1,280 @@
+"""Record what models answered, and replay it: a suite then runs without a key or a network.
+
+    with Cassette("tests/shop.cassette.jsonl", mode="replay"):
+        ...
+
+Promise: while a cassette plays, no request of any httpx client in this process reaches the
+network; what was not recorded is a `CassetteMiss` that names the request. Each trial gets the
+answers that were recorded for it, in order, whatever runs beside it. Every httpx client is
+covered (openai, anthropic, pydantic-ai, litellm, …), and with them the user's own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from proctor.errors import ProctorError, did_you_mean
+from proctor.llm.cassette_file import (
+    Answer,
+    AskedRequest,
+    Entry,
+    Writer,
+    answered,
+    asked,
+    read_entries,
+)
+from proctor.llm.cassette_httpx import MISS_STATUS, Received, patch, unpatch
+from proctor.trace.redact import Redactor, default_redactor
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+NOT_KEPT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+"""Answers that ask to try again: they tell of a bad moment, and replaying one would only wait."""
+
+Mode = Literal["record", "replay"]
+
+
+class CassetteMiss(ProctorError):
+    """A request that was not recorded. Infrastructure, and not worth another try."""
+
+    transient = False
+
+    def __init__(self, request: AskedRequest, reason: str, path: Path) -> None:
+        model = request.body.get("model") if isinstance(request.body, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        super().__init__(
+            f"no recorded answer for {request}"
+            + (f" (model {model})" if isinstance(model, str) else "")
+            + f": {reason}; key {request.key}",
+            where=str(path),
+            hint="the request changed since the recording: record it again, with --record",
+        )
+
+
+class _Scope:
+    """One try at one trial: which answers it has used, and what it missed."""
+
+    __slots__ = ("attempt", "misses", "trial", "used")
+
+    def __init__(self, trial: str | None, attempt: int) -> None:
+        self.trial = trial
+        self.attempt = attempt
+        self.used: dict[str, int] = defaultdict(int)
+        self.misses: list[CassetteMiss] = []
+
+
+_scope: ContextVar[_Scope | None] = ContextVar("proctor_cassette_trial", default=None)
+_active: Cassette | None = None
+_switch = threading.Lock()
+
+
+class Cassette:
+    """A recording of model calls, as a context manager.
+
+    `record` starts the file anew unless `append` is set (a resumed run goes on); of a trial that
+    was recorded more than once, the last time counts.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        mode: Mode = "replay",
+        *,
+        append: bool = False,
+        redactor: Redactor | None = None,
+    ) -> None:
+        if mode not in ("record", "replay"):
+            raise ProctorError(
+                f"unknown mode {mode!r}", hint=did_you_mean(mode, ("record", "replay"))
+            )
+        self.path = Path(path)
+        self.mode: Mode = mode
+        self._append = append
+        self._redactor = redactor or default_redactor()
+        self._lock = threading.Lock()
+        self._writer: Writer | None = None
+        self._shelf = _Shelf([])
+        self._outside = _Scope(None, 1)
+        self._attempts: dict[str, int] | None = None
+
+    def __enter__(self) -> Cassette:
+        global _active  # noqa: PLW0603 (clients are patched for the whole process)
+        with _switch:
+            if _active is not None:
+                raise ProctorError("another cassette is in use", where=str(_active.path))
+            if self.mode == "replay":
+                self._shelf = _Shelf(read_entries(self.path))
+            else:
+                self._writer = Writer(self.path, append=self._append)
+            self._outside = _Scope(None, 1)
+            _active = self
+            patch(lambda: _active)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        global _active  # noqa: PLW0603
+        with _switch:
+            _active = None
+            unpatch()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        if self._outside.misses and (error is None or isinstance(error, Exception)):
+            raise self._outside.misses[0] from None
+
+    # -- trials -----------------------------------------------------------------------------
+
+    @contextmanager
+    def trial(self, key: str) -> Generator[None]:
+        """The requests made inside belong to this trial; entering again is another try at it."""
+        with self.attempt(key, self._next_attempt(key)):
+            yield
+
+    def _next_attempt(self, key: str) -> int:
+        """A number above that of every earlier try at a trial, those in the file included."""
+        with self._lock:
+            if self._attempts is None:
+                self._attempts = {}
+                recorded = self.mode == "record" and self._append
+                for entry in read_entries(self.path) if recorded else ():
+                    if entry.trial is not None:
+                        earlier = self._attempts.get(entry.trial, 0)
+                        self._attempts[entry.trial] = max(earlier, entry.attempt)
+            self._attempts[key] = self._attempts.get(key, 0) + 1
+            return self._attempts[key]
+
+    @contextmanager
+    def attempt(self, key: str, number: int) -> Generator[None]:
+        """As `trial`, for a try whose number is known."""
+        scope = _Scope(key, number)
+        token = _scope.set(scope)
+        try:
+            yield
+        except Exception:
+            if scope.misses:
+                raise scope.misses[0] from None
+            raise
+        finally:
+            _scope.reset(token)
+        # An agent that swallowed the error must not be judged by what it made of it.
+        if scope.misses:
+            raise scope.misses[0]
+
+    # -- requests ---------------------------------------------------------------------------
+
+    def request(self, method: str, url: str, body: bytes) -> AskedRequest:
+        """A request in the form it is kept and compared in."""
+        return asked(method, url, body, self._redactor)
+
+    def play(self, request: AskedRequest) -> Answer:
+        """The recorded answer; on a miss one that makes the client fail, and the miss noted."""
+        scope = _scope.get() or self._outside
+        with self._lock:
+            found = self._shelf.take(request.key, scope)
+            if isinstance(found, Answer):
+                return found
+            miss = CassetteMiss(request, found, self.path)
+            scope.misses.append(miss)
+        error = {"type": "cassette_miss", "code": "cassette_miss", "message": str(miss)}
+        return Answer(MISS_STATUS, "application/json", json={"error": error})
+
+    def listener(self, request: AskedRequest) -> Callable[[Received], None]:
+        """Records the answer to a request made now, whenever it has come in whole."""
+        scope = _scope.get() or self._outside
+
+        def keep(answer: Received) -> None:
+            if answer.status in NOT_KEPT:
+                return
+            kept = answered(*answer, self._redactor)
+            entry = Entry(request.key, request, kept, scope.trial, scope.attempt)
+            with self._lock:
+                if self._writer is not None:
+                    self._writer.add(entry)
+
+        return keep
+
+
+def cassette_trial(key: str) -> AbstractContextManager[None]:
+    """Name the trial that requests belong to; costs nothing when no cassette is in use."""
+    return nullcontext() if _active is None else _active.trial(key)
+
+
+class HandedOver(msgspec.Struct, frozen=True):
+    """What another process needs to go on with the cassette in use here."""
+
+    path: str
+    mode: Mode
+    trial: str | None
+    attempt: int
+
+
+def hand_over() -> HandedOver | None:
+    """The cassette and trial we stand in, to be given to a child process; None without one."""
+    if _active is None:
+        return None
+    scope = _scope.get()
+    trial, attempt = (None, 1) if scope is None else (scope.trial, scope.attempt)
+    return HandedOver(str(_active.path.resolve()), _active.mode, trial, attempt)
+
+
+@contextmanager
+def taken_over(handed: HandedOver | None) -> Generator[None]:
+    """In the child process: use the cassette that was handed over."""
+    if handed is None:
+        yield
+        return
+    cassette = Cassette(handed.path, handed.mode, append=True)
+    if handed.trial is None:
+        with cassette:
+            yield
+    else:
+        with cassette, cassette.attempt(handed.trial, handed.attempt):
+            yield
+
+
+class _Shelf:
+    """Recorded answers by trial and request. A trial has its own; others take what is left."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        last: dict[str | None, int] = {}
+        for entry in entries:
+            last[entry.trial] = max(last.get(entry.trial, 0), entry.attempt)
+        self._by_trial: dict[tuple[str | None, str], list[Answer]] = defaultdict(list)
+        self._by_content: dict[str, list[Answer]] = defaultdict(list)
+        self._trials = frozenset(trial for trial in last if trial is not None)
+        self._next: dict[str, int] = defaultdict(int)
+        for entry in entries:
+            if entry.trial is not None and entry.attempt != last[entry.trial]:
+                continue
+            self._by_trial[entry.trial, entry.key].append(entry.response)
+            self._by_content[entry.key].append(entry.response)
+
+    def take(self, key: str, scope: _Scope) -> Answer | str:
+        """The next answer for a request, or the reason why there is none."""
+        if scope.trial in self._trials:
+            own = self._by_trial.get((scope.trial, key)) or self._by_trial.get((None, key), [])
+            used = scope.used[key]
+            scope.used[key] += 1
+        else:
+            own = self._by_content.get(key, [])
+            used = self._next[key]
+            self._next[key] += 1
+        if used < len(own):
+            return own[used]
+        if own:
+            return f"it was recorded {len(own)} times and asked once more"
+        where = f" in trial {scope.trial!r}" if scope.trial in self._trials else ""
+        return f"it was never asked{where} when this was recorded"

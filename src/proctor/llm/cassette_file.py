@@ -1,0 +1,262 @@
+"""The file of a cassette: one line of JSON per answered request, readable and safe to commit.
+
+    {"version": 1}
+    {"key": "9f2c…", "trial": "case/agent/0/0", "attempt": 1,
+     "request": {"method": "POST", "url": "https://…/chat/completions", "body": {…}},
+     "response": {"status": 200, "content_type": "application/json", "json": {…}}}
+
+Promise: no header but the content type is kept and secrets are redacted before anything is
+written or compared. Lines are appended whole, so a recording that was killed can be replayed up
+to there; a torn last line is dropped. A name that ends in `.zst` is compressed, a frame a line.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import msgspec
+
+from proctor.errors import ProctorError
+from proctor.trace.redact import Redactor
+
+VERSION = 1
+ZSTD = ".zst"
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+SECRET_QUERY = frozenset({"key", "api_key", "api-key", "apikey", "token", "access_token", "sig"})
+"""Query parameters that carry keys; the rest (such as api-version) tells requests apart."""
+
+EVENT_STREAM = "text/event-stream"
+
+CHUNK = 16 * 1024
+"""Bytes of a compressed file looked at together; most answers are smaller."""
+
+
+class AskedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A request as it is kept: no headers, no secrets. `body` is JSON where it was JSON."""
+
+    method: str
+    url: str
+    body: Any = None
+    body_sha256: str | None = None
+
+    @property
+    def key(self) -> str:
+        """What equal requests have in common."""
+        content = msgspec.json.encode(self, order="sorted")
+        return hashlib.sha256(content).hexdigest()[:32]
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.url}"
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A response as it is kept: as JSON, as text (event streams too), or as base64."""
+
+    status: int
+    content_type: str = ""
+    json: Any = msgspec.UNSET
+    text: str | None = None
+    base64: str | None = None
+
+    @property
+    def content(self) -> bytes:
+        """The body to give back."""
+        if self.json is not msgspec.UNSET:
+            return msgspec.json.encode(self.json)
+        if self.text is not None:
+            return self.text.encode()
+        return base64.b64decode(self.base64 or "")
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line: who asked what, and the answer."""
+
+    key: str
+    request: AskedRequest
+    response: Answer
+    trial: str | None = None
+    attempt: int = 1
+
+
+# -- from what passes over the wire ------------------------------------------------------------
+
+
+def asked(method: str, url: str, body: bytes, redactor: Redactor) -> AskedRequest:
+    """A request in its kept form."""
+    where = redactor.text(_plain_url(url))
+    if not body:
+        return AskedRequest(method.upper(), where)
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return AskedRequest(method.upper(), where, body_sha256=hashlib.sha256(body).hexdigest())
+    return AskedRequest(method.upper(), where, redactor.value(document))
+
+
+def _plain_url(url: str) -> str:
+    """An address without user, keys and, on this machine, the port, which changes each time."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    port = f":{parts.port}" if parts.port and host not in LOOPBACK else ""
+    query = urlencode(
+        [(k, v) for k, v in parse_qsl(parts.query, True) if k.lower() not in SECRET_QUERY]
+    )
+    return f"{parts.scheme}://{host}{port}{parts.path}" + (f"?{query}" if query else "")
+
+
+def answered(status: int, content_type: str, content: bytes, redactor: Redactor) -> Answer:
+    """A response in its kept form."""
+    kind = content_type.partition(";")[0].strip().lower()
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return Answer(status, content_type, base64=base64.b64encode(content).decode())
+    if kind == EVENT_STREAM:
+        return Answer(status, content_type, text=_redacted_events(text, redactor))
+    if kind.endswith("json"):
+        try:
+            document = json.loads(text)
+        except ValueError:
+            pass  # kept as the text it is
+        else:
+            return Answer(status, content_type, json=redactor.value(document))
+    return Answer(status, content_type, text=redactor.text(text))
+
+
+def _redacted_events(text: str, redactor: Redactor) -> str:
+    """An event stream with every event's JSON redacted, lines and order kept."""
+    return "".join(_redacted_line(line, redactor) for line in text.splitlines(keepends=True))
+
+
+def _redacted_line(line: str, redactor: Redactor) -> str:
+    if not line.startswith("data:"):
+        return redactor.text(line)
+    data = line[5:].strip()
+    try:
+        document = json.loads(data)
+    except ValueError:
+        return redactor.text(line)
+    clean = redactor.value(document)
+    if clean is document or clean == document:
+        return line
+    return f"data: {json.dumps(clean, ensure_ascii=False)}" + line[len(line.rstrip("\r\n")) :]
+
+
+# -- reading and writing -----------------------------------------------------------------------
+
+
+def read_entries(path: Path) -> list[Entry]:
+    """Every whole line of a cassette. Lines of other versions are refused, not guessed at."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise ProctorError(
+            "there is no such cassette", where=str(path), hint="record it first, with --record"
+        ) from None
+    except OSError as error:
+        raise ProctorError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    if path.suffix == ZSTD:
+        raw, _ = _whole_frames(raw)
+    lines = list(_whole_lines(raw))
+    if not lines or _version(lines[0]) != VERSION:
+        raise ProctorError(
+            f"not a cassette of version {VERSION}", where=str(path), hint="record it again"
+        )
+    entries: list[Entry] = []
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            entries.append(msgspec.json.decode(line, type=Entry))
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ProctorError(f"not an answer: {error}", where=f"{path}:{number}") from None
+    return entries
+
+
+def _whole_lines(raw: bytes) -> Iterator[bytes]:
+    """Lines that end; what follows the last line break was torn off."""
+    for line in raw.splitlines(keepends=True):
+        if line.endswith(b"\n") and line.strip():
+            yield line
+
+
+def _version(line: bytes) -> Any:
+    try:
+        document = json.loads(line)
+    except ValueError:
+        return None
+    return cast("dict[str, Any]", document).get("version") if isinstance(document, dict) else None
+
+
+def _whole_frames(raw: bytes) -> tuple[bytes, int]:
+    """What the whole frames at the start hold, and where they end; a torn one is left out."""
+    import zstandard
+
+    out = bytearray()
+    end = 0
+    while end < len(raw):
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        held, at = bytearray(), end
+        try:
+            while at < len(raw) and not frame.eof:
+                held += frame.decompress(raw[at : at + CHUNK])
+                at += CHUNK
+        except zstandard.ZstdError:
+            break
+        if not frame.eof:
+            break
+        out += held
+        end = min(at, len(raw)) - len(frame.unused_data)
+    return bytes(out), end
+
+
+class Writer:
+    """Appends lines to a cassette; each is one write, so several processes may share a file."""
+
+    def __init__(self, path: Path, *, append: bool) -> None:
+        self._compress = path.suffix == ZSTD
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if append else os.O_TRUNC)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if append:
+                _end_last_line(path)
+            self._file = os.open(path, flags, 0o644)
+        except OSError as error:
+            raise ProctorError(f"cannot be written: {error.strerror}", where=str(path)) from None
+        if os.fstat(self._file).st_size == 0:
+            self._line(msgspec.json.encode({"version": VERSION}))
+
+    def add(self, entry: Entry) -> None:
+        """Append one answer."""
+        self._line(msgspec.json.encode(entry))
+
+    def _line(self, line: bytes) -> None:
+        data = line + b"\n"
+        if self._compress:
+            import zstandard
+
+            data = zstandard.ZstdCompressor().compress(data)
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._file, left) :]
+
+    def close(self) -> None:
+        """Make sure that it is on disk, and let go of it."""
+        os.fsync(self._file)
+        os.close(self._file)
+
+
+def _end_last_line(path: Path) -> None:
+    """Cut a torn last line off, so that the next one is not glued to it."""
+    if not path.exists():
+        return
+    raw = path.read_bytes()
+    whole = _whole_frames(raw)[1] if path.suffix == ZSTD else raw.rfind(b"\n") + 1
+    if whole != len(raw):
+        os.truncate(path, whole)

@@ -1,0 +1,187 @@
+"""Stand between every httpx client of this process and the network.
+
+Promise: while patched, a request is answered from the cassette in use or its answer is recorded,
+plain or streamed, sync or async. The method patched is the one that every client library, proxy
+and transport of httpx goes through, so a client made before counts as well.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, NamedTuple, Protocol
+
+from proctor.llm.cassette_file import Answer, AskedRequest
+
+LIBRARIES = ("httpx", "httpx2")
+"""Both are in use: client libraries moved from the first to the second."""
+
+MISS_STATUS = 400
+"""What a client is answered on a miss: a status that none of them tries again."""
+
+
+class Received(NamedTuple):
+    """A response as it came."""
+
+    status: int
+    content_type: str
+    content: bytes
+
+
+class Deck(Protocol):
+    """What a cassette does for clients."""
+
+    mode: Any
+
+    def request(self, method: str, url: str, body: bytes) -> AskedRequest:
+        """A request in the form it is kept and compared in."""
+        ...
+
+    def play(self, request: AskedRequest) -> Answer:
+        """The recorded answer."""
+        ...
+
+    def listener(self, request: AskedRequest) -> Callable[[Received], None]:
+        """What to call with the answer when it has come in."""
+        ...
+
+
+InUse = Callable[[], Deck | None]
+
+_originals: list[tuple[Any, Any]] = []
+
+
+def patch(in_use: InUse) -> None:
+    """Put ourselves between every client and its transport, at the method all requests take."""
+    for name in LIBRARIES:
+        try:
+            library = importlib.import_module(name)
+        except ImportError:
+            continue
+        _originals.extend((c, c.send) for c in (library.Client, library.AsyncClient))
+        library.Client.send = _plain_send(library, library.Client.send, in_use)
+        library.AsyncClient.send = _async_send(library, library.AsyncClient.send, in_use)
+
+
+def unpatch() -> None:
+    """Give every client its own method back."""
+    while _originals:
+        client, send = _originals.pop()
+        client.send = send
+
+
+def _plain_send(library: Any, original: Any, in_use: InUse) -> Any:
+    def send(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
+        cassette = in_use()
+        if cassette is None:
+            return original(self, request, stream=stream, **options)
+        kept = cassette.request(request.method, str(request.url), request.read())
+        if cassette.mode == "replay":
+            return _response(library, request, cassette.play(kept), stream)
+        response = original(self, request, stream=stream, **options)
+        _listen(library, cassette.listener(kept), response, stream)
+        return response
+
+    return send
+
+
+def _async_send(library: Any, original: Any, in_use: InUse) -> Any:
+    async def send(self: Any, request: Any, *, stream: bool = False, **options: Any) -> Any:
+        cassette = in_use()
+        if cassette is None:
+            return await original(self, request, stream=stream, **options)
+        kept = cassette.request(request.method, str(request.url), await request.aread())
+        if cassette.mode == "replay":
+            return _response(library, request, cassette.play(kept), stream)
+        response = await original(self, request, stream=stream, **options)
+        _listen(library, cassette.listener(kept), response, stream)
+        return response
+
+    return send
+
+
+def _response(library: Any, request: Any, answer: Answer, stream: bool) -> Any:
+    headers = {"content-type": answer.content_type} if answer.content_type else {}
+    if answer.status == MISS_STATUS:
+        headers["x-should-retry"] = "false"
+    response = library.Response(
+        answer.status,
+        headers=headers,
+        stream=library.ByteStream(answer.content),
+        request=request,
+    )
+    response.elapsed = timedelta()
+    if not stream:
+        response.read()
+    return response
+
+
+def _listen(library: Any, keep: Callable[[Received], None], response: Any, stream: bool) -> None:
+    """Record a response: at once when it has been read, else when its stream ends."""
+    status, headers = response.status_code, response.headers
+    content_type = headers.get("content-type", "")
+    if not stream:
+        keep(Received(status, content_type, response.content))
+        return
+
+    def ended(raw: bytes) -> None:
+        # The stream is as sent, perhaps compressed; the library knows how to undo that.
+        copy = library.Response(status, headers=headers, content=raw)
+        keep(Received(status, content_type, copy.content))
+
+    response.stream = _tee(library)(response.stream, ended)
+
+
+def _tee(library: Any) -> Any:
+    """A stream that hands on what it reads and, at its end, tells what that was.
+
+    Clients may stop reading at the last event and close; what they read is then the answer. A
+    stream that broke is no answer.
+    """
+
+    class Tee(library.SyncByteStream, library.AsyncByteStream):
+        def __init__(self, stream: Any, ended: Callable[[bytes], None]) -> None:
+            self._stream = stream
+            self._ended: Callable[[bytes], None] | None = ended
+            self._seen = bytearray()
+
+        def __iter__(self) -> Any:
+            with self._unless_broken():
+                for chunk in self._stream:
+                    self._seen += chunk
+                    yield chunk
+            self._end()
+
+        async def __aiter__(self) -> Any:
+            with self._unless_broken():
+                async for chunk in self._stream:
+                    self._seen += chunk
+                    yield chunk
+            self._end()
+
+        @contextmanager
+        def _unless_broken(self) -> Generator[None]:
+            try:
+                yield
+            except GeneratorExit:
+                raise
+            except BaseException:
+                self._ended = None
+                raise
+
+        def _end(self) -> None:
+            ended, self._ended = self._ended, None
+            if ended is not None:
+                ended(bytes(self._seen))
+
+        def close(self) -> None:
+            self._stream.close()
+            self._end()
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+            self._end()
+
+    return Tee
