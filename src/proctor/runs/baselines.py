@@ -40,8 +40,8 @@ class BaselineError(ProctorError):
 class Precheck(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How the trial that was saved did against the checks of its case.
 
-    `judged` counts the checks that said something; with none the answer was never held against
-    anything. `forced` means it was saved although it did not pass.
+    `judged` counts the checks of correctness that said something; with none the answer was never
+    held against anything. `forced` means it was saved although it did not pass.
     """
 
     status: TrialStatus

@@ -70,7 +70,7 @@ def compare_case(
 
 def _correctness(before: Side, after: Side) -> Iterator[Change]:
     old, new = before.precheck, after.precheck
-    if old.passed != new.passed and (old.judged or new.judged):
+    if old.passed != new.passed and old.status.judged and new.status.judged:
         worse = old.passed
         why = f": {safe(new.reasons[0])}" if worse and new.reasons else ""
         yield _change(

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from proctor.checks.result import CheckStatus
+from proctor.checks.result import CheckStatus, Layer
 from proctor.errors import ProctorError
 from proctor.runs.baselines import (
     Baseline,
@@ -198,7 +198,9 @@ def precheck_of(trial: Trial, *, forced: bool = False) -> Precheck:
         reasons.append(f"the score {trial.score:.2f} is below the threshold{why}")
     return Precheck(
         status=trial.status,
-        judged=sum(each.score is not None for each in trial.checks),
+        judged=sum(
+            each.score is not None and each.layer == Layer.CORRECTNESS for each in trial.checks
+        ),
         score=trial.score,
         forced=forced and not trial.passed,
         reasons=tuple(reasons[:MAX_REASONS]),
