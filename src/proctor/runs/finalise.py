@@ -7,8 +7,10 @@ equal files whatever order their trials finished in.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 import msgspec
 
 from proctor.runs.folder import RunFolder, RunFolderError, write_atomic
+from proctor.runs.model import params_key
 from proctor.runs.summary import CellSummary
 
 COLUMNS = {
@@ -50,39 +53,100 @@ COLUMNS = {
 _ZERO = {"attempt": "1", "llm_calls": "0", "unpriced_calls": "0", "tool_calls": "0", "retries": "0"}
 
 
+ROW_GROUP = 10_240
+"""Rows a Parquet writer holds in memory at a time; five vectors of DuckDB's, a few MB of trials."""
+
+MIN_OBJECT = 1 << 20
+"""Bytes DuckDB must be ready to find in one line, at least; its own minimum is smaller."""
+
+
+class _Place(msgspec.Struct, gc=False):
+    """The part of a line of the journal that says which trial it is, and where the line is."""
+
+    case: str
+    agent: str
+    index: int
+    params: dict[str, Any] = {}
+    axis_seed: int | None = None
+    offset: int = 0
+    length: int = 0
+
+    @property
+    def order(self) -> tuple[str, str, str, int, int]:
+        """Where the trial stands among all."""
+        seed = -1 if self.axis_seed is None else self.axis_seed
+        return (self.case, self.agent, params_key(self.params), seed, self.index)
+
+
 def write_parquet(folder: RunFolder) -> None:
-    """`results.parquet` from the journal, in one streaming pass."""
+    """`results.parquet` from the journal. Memory holds places of lines, never all lines."""
     import duckdb
 
     aside = folder.parquet_path.with_name(".results.parquet.part")
+    ordered = folder.parquet_path.with_name(".ordered.jsonl.part")
     listed = ", ".join(f"'{name}': '{kind}'" for name, kind in COLUMNS.items())
     picked = ", ".join(
         f'coalesce("{n}", {_ZERO[n]}) AS "{n}"' if n in _ZERO else f'"{n}"' for n in COLUMNS
     )
-    query = f"""
-        COPY (
-            SELECT {picked} FROM (
-                SELECT *, row_number() OVER (
-                    PARTITION BY "case", agent, params::VARCHAR, axis_seed, "index"
-                    ORDER BY coalesce(attempt, 1) DESC
-                ) AS latest
-                FROM read_json(?, format = 'newline_delimited', columns = {{{listed}}},
-                               ignore_errors = true, maximum_object_size = 268435456)
-            ) WHERE latest = 1
-            ORDER BY "case", agent, params::VARCHAR, axis_seed, "index"
-        ) TO '{_quoted(aside)}' (FORMAT parquet, COMPRESSION zstd)
-    """  # noqa: S608 (names are constants; the paths are ours and quoted)
     try:
-        with duckdb.connect(config={"threads": 2}) as connection:
-            connection.execute(query, [str(folder.journal_path)])
+        longest = _write_ordered(folder.journal_path, ordered)
+        query = f"""
+            COPY (
+                SELECT {picked}
+                FROM read_json(?, format = 'newline_delimited', columns = {{{listed}}},
+                               maximum_object_size = {max(MIN_OBJECT, longest + 1)})
+            ) TO '{_quoted(aside)}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP})
+        """  # noqa: S608 (names are constants; the paths are ours and quoted)
+        # One thread: rows stay in order, and buffers are few.
+        with duckdb.connect(config={"threads": 1}) as connection:
+            connection.execute(query, [_as_glob(ordered)])
         aside.replace(folder.parquet_path)
     except (duckdb.Error, OSError) as error:
-        aside.unlink(missing_ok=True)
         raise RunFolderError(
             f"cannot write results.parquet: {error}",
             where=str(folder.path),
             hint="the journal is safe; proctor run --resume writes it again",
         ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+            ordered.unlink(missing_ok=True)
+
+
+def _write_ordered(journal: Path, target: Path) -> int:
+    """The last line of each trial, in the order of the plan; returns the longest line's length."""
+    longest = 0
+    with target.open("wb") as out:
+        if not journal.exists():
+            return longest
+        places = sorted(_places(journal).values(), key=lambda place: place.order)
+        with journal.open("rb") as lines:
+            for place in places:
+                lines.seek(place.offset)
+                out.write(lines.read(place.length))
+                longest = max(longest, place.length)
+    return longest
+
+
+def _places(journal: Path) -> dict[tuple[Any, ...], _Place]:
+    """Where the line that counts of each trial is: the last one."""
+    decoder = msgspec.json.Decoder(_Place)
+    found: dict[tuple[Any, ...], _Place] = {}
+    offset = 0
+    with journal.open("rb") as lines:
+        for line in lines:
+            if line.endswith(b"\n"):  # else torn
+                with contextlib.suppress(msgspec.MsgspecError):
+                    place = decoder.decode(line)
+                    place.offset, place.length = offset, len(line)
+                    found[place.order] = place
+            offset += len(line)
+    return found
+
+
+def _as_glob(path: Path) -> str:
+    """A path that DuckDB, which takes patterns, reads as itself."""
+    return re.sub(r"[\[*?]", r"[\g<0>]", str(path))
 
 
 def _quoted(path: Path) -> str:

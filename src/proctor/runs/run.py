@@ -6,16 +6,22 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from proctor.runs.folder import RunFolder
 from proctor.runs.model import CellKey, Trial
+from proctor.runs.slim import Pool
 from proctor.runs.stopping import rules_named
 from proctor.runs.summary import CellSummary, RankedFailure, Verdict, rank_failures, summarise_cell
 from proctor.runs.totals import Totals
 from proctor.trace import Trace
 
 EXIT_PASS, EXIT_FAIL, EXIT_CANNOT_JUDGE = 0, 1, 2
+
+
+class _Read(NamedTuple):
+    trials: list[Trial]
+    totals: Totals
 
 
 class Run:
@@ -49,10 +55,22 @@ class Run:
         return self.folder.trace_of(trial)
 
     @cached_property
-    def cells(self) -> list[CellSummary]:
-        """A summary of each planned cell that has trials, by case and agent."""
-        by_cell: dict[CellKey, list[Trial]] = defaultdict(list)
+    def _read(self) -> _Read:
+        """All trials read once, without what only a look at one of them needs."""
+        totals, pool = Totals(), Pool()
+        trials: list[Trial] = []
         for trial in self.trials():
+            totals.add(trial)
+            trials.append(pool.slim(trial))
+        # The order they finished in is chance; samples must not depend on it.
+        trials.sort(key=lambda t: (t.cell, t.axis_seed or 0, t.index))
+        return _Read(trials, totals)
+
+    @cached_property
+    def cells(self) -> list[CellSummary]:
+        """A summary of each planned cell, by case and agent."""
+        by_cell: dict[CellKey, list[Trial]] = defaultdict(list)
+        for trial in self._read.trials:
             by_cell[trial.cell].append(trial)
         options = self.spec.get("options", {})
         rules = rules_named(options.get("early_stop", ()))
@@ -79,12 +97,12 @@ class Run:
     @cached_property
     def failures(self) -> tuple[RankedFailure, ...]:
         """Failed checks over all cells, the most harmful first."""
-        return rank_failures(trial for trial in self.trials() if trial.status.judged)
+        return rank_failures(trial for trial in self._read.trials if trial.status.judged)
 
-    @cached_property
+    @property
     def totals(self) -> Totals:
         """Counts and cost of all trials together."""
-        return Totals.of(self.trials())
+        return self._read.totals
 
     @property
     def exit_code(self) -> int:

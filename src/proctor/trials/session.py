@@ -23,7 +23,7 @@ from proctor.trials.executors import Executor, Job
 from proctor.trials.limits import Spending
 from proctor.trials.perform import Finished
 
-STOP_GRACE = 2.5
+STOP_GRACE = 2.0
 """Seconds running trials get to end after a stop: with what is written afterwards, less than the
 5 s a person is promised."""
 
