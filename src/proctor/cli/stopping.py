@@ -1,16 +1,18 @@
 """Ctrl-C and SIGTERM as a wish to stop, not as the end of everything.
 
-The first one is told to the work, which gives back what is finished; a second one ends at once.
+The first is told to the work, which gives back what is finished; a second one ends at once.
+Handlers are Python's own, so that an agent that blocks the event loop cannot block the second.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
+import threading
 from collections.abc import Generator
-
-import click
+from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -19,30 +21,28 @@ class StopRequest:
     """Whether somebody asked to stop, and with which signal."""
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self.event = asyncio.Event()
         self.signal: int | None = None
 
     @contextlib.contextmanager
     def listening(self) -> Generator[None]:
-        """Take signals meanwhile; where the platform or the thread cannot, nothing changes."""
-        loop = asyncio.get_running_loop()
-        taken: list[signal.Signals] = []
-
-        def told(number: signal.Signals) -> None:
-            self.signal = int(number)
-            self.event.set()
-            give_back()
-            click.echo("stopping; once more to leave at once", err=True)
-
-        def give_back() -> None:
-            while taken:
-                loop.remove_signal_handler(taken.pop())
-
-        for number in SIGNALS:
-            with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
-                loop.add_signal_handler(number, told, number)
-                taken.append(number)
+        """Take signals meanwhile. Outside the main thread they are somebody else's."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        earlier = {number: signal.signal(number, self._told) for number in SIGNALS}
         try:
             yield
         finally:
-            give_back()
+            for number, handler in earlier.items():
+                signal.signal(number, handler)
+
+    def _told(self, number: int, _frame: FrameType | None) -> None:
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number
+        # Written past Python's buffers, which this very moment may be in use.
+        with contextlib.suppress(OSError):
+            os.write(2, b"\nstopping; once more to leave at once\n")
+        self._loop.call_soon_threadsafe(self.event.set)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Generator
+from typing import TextIO
 
 STDOUT, STDERR = 1, 2
 
@@ -33,9 +34,9 @@ def stdout_kept_clean() -> Generator[None]:
             os.close(saved)
 
 
-def _is_descriptor(stream: object) -> bool:
-    """Whether a stream writes to the descriptor of standard output."""
+def _is_descriptor(stream: TextIO) -> bool:
+    """Whether a stream writes where the descriptor of standard output does."""
     try:
-        return stream.fileno() == STDOUT  # type: ignore[attr-defined]
+        return os.path.sameopenfile(stream.fileno(), STDOUT)
     except (AttributeError, OSError, ValueError):
         return False

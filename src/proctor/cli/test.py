@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli.lazy import Command, Example
+from proctor.cli.validate import print_problems
+from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.report.formats import FORMATS
 
 if TYPE_CHECKING:
@@ -74,13 +76,18 @@ def test(
     """
     from proctor.report.outputs import plan_outputs, write_outputs
     from proctor.report.trying import Wish
+    from proctor.spec import SpecError
     from proctor.trials.loop import run_to_end
 
     planned = plan_outputs(formats, outputs, os.environ)
     # The command `proctor` finds modules here, as `python -m proctor` does.
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
-    report = run_to_end(_tried(suites, Wish(**wish)))
+    try:
+        report = run_to_end(_tried(suites, Wish(**wish)))
+    except SpecError as error:
+        print_problems(error.problems)
+        ctx.exit(EXIT_CANNOT_JUDGE)
     write_outputs(report, planned, os.environ)
     ctx.exit(report.exit_code)
 

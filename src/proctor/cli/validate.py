@@ -61,13 +61,18 @@ def _print(good: dict[Path, Suite], problems: list[Problem], asked: int) -> None
     for path, suite in good.items():
         cases, agents = len(suite.cases), ", ".join(suite.all_agents) or "none"
         click.echo(printable(f"{path}: {_count(cases, 'case')}, agent {agents}"))
+    print_problems(problems)
+    if problems:
+        bad = asked - len(good)
+        click.echo(f"{_count(len(problems), 'problem')} in {_count(bad, 'file')}", err=True)
+
+
+def print_problems(problems: list[Problem]) -> None:
+    """Every problem on standard error, with what to do about it."""
     for problem in problems:
         click.echo(printable(str(problem)), err=True)
         if problem.hint:
             click.echo(printable(f"  hint: {problem.hint}"), err=True)
-    if problems:
-        bad = asked - len(good)
-        click.echo(f"{_count(len(problems), 'problem')} in {_count(bad, 'file')}", err=True)
 
 
 def _count(number: int, noun: str) -> str:

@@ -19,6 +19,7 @@ import msgspec
 
 from proctor.errors import ProctorError
 from proctor.runs.model import Trial
+from proctor.trace.formats.native import without_surrogates
 
 SYNC_INTERVAL = 1.0
 """Seconds between forced writes under `interval`: what a power cut (not a crash) may cost."""
@@ -49,7 +50,7 @@ class Journal:
         self._path = path
         self._sync = sync
         self._clock = clock
-        self._encoder = msgspec.json.Encoder()
+        self._encoder = msgspec.json.Encoder(enc_hook=str)
         self._buffer = bytearray()
         try:
             self._file = path.open("ab", buffering=0)
@@ -70,7 +71,11 @@ class Journal:
 
     def append(self, trial: Trial) -> None:
         """Write one line. When this returns, the trial is finished."""
-        self._encoder.encode_into(trial, self._buffer)
+        try:
+            self._encoder.encode_into(trial, self._buffer)
+        except UnicodeEncodeError:  # lone surrogates, which UTF-8 cannot carry
+            plain = without_surrogates(msgspec.to_builtins(trial, enc_hook=str))
+            self._encoder.encode_into(plain, self._buffer)
         self._buffer += b"\n"
         length = len(self._buffer)
         try:

@@ -17,6 +17,7 @@ import zstandard
 from proctor.errors import ProctorError
 from proctor.runs.model import TraceRef
 from proctor.trace import Trace
+from proctor.trace.formats.native import without_surrogates
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 """A new file after this much: small enough to ship while running, few enough to list."""
@@ -88,7 +89,11 @@ class SegmentWriter:
 
 def encode_trace(trace: Trace) -> bytes:
     """A trace as one line of JSON; what JSON cannot hold is kept as its text."""
-    return _encoder.encode(trace)
+    try:
+        return _encoder.encode(trace)
+    except UnicodeEncodeError:  # lone surrogates, which UTF-8 cannot carry
+        plain = msgspec.to_builtins(trace, enc_hook=str)
+        return _encoder.encode(without_surrogates(plain))
 
 
 def segment_path(folder: Path, number: int) -> Path:
