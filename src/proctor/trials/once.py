@@ -32,10 +32,11 @@ async def try_once(
     """
     done: dict[str, Finished] = {}
     running: dict[str, Job] = {}
+    failed = asyncio.Event()
 
     def jobs() -> Iterator[Job]:
         for place, planned in enumerate(plan):
-            if fail_fast and any(not finished.trial.passed for finished in done.values()):
+            if fail_fast and failed.is_set():
                 return
             job = running[planned.key] = Job(planned, place)
             yield job
@@ -43,6 +44,8 @@ async def try_once(
     def deliver(job: Job, finished: Finished) -> None:
         running.pop(job.planned.key, None)
         done[job.planned.key] = finished
+        if not finished.trial.passed:
+            failed.set()
         if on_finished is not None:
             on_finished(finished)
 
