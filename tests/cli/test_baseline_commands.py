@@ -559,6 +559,16 @@ def test_a_case_is_held_against_its_newest_baseline(simple: Path) -> None:
     assert "max_cost_multiplier" in dearer.stderr
 
 
+def test_an_answer_that_only_its_cost_was_checked_of_is_not_checked(simple: Path) -> None:
+    """R-D4: another answer is small only where a check of correctness passes it."""
+    write_suite(simple, {"id": "open", "input": "q", "cost": {"max_llm_calls": 3}})
+    here(simple, "save", "suite.yaml", "--version", "v1")
+    says(simple, "Rome")
+    done = here(simple, "diff", "suite.yaml", "--baseline", "v1")
+    assert done.returncode == 0
+    assert "warning  correctness: the answer changed: 1 word added, 1 removed\n" in done.stdout
+
+
 def test_usage(simple: Path) -> None:
     """R-D4 R-R11: a wrong agent or two sources for one thing are told as such, exit 2."""
     wrong = here(simple, "save", "suite.yaml", "--version", "v1", "--agent", "agnt:answer!")
