@@ -56,7 +56,13 @@ def test_helpers_build_one_tree() -> None:
         trace.response = "3"
 
     root = trace.roots[0]
-    assert [n.name for n in root.children] == ["plan", "step", "chat", "lookup", "handoff to billing"]
+    assert [n.name for n in root.children] == [
+        "plan",
+        "step",
+        "chat",
+        "lookup",
+        "handoff to billing",
+    ]
     assert [n.name for n in root.children[1].children] == ["add", "retrieve"]
     assert [(c.name, c.arguments, c.result) for c in trace.tool_calls] == [
         ("add", {"a": 1, "b": 2}, 3),

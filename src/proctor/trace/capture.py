@@ -120,6 +120,7 @@ def capture(
         sink.close()
         root.end_ns = max(clock(), root.start_ns)
         # Our own spans say what they mean; only others need reading, or a missing answer finding.
+        trace.forget()
         if recorder.foreign or trace.query is None or trace.response is None:
             finish(trace)
         if root.output is None:

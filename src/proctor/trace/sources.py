@@ -22,6 +22,9 @@ Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[Any]
 MAX_BYTES = 2 * 2**30
 """Most bytes one file may hold once unpacked: decoded JSON takes several times as much memory."""
 
+_PIECE = 16 * 1024 * 1024
+"""Bytes asked of a stream at a time: few calls for any real file, little memory for each."""
+
 STDIN = "-"
 
 _SUFFIXES = frozenset(
@@ -122,9 +125,21 @@ def _read_file(path: Path, limit: int) -> bytes:
         raise SourceError(f"cannot be read: {error.strerror or error}") from None
 
 
+def _read_up_to(stream: IO[Any], most: int) -> Any:
+    """At most so much of a stream; asking for all of it at once would reserve all of it."""
+    parts: list[Any] = []
+    held = 0
+    while held < most and (part := stream.read(min(_PIECE, most - held))):
+        parts.append(part)
+        held += len(part)
+    if len(parts) == 1:
+        return parts[0]
+    return "".join(parts) if parts and isinstance(parts[0], str) else b"".join(parts)
+
+
 def _read_stream(stream: IO[Any], limit: int) -> bytes:
     try:
-        data: Any = stream.read(limit + 1)
+        data: Any = _read_up_to(stream, limit + 1)
     except UnicodeDecodeError as error:  # a text stream that is not text
         raise SourceError(f"cannot be read: {error}; open it in binary mode") from None
     except (OSError, ValueError) as error:
