@@ -135,14 +135,14 @@ def _redactor(suite: Suite, settings: Settings) -> Redactor:
     return Redactor(patterns, {**os.environ, **held})
 
 
-def prepared_case(case: Case, baseline: Trace | None = None) -> PreparedCase:
+def prepared_case(case: Case, baselines: Mapping[str, Trace] | None = None) -> PreparedCase:
     """A case with its checks planned once."""
     return PreparedCase(
         case=case,
         input=case.input,
         checks=plan_checks(case),
         threshold=case.threshold,
-        baseline=baseline,
+        baselines=baselines or {},
     )
 
 

@@ -34,13 +34,17 @@ def baseline_for(suite: Suite, case_id: str, agent_name: str) -> Trace | None:
 
 def baselines_for(
     suite: Suite, cases: Iterable[str], agents: Iterable[str], configuration: Configuration
-) -> dict[str, Trace]:
-    """Case id → its baseline, for the one agent there is; with several none would be right."""
+) -> dict[str, dict[str, Trace]]:
+    """Case id → agent → what that agent did for the case when it was last saved."""
     store, names = store_of(suite, configuration), list(agents)
-    if len(names) != 1 or not store.root.is_dir():
+    if not store.root.is_dir():
         return {}
-    found = ((case, _newest(store, case, names[0])) for case in cases)
-    return {case: trace for case, trace in found if trace is not None}
+    saved: dict[str, dict[str, Trace]] = {}
+    for case in cases:
+        for agent in names:
+            if (trace := _newest(store, case, agent)) is not None:
+                saved.setdefault(case, {})[agent] = trace
+    return saved
 
 
 def _newest(store: BaselineStore, case_id: str, agent_name: str) -> Trace | None:

@@ -49,7 +49,8 @@ class PreparedCase:
     input: Any
     checks: Sequence[PlannedCheck]
     threshold: float
-    baseline: Trace | None = None
+    baselines: Mapping[str, Trace] = field(default_factory=dict[str, Trace])
+    """By agent: each is held against what it did itself."""
 
 
 @dataclass
@@ -233,7 +234,7 @@ async def _judge(
             case=prepared.case,
             trace=trace,
             answer=reply.answer,
-            baseline=prepared.baseline,
+            baseline=prepared.baselines.get(trial.agent),
             judges=bench.judges,
         ),
     )
