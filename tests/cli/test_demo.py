@@ -3,8 +3,14 @@
 import shlex
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+from run_parts import journal, only_run
 
 from proctor.data import example_trace
+from proctor.runs.run import Run
+from proctor.runs.summary import Verdict
 from proctor.trace.load import load_traces
 
 # Fails the moment anything opens a connection.
@@ -15,40 +21,88 @@ def refuse(event, args):
         raise RuntimeError(f"network: {event}")
 sys.addaudithook(refuse)
 from proctor.cli.main import main
-main(["demo"])
+main(["demo", "--results", "kept"])
 """
 
 
-def demo() -> str:
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.fixture(scope="module")
+def told(place: Path) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", OFFLINE], capture_output=True, text=True, check=False
+        [sys.executable, "-c", OFFLINE], capture_output=True, text=True, check=False, cwd=place
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_the_demo_shows_and_queries_offline() -> None:
-    """R-T7: the example is imported, shown and queried without network or configuration."""
-    out = demo()
-    assert "query    Where is my order A-4711" in out
-    assert out.count("✗ tool execute_tool track_parcel") == 3
-    assert "holds: " in out
-    assert "What next?" in out
+def test_the_demo_tells_two_agents_apart_offline(told: str, place: Path) -> None:
+    """R-R1: verdicts, ranked failures, cost and the folder, without network or key, exit code 0."""
+    run = Run(only_run(place / "kept"))
+    assert {cell.agent: {c.verdict for c in run.cells if c.agent == cell.agent}
+            for cell in run.cells} == {
+        "careful": {Verdict.PASS},
+        "hasty": {Verdict.PASS, Verdict.HARD_FAIL},
+    }  # fmt: skip
+    assert run.totals.trials == 6 * 2 * 5
+    assert "forbidden_tools: " in told
+    assert "cost none: the agents made no model call" in told
+    assert f"kept in kept/demo/{run.path.name}" in told
+    assert "tool cancel_order" in told, "what the agent did where it went wrong"
 
 
-def test_every_command_the_demo_prints_works() -> None:
-    """R-T7: what stands behind a $ can be typed, and gives what was shown."""
-    out = demo()
-    commands = [line[2:] for line in out.splitlines() if line.startswith("$ ")]
+def test_the_same_seeds_make_the_same_mistakes(told: str, place: Path) -> None:
+    """R-R5: a second demo gives the same answers trial by trial."""
+    first = only_run(place / "kept")
+    done = subprocess.run(
+        [sys.executable, "-m", "proctor", "demo", "--results", "again"],
+        capture_output=True,
+        check=False,
+        cwd=place,
+    )
+    assert done.returncode == 0
+    answers = [
+        {(t["case"], t["agent"], t["index"]): (t["status"], t["answer"]) for t in journal(run)}
+        for run in (first, only_run(place / "again"))
+    ]
+    assert answers[0] == answers[1]
+
+
+def test_every_command_the_demo_prints_works(told: str, place: Path) -> None:
+    """R-R6: what is printed can be typed, and ends with a code that means what it says."""
+    commands = [line.strip() for line in told.splitlines() if line.startswith("  proctor ")]
     assert len(commands) == 4
     for command in commands:
         name, *args = shlex.split(command)
-        assert name == "proctor"
         done = subprocess.run(
-            [sys.executable, "-m", "proctor", *args], capture_output=True, text=True, check=False
+            [sys.executable, "-m", name, *args],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=place,
         )
-        assert done.returncode == 0, command
-        assert done.stdout.strip() in out
+        # A run of these agents fails its gate, and must say so.
+        assert done.returncode == (1 if args[0] == "run" else 0), (command, done.stderr)
+
+
+def test_a_local_model_that_is_not_there_is_said_in_one_line(place: Path) -> None:
+    """R-R11: a missing extra is an error of set-up, told with what to install, before any trial."""
+    code = "import sys; sys.modules['xllamacpp'] = None; from proctor.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "demo", "--model", "local", "--results", "none"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=place,
+    )
+    assert done.returncode == 2
+    error, hint = done.stderr.splitlines()
+    assert "extra `local-llm`" in error
+    assert "pip install" in hint
+    assert not (place / "none").exists()
 
 
 def test_the_example_is_what_it_says() -> None:

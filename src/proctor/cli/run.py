@@ -126,33 +126,12 @@ def _go_on(path: Path, how: How, given: dict[str, Any]) -> int:
 
 
 def _carry_out(ready: Prepared, folder: RunFolder, how: How, rerun: Rerun | None = None) -> int:
-    """Run it under progress and signals; tell what it came to; the exit code."""
-    from proctor.cli.interrupts import Interrupts
-    from proctor.cli.streams import stdout_kept_clean
-    from proctor.report.run_console import resume_command
-    from proctor.report.run_progress import progress_for
-    from proctor.trials.api import carry_out
-    from proctor.trials.loop import run_to_end
-    from proctor.trials.session import UNFINISHED
+    """Run it, tell what it came to; the exit code."""
+    from proctor.cli.carrying import carry_out_here
 
-    progress = progress_for(sys.stderr, quiet=how.quiet, events=how.as_json)
-    interrupts = Interrupts(resume_command(folder.path))
-    with stdout_kept_clean(), interrupts.listening():
-        work = carry_out(
-            ready,
-            folder,
-            rerun=rerun or UNFINISHED,
-            observer=progress,
-            on_session=interrupts.watch,
-        )
-        try:
-            done = run_to_end(work)
-        finally:
-            if progress is not None:
-                progress.close()
-    code = done.exit_code if interrupts.signal is None else 128 + interrupts.signal
-    _tell(done, code, as_json=how.as_json)
-    return code
+    carried = carry_out_here(ready, folder, rerun=rerun, quiet=how.quiet, events=how.as_json)
+    _tell(carried.run, carried.exit_code, as_json=how.as_json)
+    return carried.exit_code
 
 
 def _tell(done: Run, code: int, *, as_json: bool) -> None:

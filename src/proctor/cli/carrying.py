@@ -1,0 +1,59 @@
+"""Carry out a run in front of a person: progress, signals, standard output kept clean."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from proctor.runs.folder import RunFolder
+    from proctor.runs.run import Run
+    from proctor.trials.api import Prepared
+    from proctor.trials.session import Rerun
+
+
+class Carried(NamedTuple):
+    """A run that has ended, and the signal that ended it, if one did."""
+
+    run: Run
+    signal: int | None
+
+    @property
+    def exit_code(self) -> int:
+        """That of the signal, else what the verdicts come to."""
+        return self.run.exit_code if self.signal is None else 128 + self.signal
+
+
+def carry_out_here(
+    ready: Prepared,
+    folder: RunFolder,
+    *,
+    rerun: Rerun | None = None,
+    quiet: bool = False,
+    events: bool = False,
+) -> Carried:
+    """Do what is left of a run and show how far it is."""
+    from proctor.cli.interrupts import Interrupts
+    from proctor.cli.streams import stdout_kept_clean
+    from proctor.report.run_console import resume_command
+    from proctor.report.run_progress import progress_for
+    from proctor.trials.api import carry_out
+    from proctor.trials.loop import run_to_end
+    from proctor.trials.session import UNFINISHED
+
+    progress = progress_for(sys.stderr, quiet=quiet, events=events)
+    interrupts = Interrupts(resume_command(folder.path))
+    with stdout_kept_clean(), interrupts.listening():
+        work = carry_out(
+            ready,
+            folder,
+            rerun=rerun or UNFINISHED,
+            observer=progress,
+            on_session=interrupts.watch,
+        )
+        try:
+            done = run_to_end(work)
+        finally:
+            if progress is not None:
+                progress.close()
+    return Carried(done, interrupts.signal)

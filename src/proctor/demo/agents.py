@@ -1,0 +1,150 @@
+"""Two clerks of a bicycle shop: the same rules, one with good habits, one with bad ones.
+
+Their brain is a list of rules, not a language model, so they need no key and cost nothing. What
+the hasty one gets wrong depends on the trial's seed alone: the same seed, the same mistakes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from proctor.demo.tools import Shop
+from proctor.trace.capture import planning
+
+Answer = Callable[[re.Match[str]], str]
+
+
+def careful(input: str, workdir: Path) -> str:  # noqa: A002 (the word of the interface)
+    """Version 2: looks things up once, calculates, and says what it does not know."""
+    return Clerk(Shop(workdir)).answer(input)
+
+
+def hasty(input: str, seed: int, workdir: Path) -> str:  # noqa: A002
+    """Version 1: asks everything three times, and sometimes guesses."""
+    return HastyClerk(Shop(workdir), Random(seed)).answer(input)  # noqa: S311 (repeatable chance)
+
+
+class Clerk:
+    """Answers questions about orders by rules."""
+
+    lookups = 1
+    """How often the same thing is looked up."""
+
+    def __init__(self, shop: Shop) -> None:
+        self.shop = shop
+        self._rules: tuple[tuple[str, Answer], ...] = (
+            (r"get back .*order (\d+) after (\d+) days", self._refund),
+            (r"return order (\d+).* (\d+) days", self._late),
+            (r"order (\d+) cost", self._total),
+            (r"where is order (\d+)", self._status),
+            (r"how many (.+?)s (?:do|are)", self._stock),
+        )
+
+    def answer(self, question: str) -> str:
+        """The first rule that fits decides."""
+        for pattern, rule in self._rules:
+            if found := re.search(pattern, question, re.IGNORECASE):
+                planning(f"answer by {rule.__name__.strip('_')}")
+                return rule(found)
+        return "I do not know."
+
+    # -- rules ------------------------------------------------------------------------------------
+
+    def _status(self, found: re.Match[str]) -> str:
+        number = int(found[1])
+        rows = self.rows(f"SELECT status, carrier FROM orders WHERE number = {number}")  # noqa: S608
+        if not rows:
+            return self.not_found(number)
+        by = f" with {rows[0]['carrier']}" if rows[0]["carrier"] else ""
+        return f"Order {number} is {rows[0]['status']}{by}."
+
+    def _stock(self, found: re.Match[str]) -> str:
+        product = re.sub(r"[^a-z ]", "", found[1].lower())
+        rows = self.rows(f"SELECT available FROM stock WHERE product = '{product}'")  # noqa: S608
+        return f"We have {rows[0]['available']} of them." if rows else "We do not sell that."
+
+    def _total(self, found: re.Match[str]) -> str:
+        number = int(found[1])
+        shipping = self.rows(f"SELECT shipping FROM orders WHERE number = {number}")  # noqa: S608
+        if not shipping:
+            return self.not_found(number)
+        total = self.sum(f"{self._goods(number)} + {shipping[0]['shipping']}")
+        return f"Order {number} cost {total} with shipping."
+
+    def _refund(self, found: re.Match[str]) -> str:
+        number = int(found[1])
+        policy = self.policy()
+        fee = re.search(r"fee of (\d+) %", policy)
+        if not self._in_time(int(found[2]), policy):
+            return f"Nothing: order {number} can no longer be returned."
+        goods = self._goods(number)
+        back = self.sum(f"({goods}) * (100 - {fee[1]}) / 100" if fee else goods)
+        return f"You get back {back} for order {number}."
+
+    def _late(self, found: re.Match[str]) -> str:
+        number, days = int(found[1]), int(found[2])
+        if self._in_time(days, self.policy()):
+            return f"Yes, you can return order {number}."
+        return f"No, order {number} can no longer be returned: it was delivered {days} days ago."
+
+    def _goods(self, number: int) -> str:
+        rows = self.rows(f"SELECT quantity, price FROM items WHERE order_number = {number}")  # noqa: S608
+        return " + ".join(f"{row['quantity']} * {row['price']}" for row in rows)
+
+    def _in_time(self, days: int, policy: str) -> bool:
+        limit = re.search(r"within (\d+) days", policy)
+        return limit is None or days <= int(limit[1])
+
+    # -- habits -----------------------------------------------------------------------------------
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        """Look something up."""
+        for _ in range(self.lookups - 1):
+            self.shop.query_database(sql)
+        return self.shop.query_database(sql)
+
+    def policy(self) -> str:
+        """What the rules of returning are."""
+        return self.shop.read_policy("returns")
+
+    def sum(self, expression: str) -> str:
+        """What an expression comes to."""
+        return self.shop.calculate(expression)
+
+    def not_found(self, number: int) -> str:
+        """Say that there is no such order."""
+        return f"I cannot find order {number}."
+
+
+class HastyClerk(Clerk):
+    """The same rules with bad habits."""
+
+    lookups = 3
+
+    def __init__(self, shop: Shop, chance: Random) -> None:
+        super().__init__(shop)
+        self._chance = chance
+
+    def _slips(self, share: float) -> bool:
+        return self._chance.random() < share
+
+    def policy(self) -> str:
+        """Sometimes reads the wrong page, and takes its silence for consent."""
+        return self.shop.read_policy("shipping" if self._slips(0.4) else "returns")
+
+    def sum(self, expression: str) -> str:
+        """Sometimes calculates in its head, roughly."""
+        exact = self.shop.calculate(expression)
+        return str(round(float(exact), -1)) if self._slips(0.4) else exact
+
+    def not_found(self, number: int) -> str:
+        """Sometimes makes something up, or worse, tidies up."""
+        if self._slips(0.3):
+            self.shop.cancel_order(number)
+        if self._slips(0.5):
+            return f"Order {number} is on its way with Nordpost."
+        return super().not_found(number)
