@@ -6,11 +6,12 @@ point group `proctor.agents`. Nothing of a kind is imported before an agent of i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from pydantic import ValidationError
 
@@ -21,12 +22,24 @@ KINDS = {
     "chat": "proctor.agents.chat:ChatAgentConfig",
     "command": "proctor.agents.command:CommandAgentConfig",
     "http": "proctor.agents.http:HttpAgentConfig",
+    "human": "proctor.agents.builtin:HumanAgentConfig",
+    "langgraph": "proctor.agents.frameworks_langgraph:LangGraphAgentConfig",
+    "openai_agents": "proctor.agents.frameworks_openai:OpenAIAgentsConfig",
+    "pydantic_ai": "proctor.agents.frameworks_pydantic:PydanticAIAgentConfig",
     "python": "proctor.agents.python:PythonAgentConfig",
+    "random": "proctor.agents.builtin:RandomAgentConfig",
     "replay": "proctor.agents.replay:ReplayAgentConfig",
+    "scripted": "proctor.agents.builtin:ScriptedAgentConfig",
 }
 """Built-in kinds and the classes of their options."""
 
 GROUP = "proctor.agents"
+"""Entry points of kinds: name → a class deriving `AgentConfig`."""
+
+NAMED_GROUP = "proctor.named_agents"
+"""Entry points of agents: name → options, an `AgentConfig` or a callable."""
+
+_IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 class UnknownAgentError(ProctorError):
@@ -74,3 +87,92 @@ def agent_config(
             f"agent of kind {raw.get('kind', 'python')!r}: {where}: {first['msg']}",
             hint=did_you_mean(where, config_class.model_fields),
         ) from None
+
+
+# -- agents by name ------------------------------------------------------------------------------
+
+AgentLike = AgentConfig | Mapping[str, Any] | Callable[..., Any]
+
+
+class NamedAgent(NamedTuple):
+    """An agent that can be asked for by name, and who registered it."""
+
+    name: str
+    agent: AgentLike
+    origin: str
+
+
+def named_agents(settings: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, NamedAgent]:
+    """Every agent there is a name for: shipped, installed, and of the settings, which win.
+
+    Installed ones are listed without being imported; `find_agent` imports the one asked for.
+    """
+    from proctor.agents.profiles import PROFILES
+
+    found = {name: NamedAgent(name, options, "proctor") for name, options in PROFILES.items()}
+    for entry in entry_points(group=NAMED_GROUP):
+        package = entry.dist.name if entry.dist is not None else entry.value
+        found[entry.name] = NamedAgent(entry.name, {"entry_point": entry.value}, package)
+    for name, options in (settings or {}).items():
+        found[name] = NamedAgent(name, options, "settings")
+    return found
+
+
+def find_agent(
+    name: str, settings: Mapping[str, Mapping[str, Any]] | None = None
+) -> NamedAgent | None:
+    """The agent of a name, or None."""
+    found = named_agents(settings).get(name)
+    if found is None or found.origin in ("settings", "proctor"):
+        return found
+    for entry in entry_points(group=NAMED_GROUP, name=name):
+        return found._replace(agent=cast("AgentLike", entry.load()))
+    return found
+
+
+def resolve_agent(
+    ref: str | AgentLike,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    base_dir: Path | None = None,
+    *,
+    settings_dir: Path | None = None,
+) -> AgentConfig:
+    """An agent from a name, an import path, options, or a name with options laid over it.
+
+    Import paths in the settings start at `settings_dir`, all others at `base_dir`.
+    """
+    if isinstance(ref, str):
+        ref = {"name": ref}
+    if isinstance(ref, AgentConfig) or not isinstance(ref, Mapping):
+        return agent_config(cast("Any", ref), base_dir=base_dir)
+    options = dict(cast("Mapping[str, Any]", ref))
+    name = options.pop("name", None)
+    if name is None or options.get("kind") is not None:
+        return agent_config(options, base_dir=base_dir)
+    options.pop("kind", None)
+    found = find_agent(str(name), settings)
+    if found is None:
+        if _IMPORT_PATH.fullmatch(str(name)):
+            return agent_config({"kind": "python", "target": name, **options}, base_dir=base_dir)
+        raise unknown_agent(str(name), settings)
+    place = (settings_dir or base_dir) if found.origin == "settings" else base_dir
+    agent = found.agent
+    if options:
+        if not isinstance(agent, Mapping):
+            raise UnknownAgentError(f"the agent {name!r} takes no options here: it is not written")
+        agent = {**cast("Mapping[str, Any]", agent), **options}
+    return agent_config(cast("Any", agent), base_dir=place)
+
+
+def unknown_agent(
+    name: str, settings: Mapping[str, Mapping[str, Any]] | None = None
+) -> UnknownAgentError:
+    """What to say about a name that nobody registered."""
+    known = named_agents(settings)
+    if name in known_kinds():
+        hint = f"{name!r} is a kind of agent: write it with its options, as {{kind: {name}, …}}"
+    else:
+        hint = did_you_mean(name, known) or (
+            "`proctor agent list` shows those there are; package.module:function needs no name"
+        )
+    return UnknownAgentError(f"there is no agent {name!r}", hint=hint)

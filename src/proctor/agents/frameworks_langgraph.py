@@ -1,0 +1,266 @@
+"""LangGraph graphs, and any LangChain runnable: a callback handler makes the spans.
+
+The input becomes a user message under `messages` (or the state itself, when the case's input is a
+mapping); the answer is the text of the last message, or the value under `output_key`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, cast
+
+from pydantic import Field
+
+from proctor.agents.base import Agent, AgentError, AgentReply, AgentRequest
+from proctor.agents.frameworks import (
+    FrameworkAgentConfig,
+    SpanBook,
+    as_mapping,
+    reply_of,
+    token_count,
+)
+from proctor.trace import Document, Message, SpanKind, SpanStatus, ToolCall
+
+HIDDEN = "langsmith:hidden"
+"""LangGraph's mark on its inner machinery."""
+
+ROLES = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant"}
+"""LangChain's words for who speaks → those of everyone else."""
+
+
+class LangGraphAgentConfig(FrameworkAgentConfig):
+    """A compiled LangGraph graph, or another LangChain runnable."""
+
+    kind: Literal["langgraph"] = "langgraph"
+    input_key: str = "messages"
+    """Where in the state the input goes; `messages` makes it a user message."""
+    output_key: str | None = None
+    """Where in the state the answer stands, when it is not the last message."""
+    recursion_limit: int | None = Field(default=None, ge=1)
+    """Steps of the graph at most; LangGraph's own limit when absent."""
+
+    package: ClassVar[str] = "langchain_core"
+    requirement: ClassVar[str] = "langgraph>=1.0"
+
+    def create(self) -> Agent:
+        """One run of the graph."""
+        return LangGraphAgent(self)
+
+
+class LangGraphAgent:
+    """One run."""
+
+    def __init__(self, config: LangGraphAgentConfig) -> None:
+        self._config = config
+
+    async def run(self, request: AgentRequest) -> AgentReply:
+        """Invoke it with a handler of our own."""
+        config = self._config
+        graph = config.instance()
+        if not callable(getattr(graph, "ainvoke", None)):
+            hint = " (call .compile() first)" if hasattr(graph, "compile") else ""
+            raise config.refuse(graph, f"a compiled graph or runnable{hint}")
+        options: dict[str, Any] = {
+            "callbacks": [_handler_class()(SpanBook())],
+            # A graph with a checkpointer needs a thread; each trial has one of its own.
+            "configurable": {"thread_id": request.trace_id or request.trial or "trial"},
+        }
+        if config.recursion_limit is not None:
+            options["recursion_limit"] = config.recursion_limit
+        state = await graph.ainvoke(self._state(request.input), options)
+        return self._reply(state)
+
+    def _state(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return cast("Mapping[str, Any]", value)
+        if self._config.input_key == "messages":
+            return {"messages": [{"role": "user", "content": value}]}
+        return {self._config.input_key: value}
+
+    def _reply(self, state: Any) -> AgentReply:
+        key = self._config.output_key
+        values = as_mapping(state)
+        if key is not None:
+            if key not in values:
+                raise AgentError(
+                    f"the final state has no {key!r}", hint=f"it has {', '.join(values)}"
+                )
+            return reply_of(values[key])
+        messages = values.get("messages")
+        if isinstance(messages, Sequence) and messages:
+            return AgentReply(answer=_text(cast("Sequence[Any]", messages)[-1]))
+        said = getattr(state, "content", None)
+        return AgentReply(answer=said) if isinstance(said, str) else reply_of(state)
+
+
+def _text(message: Any) -> str:
+    text = getattr(message, "text", None)
+    # A method in older versions, a property that can still be called in newer ones.
+    return text if isinstance(text, str) else str(getattr(message, "content", message))
+
+
+def _message(message: Any) -> Message:
+    calls: Any = getattr(message, "tool_calls", None) or ()
+    kind = str(getattr(message, "type", "user"))
+    return Message(
+        ROLES.get(kind, kind),
+        _text(message) or None,
+        tuple(ToolCall(name=c["name"], arguments=c["args"], id=c.get("id")) for c in calls),
+        getattr(message, "tool_call_id", None),
+        getattr(message, "name", None),
+    )
+
+
+@functools.cache
+def _handler_class() -> Any:
+    """The handler, made when LangChain is there to derive it from."""
+    from langchain_core.callbacks import BaseCallbackHandler
+
+    class Handler(_Steps, BaseCallbackHandler):
+        run_inline = True  # in the task that runs the step, so that spans begin in order
+        raise_error = False
+
+    return Handler
+
+
+class _Steps:
+    """What LangChain tells of, as spans."""
+
+    def __init__(self, book: SpanBook) -> None:
+        self._book = book
+
+    # -- chains and nodes -------------------------------------------------------------------
+
+    def on_chain_start(
+        self, serialized: Any, inputs: Any, *, run_id: Any, parent_run_id: Any = None, **more: Any
+    ) -> None:
+        """A graph, a node of it, or a runnable begins."""
+        if HIDDEN in (more.get("tags") or ()):
+            self._book.skip(run_id, parent_run_id)
+            return
+        name = more.get("name") or as_mapping(serialized).get("name") or "chain"
+        self._book.begin(run_id, parent_run_id, str(name), SpanKind.CHAIN)
+
+    def on_chain_end(self, outputs: Any, *, run_id: Any, **more: Any) -> None:
+        """It ends."""
+        self._book.end(run_id)
+
+    def on_chain_error(self, error: BaseException, *, run_id: Any, **more: Any) -> None:
+        """It fails."""
+        self._book.fail(run_id, type(error).__name__, str(error))
+
+    # -- models -----------------------------------------------------------------------------
+
+    def on_chat_model_start(
+        self, serialized: Any, messages: Any, *, run_id: Any, parent_run_id: Any = None, **more: Any
+    ) -> None:
+        """A chat model is asked."""
+        asked = tuple(_message(message) for message in (messages[0] if messages else ()))
+        self._model(run_id, parent_run_id, asked, more)
+
+    def on_llm_start(
+        self, serialized: Any, prompts: Any, *, run_id: Any, parent_run_id: Any = None, **more: Any
+    ) -> None:
+        """A model that completes text is asked."""
+        asked = tuple(Message("user", prompt) for prompt in prompts)
+        self._model(run_id, parent_run_id, asked, more)
+
+    def _model(
+        self, run_id: Any, parent: Any, asked: tuple[Message, ...], more: Mapping[str, Any]
+    ) -> None:
+        about = as_mapping(more.get("metadata"))
+        provider = about.get("ls_provider")
+        self._book.begin(
+            run_id,
+            parent,
+            "chat",
+            SpanKind.LLM,
+            model=about.get("ls_model_name"),
+            input_messages=asked,
+            attributes={"gen_ai.provider.name": provider} if isinstance(provider, str) else {},
+        )
+
+    def on_llm_end(self, response: Any, *, run_id: Any, **more: Any) -> None:
+        """A model has answered."""
+        span = self._book.end(run_id)
+        rounds = response.generations
+        if span is None or not rounds or not rounds[0]:
+            return
+        first = rounds[0][0]
+        message = getattr(first, "message", None)
+        if message is None:
+            span.output_messages = (Message("assistant", first.text),)
+            return
+        span.output_messages = (_message(message),)
+        usage = as_mapping(getattr(message, "usage_metadata", None))
+        span.input_tokens = token_count(usage.get("input_tokens"))
+        span.output_tokens = token_count(usage.get("output_tokens"))
+        about = as_mapping(getattr(message, "response_metadata", None))
+        span.model = about.get("model_name") or about.get("model") or span.model
+
+    def on_llm_error(self, error: BaseException, *, run_id: Any, **more: Any) -> None:
+        """A model fails."""
+        self._book.fail(run_id, type(error).__name__, str(error))
+
+    # -- tools and retrievers ---------------------------------------------------------------
+
+    def on_tool_start(
+        self,
+        serialized: Any,
+        input_str: str,
+        *,
+        run_id: Any,
+        parent_run_id: Any = None,
+        **more: Any,
+    ) -> None:
+        """A tool is called."""
+        name = str(as_mapping(serialized).get("name") or more.get("name") or "tool")
+        arguments = more.get("inputs")
+        self._book.begin(
+            run_id,
+            parent_run_id,
+            name,
+            SpanKind.TOOL,
+            tool_name=name,
+            tool_input=input_str if arguments is None else arguments,
+        )
+
+    def on_tool_end(self, output: Any, *, run_id: Any, **more: Any) -> None:
+        """A tool has answered; one that reports an error has failed."""
+        span = self._book.end(run_id)
+        if span is None:
+            return
+        span.tool_call_id = getattr(output, "tool_call_id", None)
+        span.tool_output = getattr(output, "content", output)
+        if getattr(output, "status", None) == "error":
+            span.status = SpanStatus.ERROR
+            span.error_message = str(span.tool_output)
+
+    def on_tool_error(self, error: BaseException, *, run_id: Any, **more: Any) -> None:
+        """A tool fails."""
+        self._book.fail(run_id, type(error).__name__, str(error))
+
+    def on_retriever_start(
+        self, serialized: Any, query: str, *, run_id: Any, parent_run_id: Any = None, **more: Any
+    ) -> None:
+        """Documents are looked up."""
+        name = str(more.get("name") or "retrieve")
+        self._book.begin(run_id, parent_run_id, name, SpanKind.RETRIEVAL, input=query)
+
+    def on_retriever_end(self, documents: Any, *, run_id: Any, **more: Any) -> None:
+        """Documents were found."""
+        span = self._book.end(run_id)
+        if span is not None:
+            span.documents = tuple(
+                Document(
+                    id=getattr(found, "id", None),
+                    text=getattr(found, "page_content", None),
+                    metadata=dict(getattr(found, "metadata", None) or {}),
+                )
+                for found in documents
+            )
+
+    def on_retriever_error(self, error: BaseException, *, run_id: Any, **more: Any) -> None:
+        """Nothing could be looked up."""
+        self._book.fail(run_id, type(error).__name__, str(error))

@@ -1,0 +1,281 @@
+"""OpenAI Agents SDK: its own tracing makes the spans, turned aside into the trial's trace.
+
+The SDK sends its traces to OpenAI unless told otherwise. Inside a trial they come here and
+nowhere else; outside, whatever the user set up goes on as before. That takes one provider in
+front of theirs, put there at the first trial.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import threading
+from contextvars import ContextVar
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from proctor.agents.base import Agent, AgentReply, AgentRequest
+from proctor.agents.chat import opening
+from proctor.agents.frameworks import (
+    FrameworkAgentConfig,
+    SpanBook,
+    as_mapping,
+    reply_of,
+    token_count,
+)
+from proctor.trace import Span, SpanKind
+from proctor.trace.conventions.messages import messages_from
+
+
+class OpenAIAgentsConfig(FrameworkAgentConfig):
+    """An `agents.Agent` of the OpenAI Agents SDK."""
+
+    kind: Literal["openai_agents"] = "openai_agents"
+    max_turns: int | None = Field(default=None, ge=1)
+    """Turns at most; the SDK's own limit when absent."""
+
+    package: ClassVar[str] = "agents"
+    requirement: ClassVar[str] = "openai-agents>=0.6"
+
+    def create(self) -> Agent:
+        """One run of the agent."""
+        return OpenAIAgent(self)
+
+
+class OpenAIAgent:
+    """One run."""
+
+    def __init__(self, config: OpenAIAgentsConfig) -> None:
+        self._config = config
+
+    async def run(self, request: AgentRequest) -> AgentReply:
+        """Run it with its traces turned to us."""
+        agent = self._config.instance()
+        sdk: Any = importlib.import_module("agents")
+        if not isinstance(agent, sdk.Agent):
+            raise self._config.refuse(agent, "an agents.Agent")
+        _stand_in_front()
+        options: dict[str, Any] = {
+            "run_config": sdk.RunConfig(workflow_name="proctor", trace_include_sensitive_data=True)
+        }
+        if self._config.max_turns is not None:
+            options["max_turns"] = self._config.max_turns
+        value = request.input
+        if not isinstance(value, str):
+            value = [{"role": m.role, "content": m.content} for m in opening(None, value)]
+        token = _book.set(SpanBook())
+        try:
+            result = await sdk.Runner.run(agent, value, **options)
+        finally:
+            _book.reset(token)
+        return reply_of(result.final_output)
+
+
+_book: ContextVar[SpanBook | None] = ContextVar("proctor_openai_agents", default=None)
+_installing = threading.Lock()
+
+
+def _stand_in_front() -> None:
+    """Put our provider before the one in force, whenever it is not there already."""
+    tracing: Any = importlib.import_module("agents.tracing")
+    with _installing:
+        current = tracing.get_trace_provider()
+        if not isinstance(current, _Turned):
+            tracing.set_trace_provider(_provider_class()(current))
+
+
+@functools.cache
+def _provider_class() -> Any:
+    """The provider, made when the SDK is there to derive it from."""
+    from agents.tracing.provider import DefaultTraceProvider, TraceProvider
+
+    class Provider(_Turned, TraceProvider):
+        def __init__(self, users: Any) -> None:
+            ours = DefaultTraceProvider()
+            ours.set_processors([_processor_class()()])
+            # The user may have switched tracing off; a trial needs its spans all the same.
+            ours.set_disabled(False)
+            super().__init__(users, ours)
+
+    return Provider
+
+
+class _Turned:
+    """A trace provider that is ours inside a trial and the user's everywhere else."""
+
+    def __init__(self, users: Any, ours: Any) -> None:
+        self._users = users
+        self._ours = ours
+
+    def _here(self) -> Any:
+        return self._users if _book.get() is None else self._ours
+
+    def register_processor(self, processor: Any) -> None:
+        self._users.register_processor(processor)
+
+    def set_processors(self, processors: Any) -> None:
+        self._users.set_processors(processors)
+
+    def set_disabled(self, disabled: bool) -> None:
+        self._users.set_disabled(disabled)
+
+    def force_flush(self) -> None:
+        self._users.force_flush()
+
+    def shutdown(self) -> None:
+        self._users.shutdown()
+
+    def get_current_trace(self) -> Any:
+        return self._here().get_current_trace()
+
+    def get_current_span(self) -> Any:
+        return self._here().get_current_span()
+
+    def time_iso(self) -> str:
+        return self._here().time_iso()
+
+    def gen_trace_id(self) -> str:
+        return self._here().gen_trace_id()
+
+    def gen_span_id(self) -> str:
+        return self._here().gen_span_id()
+
+    def gen_group_id(self) -> str:
+        return self._here().gen_group_id()
+
+    def create_trace(self, *args: Any, **more: Any) -> Any:
+        return self._here().create_trace(*args, **more)
+
+    def create_span(self, *args: Any, **more: Any) -> Any:
+        return self._here().create_span(*args, **more)
+
+
+@functools.cache
+def _processor_class() -> Any:
+    from agents.tracing import TracingProcessor
+
+    class Processor(_Listener, TracingProcessor):
+        pass
+
+    return Processor
+
+
+class _Listener:
+    """Writes the SDK's spans into the book of the trial they are made in."""
+
+    def on_trace_start(self, trace: Any) -> None:
+        pass
+
+    def on_trace_end(self, trace: Any) -> None:
+        pass
+
+    def on_span_start(self, span: Any) -> None:
+        book = _book.get()
+        if book is not None:
+            _begin(book, span)
+
+    def on_span_end(self, span: Any) -> None:
+        book = _book.get()
+        if book is not None:
+            _end(book, span)
+
+    def shutdown(self) -> None:
+        pass
+
+    def force_flush(self) -> None:
+        pass
+
+
+_KINDS = {
+    "agent": SpanKind.AGENT,
+    "function": SpanKind.TOOL,
+    "generation": SpanKind.LLM,
+    "response": SpanKind.LLM,
+    "handoff": SpanKind.HANDOFF,
+    "guardrail": SpanKind.GUARDRAIL,
+}
+
+_MACHINERY = frozenset({"task", "turn"})
+"""Spans of the SDK's own bookkeeping, which only repeat what is inside them."""
+
+
+def _begin(book: SpanBook, span: Any) -> None:
+    data = span.span_data
+    if data.type in _MACHINERY:
+        book.skip(span.span_id, span.parent_id)
+        return
+    kind = _KINDS.get(data.type, SpanKind.OTHER)
+    name = "chat" if kind == SpanKind.LLM else str(getattr(data, "name", None) or data.type)
+    book.begin(span.span_id, span.parent_id, name, kind)
+
+
+def _end(book: SpanBook, span: Any) -> None:
+    """A span's data is complete only now."""
+    ours = book.end(span.span_id)
+    if ours is None:
+        return
+    data = span.span_data
+    reader = _READERS.get(data.type)
+    if reader is not None:
+        reader(ours, data)
+    if span.error:
+        error = as_mapping(span.error)
+        detail = as_mapping(error.get("data")).get("error")
+        text = f"{error.get('message')}: {detail}" if detail else str(error.get("message"))
+        book.fail(span.span_id, "Error", text)
+
+
+def _agent(ours: Span, data: Any) -> None:
+    ours.agent_name = data.name
+
+
+def _function(ours: Span, data: Any) -> None:
+    from proctor.trace.conventions.values import parsed
+
+    ours.tool_name = data.name
+    ours.tool_input = parsed(data.input)
+    ours.tool_output = data.output
+
+
+def _generation(ours: Span, data: Any) -> None:
+    usage = as_mapping(data.usage)
+    ours.model = data.model
+    ours.input_messages = messages_from(data.input)
+    ours.output_messages = messages_from(data.output, "assistant")
+    ours.input_tokens = token_count(usage.get("input_tokens"))
+    ours.output_tokens = token_count(usage.get("output_tokens"))
+
+
+def _response(ours: Span, data: Any) -> None:
+    response = data.response
+    ours.input_messages = messages_from(data.input)
+    if response is None:
+        return
+    ours.model = response.model
+    ours.output_messages = messages_from(
+        [item.model_dump(mode="json") for item in response.output], "assistant"
+    )
+    if response.usage is not None:
+        ours.input_tokens = response.usage.input_tokens
+        ours.output_tokens = response.usage.output_tokens
+
+
+def _handoff(ours: Span, data: Any) -> None:
+    ours.name = f"handoff to {data.to_agent}"
+    ours.agent_name = data.from_agent
+    ours.handoff_to = data.to_agent
+
+
+def _guardrail(ours: Span, data: Any) -> None:
+    ours.output = {"triggered": data.triggered}
+
+
+_READERS = {
+    "agent": _agent,
+    "function": _function,
+    "generation": _generation,
+    "response": _response,
+    "handoff": _handoff,
+    "guardrail": _guardrail,
+}

@@ -1,0 +1,73 @@
+"""pydantic-ai agents: its own instrumentation makes the spans, through OpenTelemetry.
+
+Nothing about the agent is changed: instrumentation is added to the one run, with content, as the
+trace of a trial needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from proctor.agents.base import Agent, AgentReply, AgentRequest
+from proctor.agents.frameworks import FrameworkAgentConfig, reply_of
+
+
+class PydanticAIAgentConfig(FrameworkAgentConfig):
+    """A `pydantic_ai.Agent`."""
+
+    kind: Literal["pydantic_ai"] = "pydantic_ai"
+    deps: str | None = None
+    """`module:name` of the run's dependencies; a class or function is called for fresh ones."""
+
+    package: ClassVar[str] = "pydantic_ai"
+    requirement: ClassVar[str] = "pydantic-ai-slim>=1.0"
+
+    def create(self) -> Agent:
+        """One run of the agent."""
+        return PydanticAIAgent(self)
+
+    def dependencies(self) -> Any:
+        """What the agent's tools are given."""
+        if self.deps is None:
+            return None
+        from proctor.imports import load_object
+
+        found = load_object(self.deps, self.base_dir)
+        return found() if callable(found) else found
+
+
+class PydanticAIAgent:
+    """One run."""
+
+    def __init__(self, config: PydanticAIAgentConfig) -> None:
+        self._config = config
+
+    async def run(self, request: AgentRequest) -> AgentReply:
+        """Run it with its spans switched on."""
+        agent: Any = self._config.instance()
+        framework: Any = importlib.import_module("pydantic_ai.agent")
+        if not isinstance(agent, framework.AbstractAgent):
+            raise self._config.refuse(agent, "a pydantic_ai.Agent")
+        value = request.input
+        prompt = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        options: dict[str, Any] = _instrumented(agent)
+        deps = self._config.dependencies()
+        if deps is not None:
+            options["deps"] = deps
+        result = await agent.run(prompt, **options)
+        return reply_of(result.output)
+
+
+def _instrumented(agent: Any) -> dict[str, Any]:
+    """How to ask for spans of one run; versions before 2 know it only as a property."""
+    if "capabilities" in inspect.signature(agent.run).parameters:
+        from pydantic_ai.capabilities import Instrumentation
+
+        return {"capabilities": [Instrumentation()]}
+    if not agent.instrument:
+        agent.instrument = True
+    return {}
