@@ -1,0 +1,222 @@
+"""Intervals for pass rates and means that respect that trials are nested in cases.
+
+One case: Wilson (default), Clopper–Pearson for safety claims, Jeffreys. A suite as a sample of a
+population: Wilson at the effective n, which held its level where pooling covered 53–86 %.
+Means and quantiles of scores, cost and latency: BCa bootstrap over cases, seeded.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from proctor.errors import ProctorError
+from proctor.stats.distributions import (
+    beta_quantile,
+    normal_quantile,
+    scipy_module,
+    t_quantile,
+)
+from proctor.stats.kinds import (
+    LEVEL,
+    RESAMPLES,
+    CaseCounts,
+    Interval,
+    checked,
+    finite,
+    judged,
+    share,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+RateMethod = Literal["wilson", "clopper-pearson", "jeffreys"]
+
+_CELLS_AT_ONCE = 4_000_000
+"""Resampled values held in memory at a time: about 32 MB."""
+
+
+class Bounds(NamedTuple):
+    """The two ends of an interval."""
+
+    low: float
+    high: float
+
+
+def wilson(rate: float, n: float, level: float = LEVEL) -> Bounds:
+    """Wilson's score interval; `n` may be an effective, fractional number of trials."""
+    z2 = normal_quantile(0.5 + level / 2) ** 2
+    centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
+    half = math.sqrt(z2 * (rate * (1 - rate) / n + z2 / (4 * n * n))) / (1 + z2 / n)
+    # At the ends the formula is exact but its floats are not.
+    low = 0.0 if rate == 0 else max(0.0, min(rate, centre - half))
+    high = 1.0 if rate == 1 else min(1.0, max(rate, centre + half))
+    return Bounds(low, high)
+
+
+def clopper_pearson(passes: int, n: int, level: float = LEVEL) -> Bounds:
+    """The exact interval: never covers less than its level, and is wider for it."""
+    tail = (1 - level) / 2
+    low = beta_quantile(tail, passes, n - passes + 1) if passes else 0.0
+    high = beta_quantile(1 - tail, passes + 1, n - passes) if passes < n else 1.0
+    return Bounds(low, high)
+
+
+def jeffreys(passes: int, n: int, level: float = LEVEL) -> Bounds:
+    """The central interval of the posterior under Beta(½, ½).
+
+    At 0 and n the closed end is put at 0 and 1, so that the interval holds the observed rate.
+    """
+    tail = (1 - level) / 2
+    low = beta_quantile(tail, passes + 0.5, n - passes + 0.5) if passes else 0.0
+    high = beta_quantile(1 - tail, passes + 0.5, n - passes + 0.5) if passes < n else 1.0
+    return Bounds(low, high)
+
+
+def case_rate(
+    passes: int, trials: int, *, method: RateMethod = "wilson", level: float = LEVEL
+) -> Interval:
+    """The pass rate of one case, with its interval."""
+    checked([(passes, trials)])
+    share(level, "level")
+    if trials == 0:
+        return Interval(
+            None, None, None, level, method, "suite", 0, 0, left_out=1, reason="no judged trial"
+        )
+    if method == "wilson":
+        ends = wilson(passes / trials, trials, level)
+    elif method == "clopper-pearson":
+        ends = clopper_pearson(passes, trials, level)
+    elif method == "jeffreys":
+        ends = jeffreys(passes, trials, level)
+    else:
+        raise ProctorError(
+            f"no interval is called {method!r}", hint="wilson, clopper-pearson or jeffreys"
+        )
+    return Interval(passes / trials, *ends, level, method, "suite", trials, 1)
+
+
+def population_rate(
+    counts: Sequence[tuple[int, ...]],
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    level: float = LEVEL,
+) -> Interval:
+    """The pass rate in the world the cases were drawn from: Wilson at the effective n.
+
+    The rate is the mean of the cases' rates. `clusters` names, case by case, what cases share
+    (a fixture, a document) when they were not drawn one by one.
+    """
+    share(level, "level")
+    if clusters is not None and len(clusters) != len(counts):
+        raise ProctorError(
+            f"{len(clusters)} clusters for {len(counts)} cases", hint="name one per case"
+        )
+    rows = judged(counts)
+    keys = clusters if clusters is not None else range(len(counts))
+    groups = [key for key, row in zip(keys, counts, strict=True) if row[1]]
+    n, cases, left_out = sum(row.trials for row in rows), len(rows), len(counts) - len(rows)
+    method = "wilson at effective n, clustered by " + ("case" if clusters is None else "cluster")
+
+    def undefined(value: float | None, reason: str) -> Interval:
+        return Interval(
+            value, None, None, level, method, "population", n, cases, left_out, None, reason
+        )
+
+    if not rows:
+        return undefined(None, "no judged trial")
+    rate = math.fsum(row.rate for row in rows) / cases
+    drawn = len(set(groups))
+    if drawn < 2:
+        return undefined(rate, "one cluster alone says nothing of how others would differ")
+    n_eff = effective_n(rows, groups, level)
+    low, high = wilson(rate, n_eff, level)
+    return Interval(rate, low, high, level, method, "population", n, cases, left_out, n_eff)
+
+
+def effective_n(rows: Sequence[CaseCounts], groups: Sequence[Hashable], level: float) -> float:
+    """How many independent trials would be as informative about the population as these are."""
+    cases, n = len(rows), sum(row.trials for row in rows)
+    rates = [row.rate for row in rows]
+    rate = math.fsum(rates) / cases
+    totals: dict[Hashable, float] = {}
+    for key, value in zip(groups, rates, strict=True):
+        totals[key] = totals.get(key, 0.0) + (value - rate)
+    drawn = len(totals)
+    # With one case to a cluster this is sd²/S.
+    variance = drawn / (drawn - 1) * math.fsum(gap * gap for gap in totals.values()) / cases**2
+    if variance < 1e-18:
+        return float(drawn)
+    tail = 0.5 + level / 2
+    scale = (t_quantile(tail, n - 1) / t_quantile(tail, drawn - 1)) ** 2
+    return min(max(rate * (1 - rate) / variance * scale, 1.0), float(n))
+
+
+def bootstrap_over_cases(
+    values: Sequence[float],
+    *,
+    quantile: float | None = None,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Interval:
+    """The mean of one value per case, or a quantile of them, with a BCa bootstrap interval.
+
+    Quantiles interpolate linearly between order statistics, as everywhere in reports.
+    """
+    import numpy as np
+
+    share(level, "level")
+    if quantile is not None:
+        share(quantile, "quantile")
+    kept = np.asarray(finite(values, "values"), dtype=np.float64)
+    n = len(kept)
+    method = f"BCa bootstrap over cases, {resamples} resamples, seed {seed}"
+
+    def result(
+        value: float | None, low: float | None, high: float | None, why: str | None
+    ) -> Interval:
+        return Interval(value, low, high, level, method, "population", n, n, reason=why)
+
+    if n == 0:
+        return result(None, None, None, "no value")
+    statistic = _mean if quantile is None else _quantile(quantile)
+    value = float(statistic(kept, axis=-1))
+    if n == 1:
+        return result(value, None, None, "one case alone says nothing of how others would differ")
+    if float(np.ptp(kept)) == 0:
+        return result(value, None, None, "all values are equal: resampling shows no spread")
+    with warnings.catch_warnings():
+        # Degenerate data warn and give NaN, which is turned into a reason below.
+        warnings.simplefilter("ignore")
+        found = scipy_module("stats").bootstrap(
+            (kept,),
+            statistic,
+            n_resamples=resamples,
+            batch=max(1, _CELLS_AT_ONCE // n),
+            confidence_level=level,
+            method="BCa",
+            rng=np.random.default_rng(seed),
+        )
+    low, high = (float(end) for end in found.confidence_interval)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return result(value, None, None, "the acceleration of BCa is not defined for these values")
+    return result(value, low, high, None)
+
+
+def _mean(values: NDArray[Any], axis: int) -> Any:
+    import numpy as np
+
+    return np.mean(values, axis=axis)
+
+
+def _quantile(q: float) -> Callable[..., Any]:
+    def statistic(values: NDArray[Any], axis: int) -> Any:
+        import numpy as np
+
+        return np.quantile(values, q, axis=axis)
+
+    return statistic

@@ -1,0 +1,161 @@
+"""What estimators take and give: counts per case in, a result that explains itself out.
+
+A figure that is not defined is None and `reason` says why. Bad input (NaN, more passes than
+trials) is refused rather than repaired: a repaired number would look like a measured one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from proctor.errors import ProctorError
+
+Estimand = Literal["suite", "population"]
+"""suite: these very cases, only trial noise counts. population: cases drawn from a wider world."""
+
+Alternative = Literal["two-sided", "less", "greater"]
+"""`less`: the second arm is lower than the first. `greater`: it is higher."""
+
+LEVEL = 0.95
+"""The confidence level readers expect where none is named."""
+
+RESAMPLES = 9_999
+"""With the observed arrangement itself this makes 10,000: p-values step by a round 0.0001."""
+
+TIES = 1e-9
+"""Statistics this near, relative to their scale, differ by rounding only and count as equal."""
+
+
+class CaseCounts(NamedTuple):
+    """Trials of one case that were judged, and how many passed; errored trials stand apart."""
+
+    passes: int
+    trials: int
+    errors: int = 0
+
+    @property
+    def rate(self) -> float:
+        """The share that passed. Only where there are trials: see `judged`."""
+        return self.passes / self.trials
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate with its interval.
+
+    `n` counts trials (or values), `cases` the cases they are nested in, `left_out` the cases
+    without a single judged trial. `n_eff` is set where the interval rests on an effective n.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    level: float
+    method: str
+    estimand: Estimand
+    n: int
+    cases: int
+    left_out: int = 0
+    n_eff: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A test of a second arm against a first; `difference` is second minus first.
+
+    `n` counts the trials of both arms, `cases` the cases in both, `left_out` the cases that
+    lack a judged trial in either. `resamples` is None where the p-value is exact.
+    """
+
+    difference: float | None
+    p_value: float | None
+    alternative: Alternative
+    method: str
+    estimand: Estimand
+    n: int
+    cases: int
+    left_out: int = 0
+    resamples: int | None = None
+    reason: str | None = None
+
+
+def finite(values: Iterable[float], what: str) -> tuple[float, ...]:
+    """The values, all of them finite numbers."""
+    kept = tuple(float(value) for value in values)
+    bad = next((at for at, value in enumerate(kept) if not math.isfinite(value)), None)
+    if bad is not None:
+        raise ProctorError(
+            f"{what}: value {bad + 1} is {kept[bad]}, not a number",
+            hint="leave unscored trials out and count them apart",
+        )
+    return kept
+
+
+def checked(counts: Iterable[tuple[int, ...]], what: str = "counts") -> tuple[CaseCounts, ...]:
+    """The counts, each one possible."""
+    kept = tuple(CaseCounts(*row) for row in counts)
+    for at, row in enumerate(kept):
+        if not 0 <= row.passes <= row.trials or row.errors < 0:
+            raise ProctorError(
+                f"{what}: case {at + 1} has {row.passes} passes of {row.trials} trials"
+                f" and {row.errors} errors",
+                hint="passes lie between 0 and trials; errors are counted apart, from 0",
+            )
+    return kept
+
+
+def judged(counts: Iterable[tuple[int, ...]]) -> tuple[CaseCounts, ...]:
+    """The cases with at least one judged trial."""
+    return tuple(row for row in checked(counts) if row.trials)
+
+
+class Paired(NamedTuple):
+    """Two arms on the cases that both judged."""
+
+    first: tuple[CaseCounts, ...]
+    second: tuple[CaseCounts, ...]
+    left_out: int
+
+    @property
+    def n(self) -> int:
+        """The trials of both arms."""
+        return sum(row.trials for row in self.first + self.second)
+
+    @property
+    def differences(self) -> tuple[float, ...]:
+        """Second minus first, case by case."""
+        return tuple(b.rate - a.rate for a, b in zip(self.first, self.second, strict=True))
+
+    @property
+    def difference(self) -> float | None:
+        """The mean of the cases' differences."""
+        gaps = self.differences
+        return math.fsum(gaps) / len(gaps) if gaps else None
+
+
+def paired(first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]]) -> Paired:
+    """Two lists of counts, the same case at the same place; cases not in both are left out."""
+    same_length(first, second)
+    rows = list(zip(checked(first, "first arm"), checked(second, "second arm"), strict=True))
+    both = [(a, b) for a, b in rows if a.trials and b.trials]
+    return Paired(tuple(a for a, _ in both), tuple(b for _, b in both), len(rows) - len(both))
+
+
+def same_length(first: Sequence[object], second: Sequence[object]) -> None:
+    """Refuse arms that cannot be paired."""
+    if len(first) != len(second):
+        raise ProctorError(
+            f"the arms have {len(first)} and {len(second)} cases",
+            hint="pair them first: the same case at the same place in both",
+        )
+
+
+def share(value: float, what: str) -> float:
+    """A number strictly between 0 and 1."""
+    if not 0 < value < 1:
+        raise ProctorError(f"{what} is {value}", hint=f"{what} lies between 0 and 1")
+    return value
