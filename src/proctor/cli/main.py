@@ -39,6 +39,7 @@ COMMANDS = {
     "save": Entry("proctor.cli.save", "save", "Save what the agent does as a baseline."),
     "baselines": Entry("proctor.cli.baselines", "baselines", "List saved baselines."),
     "diff": Entry("proctor.cli.diff", "diff", "Show what changed since a baseline."),
+    "agent": Entry("proctor.cli.agent", "agent", "Register, list, try and remove agents."),
     "schema": Entry("proctor.cli.schema", "schema", "Print the JSON Schema of suites or settings."),
     "config": Entry("proctor.cli.config", "config", "Look at the settings in force."),
     "judge": Entry("proctor.cli.judge", "judge", "Check how far an LLM judge can be trusted."),

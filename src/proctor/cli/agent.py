@@ -1,0 +1,319 @@
+"""`proctor agent`: register agents by name, list them, try one, remove it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from proctor.cli.lazy import Command, Entry, Example, LazyGroup
+from proctor.cli.terminal import printable
+from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from proctor.agents.base import AgentConfig
+    from proctor.agents.registry import NamedAgent
+    from proctor.spec import Configuration
+    from proctor.trials.perform import Finished
+
+_HERE = "proctor.cli.agent"
+
+HELLO = "Hello! In one sentence: what can you do?"
+"""What an agent is asked when the user does not say."""
+
+COMMANDS = {
+    "add": Entry(_HERE, "add", "Register an agent under a name."),
+    "list": Entry(_HERE, "list_agents", "List the agents that can be asked for by name."),
+    "test": Entry(_HERE, "test", "Ask an agent once and show what it did."),
+    "remove": Entry(_HERE, "remove", "Remove an agent from the project's or your own settings."),
+}
+
+EXAMPLES = [
+    Example("proctor agent list", "which agents are there?"),
+    Example(
+        "proctor agent add shop --kind chat --set model=openai:gpt-4o-mini"
+        " --set system='You sell shoes.'",
+        "a model with a prompt, under a name",
+    ),
+    Example("proctor agent test shop --input 'Do you have red ones?'", "does it work?"),
+]
+
+user_option = click.option(
+    "--user", "own", is_flag=True, help="Your own settings instead of the project's."
+)
+
+
+@click.group(cls=LazyGroup, table=COMMANDS, examples=EXAMPLES)
+def agent() -> None:
+    """Register, list, try and remove agents."""
+
+
+# -- add and remove ------------------------------------------------------------------------------
+
+
+@click.command(cls=Command, examples=EXAMPLES[1:2])
+@click.argument("name")
+@click.option("--kind", required=True, help="How it is reached: chat, python, command, http, …")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option of the kind; dots lead into mappings, [..] and {..} are read as YAML.",
+)
+@click.option("--replace", is_flag=True, help="Replace an agent of that name.")
+@user_option
+def add(name: str, kind: str, settings: tuple[str, ...], replace: bool, own: bool) -> None:
+    """Register an agent under a name.
+
+    Writes into proctor.yaml (or, with --user, your own settings), leaving the rest of the file as
+    it is. Keys are never written: name the variable that holds one with api_key_env.
+    """
+    from proctor.agents.registry import agent_config
+    from proctor.spec.registered import add_agent, refuse_secrets
+
+    options = {"kind": kind, **_options(kind, settings)}
+    refuse_secrets(options)
+    path = _settings_path(own)
+    agent_config(options, base_dir=path.parent)
+    add_agent(path, name, options, replace=replace)
+    click.echo(printable(f"added {name} to {path}"))
+    click.echo(printable(f"try it: proctor agent test {name}"))
+
+
+@click.command(cls=Command, examples=[Example("proctor agent remove shop", "forget it")])
+@click.argument("name")
+@user_option
+def remove(name: str, own: bool) -> None:
+    """Remove an agent from the project's or your own settings."""
+    from proctor.spec.registered import remove_agent
+
+    path = _settings_path(own)
+    remove_agent(path, name)
+    click.echo(printable(f"removed {name} from {path}"))
+
+
+def _settings_path(own: bool) -> Path:
+    """The file to write; the project's is made here when there is none."""
+    import os
+
+    from proctor.spec.config import find_project_file, user_file
+
+    if own:
+        path = user_file(os.environ)
+        if path is None:
+            raise ProctorError("there is no home folder for settings of your own", hint="set HOME")
+        return path
+    path = find_project_file(Path()) or Path("proctor.yaml")
+    if path.suffix == ".toml":
+        raise ProctorError(
+            "the settings of this project are in pyproject.toml, which is not edited",
+            where=str(path),
+            hint="write [tool.proctor.agents.NAME] with the kind and its options there",
+        )
+    return path
+
+
+def _options(kind: str, settings: tuple[str, ...]) -> dict[str, Any]:
+    """Options from `key=value`, each read as the kind's field wants it."""
+    from proctor.agents.registry import kind_class
+
+    fields = kind_class(kind).model_fields
+    options: dict[str, Any] = {}
+    for setting in settings:
+        key, sign, text = setting.partition("=")
+        if not sign or not key:
+            raise ProctorError("write it as KEY=VALUE", where=f"--set {printable(setting)}")
+        first, *rest = key.split(".")
+        if first not in fields or first in ("kind", "base_dir"):
+            known = [name for name in fields if name not in ("kind", "base_dir")]
+            hint = did_you_mean(first, known) or f"known: {', '.join(known)}"
+            raise ProctorError(
+                f"agents of kind {kind} have no option {first!r}", where="--set", hint=hint
+            )
+        wants: Any = fields[first].annotation
+        is_text = not rest and wants in (str, str | None)
+        _put(options, [first, *rest], text if is_text else _value(text))
+    return options
+
+
+def _put(options: dict[str, Any], steps: list[str], value: Any) -> None:
+    """Set a value at a place, making the mappings on the way."""
+    here = options
+    for step in steps[:-1]:
+        inner: Any = here.setdefault(step, {})
+        if not isinstance(inner, dict):
+            raise ProctorError(f"{step!r} was given a value already", where="--set")
+        here = cast("dict[str, Any]", inner)
+    here[steps[-1]] = value
+
+
+def _value(text: str) -> Any:
+    """Numbers, true, false, null, lists and mappings as such; everything else is text."""
+    import yaml
+
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    structured = text.lstrip()[:1] in ("[", "{")
+    return value if structured or isinstance(value, bool | int | float | None) else text
+
+
+# -- list ----------------------------------------------------------------------------------------
+
+
+@click.command(
+    name="list",
+    cls=Command,
+    examples=[
+        Example("proctor agent list", "by name, with their kind and where they come from"),
+        Example("proctor agent list --json", "the same for a program to read"),
+    ],
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def list_agents(as_json: bool) -> None:
+    """List the agents that can be asked for by name.
+
+    Those of the project and your own settings, of installed packages, and those that come with
+    Proctor; a name that is there twice means the first of these.
+    """
+    from proctor.agents.registry import named_agents
+    from proctor.spec import load_configuration
+
+    configuration = load_configuration()
+    found = named_agents(configuration.settings.agents)
+    order = {"settings": 0, "proctor": 2}
+    rows = sorted(found.values(), key=lambda each: (order.get(each.origin, 1), each.name))
+    told = [_told(each, configuration) for each in rows]
+    if as_json:
+        import json
+
+        click.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        return
+    lines = [("name", "kind", "what", "from")]
+    lines += [(each["name"], each["kind"], each["what"], each["from"]) for each in told]
+    widths = [max(len(printable(line[column])) for line in lines) for column in range(3)]
+    for line in lines:
+        cells = [printable(cell) for cell in line]
+        padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)]
+        click.echo("  ".join([*padded, cells[3]]).rstrip())
+
+
+def _told(each: NamedAgent, configuration: Configuration) -> dict[str, str]:
+    """One agent in a few words; no options are shown whole, as they may hold anything."""
+    from collections.abc import Mapping
+
+    from proctor.trace.redact import default_redactor
+
+    written: Any = each.agent
+    options: dict[str, Any] = {**written} if isinstance(written, Mapping) else {}
+    what = next(
+        (
+            str(options[key])
+            for key in ("model", "target", "url", "command", "entry_point", "traces")
+            if key in options
+        ),
+        "",
+    )
+    origin = each.origin
+    if origin == "settings":
+        tree = configuration.tree.child("agents")
+        entry = None if tree is None else tree.child(each.name)
+        if entry is not None:
+            origin = str(entry.place)
+            what = "(hidden)" if entry.secrets else what
+    return {
+        "name": each.name,
+        "kind": str(options.get("kind", "")),
+        "what": default_redactor().text(what),
+        "from": origin,
+    }
+
+
+# -- test ----------------------------------------------------------------------------------------
+
+
+@click.command(cls=Command, examples=EXAMPLES[2:])
+@click.argument("name", metavar="AGENT")
+@click.option("--input", "text", default=HELLO, help="What to ask; JSON when it is an object.")
+@click.option("--seed", type=int, default=0, help="The seed it is given.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds at most.")
+@click.pass_context
+def test(ctx: click.Context, name: str, text: str, seed: int, timeout: float | None) -> None:
+    """Ask an agent once and show what it did.
+
+    AGENT is a name, or package.module:function. Nothing is kept. Exits with 2 when the agent could
+    not be run.
+    """
+    from proctor.agents.registry import resolve_agent
+    from proctor.spec import load_configuration
+    from proctor.trials.loop import run_to_end
+
+    configuration = load_configuration()
+    config = resolve_agent(
+        name, configuration.settings.agents, Path(), settings_dir=configuration.folder
+    )
+    options = {"seed": seed, "timeout": timeout, "trials": 1}
+    done = run_to_end(_ask(name, config, _question(text), configuration, options))
+    _show(done)
+    if done.trial.error is not None:
+        ctx.exit(EXIT_CANNOT_JUDGE)
+
+
+def _question(text: str) -> Any:
+    import json
+
+    if text.lstrip()[:1] not in ("{", "["):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ProctorError(f"not JSON: {error}", where="--input") from None
+
+
+async def _ask(
+    name: str,
+    config: AgentConfig,
+    question: Any,
+    configuration: Configuration,
+    options: Mapping[str, Any],
+) -> Finished:
+    from proctor.spec import Case, Suite
+    from proctor.trials.api import prepare
+    from proctor.trials.once import try_once
+    from proctor.trials.options import RunOptions
+
+    suite = Suite(cases=(Case(id="test", input=question),))
+    ready = prepare(
+        suite, RunOptions(**options), agents={name: config}, configuration=configuration
+    )
+    (done,) = await try_once(ready.plan.trials, ready.bench)
+    return done
+
+
+def _show(done: Finished) -> None:
+    from proctor.report.text import money, seconds
+
+    trial, trace = done.trial, done.trace
+    if trace is not None:
+        click.echo(printable(trace.tree(), keep="\n"))
+        click.echo()
+    if trial.error is not None:
+        click.echo(printable(f"error: {trial.error.type}: {trial.error.message}"), err=True)
+    else:
+        click.echo(f"answer   {printable(trial.answer or '', keep=chr(10)) or '(empty)'}")
+    tokens = [count for count in (trial.input_tokens, trial.output_tokens) if count is not None]
+    facts = {
+        "latency": seconds(trial.latency_ms),
+        "calls": f"{trial.llm_calls or 0} to models, {trial.tool_calls or 0} to tools",
+        "tokens": f"{sum(tokens)}" if tokens else "unknown" if trial.llm_calls else "",
+        "cost": money(trial.cost_usd, trial.unpriced_calls or 0),
+        "retries": str(trial.retries) if trial.retries else "",
+    }
+    for label, value in facts.items():
+        if value:
+            click.echo(f"{label:<8} {value}")
