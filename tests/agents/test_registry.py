@@ -137,3 +137,17 @@ def test_profiles_are_valid_and_priced(name):
         price = cost_usd(model, provider, input_tokens=1000, output_tokens=1000)
         assert price is not None
         assert price > 0
+
+
+def test_the_page_about_agents_is_true(root, monkeypatch):
+    """R-A2: every kind shown in the how-to is accepted as written, and none is left out."""
+    import re
+
+    import yaml
+
+    page = (root / "docs/how-to/agents.md").read_text(encoding="utf-8")
+    shown = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.S)]
+    agents = [options for options in shown if "kind" in options]
+    for options in agents:
+        assert agent_config(options).kind == options["kind"]
+    assert {options["kind"] for options in agents} == set(KINDS)
