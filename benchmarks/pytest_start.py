@@ -3,12 +3,16 @@
     python benchmarks/pytest_start.py [--rounds N]
 
 One trivial test, in three ways: pytest without Proctor installed, with it installed and blocked
-(`-p no:proctor`), and with it installed. Proctor is installed from a wheel, as users have it: pytest
-reads the list of files of every installed plugin, which an editable install would hide.
-Goal: less than 10 ms more, in the median over rounds. Exit code 1 when missed.
+(`-p no:proctor`), and with it installed. Proctor comes from a wheel, as users have it: pytest reads
+the list of files of every installed plugin, which an editable install would hide.
+
+Goal: less than 10 ms of wall time more. What is judged is the median over rounds of the difference
+within a round, with its 95 % interval, since a busy machine is off by far more than 10 ms. Exit
+code 0 when the interval lies below the goal, 1 when it lies above, 2 when these rounds cannot tell.
 """
 
 import argparse
+import math
 import os
 import statistics
 import subprocess
@@ -16,6 +20,7 @@ import sys
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 from _measure import ROOT, Timing, compare, machine, peer, runs, table
 
@@ -42,16 +47,36 @@ def installed_from_wheel() -> Path:
     return python
 
 
-def added(timings: list[Timing], name: str, to: str) -> float:
-    """Seconds that one takes beyond another: the median over rounds of the difference in a round."""
+class Added(NamedTuple):
+    """Seconds that one takes beyond another: a median and the interval it lies in."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        low, high = self.low * 1e3, self.high * 1e3
+        return f"{self.median * 1e3:+.1f} ms (95 %: {low:+.1f} to {high:+.1f})"
+
+
+def added(timings: list[Timing], name: str, to: str, clock: str) -> Added:
+    """The median difference within a round, with the interval of the sign test around it."""
     by_name = {timing.name: timing.samples for timing in timings}
     pairs = zip(by_name[name], by_name[to], strict=True)
-    return statistics.median(one.wall - other.wall for one, other in pairs)
+    differences = sorted(getattr(one, clock) - getattr(other, clock) for one, other in pairs)
+    n = len(differences)
+    # The most samples that may be cut off at each end with 2.5 % to lose, by coin tosses.
+    cut, lost = 0, 0.0
+    while lost + math.comb(n, cut) / 2**n <= 0.025:
+        lost += math.comb(n, cut) / 2**n
+        cut += 1
+    edge = max(0, cut - 1)
+    return Added(statistics.median(differences), differences[edge], differences[n - 1 - edge])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=41)
+    parser.add_argument("--rounds", type=int, default=101)
     rounds = parser.parse_args().rounds
     bare = peer("pytest", [f"pytest=={version('pytest')}"])
     proctor = installed_from_wheel()
@@ -74,11 +99,19 @@ def main() -> int:
     for clock in ("wall", "cpu"):
         print(f"\n{table(timings, BARE, clock)}")
     print()
-    for other in (BARE, BLOCKED):
-        print(f"{INSTALLED}: {added(timings, INSTALLED, other) * 1e3:+.1f} ms to {other}")
-    over = added(timings, INSTALLED, BARE)
-    print(f"goal: less than {GOAL_SECONDS * 1e3:.0f} ms more than {BARE}")
-    return 1 if over >= GOAL_SECONDS else 0
+    for clock in ("wall", "cpu"):
+        for other in (BARE, BLOCKED):
+            told = added(timings, INSTALLED, other, clock)
+            print(f"{INSTALLED}, {clock}: {told} to {other}")
+    over = added(timings, INSTALLED, BARE, "wall")
+    if over.high < GOAL_SECONDS:
+        verdict, code = "met", 0
+    elif over.low >= GOAL_SECONDS:
+        verdict, code = "missed", 1
+    else:
+        verdict, code = "these rounds cannot tell: take more, or a quieter machine", 2
+    print(f"goal, less than {GOAL_SECONDS * 1e3:.0f} ms of wall time: {verdict}")
+    return code
 
 
 if __name__ == "__main__":

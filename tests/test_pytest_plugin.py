@@ -390,7 +390,7 @@ def test_repeated_test_shows_its_first_failure(pytester: pytest.Pytester) -> Non
     assert "repeat.py" not in text(result)
 
 
-@pytest.mark.parametrize("share", [(10, 0.7, 7), (10, 0.29, 3), (3, 0.0, 0), (7, 1.0, 7)])
+@pytest.mark.parametrize("share", [(100, 0.55, 55), (10, 0.29, 3), (3, 0.0, 0), (7, 1.0, 7)])
 def test_needed(share: tuple[int, float, int]) -> None:
     """R-Q6: rounding never asks for a pass more than the threshold."""
     from proctor.pytest_plugin.repeat import Repeat

@@ -22,7 +22,7 @@ import pytest
 from proctor.errors import did_you_mean
 
 _ROUNDING = 1e-9
-"""0.7 × 10 is a little more than 7 in floating point, and 7 passes must be enough."""
+"""0.55 × 100 is a little more than 55 in floating point, and 55 passes must be enough."""
 
 
 class CouldNotBeJudged(pytest.fail.Exception):
