@@ -1,0 +1,306 @@
+"""Two arms on the same cases: is the difference more than trial noise, and how large is it?
+
+Suite (these cases): the exact stratified test, which conditions on each case's total. Population:
+paired t, or sign flips below 30 cases. The stratified test's null is "no case changed": where
+gains offset losses it can be significant at a difference of zero, so read it with the interval.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from proctor.stats.distributions import binomial_cdf, normal_quantile, t_cdf
+from proctor.stats.kinds import (
+    LEVEL,
+    RESAMPLES,
+    TIES,
+    Alternative,
+    CaseCounts,
+    Comparison,
+    Interval,
+    finite,
+    paired,
+    same_length,
+    share,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+FEW_CASES = 30
+"""Below this the t distribution is not trusted and signs are flipped instead."""
+
+ENUMERATE_UP_TO = 2**14
+"""Arrangements that are counted one by one; beyond, they are sampled."""
+
+
+def stratified(
+    first: Sequence[tuple[int, ...]],
+    second: Sequence[tuple[int, ...]],
+    *,
+    alternative: Alternative = "two-sided",
+) -> Comparison:
+    """The exact stratified (Mantel–Haenszel) test of pass counts, mid-p.
+
+    If no case changed, each case's passes fall on the two arms as a hypergeometric draw; the sum
+    over cases is their convolution. One trial a case makes it McNemar's test.
+    """
+    import numpy as np
+
+    arms = paired(first, second)
+    method = "exact stratified (Mantel–Haenszel), mid-p"
+    facts = (alternative, method, "suite", arms.n, len(arms.first), arms.left_out)
+    informative = [
+        (a, b)
+        for a, b in zip(arms.first, arms.second, strict=True)
+        if 0 < a.passes + b.passes < a.trials + b.trials
+    ]
+    if not informative:
+        why = "no case in both arms" if not arms.first else "no case holds both passes and failures"
+        return Comparison(arms.difference, None, *facts, reason=why)
+    chances, observed = np.ones(1), 0
+    for a, b in informative:
+        lowest, pmf = _hypergeometric(a, b)
+        chances = np.convolve(chances, pmf)
+        observed += b.passes - lowest
+    p_value = _mid_p(chances, observed, alternative)
+    return Comparison(arms.difference, p_value, *facts)
+
+
+def _hypergeometric(a: CaseCounts, b: CaseCounts) -> tuple[int, list[float]]:
+    """The fewest passes the second arm can have, and the chance of each number from there on."""
+    total = a.passes + b.passes
+    lowest, highest = max(0, total - a.trials), min(total, b.trials)
+    ways = math.comb(a.trials + b.trials, total)
+    return lowest, [
+        math.comb(b.trials, x) * math.comb(a.trials, total - x) / ways
+        for x in range(lowest, highest + 1)
+    ]
+
+
+def _mid_p(chances: NDArray[np.float64], observed: int, alternative: Alternative) -> float:
+    here = float(chances[observed]) / 2
+    less = float(chances[:observed].sum()) + here
+    greater = float(chances[observed + 1 :].sum()) + here
+    return _by_side(less, greater, alternative)
+
+
+def _by_side(less: float, greater: float, alternative: Alternative) -> float:
+    """A p-value in [0, 1] from its two tails; two-sided is twice the smaller."""
+    tails = {"less": less, "greater": greater, "two-sided": 2 * min(less, greater)}
+    return min(1.0, max(0.0, tails[alternative]))
+
+
+def mcnemar(
+    first: Sequence[bool], second: Sequence[bool], *, alternative: Alternative = "two-sided"
+) -> Comparison:
+    """McNemar's exact test of one trial a case: a binomial test of the cases that changed."""
+    same_length(first, second)
+    gained = sum(b and not a for a, b in zip(first, second, strict=True))
+    lost = sum(a and not b for a, b in zip(first, second, strict=True))
+    cases, changed = len(first), gained + lost
+    facts = (alternative, "McNemar exact", "suite", 2 * cases, cases)
+    if not changed:
+        why = "no case changed" if cases else "no case in both arms"
+        return Comparison(0.0 if cases else None, None, *facts, reason=why)
+    less, greater = binomial_cdf(gained, changed), binomial_cdf(lost, changed)
+    return Comparison((gained - lost) / cases, _by_side(less, greater, alternative), *facts)
+
+
+def paired_means(
+    first: Sequence[float],
+    second: Sequence[float],
+    *,
+    alternative: Alternative = "two-sided",
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Comparison:
+    """The population test of one mean a case: sign flips below 30 cases, paired t from there on."""
+    if len(first) >= FEW_CASES:
+        found = paired_t(first, second, alternative=alternative)
+        if found.p_value is not None:
+            return found
+    # Also where every case moved alike: no spread for t, yet as clear as evidence gets.
+    return sign_flip(first, second, alternative=alternative, resamples=resamples, seed=seed)
+
+
+def paired_t(
+    first: Sequence[float], second: Sequence[float], *, alternative: Alternative = "two-sided"
+) -> Comparison:
+    """Student's t of the cases' differences."""
+    gaps = gaps_of(first, second)
+    cases = len(gaps)
+    facts = (alternative, "paired t", "population", 2 * cases, cases)
+    if cases < 2:
+        mean = gaps[0] if gaps else None
+        return Comparison(mean, None, *facts, reason="a paired t needs two cases")
+    mean, deviation = mean_and_deviation(gaps)
+    if deviation == 0:
+        return Comparison(
+            mean, None, *facts, reason="all differences are equal: their spread is unknown"
+        )
+    below = t_cdf(mean / (deviation / math.sqrt(cases)), cases - 1)
+    above = t_cdf(-mean / (deviation / math.sqrt(cases)), cases - 1)
+    return Comparison(mean, _by_side(below, above, alternative), *facts)
+
+
+def sign_flip(
+    first: Sequence[float],
+    second: Sequence[float],
+    *,
+    alternative: Alternative = "two-sided",
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Comparison:
+    """The permutation test that swaps the arms of each case; exact up to 14 changed cases."""
+    import numpy as np
+
+    gaps = gaps_of(first, second)
+    cases = len(gaps)
+    changed = np.asarray([gap for gap in gaps if gap], dtype=np.float64)
+    exact = 2 ** len(changed) <= ENUMERATE_UP_TO
+    method = "sign-flip permutation, " + ("exact" if exact else f"seed {seed}")
+    facts = (alternative, method, "population", 2 * cases, cases)
+    if not cases:
+        return Comparison(None, None, *facts, reason="no case in both arms")
+    mean = math.fsum(gaps) / cases
+    if not len(changed):
+        return Comparison(mean, None, *facts, reason="no case changed")
+    if exact:
+        signs = np.array(list(itertools.product((1.0, -1.0), repeat=len(changed))))
+    else:
+        rng = np.random.default_rng(seed)
+        signs = rng.choice(np.array([1.0, -1.0]), size=(resamples, len(changed)))
+    sums = signs @ changed
+    p_value = permutation_p(sums, float(changed.sum()), alternative, exact=exact)
+    return Comparison(mean, p_value, *facts, resamples=None if exact else resamples)
+
+
+def within_case(
+    first: Sequence[Sequence[float]],
+    second: Sequence[Sequence[float]],
+    *,
+    alternative: Alternative = "two-sided",
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Comparison:
+    """The suite test of scores that are not pass or fail: labels permuted within each case."""
+    import numpy as np
+
+    same_length(first, second)
+    rows = [
+        (finite(a, "first arm"), finite(b, "second arm"))
+        for a, b in zip(first, second, strict=True)
+    ]
+    both = [(a, b) for a, b in rows if a and b]
+    arrangements = math.prod(math.comb(len(a) + len(b), len(b)) for a, b in both)
+    exact = arrangements <= ENUMERATE_UP_TO
+    method = "permutation within cases, " + ("exact" if exact else f"seed {seed}")
+    n = sum(len(a) + len(b) for a, b in both)
+    facts = (alternative, method, "suite", n, len(both), len(rows) - len(both))
+    if not both:
+        return Comparison(None, None, *facts, reason="no case in both arms")
+    observed = math.fsum(math.fsum(b) / len(b) - math.fsum(a) / len(a) for a, b in both)
+    difference = observed / len(both)
+    if all(len({*a, *b}) == 1 for a, b in both):
+        return Comparison(difference, None, *facts, reason="no score varies within a case")
+    sums = np.zeros(1) if exact else np.zeros(resamples)
+    rng = np.random.default_rng(seed)
+    for a, b in both:
+        if exact:
+            sums = np.add.outer(sums, _all_gaps(a, b)).ravel()
+        else:
+            pool = rng.permuted(np.tile(np.asarray(a + b), (resamples, 1)), axis=1)
+            sums = sums + pool[:, : len(b)].mean(axis=1) - pool[:, len(b) :].mean(axis=1)
+    p_value = permutation_p(sums, observed, alternative, exact=exact)
+    return Comparison(difference, p_value, *facts, resamples=None if exact else resamples)
+
+
+def _all_gaps(a: tuple[float, ...], b: tuple[float, ...]) -> NDArray[np.float64]:
+    """The difference of means under every assignment of one case's scores to the arms."""
+    import numpy as np
+
+    pool = a + b
+    total = math.fsum(pool)
+    chosen = [math.fsum(part) for part in itertools.combinations(pool, len(b))]
+    return np.asarray([part / len(b) - (total - part) / len(a) for part in chosen])
+
+
+def permutation_p(
+    drawn: NDArray[np.float64], observed: float, alternative: Alternative, *, exact: bool
+) -> float:
+    """The share of arrangements at least as extreme; sampled ones count the observed one too."""
+    import numpy as np
+
+    slack = TIES * max(1.0, float(np.abs(drawn).max()))
+    extra = 0 if exact else 1
+    less = (int((drawn <= observed + slack).sum()) + extra) / (len(drawn) + extra)
+    greater = (int((drawn >= observed - slack).sum()) + extra) / (len(drawn) + extra)
+    return _by_side(less, greater, alternative)
+
+
+def gaps_of(first: Sequence[float], second: Sequence[float]) -> tuple[float, ...]:
+    """Second minus first, case by case."""
+    same_length(first, second)
+    a, b = finite(first, "first arm"), finite(second, "second arm")
+    return tuple(y - x for x, y in zip(a, b, strict=True))
+
+
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and the standard deviation (n − 1) of two or more values."""
+    mean = math.fsum(values) / len(values)
+    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    deviation = math.sqrt(variance)
+    # Equal differences of unequal rates (0.9 − 0.8, 0.6 − 0.5) differ by rounding only.
+    scale = max(abs(value) for value in values)
+    return mean, 0.0 if deviation <= TIES * max(scale, TIES) else deviation
+
+
+def suite_difference(
+    first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]], *, level: float = LEVEL
+) -> Interval:
+    """The mean difference on these very cases, second minus first, with its interval.
+
+    Each arm's half-width is z times its standard error from within-case variances, and never
+    less than what cases without any variation leave open: 5 of 5 everywhere is not certainty.
+    """
+    share(level, "level")
+    arms = paired(first, second)
+    z = normal_quantile(0.5 + level / 2)
+    single = sum(row.trials == 1 for row in arms.first + arms.second)
+    method = "normal, within-case variances" + (
+        f" ({single} of one trial taken at the largest possible, ¼)" if single else ""
+    )
+    facts = (level, method, "suite", arms.n, len(arms.first), arms.left_out)
+    middle = arms.difference
+    if middle is None:
+        return Interval(None, None, None, *facts, reason="no case in both arms")
+    down = math.hypot(_reach(arms.first, z, up=True), _reach(arms.second, z, up=False))
+    up = math.hypot(_reach(arms.first, z, up=False), _reach(arms.second, z, up=True))
+    return Interval(middle, max(-1.0, middle - down), min(1.0, middle + up), *facts)
+
+
+def arm_variance(rows: Sequence[CaseCounts]) -> float:
+    """The variance of an arm's mean rate on these cases; one trial counts as the largest, ¼."""
+    return (
+        math.fsum(
+            row.rate * (1 - row.rate) / (row.trials - 1) if row.trials > 1 else 0.25 for row in rows
+        )
+        / len(rows) ** 2
+    )
+
+
+def _reach(rows: Sequence[CaseCounts], z: float, *, up: bool) -> float:
+    """How far above (or below) its estimate an arm's true mean may lie.
+
+    The second term is Wilson's bound for cases that always failed (or always passed), z²/(n+z²),
+    at their share of the suite.
+    """
+    settled = [row for row in rows if row.passes == (0 if up else row.trials)]
+    trials = sum(row.trials for row in settled)
+    open_end = len(settled) / len(rows) * z * z / (trials + z * z) if settled else 0.0
+    return max(z * math.sqrt(arm_variance(rows)), open_end)
