@@ -1,0 +1,231 @@
+"""A trace as moves: each model call with what it was told, what it did and what came back.
+
+Promise: works on any framework's spans. A move's outcome is read from the tool spans that follow
+it under the same agent, from the step around it, and from what its next model call was shown.
+Text is cut at generous bounds, so that a 4 MB trace costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from proctor.trace import SpanKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from proctor.trace import Span, Trace
+    from proctor.trace.model import Message
+
+MAX_TEXT = 20_000
+"""Characters read of one message: the longest of TRAIL's own instructions has 11,000."""
+
+_CODE = re.compile(r"```(?:py|python)?\n(.*?)(?:\n```|\Z)", re.DOTALL)
+_CALL = re.compile(r"\b([A-Za-z_]\w*)\(")
+_OFFERED = re.compile(r"^\s*[-*] ([a-z_]\w*): ", re.MULTILINE)
+_TEXT_CALL = re.compile(r"""['"]name['"]: ['"](\w+)['"], ['"]arguments['"]: (.{0,400})""")
+_FAILED = re.compile(r"^(?:Call id: \S+\s*)?(?:Error\b|Traceback \(most recent)", re.MULTILINE)
+ANSWERING = frozenset({"final_answer", "finalanswer", "submit", "submit_answer", "finish"})
+"""Names under which frameworks let an agent hand in its answer as a tool call."""
+
+
+class Call(NamedTuple):
+    """One thing a move called: a tool by request, in code, or as a span."""
+
+    name: str
+    arguments: str
+
+    @property
+    def answers(self) -> bool:
+        """Whether the call hands in the answer."""
+        return self.name.lower() in ANSWERING
+
+
+@dataclass(slots=True)
+class Move:
+    """One model call of an agent."""
+
+    span: Span
+    agent: str
+    told: str
+    """The last message the model was shown."""
+    rules: str
+    """What it was told first: the system prompt, or the first message."""
+    text: str
+    """What it said, with the calls it asked for."""
+    calls: tuple[Call, ...]
+    tools: tuple[Span, ...]
+    """Tool spans that ran because of it."""
+    failure: str
+    """The error its step or tools ended in; empty when none."""
+    index: int = 0
+    of: int = 0
+    """Its place among the moves of its agent, from 0, and how many those are."""
+    came_back: str = ""
+    """What the next move of this agent was shown in answer."""
+
+    @property
+    def span_id(self) -> str:
+        """The id of the model call."""
+        return self.span.span_id
+
+    @property
+    def answers(self) -> bool:
+        """Whether it hands in the answer."""
+        return any(call.answers for call in self.calls)
+
+    @property
+    def works(self) -> bool:
+        """Whether it calls anything besides handing in the answer."""
+        return any(not call.answers for call in self.calls)
+
+
+@dataclass(slots=True)
+class Moves:
+    """Every move of a trace, by start time."""
+
+    trace: Trace
+    moves: list[Move] = field(default_factory=list[Move])
+
+    def before(self, move: Move) -> list[Move]:
+        """Earlier moves of the same agent."""
+        return [m for m in self.moves if m.agent == move.agent and m.index < move.index]
+
+    def after(self, move: Move) -> Move | None:
+        """The next move of the same agent."""
+        return next(
+            (m for m in self.moves if m.agent == move.agent and m.index == move.index + 1), None
+        )
+
+
+class _Reader:
+    """Takes moves out of one trace."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.tree = trace.index
+        self.trace = trace
+
+    @cached_property
+    def agents(self) -> list[str]:
+        """The nearest agent above each span; the trace's root where there is none."""
+        owners: list[str] = []
+        by_position: dict[int, str] = {}
+        spans = self.tree.spans
+        position = self.tree.position
+        for here, span in enumerate(spans):
+            above = position.get(span.parent_id) if span.parent_id else None
+            owner = by_position.get(above, "") if above is not None else ""
+            by_position[here] = span.span_id if span.kind == SpanKind.AGENT else owner
+            owners.append(owner)
+        return owners
+
+    def read(self) -> Moves:
+        """Every innermost model call with what surrounds it."""
+        calls = {span.span_id for span in self.trace.llm_calls}
+        owned: dict[str, list[int]] = {}
+        for here, span in enumerate(self.tree.spans):
+            if span.span_id in calls or span.kind in (SpanKind.TOOL, SpanKind.RETRIEVAL):
+                owned.setdefault(self.agents[here], []).append(here)
+        result = Moves(self.trace)
+        for agent, positions in owned.items():
+            result.moves.extend(self._of_agent(agent, positions, calls))
+        result.moves.sort(key=lambda move: move.span.start_ns)
+        return result
+
+    def _of_agent(self, agent: str, positions: list[int], calls: set[str]) -> list[Move]:
+        spans = [self.tree.spans[here] for here in positions]
+        starts = [i for i, span in enumerate(spans) if span.span_id in calls]
+        moves: list[Move] = []
+        for number, start in enumerate(starts):
+            end = starts[number + 1] if number + 1 < len(starts) else len(spans)
+            tools = tuple(spans[start + 1 : end])
+            moves.append(self._move(spans[start], agent, tools))
+        for number, move in enumerate(moves):
+            move.index, move.of = number, len(moves)
+            if number + 1 < len(moves):
+                move.came_back = _answer_to(move, moves[number + 1])
+                if not move.failure and _FAILED.match(move.came_back):
+                    move.failure = move.came_back
+        return moves
+
+    def _move(self, span: Span, agent: str, tools: tuple[Span, ...]) -> Move:
+        told = span.input_messages
+        text, calls = spoken(span)
+        offered = {name for message in told[:1] for name in _OFFERED.findall(content(message))}
+        names = offered | {t.tool_name for t in tools if t.tool_name}
+        code = "\n".join(_CODE.findall(text))
+        found = [*calls, *_calls_in(code, names)]
+        seen = {call.name for call in found}
+        found += [
+            Call(t.tool_name or t.name, plain(t.tool_input))
+            for t in tools
+            if (t.tool_name or t.name) not in seen
+        ]
+        return Move(
+            span=span,
+            agent=agent,
+            told=content(told[-1]) if told else plain(span.input),
+            rules=content(told[0]) if told else "",
+            text=text,
+            calls=tuple(found),
+            tools=tools,
+            failure=self._failure(span, tools),
+        )
+
+    def _failure(self, span: Span, tools: Sequence[Span]) -> str:
+        for failed in (span, *tools):
+            if failed.failed:
+                return failed.error_message or failed.error_type or "error"
+        parent = self.trace.node(span.parent_id) if span.parent_id else None
+        if parent is not None and parent.kind == SpanKind.CHAIN and parent.span.failed:
+            last = [c.span_id for c in parent.children if c.kind == SpanKind.LLM][-1:]
+            if last == [span.span_id]:
+                return parent.span.error_message or parent.span.error_type or "error"
+        return ""
+
+
+def read_moves(trace: Trace) -> Moves:
+    """The moves of a trace."""
+    return _Reader(trace).read()
+
+
+def content(message: Message) -> str:
+    """The text of a message, cut."""
+    return (message.content or "")[:MAX_TEXT]
+
+
+def plain(value: Any) -> str:
+    """Any captured value as text, cut."""
+    return "" if value is None else (value if isinstance(value, str) else repr(value))[:MAX_TEXT]
+
+
+def spoken(span: Span) -> tuple[str, list[Call]]:
+    """What a model call said, and the calls it asked for."""
+    said = [content(m) for m in span.output_messages if m.content]
+    calls = [Call(c.name, plain(c.arguments)) for m in span.output_messages for c in m.tool_calls]
+    text = "\n".join(said) if said else plain(span.output)
+    if not calls:
+        calls = [Call(*found) for found in _TEXT_CALL.findall(text)]
+    return text, calls
+
+
+def _calls_in(code: str, names: set[str]) -> list[Call]:
+    return [
+        Call(m.group(1), code[m.end() : m.end() + 200])
+        for m in _CALL.finditer(code)
+        if m.group(1) in names or m.group(1) in ANSWERING
+    ]
+
+
+def _answer_to(move: Move, following: Move) -> str:
+    """What the next model call was shown beyond what the model itself had said."""
+    known = len(move.span.input_messages)
+    fresh = [
+        content(m)
+        for m in following.span.input_messages[known:]
+        if m.role not in ("assistant", "system") and m.content
+    ]
+    return "\n".join(fresh)[:MAX_TEXT]

@@ -1,0 +1,136 @@
+"""Rules on what the agent does: answers without work, work without its tools, the same again.
+
+A rule here needs a plan or an offered tool to hold the agent to; a chat model that answers from
+what it knows, and was offered nothing, has done nothing wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
+
+from proctor.diagnose.model import Impact
+from proctor.diagnose.taxonomy import Category
+
+from .base import Hit, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from proctor.diagnose.moves import Call, Move, Moves
+
+_PLAN = re.compile(r"\bplan below\b|<end_plan>")
+_OFFER = re.compile(r"^\s*[-*] (?!final_answer)[a-z_]\w*: ", re.MULTILINE)
+_UNSUPPORTED = re.compile(
+    r"\b(?:[Bb]ased on my|I recall|I (?:already )?know|I will assume|for (?:this )?demonstration"
+    r"|[Ss]imulat\w+|from memory|well[- ]known|[Ii]t is known)\b[^\n]{0,160}"
+)
+_SENTENCE = re.compile(r"[^.\n]{20,200}")
+
+SAME = 0.8
+"""Likeness of arguments from which two calls count as the same: page_down(1) and page_down(2)
+are not, a query with one word changed is."""
+
+
+class AnswerWithoutWork(Rule):
+    """A plan is made, and the answer handed in without any of it being done."""
+
+    name = "answer_without_work"
+    category = Category.GOAL_DEVIATION
+    impact = Impact.HIGH
+    confidence = 0.52
+
+    def find(self, moves: Moves) -> Iterator[Hit]:
+        """The model call that answers."""
+        for move in _unworked(moves):
+            yield Hit(
+                move.span,
+                "The agent answers without doing any step of its own plan.",
+                tuple(_SENTENCE.findall(move.text)[:1]),
+            )
+
+
+class UnsupportedAnswer(Rule):
+    """The answer rests on what the model says it knows: nothing was looked up."""
+
+    name = "unsupported_answer"
+    category = Category.LANGUAGE_ONLY
+    impact = Impact.HIGH
+    confidence = 0.3
+
+    def find(self, moves: Moves) -> Iterator[Hit]:
+        """The model call that answers."""
+        for move in _unworked(moves):
+            claims = tuple(found.group() for found in _UNSUPPORTED.finditer(move.text))
+            yield Hit(
+                move.span,
+                "The answer rests on no observation in the trace.",
+                (*claims, *_SENTENCE.findall(move.text)[:1]),
+            )
+
+
+class ToolPassedOver(Rule):
+    """Code of its own where tools for the work are offered."""
+
+    name = "tool_passed_over"
+    category = Category.TOOL_SELECTION
+    confidence = 0.43
+
+    def find(self, moves: Moves) -> Iterator[Hit]:
+        """The model call that writes such code."""
+        for move in moves.moves:
+            if "```" in move.text and not move.calls and _offers_work(move):
+                yield Hit(
+                    move.span,
+                    "The code calls none of the tools the agent was offered.",
+                    tuple(_SENTENCE.findall(move.text)[:1]),
+                )
+
+
+class RepeatedCall(Rule):
+    """A call that failed is made again, all but unchanged, and fails again."""
+
+    name = "repeated_call"
+    category = Category.RESOURCE_ABUSE
+    confidence = 0.2
+
+    def find(self, moves: Moves) -> Iterator[Hit]:
+        """The last of the repetitions, as the taxonomy asks: its tool span where there is one."""
+        last: dict[tuple[str, str], tuple[Move, Call]] = {}
+        repeats: dict[tuple[str, str], tuple[Move, int]] = {}
+        for move in moves.moves:
+            for call in move.calls:
+                key = (move.agent, call.name)
+                before = last.get(key)
+                last[key] = (move, call)
+                if before and move.failure and before[0].failure and _same(before[1], call):
+                    repeats[key] = (move, repeats[key][1] + 1 if key in repeats else 1)
+        for (_, name), (move, times) in repeats.items():
+            where = move.tools[-1] if move.tools else move.span
+            yield Hit(
+                where,
+                f"{name} is called again with like arguments after failing, {times} times.",
+                (name,),
+            )
+
+
+def _unworked(moves: Moves) -> Iterator[Move]:
+    """Moves that answer although their agent had a plan and called nothing before."""
+    for move in moves.moves:
+        if not move.answers or move.works:
+            continue
+        before = moves.before(move)
+        if any(_PLAN.search(m.told) for m in before) and not any(m.works for m in before):
+            yield move
+
+
+def _offers_work(move: Move) -> bool:
+    """Whether the system prompt lists a tool other than the one that answers."""
+    first = move.span.input_messages[:1]
+    return any(m.role == "system" and _OFFER.search(m.content or "") for m in first)
+
+
+def _same(one: Call, other: Call) -> bool:
+    a, b = one.arguments[:200], other.arguments[:200]
+    return a == b or SequenceMatcher(None, a, b).ratio() > SAME

@@ -1,0 +1,190 @@
+"""The rules that find errors without any training."""
+
+from pathlib import Path
+
+import pytest
+import spans
+from hypothesis import given
+from hypothesis import strategies as st
+
+import proctor
+import proctor.errors
+from proctor.diagnose.evidence import MAX_QUOTE, quote, stands_in
+from proctor.diagnose.model import Finding
+from proctor.diagnose.moves import read_moves
+from proctor.diagnose.rules import RULES, apply_rules
+from proctor.diagnose.scorer import Scorecard, score
+from proctor.diagnose.taxonomy import Category
+from proctor.diagnose.trail_data import Annotation, Mark, read_annotations
+from proctor.trace import Span, SpanKind, SpanStatus, Trace
+from proctor.trace.model import Message, ToolCall
+
+SYSTEM = "You have tools:\n- search: looks things up\n- final_answer: hands in the answer\n"
+PLAN = "Write your plan below. After the last step write the '\n<end_plan>' tag and stop."
+
+
+def findings(trace: Trace) -> list[Finding]:
+    return apply_rules(read_moves(trace), RULES)
+
+
+def told(trace: Trace) -> set[tuple[str, Category]]:
+    return {(finding.location, finding.category) for finding in findings(trace)}
+
+
+def call(span_id: str, start: int, said: str = "", *messages: Message, tool: str = "") -> Span:
+    calls = (ToolCall(tool, {"q": "boats"}),) if tool else ()
+    return spans.span(
+        span_id,
+        "agent",
+        start=start,
+        kind=SpanKind.LLM,
+        input_messages=messages or (Message("system", SYSTEM), Message("user", "Which boat?")),
+        output_messages=(Message("assistant", said, calls),),
+    )
+
+
+def used(span_id: str, start: int, tool: str = "search", **fields: object) -> Span:
+    return spans.span(span_id, "agent", start=start, kind=SpanKind.TOOL, tool_name=tool, **fields)
+
+
+def agent(*below: Span) -> Trace:
+    return spans.trace(spans.span("agent", end=1000, kind=SpanKind.AGENT), *below)
+
+
+def test_a_closing_tag_that_is_asked_for() -> None:
+    """R-G3: a plan without the tag its prompt asks for; with the tag there is nothing to say."""
+    ask = Message("user", PLAN)
+    assert told(agent(call("p", 1, "1. search", ask))) == {("p", Category.NON_COMPLIANCE)}
+    assert told(agent(call("p", 1, "1. search\n<end_plan>", ask))) == set()
+
+
+def test_an_answer_without_work() -> None:
+    """R-G3: a plan, and then the answer at once; a plan that is carried out is fine."""
+    plan = call("p", 1, "1. search\n<end_plan>", Message("user", PLAN))
+    answer = call("a", 9, "I recall that it is the Vasa.", tool="final_answer")
+    assert told(agent(plan, answer)) == {
+        ("a", Category.GOAL_DEVIATION),
+        ("a", Category.LANGUAGE_ONLY),
+    }
+    worked = (call("s", 3, tool="search"), used("t", 4, tool_output="the Vasa"))
+    assert told(agent(plan, *worked, answer)) == set()
+
+
+def test_malformed_and_repeated_calls() -> None:
+    """R-G3: a call that does not fit its tool, at its writer; repeating it, at the last tool."""
+    wrong = {
+        "status": SpanStatus.ERROR,
+        "error_message": "search() got an unexpected keyword argument 'q'",
+    }
+    steps = [
+        call("m1", 1, tool="search"),
+        used("t1", 2, **wrong),
+        call("m2", 3, tool="search"),
+        used("t2", 4, **wrong),
+    ]
+    assert told(agent(*steps)) == {
+        ("m1", Category.FORMATTING),
+        ("m2", Category.FORMATTING),
+        ("t2", Category.RESOURCE_ABUSE),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "category"),
+    [
+        ("Title: Error 403\nPage 1 of 1", Category.AUTHENTICATION),
+        ("HTTP 404", Category.NOT_FOUND),
+        ("status code: 503", Category.SERVICE),
+        ("The request timed out", Category.TIMEOUT),
+        ("Error 429: slow down", Category.RATE_LIMIT),
+    ],
+)
+def test_refusals_in_tool_output(text: str, category: Category) -> None:
+    """R-G3: what a service refuses shows at the head of a tool's output, and only there."""
+    asked = call("m", 1, tool="search")
+    failed = used("t", 2, tool_output=text, status=SpanStatus.ERROR, error_message=text)
+    assert told(agent(asked, failed)) == {("t", category)}
+    far = "A page about boats. " * 40 + text
+    assert told(agent(asked, used("t", 2, tool_output=far))) == set()
+    assert told(agent(call("m", 1, text))) == set()
+
+
+def test_a_retry_that_works_is_no_error() -> None:
+    """R-G3: a passing fault that the same tool recovers from is not reported."""
+    slow = used("t1", 2, status=SpanStatus.ERROR, error_message="timed out")
+    again = (call("m2", 3, tool="search"), used("t2", 4, tool_output="the Vasa"))
+    assert told(agent(call("m1", 1, tool="search"), slow)) == {("t1", Category.TIMEOUT)}
+    assert told(agent(call("m1", 1, tool="search"), slow, *again)) == set()
+
+
+def test_a_limit_that_is_stated() -> None:
+    """R-G3: reading more characters at a time than the prompt allows."""
+    rule = Message("system", "Read a file 500 characters at a time.")
+    assert told(agent(call("m", 1, "print(text[:1000])", rule))) == {("m", Category.NON_COMPLIANCE)}
+    assert told(agent(call("m", 1, "print(text[:400])", rule))) == set()
+
+
+def test_clean_runs_of_the_demo(tmp_path: Path) -> None:
+    """R-G3: nothing is found in 30 traces of the demo's careful agent, all of them right."""
+    suite = Path(proctor.__file__).parent / "demo" / "suite.yaml"
+    run = proctor.run(suite, agent=["careful"], results=tmp_path)
+    traces = [run.trace(trial) for trial in run.trials()]
+    assert len(traces) >= 30
+    assert [findings(trace) for trace in traces if trace is not None] == [[]] * len(traces)
+
+
+def test_other_frameworks(shared: Path) -> None:
+    """R-G3: on other frameworks' traces only those with a failed span give any finding."""
+    for path in sorted((shared / "traces").rglob("*.json")):
+        try:
+            traces = proctor.load_traces(path)
+        except proctor.errors.ProctorError:
+            continue
+        for trace in traces:
+            if not trace.errors:
+                assert findings(trace) == [], path.name
+
+
+def measured(shared: Path, split: str, gold: str) -> Scorecard:
+    predicted: dict[str, Annotation] = {}
+    for path in sorted((shared / "trail" / "data" / split).glob("*.json")):
+        (trace,) = proctor.load_traces(path)
+        found = findings(trace)
+        for finding in found:
+            node = trace.node(finding.location)
+            assert node is not None
+            assert stands_in(node.span, finding.evidence)
+        marks = tuple(Mark(f.location, f.category.value) for f in found)
+        predicted[path.stem] = Annotation(marks)
+    read = read_annotations(shared / "trail" / f"processed_annotations_{gold}")
+    return score(read.by_trace, predicted)
+
+
+@pytest.mark.parametrize(
+    ("split", "gold", "joint", "most"),
+    [("GAIA", "gaia", 0.28, 8), ("SWE Bench", "swe_bench", 0.15, 10)],
+)
+def test_rules_on_trail(shared: Path, split: str, gold: str, joint: float, most: float) -> None:
+    """R-G3: rules alone reach what they promise on TRAIL, and every quote stands in its span."""
+    card = measured(shared, split, gold)
+    assert card.joint_accuracy is not None
+    assert card.findings_per_trace is not None
+    assert card.joint_accuracy >= joint
+    assert card.findings_per_trace <= most
+
+
+@given(
+    said=st.text(max_size=400),
+    output=st.text(max_size=400),
+    wanted=st.lists(st.text(max_size=300), max_size=3),
+)
+def test_evidence_stands_in_its_span(said: str, output: str, wanted: list[str]) -> None:
+    """R-G2: whatever is asked for and whatever the span holds, the quote stands in it."""
+    span = used("t", 0, tool_output=output, input_messages=(Message("user", said),))
+    found = quote(span, *wanted)
+    assert stands_in(span, found)
+    assert len(found) <= MAX_QUOTE
+    for passage in wanted:
+        if passage.strip() and len(passage) <= MAX_QUOTE and passage.strip() in output:
+            assert found in {w.strip() for w in wanted}
+            break
