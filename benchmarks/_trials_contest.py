@@ -111,6 +111,9 @@ def proctor(agent: Agent, folder: Path, clocks: Clocks) -> Work:
         def started(self, trial: object) -> None:
             pass
 
+        def skipped(self, trial: object) -> None:
+            pass
+
         def finished(self, trial: object) -> None:
             self.left -= 1
             if not self.left:

@@ -36,7 +36,7 @@ HEAVY_ROUNDS = 3
 GOAL_BARE, GOAL_EVALS, GOAL_INSPECT = 5.0, 3.0, 100.0
 GOAL_IDEAL = 1.10
 GOAL_FLAT = 1.25
-"""Cost per trial at the largest size over that at the smallest: flat, allowing for noise."""
+"""Cost per trial at the largest size over the cheapest of the others: flat, allowing for noise."""
 GOAL_PEAK_MB = 200.0
 
 
@@ -119,7 +119,7 @@ MAKERS: dict[str, Callable[[], Peer]] = {
     OURS: lambda: python_peer(OURS, sys.executable),
     EVALS: lambda: python_peer(EVALS, peer(EVALS, [EVALS_PIN])),
     f"{EVALS}, spans": lambda: python_peer(
-        f"{EVALS}, spans", peer(f"{EVALS}-spans", [EVALS_PIN, "logfire==5.4.0"]), heavy=True
+        f"{EVALS}, spans", peer(f"{EVALS}-spans", [EVALS_PIN, "logfire==5.2.0"]), heavy=True
     ),
     "deepeval": lambda: python_peer("deepeval", peer("deepeval", ["deepeval==4.3.1"]), heavy=True),
     "promptfoo": promptfoo,
@@ -196,7 +196,7 @@ def flatness(rounds: int) -> tuple[float, float]:
         cells = " | ".join(f"{figure:.1f}" for figure in figures)
         print(f"| {n:,} | {cells} | {timing.median('peak_mb'):.0f} |", flush=True)
     costs = [t.median("cpu") / n for n, t in zip(FLAT_SIZES, timings, strict=True)]
-    return costs[-1] / costs[0], timings[-1].median("peak_mb")
+    return costs[-1] / min(costs[:-1]), timings[-1].median("peak_mb")
 
 
 Results = Mapping[tuple[int, int], Mapping[str, Timing]]
@@ -221,6 +221,9 @@ def goals(results: Results, growth: float | None, peak: float | None) -> bool:
             ideal = n * milliseconds / 1000 / AT_ONCE
             figure = ours.median("wall") / ideal
             judge(f"{n:,} sleeping, wall ÷ ideal", figure, GOAL_IDEAL, at_most=True)
+            if BARE in by_name:  # what this machine, as busy as it was, allows at all
+                figure = by_name[BARE].median("wall") / ideal
+                print(f"| {n:,} sleeping, wall of {BARE} ÷ ideal | {figure:.2f} | | |")
             continue
         for clock in ("cpu", "wall"):
             mine = ours.median(clock)
@@ -232,7 +235,7 @@ def goals(results: Results, growth: float | None, peak: float | None) -> bool:
                     figure = by_name[name].median(clock) / mine
                     judge(f"{n:,} instant, {clock} of {name} ÷ ours", figure, goal, at_most=False)
     if growth is not None and peak is not None:
-        judge("CPU per trial, 100,000 ÷ 1,000", growth, GOAL_FLAT, at_most=True)
+        judge("CPU per trial, 100,000 ÷ the cheapest smaller size", growth, GOAL_FLAT, at_most=True)
         judge("peak MB at 100,000", peak, GOAL_PEAK_MB, at_most=True)
     return all(met)
 
