@@ -108,16 +108,21 @@ def test_a_run_is_resumed_from_its_folder_alone(suite: Path) -> None:
         assert "keeps its" in refused.stderr
 
 
-def test_secrets_stay_out_of_the_folder(suite: Path) -> None:
+@pytest.mark.parametrize("written_in", ["suite", "settings"])
+def test_secrets_stay_out_of_the_folder(suite: Path, written_in: str) -> None:
     """R-D1: the spec holds references to variables, which are read again on resume."""
     raw = yaml.safe_load(suite.read_text())
     code = "import os, sys; sys.stdin.read(); print(os.environ['TOKEN'][::-1])"
-    raw["agent"] = {
+    agent = {
         "kind": "command",
         "command": [sys.executable, "-c", code],
         "protocol": "text",
         "env": {"TOKEN": "${THE_TOKEN}"},
     }
+    raw["agent"] = agent if written_in == "suite" else "mine"
+    if written_in == "settings":
+        settings = {"agents": {"mine": agent}}
+        (suite.parent / "proctor.yaml").write_text(yaml.safe_dump(settings))
     raw["cases"] = [{"id": "c", "input": "q", "correctness": {"regex_match": "terces"}}]
     suite.write_text(yaml.safe_dump(raw))
     env = {**os.environ, "THE_TOKEN": "a-very-secret-4711"}

@@ -54,13 +54,16 @@ def test_a_folder_deleted_meanwhile_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "rogue.py").write_text(
         "import asyncio, pathlib, shutil\n"
         f"results = pathlib.Path({str(tmp_path / 'results')!r})\n"
+        "calls = []\n"
         "async def agent(input, seed):\n"
-        "    for run in results.glob('*/*'): shutil.rmtree(run)\n"
+        "    calls.append(seed)\n"
+        "    for run in results.glob('*/*') if len(calls) == 3 else (): shutil.rmtree(run)\n"
         "    return input\n"
     )
-    done = proctor("run", suite, "--results", tmp_path / "results", "--quiet", "--sync", "always")
+    args = ("--quiet", "--sync", "always", "--trials", 10)
+    done = proctor("run", suite, "--results", tmp_path / "results", *args)
     assert done.returncode == 2
-    assert "deleted" in done.stderr
+    assert "the journal was deleted while the run was writing it" in done.stderr
     assert "Traceback" not in done.stderr
 
 
