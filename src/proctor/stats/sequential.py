@@ -1,0 +1,144 @@
+"""Early stopping whose error rates hold although one looks after every trial.
+
+SPRT when a good and a bad rate are known; a Beta-mixture e-process when only the required one is.
+Curtailment is free: it stops a fixed "c of n" rule once decided. After any of these, no
+fixed-n interval may be reported: the stopping has used up its guarantee.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from proctor.errors import ProctorError
+from proctor.stats.distributions import log_beta_mass_below
+from proctor.stats.kinds import Estimand, checked, share
+
+Verdict = Literal["continue", "meets", "below", "undecided"]
+"""meets: the required rate is met. below: it is not. undecided: the trials ran out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is known after some trials. `evidence` is the log likelihood ratio or log E."""
+
+    verdict: Verdict
+    passes: int
+    n: int
+    evidence: float | None
+    method: str
+    estimand: Estimand = "suite"
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sprt:
+    """Wald's test of p ≥ `good` against p ≤ `bad`, truncated at `limit` trials.
+
+    `alpha` bounds the chance to call a good agent bad; `beta` that to call a bad one good.
+    """
+
+    good: float = 0.9
+    bad: float = 0.7
+    alpha: float = 0.05
+    beta: float = 0.05
+    limit: int = 40
+
+    def __post_init__(self) -> None:
+        for what in ("good", "bad", "alpha", "beta"):
+            share(getattr(self, what), what)
+        if self.bad >= self.good or self.alpha + self.beta >= 1 or self.limit < 1:
+            raise ProctorError(
+                f"no SPRT has good {self.good}, bad {self.bad}, alpha {self.alpha},"
+                f" beta {self.beta}, limit {self.limit}",
+                hint="bad < good, alpha + beta < 1, limit from 1 on",
+            )
+
+    def look(self, passes: int, n: int) -> Look:
+        """The verdict after `n` trials, if none was reached before."""
+        checked([(passes, n)])
+        ratio = passes * math.log(self.bad / self.good)
+        ratio += (n - passes) * math.log((1 - self.bad) / (1 - self.good))
+        method = f"SPRT, p ≥ {self.good} against p ≤ {self.bad}, at most {self.limit} trials"
+        verdict: Verdict = "continue"
+        if ratio >= math.log((1 - self.beta) / self.alpha):
+            verdict = "below"
+        elif ratio <= math.log(self.beta / (1 - self.alpha)):
+            verdict = "meets"
+        elif n >= self.limit:
+            verdict = "undecided"
+        why = "the trials ran out between the bounds" if verdict == "undecided" else None
+        return Look(verdict, passes, n, ratio, method, reason=why)
+
+
+@dataclass(frozen=True, slots=True)
+class EProcess:
+    """Evidence against p ≥ `required`, valid at any stopping time: alarm at E ≥ 1/alpha.
+
+    E mixes the likelihood over rates below the required one by Beta(½, ½). It never says
+    "meets": evidence for a rate needs an alternative to be tested against.
+    """
+
+    required: float = 0.9
+    alpha: float = 0.05
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        share(self.required, "required")
+        share(self.alpha, "alpha")
+        if self.limit is not None and self.limit < 1:
+            raise ProctorError(f"limit is {self.limit}", hint="limit from 1 on, or none")
+
+    def look(self, passes: int, n: int) -> Look:
+        """The verdict after `n` trials."""
+        checked([(passes, n)])
+        fails = n - passes
+        log_e = log_beta_mass_below(self.required, passes + 0.5, fails + 0.5)
+        log_e -= log_beta_mass_below(self.required, 0.5, 0.5)
+        log_e -= passes * math.log(self.required) + fails * math.log(1 - self.required)
+        method = f"Beta-mixture e-process against p ≥ {self.required}"
+        verdict: Verdict = "continue"
+        if log_e >= -math.log(self.alpha):
+            verdict = "below"
+        elif self.limit is not None and n >= self.limit:
+            verdict = "undecided"
+        why = "no alarm when the trials ran out" if verdict == "undecided" else None
+        return Look(verdict, passes, n, log_e, method, reason=why)
+
+
+@dataclass(frozen=True, slots=True)
+class Curtailed:
+    """The fixed rule "at least `needed` of `total` pass", stopped once it is decided."""
+
+    needed: int
+    total: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.needed <= self.total or self.total < 1:
+            raise ProctorError(
+                f"no rule asks for {self.needed} of {self.total}", hint="0 ≤ needed ≤ total"
+            )
+
+    def look(self, passes: int, n: int) -> Look:
+        """The verdict the full number of trials would give, as soon as it is certain."""
+        checked([(passes, n)])
+        verdict: Verdict = "continue"
+        if passes >= self.needed:
+            verdict = "meets"
+        elif passes + max(0, self.total - n) < self.needed:
+            verdict = "below"
+        return Look(verdict, passes, n, None, f"at least {self.needed} of {self.total}")
+
+
+def follow(look: Callable[[int, int], Look], outcomes: Iterable[bool]) -> Look:
+    """Look after every outcome, in order, and stop at the first verdict."""
+    passes, n = 0, 0
+    found = look(0, 0)
+    for outcome in outcomes:
+        if found.verdict != "continue":
+            break
+        passes, n = passes + bool(outcome), n + 1
+        found = look(passes, n)
+    return found
