@@ -322,6 +322,11 @@ def test_hostile_output_is_shown_and_not_obeyed(project: Path, console: str) -> 
     assert "| dear | agent\\:answer | none | none | error | 1.00 |" in page.stdout
 
 
+def _steady(changes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Changes that do not depend on how busy the machine is."""
+    return [change for change in changes if change["kind"] != "latency"]
+
+
 def test_the_machine_form(project: Path) -> None:
     """R-D4: one JSON document with the same changes, values whole."""
     done = proctor(project, "diff", "suite.yaml", "--baseline", "v1", "--json")
@@ -331,7 +336,7 @@ def test_the_machine_form(project: Path) -> None:
     assert (document["severity"], document["exit_code"]) == ("error", 1)
     cases = {each["case"]: each for each in document["cases"]}
     assert list(cases) == list(KINDS)
-    (change,) = cases["dear"]["changes"]
+    (change,) = _steady(cases["dear"]["changes"])
     assert change == {
         "tier": "cost",
         "kind": "cost",
@@ -340,7 +345,7 @@ def test_the_machine_form(project: Path) -> None:
         "before": 0.01,
         "after": 0.03,
     }
-    (change,) = cases["words"]["changes"]
+    (change,) = _steady(cases["words"]["changes"])
     assert change["words"][1:3] == [
         {"op": "removed", "text": "Lyon"},
         {"op": "added", "text": "Paris"},

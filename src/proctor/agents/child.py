@@ -13,6 +13,7 @@ from proctor.agents.base import AgentRequest
 from proctor.agents.failures import transient
 from proctor.agents.process import ChildJob, ChildResult
 from proctor.agents.python import PythonAgentConfig
+from proctor.llm.cassette import taken_over
 from proctor.trace.capture import capture
 
 
@@ -21,7 +22,8 @@ def main() -> None:
     place = Path(sys.argv[1])
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=ChildJob)
     _limit_memory(job.memory_mb)
-    result = asyncio.run(_run(job))
+    with taken_over(job.cassette):
+        result = asyncio.run(_run(job))
     aside = place.with_suffix(".part")
     aside.write_bytes(msgspec.json.encode(result, enc_hook=str))
     aside.replace(place)

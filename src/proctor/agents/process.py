@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from proctor.agents.base import AgentError, AgentReply, AgentRequest
+from proctor.llm.cassette import HandedOver, hand_over
 from proctor.trace import Trace
 from proctor.trace.capture import current_trace
 
@@ -45,6 +46,7 @@ class ChildJob(msgspec.Struct, frozen=True):
     trial: str
     workdir: str
     trace_id: str | None
+    cassette: HandedOver | None = None
 
 
 class ChildResult(msgspec.Struct, omit_defaults=True):
@@ -103,6 +105,7 @@ class ProcessAgent:
             trial=request.trial,
             workdir=str(request.workdir),
             trace_id=request.trace_id,
+            cassette=hand_over(),
         )
         return msgspec.json.encode(job, enc_hook=str)
 

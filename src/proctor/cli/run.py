@@ -22,10 +22,17 @@ EXAMPLES = [
     Example("proctor run suite.yaml --trials 10 --concurrency 8", "ask more than once"),
     Example("proctor run suite.yaml --dry-run", "how many trials would that be, at what cost?"),
     Example("proctor run suite.yaml --max-cost 2 --early-stop", "spend no more than needed"),
+    Example("proctor run suite.yaml --record calls.jsonl", "keep the model's answers for CI"),
+    Example("proctor run suite.yaml --replay calls.jsonl", "the same run without a key"),
     Example("proctor run --resume results/suite/2026-01-31_001", "go on after an interruption"),
 ]
 
-SPELLED = {"max_cost_usd": "--max-cost", "max_seconds": "--max-time"}
+SPELLED = {
+    "max_cost_usd": "--max-cost",
+    "max_seconds": "--max-time",
+    "record_to": "--record",
+    "replay_from": "--replay",
+}
 """Options whose names are shorter than their fields'."""
 
 RUN = click.Path(path_type=Path, exists=True, file_okay=False)

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 from pydantic import AfterValidator, BaseModel, Field
 
 from proctor.errors import ProctorError, did_you_mean
+from proctor.llm.rates import RateLimit
 from proctor.schema import Strict
 from proctor.spec.located import validated
 from proctor.spec.models import DEFAULT_TRIALS, Trials
@@ -63,6 +64,8 @@ class Limits(Strict):
     """Trials for a run."""
     max_seconds: Positive | None = None
     """Wall time for a run."""
+    rates: dict[str, RateLimit] = Field(default_factory=dict[str, RateLimit])
+    """What each provider may be asked in a minute; calls beyond it wait their turn."""
 
 
 def _patterns(value: dict[str, str]) -> dict[str, str]:

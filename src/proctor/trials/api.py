@@ -18,6 +18,7 @@ from typing import Any, cast
 from proctor.agents.base import AgentConfig
 from proctor.agents.registry import agent_config
 from proctor.llm.prices import PriceTable
+from proctor.llm.rates import rates_in_force
 from proctor.runs.finalise import write_parquet, write_summaries
 from proctor.runs.folder import RunFolder
 from proctor.runs.identity import new_run_id, provenance
@@ -224,8 +225,11 @@ async def carry_out(
         if on_session is not None:
             on_session(session)
         at_once = ready.options.at_once(len(ready.plan.trials))
+        going_on = folder.journal_path.exists()
+        rates = ready.configuration.settings.limits.rates
         async with closing(ready.bench.judges):
-            await run_until_stopped(session, lambda: LocalExecutor(ready.bench, at_once))
+            with ready.options.cassette(going_on=going_on), rates_in_force(rates):
+                await run_until_stopped(session, lambda: LocalExecutor(ready.bench, at_once))
         spec = folder.read_spec()
         now = {**spec, "options": ready.options.record(), "stopped": session.stopped}
         if now != spec:

@@ -11,7 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from proctor.agents.base import AgentConfig
-from proctor.agents.registry import UnknownAgentError, agent_config
+from proctor.agents.registry import (
+    UnknownAgentError,
+    agent_config,
+    find_agent,
+    named_agents,
+    resolve_agent,
+)
 from proctor.errors import did_you_mean
 from proctor.spec import Configuration, Suite
 from proctor.spec.refs import IMPORT_PATH, AgentRef
@@ -56,6 +62,8 @@ def _named(suite: Suite, name: str, configuration: Configuration) -> ChosenAgent
     options = configuration.settings.agents.get(registered)
     if options is not None:
         return _placed(options, _child(configuration.tree, "agents", registered), configuration)
+    if find_agent(registered) is not None:
+        return ChosenAgent.of(resolve_agent(registered, base_dir=suite.folder))
     if own is None and re.fullmatch(IMPORT_PATH, name):
         target = {"kind": "python", "target": name}
         return ChosenAgent(agent_config(target, base_dir=suite.folder), target)
@@ -90,11 +98,11 @@ def _child(tree: Tree | None, *names: str) -> Tree | None:
 
 def _unknown(name: str, suite: Suite, configuration: Configuration) -> UnknownAgentError:
     registered = configuration.settings.agents
-    known = [*(n for n, ref in suite.all_agents.items() if ref.kind), *registered]
-    listed = f"there are {', '.join(known)}" if known else None
+    own = [*(n for n, ref in suite.all_agents.items() if ref.kind), *registered]
+    listed = f"there are {', '.join(own)}" if own else None
     return UnknownAgentError(
         f"there is no agent {name!r}",
-        hint=did_you_mean(name, known)
+        hint=did_you_mean(name, [*own, *named_agents()])
         or listed
         or "write package.module:function, or add it to `agents` in proctor.yaml",
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from proctor.runs.journal import Sync
 from proctor.schema import Strict
@@ -47,10 +48,30 @@ class RunOptions(Strict):
     """Trials started in this sitting."""
     max_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Seconds for this sitting."""
+    record_to: str | None = None
+    """Record every model call of this run into a cassette."""
+    replay_from: str | None = None
+    """Answer model calls from a cassette; one that is not in it is an error, never a live call."""
     keep_workdirs: bool = False
     """Keep the directories of trials that did not pass."""
     sync: Sync = Sync.INTERVAL
     """When journal lines are forced to the platter."""
+
+    @model_validator(mode="after")
+    def _record_or_replay(self) -> RunOptions:
+        if self.record_to is not None and self.replay_from is not None:
+            raise ValueError("record or replay, not both")
+        return self
+
+    def cassette(self, *, going_on: bool) -> AbstractContextManager[object]:
+        """The cassette in use while the run is carried out; a resumed run goes on recording."""
+        from proctor.llm.cassette import Cassette
+
+        if self.record_to is not None:
+            return Cassette(self.record_to, "record", append=going_on)
+        if self.replay_from is not None:
+            return Cassette(self.replay_from, "replay")
+        return nullcontext()
 
     @property
     def limits(self) -> Limits:

@@ -25,6 +25,7 @@ from proctor.checks.evaluate import PlannedCheck, evaluate
 from proctor.checks.judge import Judge
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import CheckResult, CheckStatus, Judgement
+from proctor.llm.cassette import cassette_trial
 from proctor.llm.prices import PriceTable
 from proctor.runs.model import PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.runs.segments import encode_trace
@@ -109,7 +110,8 @@ async def perform(planned: PlannedTrial, bench: Bench, *, attempt: int = 1) -> F
     try:
         reply = await _with_retries(planned, prepared, bench, tries)
         trial.latency_ms = _latency_ms(reply, began)
-        await _judge(trial, prepared, bench, tries, reply)
+        with cassette_trial(f"{_cassette_key(planned)}#judge"):
+            await _judge(trial, prepared, bench, tries, reply)
     except asyncio.CancelledError:
         trial.status = TrialStatus.CANCELLED
         trial.error = TrialError("Cancelled", "the run was stopped while this trial was running")
@@ -181,7 +183,8 @@ async def _attempt(
             prepared.input, name=planned.agent, trace_id=request.trace_id, clock=bench.clock
         ) as trace:
             tries.trace = trace
-            reply = await _within(agent.run(request), request.timeout)
+            with cassette_trial(_cassette_key(planned)):
+                reply = await _within(agent.run(request), request.timeout)
             trace.response = reply.answer
     finally:
         tries.workdir = request.used_workdir
@@ -189,6 +192,11 @@ async def _attempt(
         tries.trace = reply.trace
     tries.reply = reply
     return reply
+
+
+def _cassette_key(planned: PlannedTrial) -> str:
+    """The trial's identity as it stands in a cassette, readable."""
+    return planned.key.replace("\0", "/")
 
 
 class TrialTimeout(TimeoutError):
