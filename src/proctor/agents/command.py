@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import os
 import shlex
-import signal
 import subprocess
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,6 +26,7 @@ import msgspec
 from pydantic import BeforeValidator, Field
 
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest
+from proctor.agents.children import end_group
 from proctor.agents.receiver import shared_receiver
 from proctor.trace.capture import llm_call, tool_call
 
@@ -103,7 +103,7 @@ class CommandAgent:
         try:
             out, said = await _converse(child, self._question(request))
         finally:
-            await _end(child)
+            await end_group(child)
         if child.returncode:
             last = said.strip().splitlines()[-1:] or [""]
             raise AgentError(
@@ -222,13 +222,3 @@ def _recorded(reply: CommandReply) -> AgentReply:
     if answer is None:
         answer = "" if reply.output is None else msgspec.json.encode(reply.output).decode()
     return AgentReply(answer=answer, output=reply.output, metadata=reply.metadata)
-
-
-async def _end(child: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if hasattr(os, "killpg"):
-            os.killpg(child.pid, signal.SIGKILL)
-        else:
-            child.kill()
-    with contextlib.suppress(ProcessLookupError):
-        await child.wait()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from proctor.agents.base import AgentError, AgentReply, AgentRequest
+from proctor.agents.children import end_group
 from proctor.llm.cassette import HandedOver, hand_over
 from proctor.trace import Trace
 from proctor.trace.capture import current_trace
@@ -88,7 +88,7 @@ class ProcessAgent:
                 await _tell(child, self._job(request))
                 code = await child.wait()
             finally:
-                await _end(child)
+                await end_group(child)
             return _understood(_content(result), code, _last_words(said))
 
     def _job(self, request: AgentRequest) -> bytes:
@@ -165,13 +165,3 @@ def _ending(code: int) -> str:
     with contextlib.suppress(ValueError):
         return f"was killed by {signal.Signals(-code).name}"
     return f"was killed by signal {-code}"
-
-
-async def _end(child: asyncio.subprocess.Process) -> None:
-    """Leave no process behind, nor any it started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if hasattr(os, "killpg"):
-            os.killpg(child.pid, signal.SIGKILL)
-        else:
-            child.kill()
-    await child.wait()
