@@ -1,0 +1,255 @@
+"""Regression, no regression, or not enough to say: a candidate against its baseline.
+
+REGRESSION needs a drop that is both real (exact stratified mid-p ≤ alpha) and large (≥ margin);
+NO REGRESSION needs the one-sided upper bound on the drop below the margin. All else is
+INCONCLUSIVE, with what would settle it. It judges these very cases, not a wider population.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from proctor.errors import ProctorError
+from proctor.stats.compare import stratified, suite_difference
+from proctor.stats.distributions import normal_quantile
+from proctor.stats.flaky import agent_flakiness
+from proctor.stats.kinds import CaseCounts, Estimand, checked, share
+from proctor.stats.power import Plan, detectable_between, plan_suite, within_variance
+
+Verdict = Literal["REGRESSION", "NO REGRESSION", "INCONCLUSIVE", "NOT COMPARABLE"]
+
+MARGIN = 0.05
+"""Drops below 5 points are rarely worth a stopped release."""
+
+ALPHA = 0.05
+"""One false alarm in twenty runs without a change, one-sided."""
+
+MAX_ERROR_RATE = 0.05
+"""Above this share of errored trials the infrastructure was measured, not the agent."""
+
+_ADVISED = 5
+"""Worst-moving cases named in the advice: enough to look at by hand."""
+
+_SLACK = 1e-9
+"""A drop of exactly the margin counts as one although floats may fall short of it."""
+
+
+class Move(NamedTuple):
+    """One case's pass rates in both arms; a positive drop is a loss."""
+
+    case: str
+    baseline: CaseCounts
+    candidate: CaseCounts
+    drop: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What counts as a regression, and how sure one must be."""
+
+    margin: float = MARGIN
+    alpha: float = ALPHA
+    power: float = 0.8
+    max_error_rate: float = MAX_ERROR_RATE
+
+    def __post_init__(self) -> None:
+        share(self.margin, "margin")
+        share(self.alpha, "alpha")
+        if self.alpha >= 0.5 or not 0.5 <= self.power < 1 or not 0 <= self.max_error_rate <= 1:
+            raise ProctorError(
+                f"no gate has alpha {self.alpha}, power {self.power},"
+                f" max_error_rate {self.max_error_rate}",
+                hint="alpha below 0.5, power from 0.5 to below 1, an error rate from 0 to 1",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What would settle it, if the drop stays as seen: trials to add to each case in each arm.
+
+    `cases` moved down most. Extra trials on them alone are judged on the fresh trials only:
+    they were chosen for looking bad.
+    """
+
+    more_trials: int | None
+    cases: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The verdict with everything it rests on. `drop` is baseline minus candidate.
+
+    `drop_at_most` is its one-sided upper bound at 1 − alpha. `left_out` names cases that were
+    not compared, with why; `errors` counts errored trials of the baseline and the candidate
+    over the compared cases, and `errored_of` all their trials.
+    """
+
+    verdict: Verdict
+    reason: str
+    drop: float | None
+    drop_at_most: float | None
+    p_value: float | None
+    rule: Rule
+    detectable: Plan
+    n: int
+    cases: int
+    errors: tuple[int, int]
+    errored_of: tuple[int, int]
+    left_out: Mapping[str, str]
+    moves: tuple[Move, ...]
+    flaky: tuple[str, ...]
+    advice: Advice | None
+    method: str = "exact stratified mid-p with margin; one-sided bound on the drop"
+    estimand: Estimand = "suite"
+
+
+def judge_gate(
+    baseline: Mapping[str, tuple[int, ...]],
+    candidate: Mapping[str, tuple[int, ...]],
+    *,
+    rule: Rule | None = None,
+    incomparable: Mapping[str, str] | None = None,
+) -> Gate:
+    """Hold a candidate's counts per case against its baseline's.
+
+    `incomparable` names cases whose input, fixture or judge changed, and what did: they are left
+    out and listed, because a changed case cannot regress.
+    """
+    rule = rule or Rule()
+    before = dict(zip(baseline, checked(baseline.values(), "baseline"), strict=True))
+    after = dict(zip(candidate, checked(candidate.values(), "candidate"), strict=True))
+    left_out = _left_out(before, after, incomparable or {})
+    # Errors are counted also where nothing could be judged: that is where they matter most.
+    shared = [name for name in before if name in after and name not in (incomparable or {})]
+    errors = (sum(before[c].errors for c in shared), sum(after[c].errors for c in shared))
+    judged_trials = (sum(before[c].trials for c in shared), sum(after[c].trials for c in shared))
+    errored_of = (errors[0] + judged_trials[0], errors[1] + judged_trials[1])
+    moves = _moves(before, after, [name for name in shared if name not in left_out])
+    first, second = [move.baseline for move in moves], [move.candidate for move in moves]
+    found = stratified(first, second, alternative="less")
+    # A two-sided interval at 1 − 2·alpha ends where the one-sided bound at 1 − alpha does.
+    bound = suite_difference(first, second, level=1 - 2 * rule.alpha)
+    drop = None if bound.value is None else -bound.value
+    at_most = None if bound.low is None else -bound.low
+    too_many = _too_many_errors(errors, errored_of, rule)
+    verdict, reason = _verdict(drop, at_most, found.p_value, rule, too_many)
+    open_question = verdict == "INCONCLUSIVE" and not too_many and drop is not None
+    return Gate(
+        verdict=verdict,
+        reason=reason,
+        drop=drop,
+        drop_at_most=at_most,
+        p_value=found.p_value,
+        rule=rule,
+        detectable=detectable_between(first, second, alpha=rule.alpha, power=rule.power),
+        n=found.n,
+        cases=found.cases,
+        errors=errors,
+        errored_of=errored_of,
+        left_out=left_out,
+        moves=moves,
+        flaky=tuple(m.case for m in moves if agent_flakiness(*m.baseline).flaky),
+        advice=_advice(moves, drop, rule) if open_question and drop is not None else None,
+    )
+
+
+def _moves(
+    before: Mapping[str, CaseCounts], after: Mapping[str, CaseCounts], cases: list[str]
+) -> tuple[Move, ...]:
+    """The compared cases, the largest drop first."""
+    moves = [Move(c, before[c], after[c], before[c].rate - after[c].rate) for c in cases]
+    return tuple(sorted(moves, key=lambda move: (-move.drop, move.case)))
+
+
+def _left_out(
+    before: Mapping[str, CaseCounts],
+    after: Mapping[str, CaseCounts],
+    incomparable: Mapping[str, str],
+) -> dict[str, str]:
+    reasons: dict[str, str] = {}
+    for name in {**before, **after}:
+        if name not in after:
+            reasons[name] = "only in the baseline"
+        elif name not in before:
+            reasons[name] = "only in the candidate"
+        elif name in incomparable:
+            reasons[name] = incomparable[name]
+        elif not before[name].trials:
+            reasons[name] = "no judged trial in the baseline"
+        elif not after[name].trials:
+            reasons[name] = "no judged trial in the candidate"
+    return reasons
+
+
+def _too_many_errors(
+    errors: tuple[int, int], errored_of: tuple[int, int], rule: Rule
+) -> str | None:
+    for arm, bad, total in zip(("baseline", "candidate"), errors, errored_of, strict=True):
+        if total and bad / total > rule.max_error_rate:
+            return (
+                f"{bad} of {total} trials of the {arm} errored,"
+                f" more than {rule.max_error_rate:.0%}: repair the infrastructure and run again"
+            )
+    return None
+
+
+def _verdict(
+    drop: float | None,
+    at_most: float | None,
+    p_value: float | None,
+    rule: Rule,
+    too_many_errors: str | None,
+) -> tuple[Verdict, str]:
+    if too_many_errors:
+        return "INCONCLUSIVE", too_many_errors
+    if drop is None or at_most is None:
+        return "NOT COMPARABLE", "no case has judged trials in both runs under the same conditions"
+    large = drop >= rule.margin - _SLACK
+    real = p_value is not None and p_value <= rule.alpha
+    p_text = "no p-value" if p_value is None else f"mid-p {p_value:.2g}"
+    if large and real:
+        return (
+            "REGRESSION",
+            f"a drop of {drop:.1%} is real ({p_text}) and at least {rule.margin:.1%}",
+        )
+    if at_most < rule.margin:
+        return "NO REGRESSION", f"the drop is at most {at_most:.1%}, below {rule.margin:.1%}"
+    if large:
+        return "INCONCLUSIVE", f"a drop of {drop:.1%} may be noise ({p_text})"
+    return (
+        "INCONCLUSIVE",
+        f"the drop seen is {drop:.1%}, but one of {at_most:.1%} cannot be ruled out",
+    )
+
+
+def _advice(moves: tuple[Move, ...], drop: float, rule: Rule) -> Advice:
+    worst = tuple(move.case for move in moves if move.drop > 0)[:_ADVISED]
+    look = f" Look first at {', '.join(worst)}." if worst else ""
+    # What must be told apart: a large drop from none, a small one from the margin.
+    distance = drop if drop >= rule.margin - _SLACK else min(1.0, rule.margin - drop)
+    if distance < rule.margin / 10:
+        text = "The drop lies on the margin: no sensible number of trials settles that."
+        return Advice(None, worst, text + look)
+    fewest = min(min(move.baseline.trials, move.candidate.trials) for move in moves)
+    more = max(1, _trials_to_tell(moves, distance, rule) - fewest)
+    text = f"{more} more trials a case in both runs would settle it if the drop stays as seen."
+    return Advice(more, worst, text + look)
+
+
+def _trials_to_tell(moves: tuple[Move, ...], distance: float, rule: Rule) -> int:
+    """Trials a case and arm that tell a drop from one that lies `distance` away."""
+    noise = [
+        within_variance([getattr(move, arm) for move in moves]).value
+        for arm in ("baseline", "candidate")
+    ]
+    # Where one trial a case shows no variance, the largest possible is planned for.
+    sigma2 = sum(0.25 if value is None else min(value, 0.25) for value in noise) / 2
+    plan = plan_suite(distance, cases=len(moves), sigma2=sigma2, alpha=rule.alpha, power=rule.power)
+    # Cases that never varied leave z²/(n+z²) open in each arm: solved for n at the distance.
+    z2 = normal_quantile(1 - rule.alpha) ** 2
+    settled = math.floor(z2 * max(0.0, math.sqrt(2) / distance - 1) / len(moves)) + 1
+    return max(math.ceil(plan.trials[0]), settled)

@@ -1,0 +1,102 @@
+"""A leaderboard that shows what is known: each agent's set of possible places.
+
+An agent's best place is 1 + the agents significantly better, its worst is all − those
+significantly worse, by paired tests on shared cases, Holm over all pairs. Agents are listed
+by mean; the same place is shared wherever the tests do not tell them apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from proctor.stats.compare import paired_means
+from proctor.stats.kinds import RESAMPLES, Comparison, Estimand, finite, share
+from proctor.stats.multiple import holm
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One agent: its mean over the shared cases and the places it may hold."""
+
+    agent: str
+    mean: float | None
+    best: int
+    worst: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One paired test, second minus first, with its p-value after Holm."""
+
+    first: str
+    second: str
+    test: Comparison
+    adjusted: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Places by mean, best first; `left_out` names the cases that not every agent has."""
+
+    places: tuple[Place, ...]
+    pairs: tuple[Pair, ...]
+    alpha: float
+    n: int
+    cases: int
+    left_out: tuple[str, ...]
+    method: str = "rank sets by paired tests, Holm"
+    estimand: Estimand = "population"
+    reason: str | None = None
+
+
+def rank_sets(
+    scores: Mapping[str, Mapping[str, float]],
+    *,
+    alpha: float = 0.05,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Ranking:
+    """Rank agents by their mean score a case (agent → case → mean), higher is better."""
+    share(alpha, "alpha")
+    agents = list(scores)
+    every = {case: None for agent in agents for case in scores[agent]}
+    shared = [case for case in every if all(case in scores[agent] for agent in agents)]
+    left_out = tuple(case for case in every if case not in set(shared))
+    rows = {
+        agent: finite((scores[agent][case] for case in shared), f"agent {agent}")
+        for agent in agents
+    }
+    tests = [
+        (a, b, paired_means(rows[a], rows[b], resamples=resamples, seed=seed))
+        for a, b in itertools.combinations(agents, 2)
+    ]
+    # A pair without a p-value never differed; it still counts among the tests that were made.
+    corrected = holm([1.0 if t.p_value is None else t.p_value for _, _, t in tests])
+    pairs = tuple(
+        Pair(a, b, test, None if test.p_value is None else adjusted)
+        for (a, b, test), adjusted in zip(tests, corrected, strict=True)
+    )
+    better = dict.fromkeys(agents, 0)
+    worse = dict.fromkeys(agents, 0)
+    for pair in pairs:
+        gap = pair.test.difference
+        if pair.adjusted is None or pair.adjusted > alpha or not gap:
+            continue
+        winner, loser = (pair.second, pair.first) if gap > 0 else (pair.first, pair.second)
+        better[loser] += 1
+        worse[winner] += 1
+    places = [
+        Place(agent, _mean(rows[agent]), 1 + better[agent], len(agents) - worse[agent])
+        for agent in agents
+    ]
+    places.sort(key=lambda place: (-(place.mean or 0.0), place.agent))
+    why = None if shared or not agents else "no case was run by every agent"
+    n = len(shared) * len(agents)
+    return Ranking(tuple(places), pairs, alpha, n, len(shared), left_out, reason=why)
+
+
+def _mean(values: tuple[float, ...]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
