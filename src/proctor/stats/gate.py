@@ -133,7 +133,7 @@ def judge_gate(
     found = stratified(first, second, alternative="less")
     # A two-sided interval at 1 − 2·alpha ends where the one-sided bound at 1 − alpha does.
     bound = suite_difference(first, second, level=1 - 2 * rule.alpha)
-    drop = None if bound.value is None else -bound.value
+    drop = None if bound.value is None else 0.0 - bound.value
     at_most = None if bound.low is None else -bound.low
     too_many = _too_many_errors(errors, errored_of, rule)
     verdict, reason = _verdict(drop, at_most, found.p_value, rule, too_many)
@@ -214,16 +214,23 @@ def _verdict(
     if large and real:
         return (
             "REGRESSION",
-            f"a drop of {drop:.1%} is real ({p_text}) and at least {rule.margin:.1%}",
+            f"a drop of {_points(drop)} is real ({p_text}) and at least {_points(rule.margin)}",
         )
     if at_most < rule.margin:
-        return "NO REGRESSION", f"the drop is at most {at_most:.1%}, below {rule.margin:.1%}"
+        return (
+            "NO REGRESSION",
+            f"the drop is at most {_points(at_most)}, below {_points(rule.margin)}",
+        )
     if large:
-        return "INCONCLUSIVE", f"a drop of {drop:.1%} may be noise ({p_text})"
+        return "INCONCLUSIVE", f"a drop of {_points(drop)} may be noise ({p_text})"
     return (
         "INCONCLUSIVE",
-        f"the drop seen is {drop:.1%}, but one of {at_most:.1%} cannot be ruled out",
+        f"the drop seen is {_points(drop)}, but one of {_points(at_most)} cannot be ruled out",
     )
+
+
+def _points(share_of_one: float) -> str:
+    return f"{100 * share_of_one:z.1f} points"
 
 
 def _advice(moves: tuple[Move, ...], drop: float, rule: Rule) -> Advice:
