@@ -207,9 +207,14 @@ class Cassette:
         return keep
 
 
-def cassette_trial(key: str) -> AbstractContextManager[None]:
+def cassette_trial(key: str | Callable[[], str]) -> AbstractContextManager[None]:
     """Name the trial that requests belong to; costs nothing when no cassette is in use."""
-    return nullcontext() if _active is None else _active.trial(key)
+    if _active is None:
+        return _NO_CASSETTE
+    return _active.trial(key if isinstance(key, str) else key())
+
+
+_NO_CASSETTE = nullcontext()
 
 
 class HandedOver(msgspec.Struct, frozen=True):

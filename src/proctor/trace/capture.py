@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from random import SystemRandom
 from typing import Any, ParamSpec, TypeVar, overload
 
 from proctor.trace import otel
@@ -57,18 +57,14 @@ class _Here:
 
 _here: ContextVar[_Here | None] = ContextVar("proctor_capture", default=None)
 
-# Ids need to differ between processes and need no secrecy; one seeding per process is enough.
-_bits = SystemRandom().getrandbits
-
-
 def new_trace_id() -> str:
-    """A random trace id as OpenTelemetry writes it: 32 hexadecimal digits, not all zero."""
-    return f"{_bits(128) | 1:032x}"
+    """A random trace id as OpenTelemetry writes it: 32 hexadecimal digits."""
+    return os.urandom(16).hex()
 
 
 def new_span_id() -> str:
-    """A random span id as OpenTelemetry writes it: 16 hexadecimal digits, not all zero."""
-    return f"{_bits(64) | 1:016x}"
+    """A random span id as OpenTelemetry writes it: 16 hexadecimal digits."""
+    return os.urandom(8).hex()
 
 
 @contextmanager

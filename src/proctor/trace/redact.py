@@ -37,7 +37,10 @@ _DEEPEST = 128
 # In a JSON schema the value of "password" describes a password.
 _SCHEMA_KEYS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "description", "properties"})
 
-_TELLING = (*STEMS, *(needle for detector in DETECTORS for needle in detector.needles))
+_TELLING = tuple(
+    word.decode()
+    for word in (*STEMS, *(needle for detector in DETECTORS for needle in detector.needles))
+)
 """Words one of which stands in, or in the name of, every secret we know."""
 
 # Not passwords but the folder a shell stands in.
@@ -109,7 +112,8 @@ class Redactor:
         """
         if self._patterns:
             return False
-        low = encoded.lower()
+        # Text is searched about twice as fast as bytes.
+        low = encoded.decode("utf-8", "replace").lower()
         for word in _TELLING:
             if word in low:
                 return False

@@ -110,7 +110,7 @@ async def perform(planned: PlannedTrial, bench: Bench, *, attempt: int = 1) -> F
     try:
         reply = await _with_retries(planned, prepared, bench, tries)
         trial.latency_ms = _latency_ms(reply, began)
-        with cassette_trial(f"{_cassette_key(planned)}#judge"):
+        with cassette_trial(lambda: f"{_cassette_key(planned)}#judge"):
             await _judge(trial, prepared, bench, tries, reply)
     except asyncio.CancelledError:
         trial.status = TrialStatus.CANCELLED
@@ -183,7 +183,7 @@ async def _attempt(
             prepared.input, name=planned.agent, trace_id=request.trace_id, clock=bench.clock
         ) as trace:
             tries.trace = trace
-            with cassette_trial(_cassette_key(planned)):
+            with cassette_trial(lambda: _cassette_key(planned)):
                 reply = await _within(agent.run(request), request.timeout)
             trace.response = reply.answer
     finally:
@@ -249,7 +249,7 @@ async def _judge(
     trial.checks = judgement.results
     trial.score = judgement.score
     trial.judge_cost_usd = _judge_cost(judgement)
-    trial.status = status_of(judgement, prepared.threshold)
+    trial.status = _status(judgement, trial.score, prepared.threshold)
     if trial.status == TrialStatus.INFRA_ERROR:
         first = judgement.unscored[0]
         trial.error = TrialError("Unscored", f"{first.id}: {first.reason}", place="check")
@@ -265,12 +265,15 @@ def _count(trial: Trial, trace: Trace) -> None:
 
 def status_of(judgement: Judgement, threshold: float) -> TrialStatus:
     """Blocking failures first, then what could not be judged, then the score."""
+    return _status(judgement, judgement.score, threshold)
+
+
+def _status(judgement: Judgement, score: float | None, threshold: float) -> TrialStatus:
     statuses = {result.status for result in judgement.results}
     if CheckStatus.FAIL in statuses:
         return TrialStatus.HARD_FAIL
     if CheckStatus.UNSCORED in statuses:
         return TrialStatus.INFRA_ERROR
-    score = judgement.score
     return TrialStatus.FAILED if score is not None and score < threshold else TrialStatus.PASSED
 
 

@@ -149,7 +149,7 @@ class Session:
                 raise
 
     def _account(self, job: Job, trial: Trial) -> None:
-        self._running.pop(job.planned.key, None)
+        self._running.pop(job.key, None)
         self._spending.add(trial)
         self._early.add(trial, job.position, self._cells[trial.cell])
         if self._observer is not None:
@@ -162,7 +162,8 @@ class Session:
             cell = planned.cell
             place = position[cell]
             position[cell] += 1
-            earlier = done.get(planned.key)
+            key = planned.key
+            earlier = done.get(key)
             if earlier is not None and earlier.status not in self._rerun.statuses:
                 self._early.add(earlier, place, self._cells[cell])
                 continue
@@ -174,8 +175,8 @@ class Session:
             if self.stopped:
                 return
             self._spending.start()
-            job = Job(planned, place, attempt=earlier.attempt + 1 if earlier else 1)
-            self._running[planned.key] = job
+            job = Job(planned, place, earlier.attempt + 1 if earlier else 1, key)
+            self._running[key] = job
             if self._observer is not None:
                 self._observer.started(planned)
             yield job

@@ -19,6 +19,7 @@ class Job(NamedTuple):
     planned: PlannedTrial
     position: int
     attempt: int = 1
+    key: str = ""
 
 
 Jobs = Iterator[Job]
