@@ -49,9 +49,38 @@ def test_nothing_and_values_out_of_bounds():
     assert confidence_sequence([]).reason == "no value"
     first = confidence_sequence([1.0])
     assert (first.value, first.high, first.n) == (1.0, 1.0, 1)
+    never, always = confidence_sequence([0.0] * 20), confidence_sequence([1.0] * 20)
+    assert (never.low, always.high) == (0.0, 1.0)
+    assert never.high == pytest.approx(1 - always.low)
     for bad in ([1.2], [math.nan]):
         with pytest.raises(ProctorError):
             confidence_sequence(bad)
+
+
+def wealth(values, mean, alpha):
+    """The most either gambler ever held, written as products, one mean at a time."""
+    richest, up, down = 0.0, 1.0, 1.0
+    for t, value in enumerate(values, start=1):
+        past = values[: t - 1]
+        centres = [(0.5 + sum(past[: i + 1])) / (i + 2) for i in range(len(past))]
+        spread = 0.25 + sum((x - c) ** 2 for x, c in zip(past, centres, strict=True))
+        bet = math.sqrt(2 * math.log(2 / alpha) / (spread / t * t * math.log(1 + t)))
+        up *= 1 + min(bet, 0.5 / mean) * (value - mean)
+        down *= 1 - min(bet, 0.5 / (1 - mean)) * (value - mean)
+        richest = max(richest, up / 2, down / 2)
+    return richest
+
+
+@pytest.mark.parametrize(("a", "b"), [(1, 1), (0.3, 0.1), (2, 6)])
+def test_the_ends_are_where_the_gambler_wins(a, b):
+    """R-Q1: just outside the interval a gambler made 1/alpha, just inside nobody did."""
+    values = list(np.random.default_rng(3).beta(a, b, 50))
+    found = confidence_sequence(values, level=0.9)
+    for end, inwards in ((found.low, 0.002), (found.high, -0.002)):
+        assert wealth(values, end + inwards, 0.1) < 10
+        assert wealth(values, end - inwards / 2, 0.1) >= 10
+    mirror = confidence_sequence([1 - x for x in values], level=0.9)
+    assert (mirror.low, mirror.high) == pytest.approx((1 - found.high, 1 - found.low))
 
 
 def test_a_source_that_changes_is_found_out():
