@@ -7,6 +7,7 @@ labels in its own, laxer way (`official_label`), kept apart because its numbers 
 
 import re
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -118,6 +119,7 @@ def parse_category(label: str) -> Category | None:
     return _BY_KEY.get(_key(label))
 
 
+@lru_cache(maxsize=1024)
 def official_label(label: str) -> str:
     """The label as the official scorer reads it; a label it does not know stays, lower-cased.
 
