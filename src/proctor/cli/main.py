@@ -27,6 +27,7 @@ COMMANDS = {
     "demo": Entry("proctor.cli.demo", "demo", "Show what Proctor does, on an example it brings."),
     "run": Entry("proctor.cli.run", "run", "Run a suite many times and keep every trial."),
     "trace": Entry("proctor.cli.trace", "trace", "Look at, query and convert agent traces."),
+    "diagnose": Entry("proctor.cli.diagnose", "diagnose", "Find what broke in traces."),
     "init": Entry(
         "proctor.cli.init",
         "init",
