@@ -100,7 +100,9 @@ class RunFolder:
 
     def write_spec(self, spec: dict[str, Any]) -> None:
         """Keep the resolved spec; secrets must be out of it already."""
-        text = yaml.safe_dump({"format": FORMAT, **spec}, sort_keys=False, allow_unicode=True)
+        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+        content = {"format": FORMAT, **spec}
+        text: str = yaml.dump(content, Dumper=dumper, sort_keys=False, allow_unicode=True)
         write_atomic(self.spec_path, text.encode())
 
     def read_spec(self) -> dict[str, Any]:

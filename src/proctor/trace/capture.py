@@ -57,6 +57,7 @@ class _Here:
 
 _here: ContextVar[_Here | None] = ContextVar("proctor_capture", default=None)
 
+
 def new_trace_id() -> str:
     """A random trace id as OpenTelemetry writes it: 32 hexadecimal digits."""
     return os.urandom(16).hex()

@@ -305,7 +305,8 @@ def _redacted(trial: Trial, trace: Trace | None, redactor: Redactor | None) -> F
         trial.checks = tuple(_clean_result(result, redactor) for result in trial.checks)
     if trial.error is not None:
         trial.error = redactor.value(trial.error)
-    trial.retry_errors = redactor.value(trial.retry_errors)
+    if trial.retry_errors:
+        trial.retry_errors = redactor.value(trial.retry_errors)
     if trace is not None and encoded is not None and not redactor.surely_clean(encoded):
         trace = redactor.trace(trace)
         encoded = encode_trace(trace)
