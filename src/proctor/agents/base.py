@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from abc import abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -117,8 +117,6 @@ class AgentConfig(Strict):
     """Options of one kind of agent: what a user writes after `kind:`."""
 
     kind: Any
-
-    prepared: ClassVar[bool] = False
 
     @abstractmethod
     def create(self) -> Agent:

@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
-import msgspec
-
 from proctor.trace import Span, Trace
+from proctor.trace.conventions.values import structure
 
 # gen_ai: OpenTelemetry; ai.prompt: Vercel; the last two: pydantic-ai and smolagents.
 _WHOLE = (
@@ -76,13 +75,13 @@ def _agents(span: Span) -> Iterator[str]:
     for key, value in span.attributes.items():
         # A plain prefix first: attributes are many, and few are about agents.
         if key.startswith(("smolagents.", "openai.")) and _AGENTS.fullmatch(key):
-            read = _read(value)
+            read = structure(value)
             yield from _names([read]) if isinstance(read, Mapping) else [str(value)]
 
 
 def _names(value: Any) -> Iterator[str]:
     """Names out of definitions in any of the shapes providers use."""
-    value = _read(value)
+    value = structure(value)
     if isinstance(value, Mapping):
         fields = cast("Mapping[str, Any]", value)
         inner = fields.get("function")
@@ -94,17 +93,8 @@ def _names(value: Any) -> Iterator[str]:
             yield fields["name"]
     elif isinstance(value, list | tuple):
         for item in cast("Iterable[Any]", value):
-            read = _read(item)
+            read = structure(item)
             if isinstance(read, str):
                 yield read
             else:
                 yield from _names(read)
-
-
-def _read(value: Any) -> Any:
-    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        try:
-            return msgspec.json.decode(value)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            return value
-    return value

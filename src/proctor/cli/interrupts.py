@@ -13,11 +13,13 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Generator
+from contextlib import AbstractContextManager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from proctor.cli.stopping import signals_go_to
 
 if TYPE_CHECKING:
     from proctor.trials.session import Session
@@ -40,18 +42,9 @@ class Interrupts:
         self._loop = asyncio.get_running_loop()
         self._session = session
 
-    @contextlib.contextmanager
-    def listening(self) -> Generator[None]:
-        """Take signals meanwhile. Outside the main thread they are somebody else's."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        earlier = {n: signal.signal(n, self._told) for n in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in earlier.items():
-                signal.signal(number, handler)
+    def listening(self) -> AbstractContextManager[None]:
+        """Take signals meanwhile."""
+        return signals_go_to(self._told)
 
     def _told(self, number: int, _frame: FrameType | None) -> Any:
         if self.signal is not None:

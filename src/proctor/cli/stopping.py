@@ -11,10 +11,25 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def signals_go_to(handler: Callable[[int, FrameType | None], object]) -> Generator[None]:
+    """Let a handler take Ctrl-C and SIGTERM. Outside the main thread they are somebody else's."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    earlier = {number: signal.signal(number, handler) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, before in earlier.items():
+            signal.signal(number, before)
 
 
 class StopRequest:
@@ -25,18 +40,9 @@ class StopRequest:
         self.event = asyncio.Event()
         self.signal: int | None = None
 
-    @contextlib.contextmanager
-    def listening(self) -> Generator[None]:
-        """Take signals meanwhile. Outside the main thread they are somebody else's."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        earlier = {number: signal.signal(number, self._told) for number in SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in earlier.items():
-                signal.signal(number, handler)
+    def listening(self) -> AbstractContextManager[None]:
+        """Take signals meanwhile."""
+        return signals_go_to(self._told)
 
     def _told(self, number: int, _frame: FrameType | None) -> None:
         if self.signal is not None:

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple, cast
 
-import msgspec
-
 from proctor.trace import Span, SpanKind, Trace
+from proctor.trace.conventions.values import structure
 
 _REASONS = (
     "gen_ai.response.finish_reasons",
@@ -94,13 +93,13 @@ def _reason(span: Span) -> str | None:
         if found := _word(span.attributes.get(key)):
             return found
     for key in _MESSAGES:
-        if found := _in_messages(_read(span.attributes.get(key))):
+        if found := _in_messages(structure(span.attributes.get(key))):
             return found
     return None
 
 
 def _word(value: Any) -> str | None:
-    value = _read(value)
+    value = structure(value)
     if isinstance(value, list | tuple) and value:
         value = cast("Any", value[-1])
     if not isinstance(value, str) or not value:
@@ -125,7 +124,7 @@ def _in_messages(value: Any) -> str | None:
 def _tripped(span: Span) -> bool:
     if span.failed:
         return True
-    output = _read(span.output)
+    output = structure(span.output)
     sources: Iterable[Any] = (span.attributes, output)
     return any(
         str(key).endswith(("triggered", "tripped")) and value in (True, "true", "True")
@@ -133,13 +132,3 @@ def _tripped(span: Span) -> bool:
         if isinstance(source, Mapping)
         for key, value in cast("Mapping[Any, Any]", source).items()
     )
-
-
-def _read(value: Any) -> Any:
-    """A value, read when it is the JSON text of an object or array."""
-    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        try:
-            return msgspec.json.decode(value)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            return value
-    return value

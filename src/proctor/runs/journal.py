@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -148,13 +147,6 @@ def last_line_end(path: Path, size: int) -> int:
                 return start + newline + 1
             end = start
     return 0
-
-
-class JournalLine(NamedTuple):
-    """A trial and the number of the line it stands in."""
-
-    number: int
-    trial: Trial
 
 
 def read_journal(path: Path, problems: list[str] | None = None) -> Iterator[Trial]:

@@ -82,6 +82,19 @@ class PlannedTrial(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         """The identity of the trial inside its run."""
         return trial_key(self.case, self.agent, self.params, self.axis_seed, self.index)
 
+    def trial(self, status: TrialStatus, attempt: int) -> Trial:
+        """What this trial came to; the rest of the facts are filled in by who knows them."""
+        return Trial(
+            case=self.case,
+            agent=self.agent,
+            index=self.index,
+            seed=self.seed,
+            params=self.params,
+            axis_seed=self.axis_seed,
+            attempt=attempt,
+            status=status,
+        )
+
 
 class Trial(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """One finished trial.

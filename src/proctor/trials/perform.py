@@ -82,29 +82,19 @@ class Finished(NamedTuple):
 class _Attempts:
     """What the tries at one trial have come to so far."""
 
-    __slots__ = ("errors", "reply", "trace", "workdir")
+    __slots__ = ("errors", "trace", "workdir")
 
     def __init__(self) -> None:
         self.errors: list[str] = []
         self.trace: Trace | None = None
-        self.reply: AgentReply | None = None
         self.workdir: Path | None = None
 
 
 async def perform(planned: PlannedTrial, bench: Bench, *, attempt: int = 1) -> Finished:
     """Run one trial to its end, whatever that is."""
     prepared = bench.cases[planned.case]
-    trial = Trial(
-        case=planned.case,
-        agent=planned.agent,
-        index=planned.index,
-        seed=planned.seed,
-        params=planned.params,
-        axis_seed=planned.axis_seed,
-        attempt=attempt,
-        status=TrialStatus.INFRA_ERROR,
-        started_ns=bench.clock(),
-    )
+    trial = planned.trial(TrialStatus.INFRA_ERROR, attempt)
+    trial.started_ns = bench.clock()
     began = time.perf_counter()
     tries = _Attempts()
     try:
@@ -190,7 +180,6 @@ async def _attempt(
         tries.workdir = request.used_workdir
     if reply.trace is not None:
         tries.trace = reply.trace
-    tries.reply = reply
     return reply
 
 

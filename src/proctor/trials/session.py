@@ -192,18 +192,9 @@ class Session:
 
 def abandoned(job: Job) -> Trial:
     """A trial whose agent would not stop in time."""
-    planned = job.planned
-    return Trial(
-        case=planned.case,
-        agent=planned.agent,
-        index=planned.index,
-        seed=planned.seed,
-        params=planned.params,
-        axis_seed=planned.axis_seed,
-        attempt=job.attempt,
-        status=TrialStatus.CANCELLED,
-        error=TrialError("Cancelled", "the run was stopped and the agent did not end in time"),
-    )
+    trial = job.planned.trial(TrialStatus.CANCELLED, job.attempt)
+    trial.error = TrialError("Cancelled", "the run was stopped and the agent did not end in time")
+    return trial
 
 
 async def run_until_stopped(session: Session, make_executor: Callable[[], Executor]) -> None:

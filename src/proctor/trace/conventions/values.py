@@ -75,6 +75,16 @@ def parsed(value: Any) -> Any:
     return value
 
 
+def structure(value: Any) -> Any:
+    """A value, read when it is the JSON text of an object or array; any other text stays text."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return msgspec.json.decode(value)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return value
+    return value
+
+
 def mapping(value: Any) -> dict[str, Any]:
     """An object, given as such or as JSON text; empty when it is neither."""
     found = parsed(value)
