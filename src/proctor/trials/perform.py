@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from proctor.agents.base import AgentConfig, AgentReply, AgentRequest
+from proctor.agents.base import Agent, AgentConfig, AgentReply, AgentRequest
 from proctor.agents.failures import Transient, transient
 from proctor.checks.evaluate import PlannedCheck, evaluate
 from proctor.checks.judge import Judge
@@ -52,6 +52,10 @@ class PreparedCase:
     threshold: float
     baselines: Mapping[str, Trace] = field(default_factory=dict[str, Trace])
     """By agent: each is held against what it did itself."""
+    stage: Callable[[PlannedTrial], PreparedCase] | None = None
+    """A case made for each seed and parameters (a scenario): what this trial is put to."""
+    play: Callable[[Agent, AgentRequest], Coroutine[Any, Any, AgentReply]] | None = None
+    """How the agent is put to the case where asking once is not it: a world to act in."""
 
 
 @dataclass
@@ -98,6 +102,8 @@ async def perform(planned: PlannedTrial, bench: Bench, *, attempt: int = 1) -> F
     began = time.perf_counter()
     tries = _Attempts()
     try:
+        if prepared.stage is not None:
+            prepared = prepared.stage(planned)
         reply = await _with_retries(planned, prepared, bench, tries)
         trial.latency_ms = _latency_ms(reply, began)
         with cassette_trial(lambda: f"{_cassette_key(planned)}#judge"):
@@ -174,7 +180,9 @@ async def _attempt(
         ) as trace:
             tries.trace = trace
             with cassette_trial(lambda: _cassette_key(planned)):
-                reply = await _within(agent.run(request), request.timeout)
+                play = prepared.play
+                work = agent.run(request) if play is None else play(agent, request)
+                reply = await _within(work, request.timeout)
             trace.response = reply.answer
     finally:
         tries.workdir = request.used_workdir
