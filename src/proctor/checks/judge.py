@@ -28,8 +28,8 @@ from proctor.checks.judge_prompt import (
 )
 from proctor.checks.judge_rubric import HIGHEST, LOWEST, Label, Rubric, label_of, rubric_from
 from proctor.errors import ProctorError
+from proctor.llm.asking import Patience, ask
 from proctor.llm.base import ChatModel, ChatReply, ChatRequest, ModelError, ModelErrorKind
-from proctor.llm.rates import rate_limited
 from proctor.trace import Message
 
 __all__ = ["Judge", "JudgeSettings", "JudgeUsage", "Judged", "Label", "Rubric", "Verdict", "Vote"]
@@ -272,16 +272,9 @@ class Judge:
             ) from error
 
     async def _asked(self, model: ChatModel, request: ChatRequest) -> ChatReply:
-        for attempt in range(self.settings.retries):
-            try:
-                return await rate_limited(model).complete(request)
-            except ModelError as error:
-                told = error.retry_after or 0.0
-                if not error.transient or told > self.settings.longest_wait:
-                    raise
-                spread = self._rng.uniform(0, min(2.0**attempt, self.settings.longest_wait))
-                await self._sleep(max(told, spread))
-        return await rate_limited(model).complete(request)
+        settings = self.settings
+        patience = Patience(settings.retries, settings.longest_wait, self._sleep, self._rng)
+        return await ask(model, request, patience)
 
 
 # -- deciding -------------------------------------------------------------------------------
