@@ -6,7 +6,7 @@ follow the TRAIL scale, 0 to 5; without any the overall score is None, never 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -58,14 +58,36 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelUse:
+    """What asking a language model took. `unpriced` calls are not in `cost_usd`."""
+
+    calls: int = 0
+    cached: int = 0
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost_usd: float | None = None
+    unpriced: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON keeps it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Everything found in one trace. `seconds` names each detector's time."""
+    """Everything found in one trace. `seconds` names each detector's time.
+
+    `method` is what really looked; `notes` say what a reader must know to trust it, such as why
+    a model's answer was not used.
+    """
 
     trace_id: str
     method: str
     findings: tuple[Finding, ...] = ()
     scores: Mapping[str, Score] = field(default_factory=dict[str, Score])
     seconds: Mapping[str, float] = field(default_factory=dict[str, float])
+    notes: tuple[str, ...] = ()
+    use: ModelUse | None = None
 
     @property
     def overall(self) -> float | None:
@@ -86,4 +108,6 @@ class Diagnosis:
             "method": self.method,
             "errors": [finding.to_dict() for finding in self.findings],
             "scores": [scores] if scores else [],
+            **({"notes": list(self.notes)} if self.notes else {}),
+            **({"use": self.use.to_dict()} if self.use is not None else {}),
         }
