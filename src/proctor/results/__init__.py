@@ -1,0 +1,1 @@
+"""Results of any number of runs: queried, counted, exchanged."""

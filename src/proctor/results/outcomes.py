@@ -1,0 +1,301 @@
+"""From trials to what estimators take: per agent and parameters, per case, what was observed.
+
+Promise: every planned or finished trial is in exactly one count (judged, infrastructure error,
+cancelled, after an early stop), so a reader can see what a figure rests on and what it leaves out.
+A case of the plan without a single trial is here too, with zeros: absent is not the same as fine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, cast
+
+import msgspec
+
+from proctor.errors import ProctorError, did_you_mean
+from proctor.runs.model import CellKey, Trial, TrialStatus
+from proctor.runs.run import Run
+from proctor.runs.stopping import CellPlan, Seen, find_stop, rules_named
+from proctor.stats.kinds import CaseCounts
+
+CLUSTER = "cluster"
+"""The property of a case that names what it shares with others (a fixture, a document)."""
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """Trials or cases that no estimate counts, and why."""
+
+    what: str
+    count: int
+    why: str
+
+
+class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen of one case.
+
+    `trials` are the judged ones: the denominator of the pass rate. `scores` are theirs in the
+    order of the plan, without the `unscored` ones (judged, yet nothing in them had a weight).
+    `after_stop` ran on after the cell was decided; they count nowhere.
+    """
+
+    case: str
+    passes: int
+    trials: int
+    scores: tuple[float, ...]
+    hard_fails: int = 0
+    unscored: int = 0
+    infra: int = 0
+    cancelled: int = 0
+    after_stop: int = 0
+    asked: int | None = None
+    threshold: float | None = None
+    cluster: str | None = None
+
+    @property
+    def counts(self) -> CaseCounts:
+        """What the estimators of `proctor.stats` take."""
+        return CaseCounts(self.passes, self.trials, self.infra)
+
+    @property
+    def pass_rate(self) -> float | None:
+        """Passed over judged; None without a judged trial."""
+        return self.passes / self.trials if self.trials else None
+
+    @property
+    def mean_score(self) -> float | None:
+        """The mean of the scores; None without one."""
+        return math.fsum(self.scores) / len(self.scores) if self.scores else None
+
+
+class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything seen of one agent under one set of parameters, case by case, by case id."""
+
+    agent: str
+    params: str
+    cases: tuple[CaseOutcome, ...]
+
+    @property
+    def name(self) -> str:
+        """The agent, with its parameters when it has any."""
+        return f"{self.agent} ({self.params})" if self.params else self.agent
+
+    @property
+    def counts(self) -> tuple[CaseCounts, ...]:
+        """Passes, judged trials and errors of each case, at the places of `cases`."""
+        return tuple(case.counts for case in self.cases)
+
+    @property
+    def clusters(self) -> tuple[str, ...] | None:
+        """What each case is drawn with, at the places of `cases`; None when each stands alone."""
+        if not any(case.cluster for case in self.cases):
+            return None
+        return tuple(case.cluster or f"case {case.case}" for case in self.cases)
+
+    @property
+    def trials(self) -> int:
+        """Judged trials in all."""
+        return sum(case.trials for case in self.cases)
+
+    @property
+    def passes(self) -> int:
+        """Judged trials that passed."""
+        return sum(case.passes for case in self.cases)
+
+    @property
+    def infra(self) -> int:
+        """Trials that could not be judged."""
+        return sum(case.infra for case in self.cases)
+
+    @property
+    def cancelled(self) -> int:
+        """Trials that were stopped."""
+        return sum(case.cancelled for case in self.cases)
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """What no estimate counts, and why; empty when everything is counted."""
+        unjudged = sum(not case.trials for case in self.cases)
+        unscored = sum(case.unscored for case in self.cases)
+        after = sum(case.after_stop for case in self.cases)
+        found = (
+            LeftOut("trials", self.infra, "infrastructure error: the agent or a judge did not run"),
+            LeftOut("trials", self.cancelled, "cancelled"),
+            LeftOut("trials", after, "ran on after an early stop had decided the cell"),
+            LeftOut("scores", unscored, "judged without a score: no check had a weight"),
+            LeftOut("cases", unjudged, "no judged trial"),
+        )
+        return tuple(part for part in found if part.count)
+
+
+class Observed(NamedTuple):
+    """A trial, and whether its cell still needed it."""
+
+    trial: Trial
+    counted: bool
+
+
+class PlannedCell(NamedTuple):
+    """What the spec of a run says of a cell."""
+
+    asked: int
+    threshold: float
+
+
+def planned_cells(spec: Mapping[str, Any]) -> dict[CellKey, PlannedCell]:
+    """The plan of a run by cell."""
+    return {
+        CellKey(str(c["case"]), str(c["agent"]), str(c.get("params", ""))): PlannedCell(
+            int(c["trials"]), float(c["threshold"])
+        )
+        for c in cast("list[dict[str, Any]]", spec.get("cells") or ())
+    }
+
+
+def observe(trials: Iterable[Trial], spec: Mapping[str, Any]) -> Iterator[Observed]:
+    """Trials by cell in the order of the plan, each with whether it counts.
+
+    Where a cell was decided is derived from the trials, as summaries do: it is stored nowhere.
+    """
+    plan = planned_cells(spec)
+    options = cast("dict[str, Any]", spec.get("options") or {})
+    rules = rules_named(options.get("early_stop") or ())
+    by_cell: dict[CellKey, list[Trial]] = defaultdict(list)
+    for trial in trials:
+        by_cell[trial.cell].append(trial)
+    for key in sorted(by_cell):
+        ordered = sorted(by_cell[key], key=lambda t: (t.axis_seed or 0, t.index))
+        cell = plan.get(key)
+        stop = None
+        if cell is not None:
+            seen = [Seen.of(trial) for trial in ordered]
+            stop = find_stop(seen, CellPlan(cell.asked, cell.threshold), rules)
+        for place, trial in enumerate(ordered):
+            yield Observed(trial, stop is None or place < stop.after)
+
+
+def case_properties(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The cases of a run as they were written, by id."""
+    suite = cast("dict[str, Any]", spec.get("suite") or {})
+    cases = cast("list[dict[str, Any]]", suite.get("cases") or ())
+    return {str(case["id"]): case for case in cases if "id" in case}
+
+
+def outcomes_of(run: Run) -> tuple[AgentOutcomes, ...]:
+    """What a run observed, by agent and parameters."""
+    found: dict[CellKey, list[Observed]] = defaultdict(list)
+    for seen in observe(run.trials(), run.spec):
+        found[seen.trial.cell].append(seen)
+    plan = planned_cells(run.spec)
+    cases = case_properties(run.spec)
+    cells = [
+        (key, _case_outcome(key.case, found.get(key, ()), plan.get(key), cases.get(key.case, {})))
+        for key in sorted({*plan, *found})
+    ]
+    return by_agent(cells)
+
+
+def by_agent(cells: Iterable[tuple[CellKey, CaseOutcome]]) -> tuple[AgentOutcomes, ...]:
+    """Cells gathered by agent and parameters, in order."""
+    gathered: dict[tuple[str, str], list[CaseOutcome]] = defaultdict(list)
+    for key, outcome in cells:
+        gathered[key.agent, key.params].append(outcome)
+    return tuple(
+        AgentOutcomes(agent=agent, params=params, cases=tuple(sorted(cases, key=_case_id)))
+        for (agent, params), cases in sorted(gathered.items())
+    )
+
+
+def _case_id(outcome: CaseOutcome) -> str:
+    return outcome.case
+
+
+def _case_outcome(
+    case: str, seen: Sequence[Observed], plan: PlannedCell | None, written: Mapping[str, Any]
+) -> CaseOutcome:
+    counted = [one.trial for one in seen if one.counted]
+    judged = [trial for trial in counted if trial.status.judged]
+    scores = tuple(trial.score for trial in judged if trial.score is not None)
+    properties = written.get("properties")
+    properties = cast("dict[str, Any]", properties) if isinstance(properties, dict) else {}
+    cluster = properties.get(CLUSTER)
+    return CaseOutcome(
+        case=case,
+        passes=sum(trial.passed for trial in judged),
+        trials=len(judged),
+        scores=scores,
+        hard_fails=sum(trial.status == TrialStatus.HARD_FAIL for trial in judged),
+        unscored=len(judged) - len(scores),
+        infra=sum(trial.status == TrialStatus.INFRA_ERROR for trial in counted),
+        cancelled=sum(trial.status == TrialStatus.CANCELLED for trial in counted),
+        after_stop=len(seen) - len(counted),
+        asked=plan.asked if plan is not None else None,
+        threshold=plan.threshold if plan is not None else None,
+        cluster=None if cluster is None else str(cluster),
+    )
+
+
+class HasOutcomes(Protocol):
+    """A selection of trials that knows what they come to, such as a `ResultSet`."""
+
+    def outcomes(self) -> tuple[AgentOutcomes, ...]:
+        """What was seen, by agent and parameters."""
+        ...
+
+
+def case_outcomes(
+    source: Run | HasOutcomes, agent: str | None = None, params: str | None = None
+) -> AgentOutcomes:
+    """What was seen of one agent; the agent may be left out where there is only one."""
+    every = outcomes_of(source) if isinstance(source, Run) else source.outcomes()
+    return pick(every, agent, params)
+
+
+def pick(
+    every: Sequence[AgentOutcomes], agent: str | None = None, params: str | None = None
+) -> AgentOutcomes:
+    """The one that is meant, or an error that names those there are."""
+    fitting = [
+        one
+        for one in every
+        if (agent is None or one.agent == agent) and (params is None or one.params == params)
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    names = sorted({one.agent for one in every})
+    if agent is not None and agent not in names:
+        raise ProctorError(
+            f"no trial of an agent named {agent!r}",
+            hint=did_you_mean(agent, names) or f"there are: {', '.join(names) or 'none'}",
+        )
+    if not fitting:
+        raise ProctorError("no trials to look at")
+    raise ProctorError(
+        f"{len(fitting)} agents or sets of parameters, one is needed",
+        hint=f"name one of: {', '.join(one.name for one in fitting)}",
+    )
+
+
+class PairedOutcomes(NamedTuple):
+    """Two arms on the cases both were put to, at the same places; and the cases only one had."""
+
+    cases: tuple[str, ...]
+    first: tuple[CaseOutcome, ...]
+    second: tuple[CaseOutcome, ...]
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+
+
+def pair(first: AgentOutcomes, second: AgentOutcomes) -> PairedOutcomes:
+    """Put two arms side by side, by case id."""
+    a = {case.case: case for case in first.cases}
+    b = {case.case: case for case in second.cases}
+    both = tuple(sorted(a.keys() & b.keys()))
+    return PairedOutcomes(
+        both,
+        tuple(a[case] for case in both),
+        tuple(b[case] for case in both),
+        tuple(sorted(a.keys() - b.keys())),
+        tuple(sorted(b.keys() - a.keys())),
+    )
