@@ -107,6 +107,10 @@ class Settings(Strict):
     """The folder of runs."""
     baselines: str | None = None
     """The folder of saved traces; None is beside each suite."""
+    catalog: Annotated[str, Field(min_length=1)] | tuple[str, ...] = "catalog"
+    """The folder of scenario templates, or several; the first that has a name counts."""
+    experiments: Annotated[str, Field(min_length=1)] = "experiments"
+    """The folder of experiment files, for `proctor list experiments`."""
     judge: Judge | None = None
     """The judge where a suite names none."""
     limits: Limits = Limits()
@@ -145,6 +149,18 @@ class Configuration(NamedTuple):
         """The folder of saved traces; None when each suite says for itself."""
         written = self.settings.baselines
         return None if written is None else self._at("baselines", written)
+
+    @property
+    def catalogs(self) -> tuple[Path, ...]:
+        """The project's folders of scenario templates, whether or not they are there."""
+        written = self.settings.catalog
+        names = (written,) if isinstance(written, str) else written
+        return tuple(self._at("catalog", name) for name in names)
+
+    @property
+    def experiments(self) -> Path:
+        """The folder of experiment files, whether or not it is there."""
+        return self._at("experiments", self.settings.experiments)
 
     def _at(self, key: str, written: str) -> Path:
         """A folder as its writer meant it: flags and variables speak from where the user stands."""
