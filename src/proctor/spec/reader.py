@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple, cast
 
 import yaml
@@ -45,16 +45,43 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Document(NamedTuple):
-    """What a file says: the tree (None when it cannot be read at all) and every problem met."""
+    """What a file says: the tree (None when it cannot be read at all) and every problem met.
+
+    `files` are the file itself and all it includes, for whoever keeps what follows from them.
+    """
 
     tree: Tree | None
     problems: list[Problem]
+    files: tuple[Path, ...] = ()
 
 
-def read(path: Path, *, environ: Mapping[str, str] | None = None) -> Document:
+class Dialect(NamedTuple):
+    """How files of a kind differ from suites.
+
+    `root` is the folder that `!include` may not leave (else that of the file). `tags` are allowed
+    on scalars: such a value is its text, and its tree has the tag. `portable` files mean the same
+    on every machine: environment variables are not put in, and no included path is absolute.
+    """
+
+    root: Path | None = None
+    tags: tuple[str, ...] = ()
+    portable: bool = False
+
+
+SUITES = Dialect()
+
+
+def read(
+    path: Path, *, environ: Mapping[str, str] | None = None, dialect: Dialect = SUITES
+) -> Document:
     """Read a YAML file, with what it includes and the environment variables it names."""
-    reading = _Reading(root=_real(path.parent), environ=os.environ if environ is None else environ)
-    return Document(reading.file(path, str(path)), reading.problems)
+    reading = _Reading(
+        root=_real(dialect.root or path.parent),
+        environ=os.environ if environ is None else environ,
+        dialect=dialect,
+    )
+    tree = reading.file(path, str(path))
+    return Document(tree, reading.problems, tuple(reading.files))
 
 
 def read_text(text: str, name: str, *, environ: Mapping[str, str] | None = None) -> Document:
@@ -77,11 +104,14 @@ class _Reading:
 
     root: Path | None
     environ: Mapping[str, str]
+    dialect: Dialect = SUITES
+    files: list[Path] = field(default_factory=list[Path])
     problems: list[Problem] = field(default_factory=list[Problem])
     included: dict[Path, Tree | None] = field(default_factory=dict[Path, Tree | None])
 
     def file(self, path: Path, name: str, within: tuple[Path, ...] = ()) -> Tree | None:
         """The tree of a file; `within` are the files that include it, outermost first."""
+        self.files.append(path)
         try:
             text = _decoded(_bytes(path, Place(name)), name)
             if path.suffix.lower() == ".json":
@@ -119,7 +149,9 @@ class _Reading:
             return broken
         target = _real(base / written)
         name = _shown(base / written)
-        if not target.is_relative_to(self.root):
+        if self.dialect.portable and _absolute(written):
+            self.add(place, "!include takes a path that starts at this file, not an absolute one")
+        elif not target.is_relative_to(self.root):
             self.add(
                 place,
                 f"!include may not leave the folder {str(self.root)!r}",
@@ -136,12 +168,19 @@ class _Reading:
             found = self.included[target]
             return (
                 Tree(
-                    found.place, found.value, found.keys, found.written, found.secrets, spliced=True
+                    found.place,
+                    found.value,
+                    found.keys,
+                    found.written,
+                    found.secrets,
+                    spliced=True,
+                    tag=found.tag,
                 )
                 if found is not None
                 else broken
             )
         else:
+            self.files.append(target)
             try:
                 return Tree(place, _decoded(_bytes(target, place), name))
             except _StopReadingError as stop:
@@ -221,7 +260,13 @@ class _Builder:
         place = self.place(event)
         if event.tag == "!include":
             return self.reading.include(event.value, place, self.base, self.within)
-        text, secrets, problems = substitute(event.value, self.reading.environ)
+        dialect = self.reading.dialect
+        if event.tag in dialect.tags:
+            return Tree(place, event.value, tag=event.tag)
+        if dialect.portable:
+            text, secrets, problems = event.value, (), ()
+        else:
+            text, secrets, problems = substitute(event.value, self.reading.environ)
         for message, hint in problems:
             self.reading.add(place, message, hint)
         value: Scalar = text
@@ -252,7 +297,10 @@ class _Builder:
 
     def unknown_tag(self, event: Any) -> None:
         shown = event.tag.replace(_STANDARD, "!!")
-        known = ["!include", *(f"!!{kind}" for kind in _SCALAR_TAGS)]
+        if event.tag in self.reading.dialect.tags:
+            self.reading.add(self.place(event), f"{shown} takes a text, not a list or a mapping")
+            return
+        known = ["!include", *self.reading.dialect.tags, *(f"!!{kind}" for kind in _SCALAR_TAGS)]
         self.reading.add(
             self.place(event),
             f"unknown tag {shown!r}",
@@ -416,6 +464,12 @@ def _real(path: Path) -> Path:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):
         return path.absolute()
+
+
+def _absolute(written: str) -> bool:
+    """Whether a path is absolute on any system, whichever this one is."""
+    windows = PureWindowsPath(written)
+    return PurePosixPath(written).is_absolute() or bool(windows.drive or windows.root)
 
 
 def _shown(path: Path) -> str:

@@ -23,7 +23,8 @@ class Tree:
 
     `keys` are the places of a mapping's keys. `written` is the text as it stands in the file when
     environment variables were put into it, `secrets` what they held. `broken` means that a problem
-    with this very value is already known. `size` and `depth` count every use of an alias.
+    with this very value is already known. `size` and `depth` count every use of an alias. `tag` is
+    what stands before a scalar that still has to be worked out (`!ev` in a scenario template).
     """
 
     place: Place
@@ -35,6 +36,7 @@ class Tree:
     spliced: bool = False
     size: int = 1
     depth: int = 1
+    tag: str | None = None
 
     def __post_init__(self) -> None:
         for child in self.children():
