@@ -6,17 +6,43 @@ command refuses, naming the option.
 
 from __future__ import annotations
 
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 from pydantic import BaseModel, ValidationError
 
+if typing.TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Model = TypeVar("Model", bound=BaseModel)
+
+
+_NAME = re.compile(r"\w+(:[\w.+-]*)?")
+
+
+class Names(click.ParamType[tuple[str, ...]]):
+    """Several names in one value, with commas between them."""
+
+    name = "NAMES"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """The names; a value that came from Python is a tuple already."""
+        if isinstance(value, tuple):
+            return cast("tuple[str, ...]", value)
+        names = tuple(part.strip() for part in str(value).split(",") if part.strip())
+        if odd := [name for name in names if not _NAME.fullmatch(name)]:
+            # An option whose value may be left out takes the word after it.
+            flag = param.opts[0] if param is not None else "it"
+            self.fail(f"{odd[0]!r} is not a name; put it before {flag}", param, ctx)
+        return names
 
 
 def options_of(
@@ -28,7 +54,7 @@ def options_of(
         for name, field in reversed(model.model_fields.items()):
             if name not in hidden:
                 flag = option_name(name, spelled)
-                settings = _settings(field.annotation)
+                settings = _settings(field)
                 function = click.option(flag, name, help=field.description, **settings)(function)
         return function
 
@@ -40,14 +66,16 @@ def option_name(name: str, spelled: Mapping[str, str]) -> str:
     return spelled.get(name) or "--" + name.replace("_", "-")
 
 
-def _settings(annotation: Any) -> dict[str, Any]:
-    kind = _bare(annotation)
+def _settings(field: FieldInfo) -> dict[str, Any]:
+    kind = _bare(field.annotation)
     if kind is bool:
         return {"is_flag": True, "default": None}
     if typing.get_origin(kind) is tuple:
-        # Every choice at once: a flag is what a person wants to type.
-        choices = typing.get_args(typing.get_args(kind)[0])
-        return {"is_flag": True, "flag_value": choices, "default": None, "type": click.UNPROCESSED}
+        # A flag is what a person wants to type; names after it are for who wants others.
+        more = cast("dict[str, Any]", field.json_schema_extra or {})
+        alone = more.get("alone")
+        optional: dict[str, Any] = {} if alone is None else {"is_flag": False, "flag_value": alone}
+        return {"default": None, "type": Names(), **optional}
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {"type": click.Choice([str(member.value) for member in kind]), "default": None}
     metavar = "N" if kind is int else "X" if kind is float else "TEXT"

@@ -3,15 +3,20 @@
 Promise: a stop is decided on trials in the order of the plan, never of their finishing, so a
 concurrent run stops where a sequential one would; trials that had started beyond that point are
 kept but not counted. Infrastructure errors are never zeros: they only mean one trial less.
+Two rules cost nothing; the sequential test may err, at a rate that is part of its name.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.runs.model import CellKey, Trial, TrialStatus
+
+SEQUENTIAL_ALPHA = 0.05
+"""The error rate readers expect of a test where none is named."""
 
 
 class Seen(NamedTuple):
@@ -65,18 +70,85 @@ def out_of_reach(prefix: Sequence[Seen], plan: CellPlan) -> str | None:
     return None
 
 
-RULES: dict[str, StoppingRule] = {"hard_fail": hard_fail, "out_of_reach": out_of_reach}
-"""Stopping rules by the names they are kept under in a run's spec."""
+class Sequential:
+    """Stop once the mean score is surely on one side of the threshold.
+
+    Two Beta-mixture e-processes are followed, one against "at least the threshold" and one
+    against "at most"; the first to reach 1/alpha decides. Each is wrong with a chance of at most
+    alpha however often one looks. Scores between 0 and 1 count as fractions of a pass, which
+    keeps that bound: on [0, 1] the likelihood ratio lies below its chord between fail and pass.
+    """
+
+    def __init__(self, alpha: float = SEQUENTIAL_ALPHA) -> None:
+        if not 0 < alpha < 0.5:
+            raise ProctorError(
+                f"the error rate of the sequential test is {alpha:g}",
+                hint="an error rate lies above 0 and below 0.5, such as sequential:0.05",
+            )
+        self.alpha = alpha
+
+    def __call__(self, prefix: Sequence[Seen], plan: CellPlan) -> str | None:
+        """The side of the threshold that the scores so far have settled on."""
+        last = prefix[-1] if prefix else None
+        if last is None or not last.status.judged or last.score is None:
+            return None  # nothing new was observed
+        if not 0 < plan.threshold < 1:
+            return None  # no mean lies beyond the ends: there is nothing to tell apart
+        scores = [seen.score for seen in prefix if seen.status.judged and seen.score is not None]
+        n, total = len(scores), math.fsum(scores)
+        sides = (("below", total, plan.threshold), ("above", n - total, 1 - plan.threshold))
+        for side, gained, required in sides:
+            if (evidence := _log_evidence(gained, n, required)) >= -math.log(self.alpha):
+                return (
+                    f"mean score {total / n:.3f} {side} the threshold {plan.threshold:g}"
+                    f" (sequential test, alpha {self.alpha:g}: E {_power_of_e(evidence)} after"
+                    f" {n} scores)"
+                )
+        return None
+
+
+def _log_evidence(gained: float, n: int, required: float) -> float:
+    """log E against a mean of at least `required`."""
+    from proctor.stats.sequential import EProcess
+
+    return EProcess(required).log_e(gained, n)
+
+
+def _power_of_e(evidence: float) -> str:
+    return f"{math.exp(evidence):.3g}" if evidence < 700 else "beyond any doubt"
+
+
+FREE_RULES: dict[str, StoppingRule] = {"hard_fail": hard_fail, "out_of_reach": out_of_reach}
+"""Rules that only stop what is decided already: no error rate, no parameter."""
+
+RULES = (*FREE_RULES, "sequential")
+"""Every rule by the name it is kept under in a run's spec; `sequential:ALPHA` names its rate."""
+
+
+def rule_named(text: str) -> StoppingRule:
+    """One rule: its name, and for the sequential test its error rate after a colon."""
+    name, colon, parameter = text.partition(":")
+    if name == "sequential":
+        return Sequential(_rate(parameter) if colon else SEQUENTIAL_ALPHA)
+    if name not in FREE_RULES or colon:
+        known = did_you_mean(name, RULES) or f"rules are {', '.join(RULES)}"
+        hint = f"`{name}` takes no parameter" if name in FREE_RULES else known
+        raise ProctorError(f"unknown stopping rule {text!r}", hint=hint)
+    return FREE_RULES[name]
+
+
+def _rate(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ProctorError(
+            f"{text!r} is not an error rate", hint="such as sequential:0.05"
+        ) from None
 
 
 def rules_named(names: Iterable[str]) -> tuple[StoppingRule, ...]:
     """Rules by name."""
-    found: list[StoppingRule] = []
-    for name in names:
-        if name not in RULES:
-            raise ProctorError(f"unknown stopping rule {name!r}", hint=did_you_mean(name, RULES))
-        found.append(RULES[name])
-    return tuple(found)
+    return tuple(rule_named(name) for name in names)
 
 
 def find_stop(

@@ -94,10 +94,7 @@ class EProcess:
     def look(self, passes: int, n: int) -> Look:
         """The verdict after `n` trials."""
         checked([(passes, n)])
-        fails = n - passes
-        log_e = log_beta_mass_below(self.required, passes + 0.5, fails + 0.5)
-        log_e -= log_beta_mass_below(self.required, 0.5, 0.5)
-        log_e -= passes * math.log(self.required) + fails * math.log(1 - self.required)
+        log_e = self.log_e(passes, n)
         method = f"Beta-mixture e-process against p ≥ {self.required}"
         verdict: Verdict = "continue"
         if log_e >= -math.log(self.alpha):
@@ -106,6 +103,17 @@ class EProcess:
             verdict = "undecided"
         why = "no alarm when the trials ran out" if verdict == "undecided" else None
         return Look(verdict, passes, n, log_e, method, reason=why)
+
+    def log_e(self, total: float, n: int) -> float:
+        """log E after `n` scores in [0, 1] that sum to `total`; for passes their number.
+
+        Scores between 0 and 1 keep the bound: the likelihood ratio is convex in the score, so it
+        lies below its chord from fail to pass, whose mean is at most 1 for means ≥ `required`.
+        """
+        lost = n - total
+        log_e = log_beta_mass_below(self.required, total + 0.5, lost + 0.5)
+        log_e -= log_beta_mass_below(self.required, 0.5, 0.5)
+        return log_e - total * math.log(self.required) - lost * math.log(1 - self.required)
 
 
 @dataclass(frozen=True, slots=True)

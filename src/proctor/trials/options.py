@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from proctor.errors import ProctorError
 from proctor.runs.journal import Sync
+from proctor.runs.stopping import FREE_RULES, rule_named
 from proctor.schema import Strict
 from proctor.trials.limits import Limits
 from proctor.trials.retry import MAX_RETRIES
@@ -15,7 +17,16 @@ from proctor.trials.retry import MAX_RETRIES
 if TYPE_CHECKING:
     from proctor.spec.config import Limits as SettingLimits
 
-StoppingRuleName = Literal["hard_fail", "out_of_reach"]
+
+def _rule(name: str) -> str:
+    try:
+        rule_named(name)
+    except ProctorError as error:
+        raise ValueError(f"{error}{f'; {error.hint}' if error.hint else ''}") from None
+    return name
+
+
+StoppingRuleName = Annotated[str, AfterValidator(_rule)]
 
 DEFAULT_CONCURRENCY = 4
 """Sensible for a batch on a laptop with remote models; a single trial is sequential anyway."""
@@ -36,8 +47,11 @@ class RunOptions(Strict):
     """Seconds for one trial, retries included."""
     max_retries: Annotated[int, Field(ge=0)] = MAX_RETRIES
     """Tries after the first, for failures that may pass."""
-    early_stop: tuple[StoppingRuleName, ...] = ()
-    """Rules that end a cell before all its trials are done."""
+    early_stop: Annotated[
+        tuple[StoppingRuleName, ...], Field(json_schema_extra={"alone": ",".join(FREE_RULES)})
+    ] = ()
+    """Rules that end a cell before all its trials are done: hard_fail, out_of_reach (these two
+    when none is named), sequential or sequential:ALPHA (a test that may err at that rate)."""
     allow_infra: bool = False
     """Judge a cell by the trials that could be run, though some could not."""
     max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
