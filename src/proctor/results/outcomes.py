@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -37,7 +37,8 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     `trials` are the judged ones: the denominator of the pass rate. `scores` are theirs in the
     order of the plan, without the `unscored` ones (judged, yet nothing in them had a weight).
-    `after_stop` ran on after the cell was decided; they count nowhere.
+    `after_stop` ran on after the cell was decided; they count nowhere. `latencies_ms` are of
+    judged trials, `costs_usd` of all counted ones, each where it is known.
     """
 
     case: str
@@ -52,6 +53,10 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     asked: int | None = None
     threshold: float | None = None
     cluster: str | None = None
+    stopped: str | None = None
+    latencies_ms: tuple[float, ...] = ()
+    costs_usd: tuple[float, ...] = ()
+    unpriced_calls: int = 0
 
     @property
     def counts(self) -> CaseCounts:
@@ -129,11 +134,29 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(part for part in found if part.count)
 
 
-class Observed(NamedTuple):
-    """A trial, and whether its cell still needed it."""
+class Judged(Protocol):
+    """What of a trial decides where its cell stops."""
 
-    trial: Trial
+    index: int
+    axis_seed: int | None
+    status: TrialStatus
+    score: float | None
+
+    @property
+    def cell(self) -> CellKey:
+        """The cell the trial belongs to."""
+        ...
+
+
+JudgedTrial = TypeVar("JudgedTrial", bound=Judged)
+
+
+class Observed(NamedTuple, Generic[JudgedTrial]):
+    """A trial, whether its cell still needed it, and why the cell needed no more, if it did not."""
+
+    trial: JudgedTrial
     counted: bool
+    stopped: str | None = None
 
 
 class PlannedCell(NamedTuple):
@@ -153,7 +176,9 @@ def planned_cells(spec: Mapping[str, Any]) -> dict[CellKey, PlannedCell]:
     }
 
 
-def observe(trials: Iterable[Trial], spec: Mapping[str, Any]) -> Iterator[Observed]:
+def observe(
+    trials: Iterable[JudgedTrial], spec: Mapping[str, Any]
+) -> Iterator[Observed[JudgedTrial]]:
     """Trials by cell in the order of the plan, each with whether it counts.
 
     Where a cell was decided is derived from the trials, as summaries do: it is stored nowhere.
@@ -161,7 +186,7 @@ def observe(trials: Iterable[Trial], spec: Mapping[str, Any]) -> Iterator[Observ
     plan = planned_cells(spec)
     options = cast("dict[str, Any]", spec.get("options") or {})
     rules = rules_named(options.get("early_stop") or ())
-    by_cell: dict[CellKey, list[Trial]] = defaultdict(list)
+    by_cell: dict[CellKey, list[JudgedTrial]] = defaultdict(list)
     for trial in trials:
         by_cell[trial.cell].append(trial)
     for key in sorted(by_cell):
@@ -169,10 +194,11 @@ def observe(trials: Iterable[Trial], spec: Mapping[str, Any]) -> Iterator[Observ
         cell = plan.get(key)
         stop = None
         if cell is not None:
-            seen = [Seen.of(trial) for trial in ordered]
+            seen = [Seen(t.index, t.status, t.score) for t in ordered]
             stop = find_stop(seen, CellPlan(cell.asked, cell.threshold), rules)
+        early = stop.reason if stop is not None and cell and stop.after < cell.asked else None
         for place, trial in enumerate(ordered):
-            yield Observed(trial, stop is None or place < stop.after)
+            yield Observed(trial, stop is None or place < stop.after, early)
 
 
 def case_properties(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -184,7 +210,7 @@ def case_properties(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def outcomes_of(run: Run) -> tuple[AgentOutcomes, ...]:
     """What a run observed, by agent and parameters."""
-    found: dict[CellKey, list[Observed]] = defaultdict(list)
+    found: dict[CellKey, list[Observed[Trial]]] = defaultdict(list)
     for seen in observe(run.trials(), run.spec):
         found[seen.trial.cell].append(seen)
     plan = planned_cells(run.spec)
@@ -212,7 +238,7 @@ def _case_id(outcome: CaseOutcome) -> str:
 
 
 def _case_outcome(
-    case: str, seen: Sequence[Observed], plan: PlannedCell | None, written: Mapping[str, Any]
+    case: str, seen: Sequence[Observed[Trial]], plan: PlannedCell | None, written: Mapping[str, Any]
 ) -> CaseOutcome:
     counted = [one.trial for one in seen if one.counted]
     judged = [trial for trial in counted if trial.status.judged]
@@ -233,6 +259,10 @@ def _case_outcome(
         asked=plan.asked if plan is not None else None,
         threshold=plan.threshold if plan is not None else None,
         cluster=None if cluster is None else str(cluster),
+        stopped=seen[0].stopped if seen else None,
+        latencies_ms=tuple(t.latency_ms for t in judged if t.latency_ms is not None),
+        costs_usd=tuple(t.cost_usd for t in counted if t.cost_usd is not None),
+        unpriced_calls=sum(t.unpriced_calls for t in counted),
     )
 
 
