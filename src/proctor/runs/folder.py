@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,21 +11,14 @@ from typing import IO, Any
 
 import yaml
 
-from proctor.errors import ProctorError
 from proctor.runs import segments
+from proctor.runs.claim import OUTPUT, RunFolderError, claim, safe_name
 from proctor.runs.journal import Journal, Sync, read_journal, read_latest
 from proctor.runs.model import Trial
 from proctor.trace import Trace
 
 FORMAT = 1
 """Version of the layout below; a reader refuses a newer one."""
-
-MAX_NAME = 80
-"""Longest part of a path made from a user's words: leaves room under Windows' 260 characters."""
-
-
-class RunFolderError(ProctorError):
-    """A run folder that cannot be used as asked."""
 
 
 class RunFolder:
@@ -56,26 +48,15 @@ class RunFolder:
     # -- making and opening -------------------------------------------------------------------
 
     @classmethod
-    def create(cls, root: Path, name: str, *, now: datetime | None = None) -> RunFolder:
-        """A new, empty run folder; two that start at once get two folders."""
-        parent = root / safe_name(name)
+    def create(
+        cls, root: Path, name: str, *, output: str = OUTPUT, now: datetime | None = None
+    ) -> RunFolder:
+        """A new, empty run folder; two that start at once get two folders.
+
+        `output` is where below `root`: `{experiment}`, `{date}` and `{seq}` are filled in.
+        """
         day = f"{now or datetime.now(UTC):%Y-%m-%d}"
-        try:
-            parent.mkdir(parents=True, exist_ok=True)
-            taken = [int(m[1]) for p in parent.glob(f"{day}_*") if (m := _SEQ.search(p.name))]
-            sequence = max(taken, default=0) + 1
-            while True:
-                path = parent / f"{day}_{sequence:03d}"
-                with contextlib.suppress(FileExistsError):
-                    path.mkdir()
-                    return cls(path)
-                sequence += 1
-        except OSError as error:
-            raise RunFolderError(
-                f"cannot create a run folder: {error.strerror}",
-                where=str(error.filename or parent),
-                hint="choose another place with --results",
-            ) from None
+        return cls(claim(root, output, {"experiment": safe_name(name), "date": day}))
 
     @classmethod
     def open(cls, path: Path | str) -> RunFolder:
@@ -156,17 +137,6 @@ class RunFolder:
                     hint="wait for it to end, or stop it, then try again",
                 )
             yield
-
-
-_SEQ = re.compile(r"_(\d+)$")
-_UNSAFE = re.compile(r"[^\w.\-]+")
-_RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
-
-
-def safe_name(text: str) -> str:
-    """A file name from a user's words that every file system takes, Windows included."""
-    name = _UNSAFE.sub("-", text).strip("-. ")[:MAX_NAME].rstrip(". ") or "run"
-    return f"_{name}" if _RESERVED.fullmatch(name) else name
 
 
 def write_atomic(path: Path, content: bytes) -> None:

@@ -37,7 +37,12 @@ def load_suite(
     `need_agent=False` is for those who bring recorded traces, or an agent from elsewhere.
     """
     path = Path(path)
-    suite, tree = _checked(read(path, environ=environ), need_agent=need_agent)
+    return suite_of(read(path, environ=environ), path, need_agent=need_agent)
+
+
+def suite_of(document: Document, path: Path, *, need_agent: bool = True) -> Suite:
+    """The suite of a file that was read already."""
+    suite, tree = _checked(document, need_agent=need_agent)
     suite.came_from(tree, path.parent, path)
     return suite
 
@@ -125,7 +130,7 @@ def _across(tree: Tree, *, need_agent: bool) -> list[Problem]:
             )
         )
     for agent in _agents(tree):
-        problems.extend(_agent_problems(agent))
+        problems.extend(agent_problems(agent))
     return problems
 
 
@@ -137,7 +142,7 @@ def _agents(tree: Tree) -> Iterator[Tree]:
             yield agent
 
 
-def _agent_problems(agent: Tree) -> list[Problem]:
+def agent_problems(agent: Tree) -> list[Problem]:
     """The options of an agent, held against its kind."""
     kind = agent.child("kind")
     if kind is None or kind.broken or not isinstance(kind.value, str):
