@@ -1,0 +1,183 @@
+"""A trace as text that fits a prompt: every span by name, what matters of each in full.
+
+Promise: never longer than its limit, deterministic, and an index of the spans always stands
+first. Room is shared out so that spans that failed are kept whole before ordinary ones get more
+than a few lines; what a model call was shown before is not repeated with every later call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from proctor.trace import SpanKind
+from proctor.trace.conventions.values import encode_json
+
+if TYPE_CHECKING:
+    from proctor.trace import Message, Span, Trace
+
+DEFAULT_LIMIT = 120_000
+"""Characters, about 30,000 tokens: fits the context of every current hosted model with room for
+the instructions and the reply."""
+
+INDEX_SHARE = 0.4
+"""At most this part of the room is index: on a trace of thousands of spans bodies still show."""
+
+MIN_BODY = 80
+"""A body shorter than this says nothing; the room goes to others."""
+
+_HEAD = 0.7
+"""Of a text that must be cut, the part of the room its beginning gets; the rest is its end."""
+
+_WEIGHT = {SpanKind.LLM: 3.0, SpanKind.TOOL: 3.0, SpanKind.RETRIEVAL: 2.0, SpanKind.ERROR: 6.0}
+_FAILED_WEIGHT = 12.0
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """The text, and how many spans it names, shows whole, and shows in part."""
+
+    text: str
+    indexed: int
+    whole: int
+    cut: int
+
+
+def digest(trace: Trace, limit: int = DEFAULT_LIMIT, spans: Sequence[Span] | None = None) -> Digest:
+    """The trace, or some of its spans, in at most `limit` characters."""
+    chosen = list(trace.index.spans if spans is None else spans)
+    header = _header(trace, max(0, limit // 10))
+    index, indexed = _index(chosen, int((limit - len(header)) * INDEX_SHARE))
+    fixed = f"{header}## Spans (id kind name status)\n{index}\n## What they hold\n"
+    bodies = _bodies(trace, chosen)
+    room = limit - len(fixed)
+    given = _share_out([len(b) for b in bodies], [_weight(s) for s in chosen], room)
+    parts: list[str] = []
+    whole = cut = 0
+    for body, size in zip(bodies, given, strict=True):
+        if not body:
+            continue
+        if size >= len(body):
+            whole += 1
+            parts.append(body)
+        elif size >= MIN_BODY:
+            cut += 1
+            parts.append(shorten(body, size))
+    return Digest((fixed + "".join(parts))[:limit], indexed, whole, cut)
+
+
+def shorten(text: str, size: int) -> str:
+    """At most `size` characters: the beginning and the end, and how much is missing between."""
+    if len(text) <= size:
+        return text
+    mark = f"\n[… {len(text)} characters, cut …]\n"
+    room = size - len(mark)
+    if room <= 0:
+        return text[: max(0, size)]
+    head = int(room * _HEAD)
+    tail = room - head
+    return text[:head] + mark + (text[-tail:] if tail else "")
+
+
+# -- parts ---------------------------------------------------------------------------------------
+
+
+def _header(trace: Trace, size: int) -> str:
+    asked, said = _text(trace.query), _text(trace.response)
+    lines = ["## Task\n", shorten(asked, size // 2) or "(not recorded)", "\n"]
+    lines += ["## Final answer\n", shorten(said, size // 2) or "(not recorded)", "\n"]
+    return "".join(lines)
+
+
+def _index(spans: Sequence[Span], size: int) -> tuple[str, int]:
+    """A line a span; failed ones first to stay when there are too many, in the trace's order."""
+    lines = {span.span_id: _index_line(span) for span in spans}
+    kept: set[str] = set()
+    used = 0
+    for span in sorted(spans, key=lambda s: not s.failed):
+        line = lines[span.span_id]
+        if used + len(line) > size - 60:  # room for the line that says what is missing
+            continue
+        used += len(line)
+        kept.add(span.span_id)
+    text = "".join(lines[span.span_id] for span in spans if span.span_id in kept)
+    missing = len(spans) - len(kept)
+    return (text + f"({missing} more spans not listed)\n" if missing else text), len(kept)
+
+
+def _index_line(span: Span) -> str:
+    failed = f" {span.status.value}" if span.failed else ""
+    return f"{span.span_id} {span.kind.value} {span.name[:60]}{failed}\n"
+
+
+def _weight(span: Span) -> float:
+    return _FAILED_WEIGHT if span.failed else _WEIGHT.get(span.kind, 1.0)
+
+
+def _share_out(needs: Sequence[int], weights: Sequence[float], room: int) -> list[int]:
+    """Room for each need by weight; what one does not need goes to the others."""
+    given = [0] * len(needs)
+    open_ones = {i for i, need in enumerate(needs) if need}
+    left = max(0, room)
+    while open_ones:
+        unit = left / sum(weights[i] for i in open_ones)
+        settled = {i for i in open_ones if needs[i] <= weights[i] * unit}
+        if not settled:
+            for i in open_ones:
+                given[i] = int(weights[i] * unit)
+            break
+        for i in settled:
+            given[i] = needs[i]
+            left -= needs[i]
+        open_ones -= settled
+    return given
+
+
+def _bodies(trace: Trace, spans: Sequence[Span]) -> list[str]:
+    shown: set[str] = set()
+    return [_body(span, shown) for span in spans]
+
+
+def _body(span: Span, shown: set[str]) -> str:
+    """What a span says: errors first, then what came out, then what went in that is new."""
+    parts = [f"\n### {span.span_id} {span.kind.value} {span.name}\n"]
+    if span.error_message or span.error_type:
+        parts.append(f"error: {span.error_type or ''} {span.error_message or ''}\n")
+    parts += [f"{event.name}: {_text(event.attributes)}\n" for event in span.events]
+    if span.kind == SpanKind.LLM or span.output_messages:
+        parts += [f"said: {_message(m)}\n" for m in span.output_messages]
+        parts += [f"told ({m.role}): {_message(m)}\n" for m in _new(span.input_messages, shown)]
+    else:
+        parts += _new_lines("output", _text(span.tool_output or span.output), shown)
+        parts += _new_lines("input", _text(span.tool_input or span.input), shown)
+    return "".join(parts) if len(parts) > 1 else ""
+
+
+def _new_lines(label: str, text: str, shown: set[str]) -> list[str]:
+    if not text or text in shown:
+        return []
+    shown.add(text)
+    return [f"{label}: {text}\n"]
+
+
+def _new(messages: Sequence[Message], shown: set[str]) -> list[Message]:
+    """Messages no earlier span was shown: a conversation is told once, not once a turn."""
+    fresh: list[Message] = []
+    for message in messages:
+        text = _message(message)
+        if text and text not in shown:
+            shown.add(text)
+            fresh.append(message)
+    return fresh
+
+
+def _message(message: Message) -> str:
+    calls = "".join(f" [calls {c.name}({_text(c.arguments)})]" for c in message.tool_calls)
+    return f"{message.content or ''}{calls}"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else encode_json(value)
