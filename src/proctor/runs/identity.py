@@ -28,10 +28,25 @@ def provenance(folder: Path) -> dict[str, Any]:
         "proctor": metadata.version("proctor"),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "host": socket.gethostname(),
-        "user": os.environ.get("USER") or os.environ.get("USERNAME"),
+        "host": host(),
+        "user": user(),
         "git": git_state(folder),
     }
+
+
+def host() -> str:
+    """The name of this machine."""
+    return socket.gethostname()
+
+
+def user() -> str | None:
+    """Who is logged in, as far as the environment says."""
+    return os.environ.get("USER") or os.environ.get("USERNAME")
+
+
+def who() -> str:
+    """Who does something here, for the record."""
+    return user() or "unknown"
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:

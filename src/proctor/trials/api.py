@@ -9,6 +9,7 @@ Everything a run needs to be resumed stands in its folder; only the agent's own 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,9 +20,10 @@ from proctor.agents.base import AgentConfig
 from proctor.agents.registry import agent_config
 from proctor.llm.prices import PriceTable
 from proctor.llm.rates import rates_in_force
+from proctor.runs import audit
 from proctor.runs.finalise import write_parquet, write_summaries
 from proctor.runs.folder import RunFolder
-from proctor.runs.identity import new_run_id, provenance
+from proctor.runs.identity import git_state, new_run_id, provenance
 from proctor.runs.run import Run
 from proctor.runs.stopping import rules_named
 from proctor.spec import (
@@ -191,6 +193,7 @@ def given_agents(
 
 def new_folder(ready: Prepared, root: Path, name: str | None = None) -> RunFolder:
     """A folder for a run that has not begun, with all that is needed to carry it out."""
+    audit.begin(root)
     folder = RunFolder.create(root, name or _suite_name(ready.suite))
     folder.write_spec(spec_record(ready))
     return folder
@@ -234,7 +237,24 @@ async def carry_out(
         now = {**spec, "options": ready.options.record(), "stopped": session.stopped}
         if now != spec:
             folder.write_spec(now)
-        return finalise(folder)
+        run = finalise(folder)
+    _put_on_record(run, ready, going_on=going_on)
+    return run
+
+
+def _put_on_record(run: Run, ready: Prepared, *, going_on: bool) -> None:
+    git = git_state(ready.suite.folder) if going_on else run.spec["provenance"]["git"]
+    problem = audit.record(
+        "resume" if going_on else "run",
+        audit.root_of(run.path),
+        run=run.path,
+        run_id=run.run_id,
+        outcome=run.stopped,
+        exit_code=run.exit_code,
+        git=git or {},
+    )
+    if problem:
+        warnings.warn(problem, stacklevel=2)
 
 
 def finalise(folder: RunFolder) -> Run:
