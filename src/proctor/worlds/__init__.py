@@ -1,0 +1,32 @@
+"""Worlds an agent acts in: the convention, episodes, Gymnasium environments, an ecosystem.
+
+Worlds are made by name, an episode is one trial, each step is a span.
+"""
+
+from proctor.worlds.base import (
+    InvalidAction,
+    Outcome,
+    Scores,
+    Step,
+    Trajectory,
+    World,
+    WorldError,
+)
+from proctor.worlds.make import make_world
+from proctor.worlds.play import episode, play
+from proctor.worlds.scoring import Scoring, world_check
+
+__all__ = [
+    "InvalidAction",
+    "Outcome",
+    "Scores",
+    "Scoring",
+    "Step",
+    "Trajectory",
+    "World",
+    "WorldError",
+    "episode",
+    "make_world",
+    "play",
+    "world_check",
+]

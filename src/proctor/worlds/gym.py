@@ -1,0 +1,243 @@
+"""Environments of the Gymnasium package as worlds, unchanged.
+
+Spaces become descriptions that any agent can read, and actions come back as the space wants them
+(arrays of the right type and shape). Where an environment gives an `action_mask`, only what it
+allows is valid. `observe: text` shows what the environment draws as text instead of its numbers.
+Graph and OneOf spaces have no plain description and are refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from proctor.agents.actions import Actions
+from proctor.errors import did_you_mean
+from proctor.worlds.base import WorldError
+
+SEED_BITS = 31
+"""Some environments hand their seed to C code that takes no more."""
+
+_OWN = ("observe", "action_names")
+"""Options that are ours and not the environment's."""
+
+_COLOURED = re.compile(r"\x1b\[[1-9][\d;]*m(.*?)\x1b\[0?m", re.DOTALL)
+_ESCAPE = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
+
+
+def make_gym(name: str, options: Mapping[str, Any], max_steps: int | None) -> GymWorld:
+    """An environment of the registry; `module:Name-v0` imports the module first."""
+    try:
+        import gymnasium
+        from gymnasium.error import Error as GymError
+    except ImportError:
+        raise WorldError(
+            f"gym:{name} needs the package gymnasium", hint="pip install 'proctor[worlds]'"
+        ) from None
+    given = {key: value for key, value in options.items() if key not in _OWN}
+    text = options.get("observe", "structure")
+    if text not in ("structure", "text"):
+        raise WorldError(f"observe is {text!r}", hint="structure or text")
+    if text == "text":
+        given.setdefault("render_mode", "ansi")
+    if max_steps is not None:
+        given["max_episode_steps"] = max_steps
+    try:
+        env: Any = gymnasium.make(name, **given)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    except (GymError, TypeError, ValueError, ImportError) as error:
+        known = cast("Mapping[str, Any]", gymnasium.registry)
+        raise WorldError(
+            f"the environment could not be made: {error}",
+            where=f"gym:{name}",
+            hint=None if name in known else did_you_mean(name, known),
+        ) from None
+    names = options.get("action_names")
+    return GymWorld(env, observe=text, action_names=names)
+
+
+class GymWorld:
+    """One environment."""
+
+    def __init__(
+        self, env: Any, *, observe: str = "structure", action_names: Sequence[str] | None = None
+    ) -> None:
+        self.env = env
+        self._space = env.action_space
+        self._actions = described(self._space)
+        self._as_text = observe == "text"
+        self._names = _checked_names(action_names, self._actions)
+        self._mask: Any = None
+        spec = getattr(env, "spec", None)
+        self.max_steps: int | None = getattr(spec, "max_episode_steps", None)
+
+    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        given = None if seed is None else seed % 2**SEED_BITS
+        observation, info = self.env.reset(seed=given)
+        return self._observed(observation, info), self._rest(info)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Act, with the action as the environment's space has it."""
+        if self._names is not None:
+            action = self._names[action]
+        observation, reward, terminated, truncated, info = self.env.step(
+            converted(action, self._space)
+        )
+        seen = self._observed(observation, info)
+        return seen, float(reward), bool(terminated), bool(truncated), self._rest(info)
+
+    def actions(self) -> Actions:
+        """What the space holds, without what is masked now."""
+        valid = self._actions
+        if self._mask is not None and not isinstance(valid, Mapping):
+            allowed = [each for each, open_ in zip(valid, self._mask, strict=True) if open_]
+            valid = allowed or valid
+        if self._names is None:
+            return valid
+        words = {value: name for name, value in self._names.items()}
+        return [words[each] for each in cast("Sequence[Any]", valid)]
+
+    def render(self) -> str | None:
+        """What it draws, where that is text."""
+        if getattr(self.env, "render_mode", None) != "ansi":
+            return None
+        drawn = self.env.render()
+        return _uncoloured(drawn) if isinstance(drawn, str) else None
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+    def _observed(self, observation: Any, info: Mapping[str, Any]) -> Any:
+        self._mask = info.get("action_mask")
+        return (self.render() or observation) if self._as_text else observation
+
+    def _rest(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in info.items() if key != "action_mask"}
+
+
+def _uncoloured(text: str) -> str:
+    """Brackets for colours: the only thing some environments mark a place with."""
+    return _ESCAPE.sub("", _COLOURED.sub(r"[\1]", text))
+
+
+def _checked_names(names: Sequence[str] | None, actions: Actions) -> dict[str, Any] | None:
+    if names is None:
+        return None
+    if isinstance(actions, Mapping) or len(names) != len(actions) or len(set(names)) != len(names):
+        many = "none" if isinstance(actions, Mapping) else len(actions)
+        raise WorldError(
+            f"{len(names)} action_names do not fit: the environment has {many} to name",
+            hint="one name for each discrete action, in order, no two alike",
+        )
+    return dict(zip(names, actions, strict=True))
+
+
+# -- spaces --------------------------------------------------------------------------------------
+
+_KNOWN = frozenset("Discrete MultiDiscrete MultiBinary Box Text Dict Tuple Sequence".split())
+"""By name, so that nothing of gymnasium is imported for an environment that needs none of it."""
+
+
+def described(space: Any) -> Actions:
+    """A space as `proctor.agents.actions` writes them."""
+    match _kind(space):
+        case "Discrete":
+            start = int(space.start)
+            return list(range(start, start + int(space.n)))
+        case "MultiDiscrete":
+            return _nested(space.nvec, lambda n, at: _counted(space, at, int(n)))
+        case "MultiBinary":
+            return _repeated(tuple(int(n) for n in space.shape), [0, 1])
+        case "Box":
+            return _box(space)
+        case "Text":
+            letters = "".join(sorted(space.character_set))
+            return {
+                "type": "text",
+                "min_length": int(space.min_length),
+                "max_length": int(space.max_length),
+                "characters": letters,
+            }
+        case "Dict":
+            inner = {key: described(value) for key, value in space.spaces.items()}
+            return {"type": "object", "properties": inner}
+        case "Tuple":
+            return {"type": "array", "each": [described(value) for value in space.spaces]}
+        case "Sequence":
+            return {"type": "array", "items": described(space.feature_space)}
+        case other:
+            raise WorldError(
+                f"actions of the space {other} cannot be described",
+                hint="wrap the environment so that its actions are of a simpler space",
+            )
+
+
+def _kind(space: Any) -> str:
+    """The space it is, by name, also where an environment has made a class of its own from it."""
+    names = [base.__name__ for base in type(space).__mro__]
+    return next((name for name in names if name in _KNOWN), names[0])
+
+
+def _counted(space: Any, at: tuple[int, ...], count: int) -> list[int]:
+    start = int(space.start[at]) if getattr(space, "start", None) is not None else 0
+    return list(range(start, start + count))
+
+
+def _nested(
+    array: Any, leaf: Callable[[Any, tuple[int, ...]], Any], at: tuple[int, ...] = ()
+) -> dict[str, Any]:
+    """An array of different descriptions, dimension by dimension."""
+    rows = list(array)
+    if getattr(rows[0], "ndim", 0) == 0:
+        each = [leaf(value, (*at, i)) for i, value in enumerate(rows)]
+    else:
+        each = [_nested(row, leaf, (*at, i)) for i, row in enumerate(rows)]
+    return {"type": "array", "each": each}
+
+
+def _repeated(shape: tuple[int, ...], item: Any) -> dict[str, Any]:
+    for length in reversed(shape):
+        item = {"type": "array", "items": item, "length": length}
+    return item
+
+
+def _box(space: Any) -> dict[str, Any]:
+    """Numbers within bounds: one description where all bounds are alike, else one for each."""
+    kind = "integer" if space.dtype.kind in "iu" else "number"
+
+    def bounded(low: Any, high: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {"type": kind}
+        for name, bound, finite in (("low", low, low > -1e30), ("high", high, high < 1e30)):
+            if finite:
+                found[name] = bound.item()
+        return found
+
+    low, high = space.low, space.high
+    if space.shape == ():
+        return bounded(low[()], high[()])
+    first = low.flat[0], high.flat[0]
+    if (low == first[0]).all() and (high == first[1]).all():
+        return _repeated(tuple(int(n) for n in space.shape), bounded(*first))
+    return _nested(low, lambda value, at: bounded(value, high[at]))
+
+
+def converted(action: Any, space: Any) -> Any:
+    """A plain action as the space has it."""
+    match _kind(space):
+        case "Discrete":
+            return int(action)
+        case "Box" | "MultiDiscrete" | "MultiBinary":
+            import numpy as np
+
+            return np.asarray(action, dtype=space.dtype)
+        case "Dict":
+            return {key: converted(action[key], inner) for key, inner in space.spaces.items()}
+        case "Tuple":
+            pairs = zip(action, space.spaces, strict=True)
+            return tuple(converted(each, inner) for each, inner in pairs)
+        case "Sequence":
+            return tuple(converted(each, space.feature_space) for each in action)
+        case _:
+            return action

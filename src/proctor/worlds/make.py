@@ -1,0 +1,129 @@
+"""Worlds by name: `gym:CartPole-v1`, `package.module:Class`, or the class itself.
+
+Promise: what comes back is complete (see `World`) whatever was left out, and ends after
+`max_steps`. Environments of the Gymnasium package are recognised by their spaces and run
+unchanged.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from proctor.agents.actions import Actions
+from proctor.errors import ProctorError, did_you_mean
+from proctor.imports import load_object
+from proctor.worlds.base import World, WorldError
+
+GYM = "gym:"
+"""What a name of the Gymnasium registry begins with here."""
+
+
+def make_world(
+    use: str | Callable[..., Any],
+    options: Mapping[str, Any] | None = None,
+    max_steps: int | None = None,
+    *,
+    base_dir: str | Path | None = None,
+) -> World:
+    """A fresh world; import paths are looked for in `base_dir` first."""
+    given = dict(options or {})
+    if max_steps is not None and max_steps < 1:
+        raise WorldError(f"max_steps is {max_steps}", hint="an episode has at least one step")
+    if isinstance(use, str) and use.startswith(GYM):
+        from proctor.worlds.gym import make_gym
+
+        return Hosted(make_gym(use.removeprefix(GYM), given, max_steps), max_steps)
+    target = load_object(use, base_dir) if isinstance(use, str) else use
+    if not callable(target):
+        raise WorldError(f"{use} is not a class or a function that makes a world")
+    made = _made(target, given, str(use))
+    if hasattr(made, "action_space"):
+        from proctor.worlds.gym import GymWorld
+
+        made = GymWorld(made)
+    missing = [name for name in ("reset", "step") if not callable(getattr(made, name, None))]
+    if missing:
+        raise WorldError(
+            f"{type(made).__name__} has no `{missing[0]}`",
+            where=str(use),
+            hint="a world has reset(seed=…) and step(action), as in Gymnasium",
+        )
+    return Hosted(made, max_steps)
+
+
+def _made(target: Callable[..., Any], options: Mapping[str, Any], name: str) -> Any:
+    try:
+        signature: inspect.Signature | None = inspect.signature(target)
+    except (TypeError, ValueError):
+        signature = None
+    if signature is not None:
+        try:
+            signature.bind(**options)
+        except TypeError as error:
+            known = list(signature.parameters)
+            odd = next((key for key in options if key not in known), None)
+            hint = did_you_mean(odd, known) if odd else None
+            raise WorldError(f"options: {error}", where=name, hint=hint) from None
+    try:
+        return target(**options)
+    except ProctorError:
+        raise
+    except Exception as error:
+        raise WorldError(
+            f"the world could not be made: {type(error).__name__}: {error}", where=name
+        ) from error
+
+
+class Hosted:
+    """A world with what it leaves out filled in, and a limit to its steps."""
+
+    def __init__(self, world: Any, max_steps: int | None = None) -> None:
+        self.world = world
+        self._max_steps = max_steps
+        self._taken = 0
+
+    @property
+    def max_steps(self) -> int | None:
+        """The limit it was made with, or the world's own; None where there is neither."""
+        own = getattr(self.world, "max_steps", None)
+        return self._max_steps if self._max_steps is not None else own
+
+    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        self._taken = 0
+        observation, info = self.world.reset(seed=seed)
+        return observation, dict(info or {})
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Act; truncated at the limit."""
+        observation, reward, terminated, truncated, info = self.world.step(action)
+        self._taken += 1
+        limit = self._max_steps
+        over = limit is not None and self._taken >= limit and not terminated
+        return observation, float(reward), bool(terminated), bool(truncated) or over, dict(info)
+
+    def actions(self) -> Actions:
+        """What is valid now; free text where the world does not say."""
+        listed = getattr(self.world, "actions", None)
+        found = cast("Actions | None", listed() if callable(listed) else listed)
+        return {"type": "text"} if found is None else found
+
+    def render(self) -> str | None:
+        """The state in words, where there are any."""
+        show = getattr(self.world, "render", None)
+        shown = show() if callable(show) else None
+        return shown if isinstance(shown, str) else None
+
+    def score(self, truth: Mapping[str, Any]) -> Any:
+        """The world's own judgement, where it has one."""
+        judge = getattr(self.world, "score", None)
+        return judge(truth) if callable(judge) else None
+
+    def close(self) -> None:
+        """Close it, where it can be closed."""
+        shut = getattr(self.world, "close", None)
+        if callable(shut):
+            shut()

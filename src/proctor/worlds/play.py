@@ -1,0 +1,264 @@
+"""One episode: an agent and a world, turn by turn.
+
+Promise: the same agent instance plays the whole episode; every step is a tool span (named by the
+action, its arguments and what came of it), so path checks, quality and diagnosis see worlds as
+they see tools; an episode always ends. An answer that is no valid action is told to the agent,
+recorded as a failed call and asked again, `MAX_INVALID` times; then the episode ends and is
+scored as it stands. A world that fails is an error of the trial, never the agent's.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from proctor.agents import threads
+from proctor.agents.actions import Actions, BadAction, call_of, understand
+from proctor.agents.base import Agent, AgentError, AgentReply, AgentRequest
+from proctor.agents.turns import Turn
+from proctor.errors import ProctorError
+from proctor.trace import Span, SpanStatus
+from proctor.trace.capture import current_trace, span, tool_call
+from proctor.worlds.base import InvalidAction, Outcome, Step, Trajectory, World, WorldError, plain
+from proctor.worlds.scoring import Scoring, check_scoring, scored
+
+MAX_INVALID = 3
+"""Answers in a row that may be no valid action: enough to learn from the message, not to guess."""
+
+DEFAULT_MAX_STEPS = 1000
+"""Steps of an episode where neither the world nor the user sets a limit: each must end."""
+
+HISTORY = 50
+"""Past steps told with each turn. Kinds that remember nothing need them; more costs tokens."""
+
+Truth = Mapping[str, Any]
+
+
+async def play(
+    world_factory: Callable[[], World],
+    agent: Agent,
+    request: AgentRequest,
+    *,
+    seed: int,
+    max_steps: int | None = None,
+    scoring: Scoring = None,
+    truth: Truth | None = None,
+) -> AgentReply:
+    """Put an agent into a world for one trial. The outcome stands in the reply's and the
+    trace's metadata under `world`; the answer is what the agent did last, or the world's own
+    `info["answer"]`.
+    """
+    outcome = await episode(
+        world_factory,
+        agent,
+        request,
+        seed=seed,
+        max_steps=max_steps,
+        scoring=scoring,
+        truth=truth,
+    )
+    return AgentReply(answer=outcome.answer, metadata={"world": outcome.summary()})
+
+
+async def episode(
+    world_factory: Callable[[], World],
+    agent: Agent,
+    request: AgentRequest,
+    *,
+    seed: int,
+    max_steps: int | None = None,
+    scoring: Scoring = None,
+    truth: Truth | None = None,
+) -> Outcome:
+    """The same, with every step that was taken."""
+    check_scoring(scoring)
+    outcome = Outcome(trajectory=Trajectory(seed))
+    world = await _of_world(world_factory)
+    try:
+        with span("episode", attributes={"world.seed": seed}) as record:
+            limit = max_steps or getattr(world, "max_steps", None) or DEFAULT_MAX_STEPS
+            told = getattr(agent, "told", None)
+            if told is not None:
+                told(truth or {})
+            await _Game(world, agent, request, outcome, limit).play()
+            found = await _of_world(scored, world, outcome.trajectory, scoring, truth or {})
+            outcome.score, outcome.reason = found.score, found.reason
+            outcome.scores = dict(found.parts)
+            record.output = outcome.answer
+        ended = getattr(agent, "ended", None)
+        if ended is not None:
+            await ended(outcome)
+    finally:
+        trace = current_trace()
+        if trace is not None:
+            trace.metadata["world"] = outcome.summary()
+        with suppress(Exception):
+            await _of_world(world.close)
+    return outcome
+
+
+class _Seen(NamedTuple):
+    """What the world shows after a reset or a step."""
+
+    observation: Any
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+    actions: Actions
+
+
+class _Game:
+    """An episode in progress."""
+
+    def __init__(
+        self,
+        world: World,
+        agent: Agent,
+        request: AgentRequest,
+        outcome: Outcome,
+        max_steps: int,
+    ) -> None:
+        self._world = world
+        self._agent = agent
+        self._request = request
+        self._outcome = outcome
+        self._max_steps = max_steps
+        self._history: list[dict[str, Any]] = []
+        self._last: dict[str, Any] | None = None
+        self._deadline = None if request.timeout is None else time.monotonic() + request.timeout
+
+    async def play(self) -> None:
+        """From the reset to the end."""
+        outcome, trajectory = self._outcome, self._outcome.trajectory
+        seen = await _of_world(_begun, self._world, trajectory.seed)
+        trajectory.first = seen.observation
+        if seen.info:
+            self._last = {"info": plain(seen.info)}
+        while len(trajectory.steps) < self._max_steps:
+            taken = await self._step(seen)
+            if taken is None:
+                outcome.ended = "no_valid_action"
+                return
+            action, seen = taken
+            trajectory.steps.append(Step(action, *seen[:5]))
+            outcome.answer = str(seen.info["answer"]) if "answer" in seen.info else _words(action)
+            self._remember(action, seen)
+            if seen.terminated or seen.truncated:
+                outcome.ended = "terminated" if seen.terminated else "truncated"
+                return
+        outcome.ended = "max_steps"
+
+    async def _step(self, seen: _Seen) -> tuple[Any, _Seen] | None:
+        """The next action that the world takes, and what came of it; None when there was none."""
+        for _ in range(1 + MAX_INVALID):
+            said = await self._ask(seen)
+            try:
+                action = understand(said, seen.actions)
+            except BadAction as problem:
+                self._refuse(said, str(problem), problem.call)
+                continue
+            call = call_of(action)
+            step: Span
+            with tool_call(call.name, call.arguments) as step:
+                try:
+                    after = await _of_world(_stepped, self._world, action)
+                except InvalidAction as problem:
+                    _failed(step, str(problem))
+                    self._told(said, str(problem))
+                    continue
+                step.tool_output = _result(after)
+            return action, after
+        return None
+
+    async def _ask(self, seen: _Seen) -> Any:
+        turn = Turn(
+            self._request,
+            observation=plain(seen.observation),
+            actions=seen.actions,
+            step=len(self._outcome.trajectory.steps),
+            max_steps=self._max_steps,
+            last=self._last,
+            history=self._history[-HISTORY:],
+        )
+        if self._deadline is not None:
+            turn.timeout = max(0.0, self._deadline - time.monotonic())
+        reply = await self._agent.run(turn)
+        if reply.trace is not None:
+            raise AgentError(
+                "a recorded trace cannot act in a world", hint="use an agent that answers turns"
+            )
+        return reply.answer if reply.output is None else reply.output
+
+    def _refuse(self, said: Any, problem: str, call: str | None) -> None:
+        with tool_call(call or "invalid_action", {"said": plain(said)}) as step:
+            _failed(step, problem)
+        self._told(said, problem)
+
+    def _told(self, said: Any, problem: str) -> None:
+        self._outcome.trajectory.invalid_actions += 1
+        self._last = {"error": problem, "said": plain(said)}
+
+    def _remember(self, action: Any, seen: _Seen) -> None:
+        facts: dict[str, Any] = {
+            "step": len(self._history),
+            "action": plain(action),
+            "observation": plain(seen.observation),
+            "reward": seen.reward,
+        }
+        self._history.append(facts)
+        self._last = {"action": facts["action"], "reward": seen.reward}
+        if seen.info:
+            self._last["info"] = plain(seen.info)
+
+
+def _failed(step: Span, problem: str) -> None:
+    step.status = SpanStatus.ERROR
+    step.error_type = "InvalidAction"
+    step.error_message = problem
+
+
+def _result(seen: _Seen) -> dict[str, Any]:
+    """What a step's span says came of it."""
+    result: dict[str, Any] = {"observation": seen.observation, "reward": seen.reward}
+    if seen.info:
+        result["info"] = seen.info
+    if seen.terminated or seen.truncated:
+        result["ended"] = "terminated" if seen.terminated else "truncated"
+    return result
+
+
+def _words(action: Any) -> str:
+    return action if isinstance(action, str) else msgspec.json.encode(action).decode()
+
+
+# -- the world's side ----------------------------------------------------------------------------
+
+
+async def _of_world(function: Callable[..., Any], *args: Any) -> Any:
+    """What the world says, in a thread; its failures are its own."""
+    try:
+        return await threads.shared.run(function, *args)
+    except (ProctorError, InvalidAction):
+        raise
+    except Exception as error:
+        raise WorldError(f"the world failed: {type(error).__name__}: {error}") from error
+
+
+def _begun(world: World, seed: int) -> _Seen:
+    observation, info = world.reset(seed=seed)
+    return _Seen(plain(observation), 0.0, False, False, plain(info), plain(world.actions()))
+
+
+def _stepped(world: World, action: Any) -> _Seen:
+    observation, reward, terminated, truncated, info = world.step(action)
+    if not math.isfinite(reward):
+        raise WorldError(f"the world gave the reward {reward}")
+    over = terminated or truncated
+    actions = cast("Actions", [] if over else plain(world.actions()))
+    return _Seen(plain(observation), reward, terminated, truncated, plain(info), actions)

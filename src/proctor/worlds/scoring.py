@@ -1,0 +1,152 @@
+"""From an episode to a score in 0..1, and from there to a check.
+
+The rule is the world's own `score`, or one that stands beside it: a range of the total reward, of
+the last reward or of the steps, or a function of the trajectory and the truth. A world without
+either is unscored, never zero.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from proctor.checks.evaluate import PlannedCheck
+from proctor.checks.registry import CheckContext
+from proctor.checks.result import Layer, Outcome, unscored
+from proctor.errors import did_you_mean
+from proctor.imports import load_object
+from proctor.worlds.base import Scores, Trajectory, World, WorldError
+
+Scoring = Mapping[str, Any] | str | Callable[..., Any] | None
+"""`{total_reward: [low, high]}`, an import path, a function `(trajectory, truth)`, or None."""
+
+_MEASURES: dict[str, Callable[[Trajectory], float | None]] = {
+    "total_reward": lambda trajectory: trajectory.total_reward,
+    "last_reward": lambda trajectory: trajectory.steps[-1].reward if trajectory.steps else None,
+    "steps": lambda trajectory: float(len(trajectory.steps)),
+}
+"""What a range may be about."""
+
+
+def check_scoring(scoring: Scoring) -> None:
+    """Raise for a rule that cannot be: found out before an episode is played."""
+    if isinstance(scoring, Mapping):
+        _range_of(cast("Mapping[str, Any]", scoring))
+    elif isinstance(scoring, str):
+        load_object(scoring)
+
+
+def scored(
+    world: World, trajectory: Trajectory, scoring: Scoring, truth: Mapping[str, Any]
+) -> Scores:
+    """How well the episode went. A rule that raises is a fault of the world."""
+    if isinstance(scoring, Mapping):
+        return _by_range(trajectory, cast("Mapping[str, Any]", scoring))
+    rule = load_object(scoring) if isinstance(scoring, str) else scoring
+    try:
+        said = world.score(truth) if rule is None else _ask(rule, trajectory, truth)
+    except Exception as error:
+        raise WorldError(f"scoring failed: {type(error).__name__}: {error}") from error
+    return as_scores(said)
+
+
+def _ask(rule: Callable[..., Any], trajectory: Trajectory, truth: Mapping[str, Any]) -> Any:
+    takes = len(inspect.signature(rule).parameters)
+    return rule(trajectory) if takes == 1 else rule(trajectory, truth)
+
+
+def _by_range(trajectory: Trajectory, scoring: Mapping[str, Any]) -> Scores:
+    name, low, high = _range_of(scoring)
+    value = _MEASURES[name](trajectory)
+    if value is None:
+        return Scores(None, reason=f"no {name.replace('_', ' ')}: no step was taken")
+    share = min(1.0, max(0.0, (value - low) / (high - low)))
+    words = name.replace("_", " ")
+    return Scores(share, reason=f"{words} {value:g} on a scale from {low:g} to {high:g}")
+
+
+def _range_of(scoring: Mapping[str, Any]) -> tuple[str, float, float]:
+    if len(scoring) != 1:
+        raise WorldError("scoring takes one rule", hint=f"one of {', '.join(_MEASURES)}")
+    ((name, bounds),) = scoring.items()
+    if name not in _MEASURES:
+        raise WorldError(
+            f"unknown scoring rule {name!r}",
+            hint=did_you_mean(name, _MEASURES) or f"there are {', '.join(_MEASURES)}",
+        )
+    try:
+        low, high = (float(bound) for bound in bounds)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high)) or low == high:
+        raise WorldError(
+            f"{name} needs two different numbers, not {bounds!r}",
+            hint=f"{{{name}: [0, 100]}}: what scores 0, what scores 1",
+        )
+    return name, low, high
+
+
+def as_scores(said: Any) -> Scores:
+    """What a rule said, understood: a number, parts (`score` is the total, else their mean)."""
+    if isinstance(said, Scores):
+        return _bounded(said)
+    if said is None:
+        return Scores(None, reason="the world has no score of its own; give it a scoring rule")
+    if isinstance(said, Mapping):
+        given = dict(cast("Mapping[str, Any]", said))
+        reason = str(given.pop("reason", ""))
+        total = given.pop("score", None)
+        parts = {name: float(value) for name, value in given.items()}
+        if total is None and parts:
+            total = sum(parts.values()) / len(parts)
+        return _bounded(Scores(None if total is None else float(total), parts, reason))
+    return _bounded(Scores(float(said)))
+
+
+def _bounded(scores: Scores) -> Scores:
+    """A total outside 0..1 is no score; a guess at what was meant would be one."""
+    total = scores.score
+    if total is None or 0.0 <= total <= 1.0:
+        return scores
+    return Scores(None, scores.parts, f"the score {total} lies outside 0..1")
+
+
+# -- the check -----------------------------------------------------------------------------------
+
+
+def world_check(
+    *, threshold: float = 1.0, weight: float = 1.0, blocking: bool = False
+) -> PlannedCheck:
+    """The check `world`: the score of the episode, held to a threshold."""
+    return PlannedCheck(
+        id="world",
+        check="world",
+        layer=Layer.CORRECTNESS,
+        options=threshold,
+        run=_world,
+        weight=weight,
+        blocking=blocking,
+    )
+
+
+def _world(threshold: float, context: CheckContext) -> Outcome:
+    """The score that `play` left with the trace."""
+    found = context.trace.metadata.get("world")
+    if not isinstance(found, Mapping):
+        return unscored("no episode was played in this trial")
+    facts = cast("Mapping[str, Any]", found)
+    score, reason = facts.get("score"), str(facts.get("reason") or "")
+    if score is None:
+        return unscored(reason or "the world gave no score")
+    parts = cast("Mapping[str, float]", facts.get("scores") or {})
+    listed = ", ".join(f"{name} {value:.3g}" for name, value in parts.items())
+    words = [f"{score:.3g} after {facts.get('steps')} steps ({facts.get('ended')})", reason, listed]
+    return Outcome(
+        score=float(score),
+        passed=score >= threshold,
+        reason="; ".join(word for word in words if word),
+        expected=threshold,
+        actual=score,
+    )
