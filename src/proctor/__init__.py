@@ -6,6 +6,7 @@ nothing; the price is a table that must name each of them twice.
 
 TYPE_CHECKING = False  # type checkers take it for typing's, which would be half of our cost
 if TYPE_CHECKING:
+    from proctor.diagnose.methods import diagnose
     from proctor.runs.run import Run
     from proctor.spec import Case, Suite, load_suite
     from proctor.trace import Span, SpanQuery, Trace
@@ -34,6 +35,7 @@ __all__ = [
     "__version__",
     "arun",
     "capture",
+    "diagnose",
     "handoff",
     "llm_call",
     "load_suite",
@@ -68,15 +70,20 @@ _HOME_OF = {
 }
 """Public name → the module that defines it."""
 
+_ROOMS = ("diagnose", "results")
+"""Packages that are part of the public API themselves."""
+
 if not TYPE_CHECKING:  # else a type checker would believe that any name exists
 
     def __getattr__(name: str) -> object:
         """Import a public name from its home and remember it here (PEP 562)."""
         home = _HOME_OF.get(name)
-        if home is None:
+        if home is None and name not in _ROOMS:
             raise AttributeError(f"module 'proctor' has no attribute {name!r}")
         import importlib
 
+        if home is None:
+            return importlib.import_module(f"proctor.{name}")
         value = getattr(importlib.import_module(home), name)
         globals()[name] = value
         return value

@@ -1,10 +1,15 @@
-"""`proctor diagnose`: what broke in traces, and where, without any model of a provider.
+"""`proctor diagnose`: what broke in traces, and where; of a run, what its trials share.
 
 Exit code 0 whatever is found: this is a look, not a gate. 2 when a file gave nothing.
 """
 
+from __future__ import annotations
+
+import asyncio
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -12,12 +17,20 @@ from proctor.cli.lazy import Command, Example
 from proctor.errors import EXIT_CANNOT_JUDGE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from proctor.diagnose.cluster import Clusters
+    from proctor.diagnose.llm.asked import Asking
     from proctor.diagnose.model import Diagnosis
+    from proctor.trace import Trace
     from proctor.trace.assemble import Problem
 
-METHODS = ("offline", "off", "rules")
+METHODS = ("offline", "off", "rules", "learned", "single_pass", "agentic", "on")
+
+
+class Looked(NamedTuple):
+    """A trace to look at, and how people call it."""
+
+    where: str | None
+    trace: Trace
 
 
 @click.command(
@@ -25,49 +38,141 @@ METHODS = ("offline", "off", "rules")
     examples=[
         Example("proctor diagnose run.json", "what broke, where, and how sure that is"),
         Example("proctor diagnose traces/ --format json", "for other programs"),
+        Example("proctor diagnose results/suite/2026-01-31_001 --failed", "what failures share"),
+        Example(
+            "proctor diagnose run.json --method agentic --model openai:gpt-4o-mini",
+            "let a model look too",
+        ),
     ],
 )
-@click.argument("files", nargs=-1, required=True, metavar="TRACE...")
+@click.argument("files", nargs=-1, required=True, metavar="TRACE|RUN...")
 @click.option("--method", type=click.Choice(METHODS), default="offline", show_default=True)
+@click.option("--model", help="PROVIDER:MODEL, for single_pass and agentic.")
+@click.option("--base-url", help="An endpoint that speaks the provider's protocol.")
+@click.option("--api-key-env", help="The environment variable that holds the key.")
+@click.option("--prompt-version", default="v2", show_default=True, help="v1 or v2.")
+@click.option(
+    "--evidence",
+    type=click.Choice(("strict", "off")),
+    default="strict",
+    show_default=True,
+    help="Whether a model's quotes must stand in their span.",
+)
+@click.option("--max-cost", type=float, help="Dollars for one trace at most.")
+@click.option("--no-cache", is_flag=True, help="Ask again what was asked before.")
+@click.option("--failed", is_flag=True, help="Of a run, only trials that did not pass.")
 @click.option(
     "--format",
     "shape",
-    type=click.Choice(("console", "json")),
+    type=click.Choice(("console", "json", "markdown")),
     default="console",
     show_default=True,
 )
 @click.option("--no-redact", is_flag=True, help="Leave secrets as they are.")
-def diagnose(files: tuple[str, ...], *, method: str, shape: str, no_redact: bool) -> None:
-    """Find what broke in traces."""
-    from proctor.diagnose.api import diagnose as find
+def diagnose(files: tuple[str, ...], **options: Any) -> None:
+    """Find what broke in traces, or in the trials of a run.
+
+    Of a run, failures that trials share come first, each as one row.
+    """
+    from proctor.diagnose.methods import asks
+
+    how = _asking(options) if asks(options["method"]) else None
+    problems: list[Problem] = []
+    runs = [path for path in files if (Path(path) / "_spec_.yaml").is_file()]
+    traces = [path for path in files if path not in runs]
+    if traces:
+        _tell_traces(_loaded(traces, options["no_redact"], problems), how, options)
+    for path in runs:
+        _tell_run(path, how, options)
+    if any(problem.fatal for problem in problems):
+        raise click.exceptions.Exit(EXIT_CANNOT_JUDGE)
+
+
+def _asking(options: dict[str, Any]) -> Asking:
+    from proctor.diagnose.methods import asking
+    from proctor.llm.base import ChatReply
+    from proctor.llm.kept import KeptFolder, cache_folder
+    from proctor.llm.providers import get_model
+
+    name = options["model"]
+    where = {key: options[key] for key in ("base_url", "api_key_env")}
+    return asking(
+        None if name is None else get_model(name, **where),
+        prompt_version=options["prompt_version"],
+        evidence=options["evidence"],
+        max_cost_usd=options["max_cost"],
+        cache=None if options["no_cache"] else KeptFolder(cache_folder("diagnose"), ChatReply),
+    )
+
+
+def _loaded(files: list[str], no_redact: bool, problems: list[Problem]) -> Iterator[Looked]:
     from proctor.trace.load import iter_traces
     from proctor.trace.redact import redactor_for
     from proctor.trace.text import safe
 
-    problems: list[Problem] = []
-
-    def tell(problem: "Problem") -> None:
+    def tell(problem: Problem) -> None:
         problems.append(problem)
         level = "error" if problem.fatal else "warning"
         click.echo(f"{level}: {safe(str(problem), 500)}", err=True)
 
     redactor = redactor_for(not no_redact)
     for trace in iter_traces(files, tell):
-        shown = trace if redactor is None else redactor.trace(trace)
-        found = find(shown, method)
-        lines = [json.dumps(found.to_dict())] if shape == "json" else _lines(found)
-        click.echo("\n".join(lines))
-    if any(problem.fatal for problem in problems):
-        raise click.exceptions.Exit(EXIT_CANNOT_JUDGE)
+        yield Looked(None, trace if redactor is None else redactor.trace(trace))
 
 
-def _lines(found: "Diagnosis") -> "Iterator[str]":
-    from proctor.trace.text import safe
+def _trials(path: str, failed: bool) -> Iterator[Looked]:
+    from proctor.runs.run import Run
 
-    count = len(found.findings)
-    yield f"trace {safe(found.trace_id, 64)}: {count or 'no'} finding{'s' * (count != 1)}"
-    for finding in found.findings:
-        place = safe(finding.location, 64)
-        yield f"  {finding.category.value} at {place} ({finding.confidence:.0%})"
-        yield f"    {safe(finding.description, 200)}"
-        yield f"    > {safe(finding.evidence, 200)}"
+    run = Run(path)
+    for trial in run.trials():
+        if failed and trial.passed:
+            continue
+        trace = run.trace(trial)
+        if trace is not None:
+            yield Looked(f"{trial.case}/{trial.agent}/{trial.axis_seed or 0}/{trial.index}", trace)
+
+
+def _found(looked: Looked, method: str, how: Asking | None) -> Diagnosis:
+    from proctor.diagnose.methods import adiagnose
+
+    return asyncio.run(adiagnose(looked.trace, method, how))
+
+
+def _tell_traces(traces: Iterator[Looked], how: Asking | None, options: dict[str, Any]) -> None:
+    from proctor.report.diagnosis import console_lines, markdown_lines
+
+    shape = options["shape"]
+    for looked in traces:
+        found = _found(looked, options["method"], how)
+        if shape == "json":
+            click.echo(json.dumps(found.to_dict()))
+        else:
+            lines = console_lines if shape == "console" else markdown_lines
+            click.echo("\n".join(lines(found)))
+
+
+def _tell_run(path: str, how: Asking | None, options: dict[str, Any]) -> None:
+    from proctor.diagnose.cluster import Clusters
+
+    clusters, diagnoses, seen = Clusters(), list[dict[str, Any]](), 0
+    for looked in _trials(path, options["failed"]):
+        found = _found(looked, options["method"], how)
+        clusters.add(looked.where or found.trace_id, looked.trace, found)
+        seen += 1
+        if options["shape"] == "json":
+            diagnoses.append({"trial": looked.where, **found.to_dict()})
+    _tell_clusters(clusters, seen, diagnoses, options["shape"])
+
+
+def _tell_clusters(
+    clusters: Clusters, seen: int, diagnoses: list[dict[str, Any]], shape: str
+) -> None:
+    from proctor.report.diagnosis import cluster_lines, cluster_table
+
+    rows = clusters.all()
+    if shape == "json":
+        document = {"clusters": [row.to_dict() for row in rows], "trials": diagnoses}
+        click.echo(json.dumps(document))
+    else:
+        lines = cluster_lines if shape == "console" else cluster_table
+        click.echo("\n".join(lines(rows, seen)))

@@ -1,0 +1,71 @@
+"""Every way to diagnose a trace, by name: without a model, or with one.
+
+`proctor.diagnose(trace)` is this module's `diagnose`. A method that asks a model is given the
+offline findings as leads and falls back to them, so it always has an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from proctor.diagnose.api import METHODS as OFFLINE
+from proctor.diagnose.api import diagnose as offline_diagnosis
+from proctor.errors import ProctorError, did_you_mean
+
+if TYPE_CHECKING:
+    from proctor.diagnose.llm.asked import Asking
+    from proctor.diagnose.model import Diagnosis
+    from proctor.llm.base import ChatModel
+    from proctor.trace import Trace
+
+ASKED = {"single_pass": "single_pass", "agentic": "agentic", "on": "agentic"}
+"""Names users write of methods that ask a model, and the method each stands for."""
+
+METHODS = (*OFFLINE, *ASKED)
+
+
+def asking(model: ChatModel | str | None, **how: Any) -> Asking:
+    """How a model is asked, from its name or itself; see `Asking` for the options."""
+    from proctor.diagnose.llm.asked import Asking
+    from proctor.llm.providers import get_model
+
+    if model is None:
+        raise ProctorError(
+            "this method asks a model, and none is named",
+            hint="name one, such as openai:gpt-4o-mini; the method `offline` needs none",
+        )
+    return Asking(model=get_model(model) if isinstance(model, str) else model, **how)
+
+
+async def adiagnose(trace: Trace, method: str = "offline", how: Asking | None = None) -> Diagnosis:
+    """Find what broke in a trace; `how` says which model is asked, for methods that ask one."""
+    if not asks(method):
+        return offline_diagnosis(trace, method)
+    from proctor.diagnose.llm import asked
+
+    look = asked.agentic if ASKED[method] == "agentic" else asked.single_pass
+    return await look(trace, how or asking(None), offline_diagnosis(trace, "offline"))
+
+
+def diagnose(
+    trace: Trace, method: str = "offline", *, model: ChatModel | str | None = None, **how: Any
+) -> Diagnosis:
+    """Find what broke in a trace: findings, scores, how sure, how long it took.
+
+    `model` and further options (`Asking`) are for methods that ask one. Inside a running event
+    loop those methods are `await adiagnose(...)`.
+    """
+    if not asks(method):
+        return offline_diagnosis(trace, method)
+    return asyncio.run(adiagnose(trace, method, asking(model, **how)))
+
+
+def asks(method: str) -> bool:
+    """Whether a method asks a model; an unknown name is an error with all that there are."""
+    if method not in METHODS:
+        raise ProctorError(
+            f"unknown method {method!r} of diagnosis",
+            hint=did_you_mean(method, METHODS) or f"choose one of {', '.join(METHODS)}",
+        )
+    return method in ASKED

@@ -1,0 +1,120 @@
+"""Diagnoses as people read them: on a terminal, and as Markdown.
+
+Both tell the same: each finding with its place, how sure it is and the quote that shows it;
+scores with their reasons; failures that many traces share as one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from proctor.report.text import line, markdown, markdown_code, money, plural
+
+if TYPE_CHECKING:
+    from proctor.diagnose.cluster import Cluster
+    from proctor.diagnose.model import Diagnosis, Finding
+
+QUOTE = 200
+NAME = 64
+MAX_CLUSTERS = 20
+"""Rows told; the rest are counted, and JSON has them all."""
+
+
+def console_lines(found: Diagnosis, where: str | None = None) -> Iterator[str]:
+    """One trace on a terminal."""
+    count = len(found.findings)
+    name = f"{line(where, 120)} " if where else ""
+    yield f"{name}trace {line(found.trace_id, NAME)}: {_counted(count)} ({found.method})"
+    for finding in found.findings:
+        yield f"  {finding.category.value} at {line(finding.location, NAME)} {_sure(finding)}"
+        yield f"    {line(finding.description, QUOTE)}"
+        yield f"    > {line(finding.evidence, QUOTE)}"
+    for name, score in found.scores.items():
+        yield f"  {name.replace('_', ' ')} {score.value:.1f} of 5: {line(score.reason, QUOTE)}"
+    yield from (f"  note: {line(note, QUOTE)}" for note in found.notes)
+    if found.use is not None:
+        yield f"  {_use(found)}"
+
+
+def markdown_lines(found: Diagnosis, where: str | None = None) -> Iterator[str]:
+    """One trace as Markdown."""
+    yield f"## {markdown(where or f'Trace {found.trace_id}', 120)}"
+    yield ""
+    yield f"{_counted(len(found.findings))}, method {markdown(found.method)}."
+    yield ""
+    for finding in found.findings:
+        place = markdown_code(line(finding.location, NAME))
+        yield f"- **{markdown(finding.category.value)}** at {place} {_sure(finding)}: " + markdown(
+            finding.description, QUOTE
+        )
+        yield f"  > {markdown(finding.evidence, QUOTE)}"
+    if found.scores:
+        yield ""
+        yield "| score | of 5 | why |"
+        yield "|---|---:|---|"
+        for name, score in found.scores.items():
+            words = markdown(score.reason, QUOTE)
+            yield f"| {markdown(name.replace('_', ' '))} | {score.value:.1f} | {words} |"
+    for note in found.notes:
+        yield ""
+        yield f"*{markdown(note, QUOTE)}*"
+    yield ""
+
+
+def cluster_lines(clusters: Sequence[Cluster], of: int) -> Iterator[str]:
+    """What many traces share, on a terminal."""
+    if not clusters:
+        yield f"no finding in {plural(of, 'trace')}"
+        return
+    yield f"{plural(len(clusters), 'kind')} of failure in {plural(of, 'trace')}:"
+    for one in clusters[:MAX_CLUSTERS]:
+        share = f"{one.count} of {one.of}"
+        yield f"  {share:>12}  {one.category.value}, {line(one.place, NAME)} [{one.impact.value}]"
+        yield f"                {line(one.message, QUOTE)}"
+        sample = one.samples[0]
+        yield f"                > {line(sample.where, 80)}: {line(sample.evidence, 120)}"
+    if len(clusters) > MAX_CLUSTERS:
+        yield f"  … {len(clusters) - MAX_CLUSTERS} more; --format json has them all"
+
+
+def cluster_table(clusters: Sequence[Cluster], of: int) -> Iterator[str]:
+    """What many traces share, as a Markdown table."""
+    yield f"## What broke, in {plural(of, 'trace')}"
+    yield ""
+    if not clusters:
+        yield "No finding."
+        yield ""
+        return
+    yield "| traces | category | place | impact | what | seen in |"
+    yield "|---:|---|---|---|---|---|"
+    for one in clusters[:MAX_CLUSTERS]:
+        cells = [
+            f"{one.count} of {one.of}",
+            markdown(one.category.value),
+            markdown(one.place, NAME),
+            one.impact.value,
+            markdown(one.message, QUOTE),
+            markdown(one.samples[0].where, 80),
+        ]
+        yield f"| {' | '.join(cells)} |"
+    if len(clusters) > MAX_CLUSTERS:
+        yield ""
+        yield f"{len(clusters) - MAX_CLUSTERS} more are left out."
+    yield ""
+
+
+def _counted(count: int) -> str:
+    return plural(count, "finding") if count else "no finding"
+
+
+def _sure(finding: Finding) -> str:
+    return f"({finding.impact.value}, {finding.confidence:.0%} sure)"
+
+
+def _use(found: Diagnosis) -> str:
+    use = found.use
+    assert use is not None
+    kept = f", {use.cached} from the cache" if use.cached else ""
+    cost = money(use.cost_usd, use.unpriced)
+    return f"{plural(use.calls, 'model call')}{kept}{f', {cost}' if cost else ''}"
