@@ -52,7 +52,7 @@ def options_of(
 
     def add(function: Decorated) -> Decorated:
         for name, field in reversed(model.model_fields.items()):
-            if name not in hidden:
+            if name not in hidden and not _more(field).get("hidden"):
                 flag = option_name(name, spelled)
                 settings = _settings(field)
                 function = click.option(flag, name, help=field.description, **settings)(function)
@@ -66,14 +66,18 @@ def option_name(name: str, spelled: Mapping[str, str]) -> str:
     return spelled.get(name) or "--" + name.replace("_", "-")
 
 
+def _more(field: FieldInfo) -> dict[str, Any]:
+    """What a field says of itself to this module: hidden, or what it means alone."""
+    return cast("dict[str, Any]", field.json_schema_extra or {})
+
+
 def _settings(field: FieldInfo) -> dict[str, Any]:
     kind = _bare(field.annotation)
     if kind is bool:
         return {"is_flag": True, "default": None}
     if typing.get_origin(kind) is tuple:
         # A flag is what a person wants to type; names after it are for who wants others.
-        more = cast("dict[str, Any]", field.json_schema_extra or {})
-        alone = more.get("alone")
+        alone = _more(field).get("alone")
         optional: dict[str, Any] = {} if alone is None else {"is_flag": False, "flag_value": alone}
         return {"default": None, "type": Names(), **optional}
     if isinstance(kind, type) and issubclass(kind, Enum):

@@ -39,6 +39,8 @@ class RunOptions(Strict):
     """Trials per cell; the case's own number when absent."""
     default_trials: Annotated[int, Field(ge=1)] | None = None
     """Trials per cell of a case that has no number of its own; what the settings say."""
+    more_trials: Annotated[int, Field(ge=0, json_schema_extra={"hidden": True})] = 0
+    """Trials added to each cell (and seed) after the run had ended; see `trials.extend`."""
     concurrency: Annotated[int, Field(ge=1)] | None = None
     """Trials at a time."""
     seed: int = 0
