@@ -1,0 +1,156 @@
+"""Whether a case was the same in two runs: what was asked, who judged, what it ran on; by hash.
+
+Promise: a case that changed is named with what changed, so that a difference of the question is
+never told as a difference of the agent. What only people read (a description, tags) and how often
+it was tried do not count. The code of the user's own checks is not seen: only its import path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
+
+from proctor.results.outcomes import case_properties
+from proctor.runs.baselines import spec_hash
+
+FOR_PEOPLE = frozenset({"id", "description", "tags", "difficulty", "type", "properties", "trials"})
+"""Parts of a case that change neither what an agent is asked nor how it is judged."""
+
+ASKS_A_JUDGE = frozenset({"llm_judge", "safety_check", "hallucination_check", "quality"})
+"""Keys of a case that put its answers to the default judge, unless they name another."""
+
+HOW_A_JUDGE_IS_REACHED = frozenset({"cache", "api_key_env"})
+"""Parts of a judge's configuration that do not change what it says."""
+
+DEFAULT_JUDGE = "default"
+
+HASH_CHARS = 8
+"""Characters of a hash that are shown: enough to tell two apart at a glance."""
+
+
+class Print(NamedTuple):
+    """What identifies a case in a run, by part."""
+
+    case: Mapping[str, Any]
+    judges: Mapping[str, Any]
+    fixtures: Any
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """A short hash of each part that there is."""
+        parts = {"case": self.case, "judge": self.judges, "fixtures": self.fixtures}
+        return {name: spec_hash(part)[:HASH_CHARS] for name, part in parts.items() if part}
+
+
+def fingerprints(spec: Mapping[str, Any]) -> dict[str, Print]:
+    """Every case that the spec of a run holds, by id."""
+    judges = _judges(spec)
+    fixtures = _mapping(spec.get("fixtures"))
+    scenarios = _mapping(_mapping(spec.get("experiment")).get("scenarios"))
+    found: dict[str, Print] = {}
+    for name, written in case_properties(spec).items():
+        kept = {key: value for key, value in written.items() if key not in FOR_PEOPLE}
+        if "query" in kept:
+            kept["input"] = kept.pop("query")
+        asked = {who: judges.get(who) for who in sorted(_asked(kept, judges))}
+        staged = {"files": fixtures.get(name), "scenario": scenarios.get(name)}
+        found[name] = Print(kept, asked, {k: v for k, v in staged.items() if v is not None})
+    return found
+
+
+def changed_cases(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, str]:
+    """Cases of both runs that are not the same in them, and what changed."""
+    before, after = fingerprints(first), fingerprints(second)
+    found: dict[str, str] = {}
+    for name in before:
+        if name in after and (what := _changes(before[name], after[name])):
+            found[name] = what
+    return found
+
+
+def remarks(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader should know of the conditions although no case changed by it."""
+    versions = [_mapping(spec.get("provenance")).get("proctor") for spec in (first, second)]
+    if None not in versions and versions[0] != versions[1]:
+        yield f"the runs were made by proctor {versions[0]} and {versions[1]}"
+    if not fingerprints(first) or not fingerprints(second):
+        yield "a run does not hold its cases: they are told apart by their ids alone"
+
+
+def _changes(before: Print, after: Print) -> str:
+    what: list[str] = []
+    if spec_hash(before.case) != spec_hash(after.case):
+        keys = _differing(before.case, after.case)
+        what.append(f"the case changed ({', '.join(keys)})")
+    if spec_hash(before.judges) != spec_hash(after.judges):
+        names = _differing(before.judges, after.judges)
+        which = "" if names == [DEFAULT_JUDGE] else f" ({', '.join(names)})"
+        what.append(f"the judge changed{which}")
+    if spec_hash(before.fixtures) != spec_hash(after.fixtures):
+        what.append("its fixtures changed")
+    if not what:
+        return ""
+    old, new = before.hashes, after.hashes
+    pairs = (
+        f"{part} {old.get(part, 'none')} → {new.get(part, 'none')}"
+        for part in ("case", "judge", "fixtures")
+        if old.get(part) != new.get(part)
+    )
+    return f"{' and '.join(what)}: {', '.join(pairs)}"
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    return [
+        key
+        for key in sorted({*before, *after})
+        if spec_hash(before.get(key)) != spec_hash(after.get(key))
+    ]
+
+
+def _judges(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Every judge of a run by name, as it was configured."""
+    suite, settings = _mapping(spec.get("suite")), _mapping(spec.get("settings"))
+    default = suite.get("judge") or settings.get("judge")
+    found = {DEFAULT_JUDGE: default} if default else {}
+    return {
+        name: _what_it_is(config)
+        for name, config in {**found, **_mapping(suite.get("judges"))}.items()
+    }
+
+
+def _what_it_is(config: Any) -> Any:
+    if isinstance(config, str):
+        return {"model": config}
+    if not isinstance(config, dict):
+        return config
+    options = cast("dict[str, Any]", config)
+    return {key: value for key, value in options.items() if key not in HOW_A_JUDGE_IS_REACHED}
+
+
+def _asked(case: Mapping[str, Any], judges: Iterable[str]) -> set[str]:
+    """The judges a case may ask. Checks of the user's own may ask any."""
+    if case.get("checks"):
+        return set(judges)
+    return set(_named_in(case))
+
+
+def _named_in(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        options = cast("dict[str, Any]", value)
+        if options.get("type") == "judge" and "judge" not in options:
+            yield DEFAULT_JUDGE
+        for key, part in options.items():
+            if key == "judge" and isinstance(part, str):
+                yield part
+            elif key in ASKS_A_JUDGE and part not in (None, False, []):
+                yield DEFAULT_JUDGE
+                yield from _named_in(part)
+            else:
+                yield from _named_in(part)
+    elif isinstance(value, list | tuple):
+        for part in cast("list[Any]", value):
+            yield from _named_in(part)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

@@ -1,0 +1,180 @@
+"""Find the runs below a folder, and where each one's trials are to be read.
+
+Promise: a run is read from its columns only while they hold all that its journal does; one that
+is running, was resumed or died is read from its journal. Whatever cannot be read is named and
+left out, never fatal, unless it is the one run that was asked for. Nothing is locked or written.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from proctor.errors import ProctorError
+from proctor.results.facts import RunFacts, facts_of_spec, read_facts
+
+SPEC, JOURNAL, PARQUET = "_spec_.yaml", "trials.jsonl", "results.parquet"
+
+DEEPEST = 8
+"""Folders below the root that are looked into: an output path has two or three parts."""
+
+FORMAT = 1
+"""Newest layout of a run folder this version reads; `runs.folder` holds the same number."""
+
+
+class FoundRun(NamedTuple):
+    """A run that can be read. `live` ones are read from their journal."""
+
+    path: Path
+    name: str
+    facts: RunFacts
+    live: bool
+
+    @property
+    def source(self) -> Path:
+        """The file its trials are read from."""
+        return self.path / (JOURNAL if self.live else PARQUET)
+
+
+class Skipped(NamedTuple):
+    """A folder that is not read, and why."""
+
+    path: Path
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: skipped: {self.why}"
+
+
+class Found(NamedTuple):
+    """What there is below a folder."""
+
+    runs: list[FoundRun]
+    skipped: list[Skipped]
+
+
+def discover(root: Path, patterns: Sequence[str] = ()) -> Found:
+    """The runs below `root` (or `root` itself, when it is one), by name.
+
+    A pattern is a glob over a run's name (`suite/2026-11-*`), its experiment or its id; or the
+    path of a run folder, or of a folder with runs, wherever that is.
+    """
+    if not root.is_dir() and not patterns:
+        raise ProctorError(
+            "there is no such folder",
+            where=str(root),
+            hint="`proctor run` writes runs to ./results; --root names another folder",
+        )
+    places = [Path(p) for p in patterns if Path(p).is_dir()]
+    globs = [p for p in patterns if not Path(p).is_dir()]
+    found = Found([], [])
+    for place in places:
+        _gather(found, place, root, asked=(place / SPEC).is_file())
+    if globs or not patterns:
+        below = Found([], [])
+        _gather(below, root, root, asked=not patterns and (root / SPEC).is_file())
+        kept = [run for run in below.runs if not globs or _fits(run, globs)]
+        if globs and not kept and not places:
+            raise _no_match(globs, below, root)
+        found.runs.extend(kept)
+        found.skipped.extend(below.skipped)
+    once = {str(run.path): run for run in found.runs}
+    return Found(sorted(once.values(), key=lambda run: run.name), found.skipped)
+
+
+def _no_match(globs: Sequence[str], below: Found, root: Path) -> ProctorError:
+    from proctor.errors import did_you_mean
+
+    names = {n for run in below.runs for n in (run.name, run.facts.name)}
+    hint = did_you_mean(globs[0], names) or f"{len(below.runs)} runs are there; `proctor results`"
+    return ProctorError(f"no run fits {' '.join(globs)}", where=str(root), hint=hint)
+
+
+def _fits(run: FoundRun, globs: Sequence[str]) -> bool:
+    names = (run.name, run.facts.name, run.facts.run_id, run.path.name)
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs for name in names)
+
+
+def _gather(found: Found, place: Path, root: Path, *, asked: bool) -> None:
+    for folder in run_folders(place, found.skipped):
+        try:
+            found.runs.append(read_run(folder, root))
+        except ProctorError as error:
+            if asked:
+                raise
+            hint = f" ({error.hint})" if error.hint else ""
+            found.skipped.append(Skipped(folder, f"{error.message}{hint}"))
+
+
+def run_folders(root: Path, skipped: list[Skipped]) -> Iterator[Path]:
+    """Folders with a spec, in order; those that look like a run but have none are named."""
+    seen: set[tuple[int, int]] = set()
+    waiting = [(str(root), 0)]
+    while waiting:
+        folder, depth = waiting.pop()
+        try:
+            here = os.stat(folder)  # noqa: PTH116
+            with os.scandir(folder) as listing:
+                entries = {entry.name: entry for entry in listing}
+        except OSError as error:
+            skipped.append(Skipped(Path(folder), f"cannot be read: {error.strerror}"))
+            continue
+        if (here.st_dev, here.st_ino) in seen:  # a link that leads back
+            continue
+        seen.add((here.st_dev, here.st_ino))
+        if SPEC in entries:
+            # A scenario that was built has a spec as well, and a manifest beside it.
+            if "_manifest_.yaml" not in entries:
+                yield Path(folder)
+            continue
+        if JOURNAL in entries or PARQUET in entries:
+            skipped.append(Skipped(Path(folder), f"not a run folder: it has no {SPEC}"))
+            continue
+        if depth < DEEPEST:
+            below = [e.path for n, e in entries.items() if not n.startswith(".") and e.is_dir()]
+            waiting.extend((path, depth + 1) for path in sorted(below, reverse=True))
+
+
+def read_run(folder: Path, root: Path) -> FoundRun:
+    """One run, from the facts beside it while they hold, else from its spec."""
+    name = _name(folder, root)
+    kept = read_facts(folder)
+    if kept is not None:
+        _check_format(kept.facts.format, folder)
+        return FoundRun(folder, name, kept.facts, live=not kept.parquet_is_current)
+    from proctor.runs.folder import RunFolder
+
+    spec = RunFolder.open(folder).read_spec()
+    try:
+        facts = facts_of_spec(spec)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ProctorError(
+            f"the spec is not one of a run: {type(error).__name__} {error}",
+            where=str(folder / SPEC),
+        ) from None
+    live = (folder / JOURNAL).is_file() or not (folder / PARQUET).is_file()
+    return FoundRun(folder, name, facts, live=live)
+
+
+def _check_format(found: int, folder: Path) -> None:
+    if found > FORMAT:
+        raise ProctorError(
+            f"the folder has format {found}, this version reads up to {FORMAT}",
+            where=str(folder / SPEC),
+            hint="upgrade proctor",
+        )
+
+
+def _name(folder: Path, root: Path) -> str:
+    """A run's name: its place below the root, else its last two folders."""
+    try:
+        relative = folder.relative_to(root)
+        if relative.parts:
+            return relative.as_posix()
+    except ValueError:
+        pass
+    parts = folder.resolve().parts
+    return "/".join(parts[-2:])
