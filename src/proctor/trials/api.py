@@ -21,6 +21,7 @@ from proctor.agents.registry import agent_config
 from proctor.llm.prices import PriceTable
 from proctor.llm.rates import rates_in_force
 from proctor.runs import audit
+from proctor.results.facts import write_facts
 from proctor.runs.finalise import write_parquet, write_summaries
 from proctor.runs.folder import RunFolder
 from proctor.runs.identity import git_state, new_run_id, provenance
@@ -263,6 +264,7 @@ def finalise(folder: RunFolder) -> Run:
     write_parquet(folder)
     about = {key: run.spec.get(key) for key in ("run_id", "name", "created", "stopped")}
     write_summaries(folder, run.cells, about)
+    write_facts(run)
     return run
 
 
