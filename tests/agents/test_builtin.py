@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from proctor.agents.base import AgentError, AgentRequest
-from proctor.agents.builtin import converse
+from proctor.agents.person import converse
 from proctor.agents.registry import UnknownAgentError, agent_config
 from proctor.trace.capture import capture
 
@@ -59,9 +59,18 @@ async def test_scripted_by_case_and_by_trial():
         await answer(once)
 
 
-@pytest.mark.parametrize("options", [{}, {"cases": {"a": []}}, {"replies": []}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cases": {"a": []}},
+        {"replies": []},
+        {"actions": []},
+        {"options": {"x": 1}},
+        {"script": "a.b:c", "actions": [1]},
+    ],
+)
 def test_a_script_that_says_nothing(options):
-    """R-A2: an empty script is refused before it runs."""
+    """R-A2: a script that is empty or contradicts itself is refused before it runs."""
     with pytest.raises(UnknownAgentError):
         agent_config({"kind": "scripted", **options})
 
@@ -77,7 +86,8 @@ def test_a_person_chooses_by_number_or_in_words():
     assert said == "right"
     assert "1) left" in shown
     assert '4) {"jump":2}' in shown
-    assert shown.count("not one of the 4 actions") == 2
+    assert "up is not one of left, right" in shown
+    assert "9 is not one of the 4 actions" in shown
     assert asked(MOVES, "stay\n")[0] == "stay"
     assert asked(MOVES, "4\n")[0] == {"jump": 2}
     assert asked({"actions": ["2", "1"]}, "1\n")[0] == "1"

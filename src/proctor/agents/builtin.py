@@ -1,55 +1,37 @@
 """Agents that need no model: `random`, `scripted` and `human`.
 
 They set the scale: chance, a known course, and a person. A case tells what may be answered by
-listing `actions` in its input; `random` cannot do without them.
+listing `actions` in its input, and a world at every step; `random` cannot do without them. All
+three work on questions and in worlds.
 """
 
 from __future__ import annotations
 
-import sys
-import threading
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import inspect
+from collections.abc import Generator, Mapping
+from functools import cached_property
 from pathlib import Path
 from random import Random
-from typing import Any, Literal, TextIO, cast
+from typing import Any, Literal, cast
 
-import msgspec
 from pydantic import Field, model_validator
 
 from proctor.agents import threads
+from proctor.agents.actions import Actions, BadAction, sample
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
+from proctor.agents.person import Kept, actions_of, ask_person, offer_to_go_on, tell_person
+from proctor.agents.turns import Turn
+from proctor.imports import load_object
 from proctor.trace.capture import span
-
-ACTION_KEYS = ("actions", "valid_actions", "choices", "options")
-"""Keys of an input under which its possible answers may stand; the first there is is taken."""
-
-QUIT_WORDS = frozenset({"/quit", "/exit"})
-
-_TERMINAL = Path("/dev/tty")
-_one_at_a_time = threading.Lock()
-
-
-def actions_of(value: Any) -> list[Any] | None:
-    """The answers that an input allows, or None when it does not list them."""
-    if not isinstance(value, Mapping):
-        return None
-    given = cast("Mapping[str, Any]", value)
-    for key in ACTION_KEYS:
-        listed = given.get(key)
-        if isinstance(listed, list | tuple) and listed:
-            return list(cast("Sequence[Any]", listed))
-    return None
-
 
 # -- random --------------------------------------------------------------------------------------
 
 
 class RandomAgentConfig(AgentConfig):
-    """Answers with one of the case's actions, each as likely as the others."""
+    """Answers with one of the valid actions, each as likely as the others."""
 
     kind: Literal["random"] = "random"
-    actions: list[Any] | None = Field(default=None, min_length=1)
+    actions: list[Any] | dict[str, Any] | None = Field(default=None, min_length=1)
     """What to choose from where a case lists nothing."""
 
     def create(self) -> Agent:
@@ -58,46 +40,87 @@ class RandomAgentConfig(AgentConfig):
 
 
 class RandomAgent:
-    """Chance."""
+    """Chance. In a world each step has a draw of its own, from the trial's seed and the step."""
 
-    def __init__(self, actions: list[Any] | None) -> None:
+    def __init__(self, actions: Actions | None) -> None:
         self._actions = actions
+        self._asked: tuple[int, int] = (-1, 0)
 
     async def run(self, request: AgentRequest) -> AgentReply:
-        """One of the actions; the same for the same seed."""
+        """One of the actions; the same for the same seed (and step)."""
+        if isinstance(request, Turn):
+            return as_reply(self._drawn(request.actions, self._turn_random(request), request))
         actions = actions_of(request.input) or self._actions
         if actions is None:
             raise AgentError(
                 f"case {request.case!r} does not say what may be answered",
                 hint="list `actions` in the case's input, or in the agent's options",
             )
-        chosen = Random(request.seed).choice(actions)  # noqa: S311 (chance, not secrecy)
+        chosen = self._drawn(actions, Random(request.seed), request)  # noqa: S311 (chance, not secrecy)
         with span("choose", input=actions, output=chosen):
             return as_reply(chosen)
+
+    def _turn_random(self, turn: Turn) -> Random:
+        """A generator for this step; another when the world refused what was drawn before."""
+        step, tries = self._asked
+        self._asked = (turn.step, tries + 1 if turn.step == step else 0)
+        # Text as seed: Python hashes it the same on every machine.
+        return Random(f"{turn.seed}/{turn.step}/{self._asked[1]}")  # noqa: S311
+
+    def _drawn(self, actions: Actions, random: Random, request: AgentRequest) -> Any:
+        try:
+            return sample(actions, random)
+        except (BadAction, KeyError, IndexError) as problem:
+            raise AgentError(f"case {request.case!r}: actions: {problem}") from None
 
 
 # -- scripted ------------------------------------------------------------------------------------
 
 
 class ScriptedAgentConfig(AgentConfig):
-    """Answers what was written down: by case, or in order of the trial's number."""
+    """Answers what was written down: by case, in order, or by a function.
+
+    With none of it, it stands for the scenario's own solution.
+    """
 
     kind: Literal["scripted"] = "scripted"
     replies: list[Any] | None = Field(default=None, min_length=1)
     """The answer of the first trial of a case, of the second, …"""
     cases: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Case id → its answer, or a list of answers for its first, second, … trial."""
+    """Case id → its answer, or a list: answers by trial; in a world, actions by step."""
+    actions: list[Any] | None = Field(default=None, min_length=1)
+    """In worlds: the action of the first step, of the second, …"""
+    script: str | None = Field(default=None, min_length=1)
+    """`package.module:function`: a generator that yields actions and is sent each next turn, or
+    a function called with each turn. It may take `truth`, and `options` by name."""
+    options: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Further arguments of the script."""
     repeat: bool = True
     """Begin again when the answers run out; otherwise that is an error."""
+    base_dir: Path | None = Field(default=None, exclude=True)
+    """Where import paths start from; the suite's folder."""
 
     @model_validator(mode="after")
-    def _something_to_say(self) -> ScriptedAgentConfig:
-        if self.replies is None and not self.cases:
-            raise ValueError("a scripted agent needs `replies` or `cases`")
+    def _makes_sense(self) -> ScriptedAgentConfig:
         empty = [case for case, said in self.cases.items() if said == []]
         if empty:
             raise ValueError(f"no answer is written for case {empty[0]!r}")
+        if self.options and self.script is None:
+            raise ValueError("`options` are a script's; there is no `script`")
+        if self.script is not None and self.actions is not None:
+            raise ValueError("`script` and `actions` both say what to do; give one of them")
         return self
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether it has nothing of its own to say: then a scenario's solution takes its place."""
+        return not (self.replies or self.cases or self.actions or self.script)
+
+    @cached_property
+    def loaded(self) -> Any:
+        """The script's function, imported once."""
+        assert self.script is not None
+        return load_object(self.script, self.base_dir)
 
     def create(self) -> Agent:
         """A reader of the script."""
@@ -109,22 +132,83 @@ class ScriptedAgent:
 
     def __init__(self, config: ScriptedAgentConfig) -> None:
         self._config = config
+        self._truth: Mapping[str, Any] = {}
+        self._course: Generator[Any, Any, Any] | None = None
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether it stands for the scenario's own solution."""
+        return self._config.unwritten
+
+    def told(self, truth: Mapping[str, Any]) -> None:
+        """The truth of the scenario: a reference course may know it. No other kind is told."""
+        self._truth = truth
 
     async def run(self, request: AgentRequest) -> AgentReply:
-        """The answer written for this case and trial."""
+        """The answer written for this case, trial and step."""
         config = self._config
+        if request.case not in config.cases and config.script is not None:
+            return as_reply(await threads.shared.run(self._followed, request))
+        if isinstance(request, Turn):
+            return as_reply(self._listed(_course(config, request), request.step, request, "step"))
         written = config.cases.get(request.case, config.replies)
         if written is None:
-            raise AgentError(
-                f"no answer is written for case {request.case!r}", hint="add it under `cases`"
-            )
-        answers: list[Any] = cast("list[Any]", written) if isinstance(written, list) else [written]
-        if request.index >= len(answers) and not config.repeat:
+            raise _nothing_written(request)
+        return as_reply(self._listed(_as_list(written), request.index, request, "trial"))
+
+    def _listed(self, answers: list[Any], at: int, request: AgentRequest, word: str) -> Any:
+        if at >= len(answers) and not self._config.repeat:
             raise AgentError(
                 f"only {len(answers)} answers are written for case {request.case!r}, "
-                f"and this is trial {request.index + 1}"
+                f"and this is {word} {at + 1}"
             )
-        return as_reply(answers[request.index % len(answers)])
+        return answers[at % len(answers)]
+
+    def _followed(self, request: AgentRequest) -> Any:
+        """What the script says next."""
+        config = self._config
+        if self._course is not None:
+            try:
+                return self._course.send(request)
+            except StopIteration:
+                raise _script_ended(config, request) from None
+        function = config.loaded
+        given = {"truth": self._truth} if "truth" in inspect.signature(function).parameters else {}
+        value = function(request, **given, **config.options)
+        if not inspect.isgenerator(value):
+            return value
+        self._course = cast("Generator[Any, Any, Any]", value)
+        try:
+            return next(self._course)
+        except StopIteration:
+            raise _script_ended(config, request) from None
+
+
+def _course(config: ScriptedAgentConfig, turn: Turn) -> list[Any]:
+    """The actions of an episode: the case's, those of all cases, or the reply of this trial."""
+    written = config.cases.get(turn.case, config.actions)
+    if written is None and config.replies is not None:
+        written = config.replies[turn.index % len(config.replies)]
+    if written is None:
+        raise _nothing_written(turn)
+    return _as_list(written)
+
+
+def _as_list(written: Any) -> list[Any]:
+    return cast("list[Any]", written) if isinstance(written, list) else [written]
+
+
+def _nothing_written(request: AgentRequest) -> AgentError:
+    return AgentError(
+        f"no answer is written for case {request.case!r}",
+        hint="add it under `cases`; without anything written, only scenarios with a `solution` "
+        "of their own can be played",
+    )
+
+
+def _script_ended(config: ScriptedAgentConfig, request: AgentRequest) -> AgentError:
+    step = f" at step {request.step}" if isinstance(request, Turn) else ""
+    return AgentError(f"the script {config.script} ended{step}, before the episode did")
 
 
 # -- human ---------------------------------------------------------------------------------------
@@ -134,85 +218,40 @@ class HumanAgentConfig(AgentConfig):
     """Asks the person at the terminal."""
 
     kind: Literal["human"] = "human"
+    keep_dir: Path | None = None
+    """Where unfinished episodes are kept; `$XDG_STATE_HOME/proctor/human` unless given."""
 
     def create(self) -> Agent:
         """The person at the terminal."""
-        return HumanAgent()
+        return HumanAgent(self.keep_dir)
 
 
 class HumanAgent:
     """A person, asked one question at a time however many trials run at once."""
 
+    def __init__(self, keep_dir: Path | None = None) -> None:
+        self._keep_dir = keep_dir
+        self._kept: Kept | None = None
+
     async def run(self, request: AgentRequest) -> AgentReply:
-        """Show the input, read the answer."""
-        return as_reply(await threads.shared.run(ask_person, request))
+        """Show the input, read the answer; in a world, go on where the person left."""
+        if not isinstance(request, Turn):
+            return as_reply(await threads.shared.run(ask_person, request))
+        if self._kept is None:
+            self._kept = Kept(self._keep_dir, request)
+            if self._kept.moves:
+                await threads.shared.run(offer_to_go_on, self._kept)
+        before = self._kept.again(request) if request.error is None else None
+        if before is not None:
+            return as_reply(before.action)
+        action = await threads.shared.run(ask_person, request)
+        self._kept.add(request, action)
+        return as_reply(action)
 
-
-def ask_person(request: AgentRequest) -> Any:
-    """Ask on the terminal, or on standard input and error where there is none."""
-    with _one_at_a_time, ExitStack() as files:
-        try:
-            read = files.enter_context(_TERMINAL.open(encoding="utf-8", errors="replace"))
-            write = files.enter_context(_TERMINAL.open("w", encoding="utf-8"))
-        except OSError:
-            read, write = sys.stdin, sys.stderr
-        return converse(request, read, write)
-
-
-def converse(request: AgentRequest, read: TextIO, write: TextIO) -> Any:
-    """The person's answer: one of the actions, by number or in words, or free text."""
-    actions = actions_of(request.input)
-    write.write(f"\n── case {_safe(request.case)}, trial {request.index + 1} ──\n")
-    write.write(_safe(_question(request.input), keep="\n\t") + "\n")
-    for number, action in enumerate(actions or (), start=1):
-        write.write(f"  {number}) {_safe(_words(action))}\n")
-    prompt = "number or answer" if actions else "answer"
-    while True:
-        write.write(f"{prompt} (/quit to stop): ")
-        write.flush()
-        line = read.readline()
-        if not line or line.strip() in QUIT_WORDS:
-            raise AgentError(
-                "the person left without an answer" if line else "nobody is there to answer",
-                hint=None
-                if line
-                else "run it at a terminal, or give the answers on standard input",
-            )
-        said = line.strip()
-        if actions is None:
-            return said
-        chosen = _chosen(said, actions)
-        if chosen is not None:
-            return chosen[0]
-        write.write(f"not one of the {len(actions)} actions\n")
-
-
-def _chosen(said: str, actions: list[Any]) -> tuple[Any] | None:
-    """The action meant: its own words first, since they may be numbers too, then its number."""
-    for action in actions:
-        if said == _words(action):
-            return (action,)
-    if said.isdecimal() and 1 <= int(said) <= len(actions):
-        return (actions[int(said) - 1],)
-    return None
-
-
-def _question(value: Any) -> str:
-    if isinstance(value, Mapping):
-        shown: Any = {
-            k: v for k, v in cast("Mapping[str, Any]", value).items() if k not in ACTION_KEYS
-        }
-        texts = list(shown.values())
-        if len(texts) == 1 and isinstance(texts[0], str):
-            return texts[0]
-        return msgspec.json.format(msgspec.json.encode(shown, enc_hook=str), indent=2).decode()
-    return _words(value)
-
-
-def _words(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
-
-
-def _safe(text: str, keep: str = "") -> str:
-    """Text from a suite, without what a terminal would obey."""
-    return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)
+    async def ended(self, outcome: Any) -> None:
+        """The episode is over: nothing to come back to."""
+        if self._kept is not None:
+            self._kept.forget()
+        score = "no score" if outcome.score is None else f"score {outcome.score:.3g}"
+        words = f"── over after {outcome.steps} steps ({outcome.ended}): {score}"
+        await threads.shared.run(tell_person, f"{words}; {outcome.reason}".rstrip("; "))
