@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from proctor.diagnose.methods import diagnose
     from proctor.runs.run import Run
     from proctor.spec import Case, Suite, load_suite
+    from proctor.spec.experiment import Experiment
     from proctor.trace import Span, SpanQuery, Trace
     from proctor.trace.capture import (
         capture,
@@ -21,19 +22,22 @@ if TYPE_CHECKING:
         tool_call,
     )
     from proctor.trace.load import load_traces
-    from proctor.trials.api import arun, run
+    from proctor.trials.targets import abatch, arun, batch, run
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Case",
+    "Experiment",
     "Run",
     "Span",
     "SpanQuery",
     "Suite",
     "Trace",
     "__version__",
+    "abatch",
     "arun",
+    "batch",
     "capture",
     "diagnose",
     "handoff",
@@ -50,12 +54,15 @@ __all__ = [
 
 _HOME_OF = {
     "Case": "proctor.spec",
+    "Experiment": "proctor.spec.experiment",
     "Run": "proctor.runs.run",
     "Span": "proctor.trace",
     "SpanQuery": "proctor.trace",
     "Suite": "proctor.spec",
     "Trace": "proctor.trace",
-    "arun": "proctor.trials.api",
+    "abatch": "proctor.trials.targets",
+    "arun": "proctor.trials.targets",
+    "batch": "proctor.trials.targets",
     "capture": "proctor.trace.capture",
     "handoff": "proctor.trace.capture",
     "llm_call": "proctor.trace.capture",
@@ -63,7 +70,7 @@ _HOME_OF = {
     "load_traces": "proctor.trace.load",
     "planning": "proctor.trace.capture",
     "retrieval": "proctor.trace.capture",
-    "run": "proctor.trials.api",
+    "run": "proctor.trials.targets",
     "span": "proctor.trace.capture",
     "tool": "proctor.trace.capture",
     "tool_call": "proctor.trace.capture",

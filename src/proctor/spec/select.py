@@ -2,8 +2,9 @@
 
 `difficulty:hard,medium` is not two terms but an error with a hint: in a filter a comma means or
 between whole terms (`difficulty:hard,difficulty:medium`), a space means and, `!` means not, and
-the comma binds tighter. Values are globs, case ignored. A filter that selects nothing is an error,
-because a gate over no cases would pass.
+the comma binds tighter. Values are globs, case ignored; `hidden*` also finds `mutualism.hidden_flow`
+by the end of its name. A filter that selects nothing is an error, because a gate over no cases
+would pass.
 """
 
 from __future__ import annotations
@@ -132,9 +133,21 @@ def _refuse_unknown(parsed: Filter, cases: Sequence[Selectable]) -> None:
             )
 
 
+def names_of(case_id: str) -> list[str]:
+    """What a case may be called: its id, without its variant, and by the end of a dotted name."""
+    names = [case_id]
+    bare, at, variant = case_id.partition("@")
+    if at:
+        names.append(bare)
+    while "." in bare:
+        bare = bare.partition(".")[2]
+        names += [bare, f"{bare}@{variant}"] if at else [bare]
+    return names
+
+
 def _values(case: Selectable, key: str) -> list[str]:
     if key == "id":
-        return [case.id]
+        return names_of(case.id)
     if key == "tag":
         return list(case.tags)
     if key in ("difficulty", "type"):

@@ -1,7 +1,4 @@
-"""Run a suite: the calls behind `proctor run` and `proctor.run`.
-
-    run = proctor.run("suite.yaml", agent=my_agent, trials=10)
-    run.verdicts, run.failures, run.path
+"""Make a suite ready, carry it out, keep it: the calls behind `proctor run` and `proctor.run`.
 
 Everything a run needs to be resumed stands in its folder; only the agent's own code is outside.
 """
@@ -10,7 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,8 +17,9 @@ from proctor.agents.base import AgentConfig
 from proctor.agents.registry import agent_config
 from proctor.llm.prices import PriceTable
 from proctor.llm.rates import rates_in_force
-from proctor.runs import audit
 from proctor.results.facts import write_facts
+from proctor.runs import audit
+from proctor.runs.claim import OUTPUT
 from proctor.runs.finalise import write_parquet, write_summaries
 from proctor.runs.folder import RunFolder
 from proctor.runs.identity import git_state, new_run_id, provenance
@@ -30,26 +28,27 @@ from proctor.runs.stopping import rules_named
 from proctor.spec import (
     Case,
     Configuration,
+    Place,
     Settings,
     Suite,
     load_configuration,
-    load_suite,
     plan_checks,
     select_cases,
 )
 from proctor.spec.tree import plain
 from proctor.trace import Trace
 from proctor.trace.redact import Redactor, default_redactor
-from proctor.trials.baselines import baselines_for
+from proctor.trials.baselines import baselines_for, baselines_in
 from proctor.trials.choose import ChosenAgent, choose_agents
+from proctor.trials.design import Design
 from proctor.trials.executors.local import LocalExecutor
 from proctor.trials.judges import closing, judges_for
 from proctor.trials.limits import Spending
-from proctor.trials.loop import run_to_end
 from proctor.trials.options import RunOptions
 from proctor.trials.perform import Bench, PreparedCase
-from proctor.trials.plan import Plan, plan_suite
+from proctor.trials.plan import Plan, plan_trials
 from proctor.trials.session import UNFINISHED, Observer, Rerun, Session, run_until_stopped
+from proctor.trials.staging import staged_case
 
 AgentLike = ChosenAgent | AgentConfig | Mapping[str, Any] | Callable[..., Any]
 
@@ -66,6 +65,18 @@ class Prepared:
     configuration: Configuration
     written: dict[str, Any]
     """The agents as a run folder keeps them."""
+    design: Design | None = None
+    """What an experiment adds: axes, scenarios, where cases came from."""
+
+    @property
+    def name(self) -> str:
+        """What its runs are kept under."""
+        return self.design.name if self.design is not None else suite_name(self.suite)
+
+    @property
+    def output(self) -> str:
+        """Where its runs are kept below the results folder."""
+        return self.design.output if self.design is not None else OUTPUT
 
 
 def prepare(
@@ -75,6 +86,7 @@ def prepare(
     agents: Mapping[str, AgentLike] | None = None,
     cases: Sequence[Case] | None = None,
     configuration: Configuration | None = None,
+    design: Design | None = None,
 ) -> Prepared:
     """Check and resolve everything that can be wrong before the first trial.
 
@@ -87,9 +99,8 @@ def prepare(
     found = _chosen(suite, configuration, agents)
     configs = {name: agent.config for name, agent in found.items()}
     prices = PriceTable({name: _price(price) for name, price in settings.prices.items()})
-    saved = baselines_for(suite, [case.id for case in chosen], configs, configuration)
     bench = Bench(
-        cases={case.id: prepared_case(case, saved.get(case.id)) for case in chosen},
+        cases=_prepared_cases(suite, chosen, configs, configuration, design),
         agents=configs,
         judges=judges_for(suite, settings, prices),
         prices=prices,
@@ -98,9 +109,34 @@ def prepare(
         max_retries=options.max_retries,
         keep_workdirs=options.keep_workdirs,
     )
-    plan = plan_suite(chosen, configs, options)
+    plan = plan_trials(chosen, configs, options, None if design is None else design.axes)
     written = {name: agent.written for name, agent in found.items()}
-    return Prepared(suite, configs, options, plan, bench, configuration, written)
+    return Prepared(suite, configs, options, plan, bench, configuration, written, design)
+
+
+def _prepared_cases(
+    suite: Suite,
+    chosen: Sequence[Case],
+    agents: Iterable[str],
+    configuration: Configuration,
+    design: Design | None,
+) -> dict[str, PreparedCase]:
+    """Cases with their checks and baselines; those of an experiment as where they came from."""
+    if design is None:
+        saved = baselines_for(suite, [case.id for case in chosen], agents, configuration)
+        return {case.id: prepared_case(case, saved.get(case.id)) for case in chosen}
+    prepared: dict[str, PreparedCase] = {}
+    for case in chosen:
+        scenario = design.scenarios.get(case.id)
+        origin = design.origins.get(case.id)
+        if scenario is not None:
+            prepared[case.id] = staged_case(scenario, case)
+            continue
+        if origin is not None:
+            case.put(case.place or Place(suite_name(suite)), origin.folder)
+        saved = {} if origin is None else baselines_in(origin.baselines, [case.id], agents)
+        prepared[case.id] = prepared_case(case, saved.get(case.id))
+    return prepared
 
 
 def _chosen(
@@ -150,8 +186,8 @@ def prepared_case(case: Case, baselines: Mapping[str, Trace] | None = None) -> P
     )
 
 
-async def arun(
-    suite: Suite | str | Path,
+async def arun_suite(
+    suite: Suite,
     *,
     agent: AgentLike | str | list[str] | None = None,
     tags: Sequence[str] = (),
@@ -165,13 +201,12 @@ async def arun(
 
     `agent` is a callable, a configuration, or the name of one or several agents.
     """
-    loaded = suite if isinstance(suite, Suite) else load_suite(suite, need_agent=False)
-    configuration = load_configuration(loaded.folder)
+    configuration = load_configuration(suite.folder)
     ready = prepare(
-        loaded,
+        suite,
         RunOptions(**options),
-        agents=given_agents(loaded, agent, configuration),
-        cases=select_cases(loaded.cases, tags=tags, filter=filter),
+        agents=given_agents(suite, agent, configuration),
+        cases=select_cases(suite.cases, tags=tags, filter=filter),
         configuration=configuration,
     )
     root = configuration.results if results is None else Path(results)
@@ -195,14 +230,9 @@ def given_agents(
 def new_folder(ready: Prepared, root: Path, name: str | None = None) -> RunFolder:
     """A folder for a run that has not begun, with all that is needed to carry it out."""
     audit.begin(root)
-    folder = RunFolder.create(root, name or _suite_name(ready.suite))
+    folder = RunFolder.create(root, name or ready.name, output=ready.output)
     folder.write_spec(spec_record(ready))
     return folder
-
-
-def run(suite: Suite | str | Path, **arguments: Any) -> Run:
-    """`arun`, for code that is not async."""
-    return run_to_end(arun(suite, **arguments))
 
 
 async def carry_out(
@@ -274,7 +304,7 @@ def spec_record(ready: Prepared) -> dict[str, Any]:
     redact = (ready.bench.redactor or default_redactor()).value
     return {
         "run_id": new_run_id(),
-        "name": _suite_name(suite),
+        "name": ready.name,
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "provenance": provenance(suite.folder),
         "base_dir": str(suite.folder.resolve()),
@@ -286,6 +316,7 @@ def spec_record(ready: Prepared) -> dict[str, Any]:
             for name, config in ready.agents.items()
         },
         "settings": settings_record(ready.configuration),
+        **({} if ready.design is None else {"experiment": ready.design.record()}),
         "suite": suite_record(ready),
         "cells": ready.plan.record(),
     }
@@ -325,7 +356,8 @@ def _without_secrets(value: Any) -> Any:
     return default_redactor().text(value) if isinstance(value, str) else value
 
 
-def _suite_name(suite: Suite) -> str:
+def suite_name(suite: Suite) -> str:
+    """What runs of a suite are kept under: the name of its file."""
     return suite.path.stem if suite.path is not None else "suite"
 
 

@@ -36,7 +36,14 @@ def baselines_for(
     suite: Suite, cases: Iterable[str], agents: Iterable[str], configuration: Configuration
 ) -> dict[str, dict[str, Trace]]:
     """Case id → agent → what that agent did for the case when it was last saved."""
-    store, names = store_of(suite, configuration), list(agents)
+    return baselines_in(store_of(suite, configuration).root, cases, agents)
+
+
+def baselines_in(
+    folder: Path, cases: Iterable[str], agents: Iterable[str]
+) -> dict[str, dict[str, Trace]]:
+    """The same, of a folder of baselines."""
+    store, names = BaselineStore(folder), list(agents)
     if not store.root.is_dir():
         return {}
     saved: dict[str, dict[str, Trace]] = {}

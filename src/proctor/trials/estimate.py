@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from proctor.runs.folder import RunFolder, safe_name
+from proctor.runs.claim import OUTPUT, earlier_folders
+from proctor.runs.folder import RunFolder
 from proctor.runs.model import CellKey
 from proctor.runs.summary import CellSummary
 
@@ -39,11 +40,11 @@ class _Results(msgspec.Struct):
 
 
 def estimate(ready: Prepared, root: Path, name: str) -> Estimate:
-    """From the newest earlier run that has each cell."""
+    """From the newest earlier run under that name that has each cell."""
     wanted = dict(ready.plan.cells)
     found: dict[CellKey, CellSummary] = {}
     runs = 0
-    for cells in earlier_results(root, name):
+    for cells in earlier_results(root, name, ready.output):
         runs += 1
         for cell in cells:
             if cell.cell in wanted and cell.trials:
@@ -64,12 +65,12 @@ def estimate(ready: Prepared, root: Path, name: str) -> Estimate:
     )
 
 
-def earlier_results(root: Path, name: str) -> Iterator[list[CellSummary]]:
+def earlier_results(root: Path, name: str, output: str = OUTPUT) -> Iterator[list[CellSummary]]:
     """Cells of finished runs of an experiment, the newest run first; unreadable ones are passed."""
     if not name:
         return
     decoder = msgspec.json.Decoder(_Results)
-    for path in sorted((root / safe_name(name)).glob("*/"), reverse=True):
+    for path in earlier_folders(root, output, name):
         try:
             yield decoder.decode(RunFolder(path).results_path.read_bytes()).cells
         except (OSError, msgspec.MsgspecError):

@@ -1,17 +1,20 @@
-"""The plan of a run: a pure function of its cases, agents and options.
+"""The plan of a run: a pure function of its cases, agents, axes and options.
 
 Promise: the same spec gives the same trials with the same keys and seeds, whatever the order of
-cases and agents in the file and wherever it runs.
+cases and agents in the file and wherever it runs. A suite is planned in the order it is written
+in; what has axes (an experiment) in the order of names, so that not even its journal differs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from proctor.runs.model import CellKey, PlannedTrial, derive_seed
+from proctor.errors import ProctorError
+from proctor.runs.model import CellKey, PlannedTrial, derive_seed, params_key
 from proctor.runs.stopping import CellPlan
 from proctor.spec import Case
+from proctor.trials.axes import MAX_PLANNED, Axes
 from proctor.trials.options import RunOptions
 
 
@@ -35,23 +38,67 @@ class Plan(NamedTuple):
         ]
 
 
-def plan_suite(cases: Iterable[Case], agents: Iterable[str], options: RunOptions) -> Plan:
-    """Cases × agents × repeats, by case and agent."""
-    names = list(agents)
+class _Repeat(NamedTuple):
+    """One of the times a case is put to an agent; all agents and parameters have the same."""
+
+    axis_seed: int | None
+    number: int
+    seed: int
+
+
+def plan_trials(
+    cases: Iterable[Case], agents: Iterable[str], options: RunOptions, axes: Axes | None = None
+) -> Plan:
+    """Cases × agents × parameters × seeds × repeats.
+
+    A trial's seed comes from the seed of the experiment, the case and the repeat alone, so agents
+    and parameters are compared on the same draws.
+    """
+    axes = axes or Axes()
+    names, chosen = list(agents), list(cases)
+    if axes.seeds is not None:
+        names.sort()
+        chosen.sort(key=lambda case: case.id)
+    counts = [_count(case, options) for case in chosen]
+    _refuse_too_many(sum(counts) * len(names) * len(axes.params) * len(axes.seeds or (0,)))
+    combinations = [(dict(params), params_key(params)) for params in axes.params]
     trials: list[PlannedTrial] = []
     cells: dict[CellKey, CellPlan] = {}
-    for case in cases:
-        own = case.trials if "trials" in case.model_fields_set else None
-        count = options.trials or own or options.default_trials or case.trials
+    for case, count in zip(chosen, counts, strict=True):
+        repeats = _repeats(case.id, count, options.seed, axes.seeds)
+        asked = CellPlan(len(repeats), case.threshold)
         for agent in names:
-            cells[CellKey(case.id, agent)] = CellPlan(count, case.threshold)
-            trials.extend(
-                PlannedTrial(
-                    case=case.id,
-                    agent=agent,
-                    index=index,
-                    seed=derive_seed(options.seed, case.id, index),
-                )
-                for index in range(count)
-            )
+            for params, key in combinations:
+                cells[CellKey(case.id, agent, key)] = asked
+                trials.extend(_planned(case.id, agent, params, repeats))
     return Plan(trials, cells)
+
+
+def _planned(
+    case: str, agent: str, params: dict[str, Any], repeats: Sequence[_Repeat]
+) -> list[PlannedTrial]:
+    return [
+        PlannedTrial(
+            case=case, agent=agent, index=index, seed=seed, params=params, axis_seed=axis_seed
+        )
+        for axis_seed, index, seed in repeats
+    ]
+
+
+def _repeats(case: str, count: int, base: int, seeds: tuple[int, ...] | None) -> list[_Repeat]:
+    if seeds is None:
+        return [_Repeat(None, i, derive_seed(base, case, i)) for i in range(count)]
+    return [_Repeat(s, i, derive_seed(s, case, i)) for s in seeds for i in range(count)]
+
+
+def _count(case: Case, options: RunOptions) -> int:
+    own = case.trials if "trials" in case.model_fields_set else None
+    return options.trials or own or options.default_trials or case.trials
+
+
+def _refuse_too_many(planned: int) -> None:
+    if planned > MAX_PLANNED:
+        raise ProctorError(
+            f"that would be {planned:,} trials, at most {MAX_PLANNED:,} are planned",
+            hint="take fewer seeds, parameters or cases, or split the experiment",
+        )

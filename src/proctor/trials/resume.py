@@ -20,6 +20,7 @@ from proctor.spec import Configuration, Place, Problem, Settings, SpecError, res
 from proctor.spec.data import tree_of
 from proctor.spec.located import validated
 from proctor.trials.api import AgentLike, Prepared, carry_out, given_agents, prepare
+from proctor.trials.design import Design
 from proctor.trials.options import RunOptions
 from proctor.trials.session import UNFINISHED, Observer, Rerun
 
@@ -63,7 +64,8 @@ def restore(path: str | Path, *, agent: AgentLike | None = None, **changes: Any)
         (only,) = given.values()
         given = dict.fromkeys(suite.all_agents, only)
     options = _changed(kept, changes)
-    ready = prepare(suite, options, agents=given, configuration=configuration)
+    design = Design.restored(spec["experiment"]) if "experiment" in spec else None
+    ready = prepare(suite, options, agents=given, configuration=configuration, design=design)
     if ready.plan.record() != spec["cells"]:
         raise ProctorError("the plan in the spec is not the one its cases make", where=where)
     return Restored(ready, folder)

@@ -1,0 +1,216 @@
+"""Make an experiment ready: its cases gathered, its agents found, its axes drawn up.
+
+Promise: everything that can be wrong with it is found before anything is written. What is asked
+for on the way (`Changes`: filters, seeds, agents, settings of a command line) takes the place of
+what the experiment says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from proctor.agents.registry import UnknownAgentError, agent_config
+from proctor.errors import ProctorError
+from proctor.spec import Configuration, Suite, load_configuration, restore_suite
+from proctor.spec.experiment import Experiment
+from proctor.spec.refs import AgentRef
+from proctor.spec.tree import escaped, plain
+from proctor.trials.api import AgentLike, Prepared, given_agents, prepare
+from proctor.trials.axes import axes_of
+from proctor.trials.choose import ChosenAgent, choose_agents
+from proctor.trials.design import Design
+from proctor.trials.gather import Gathered, gather, parameters_set
+from proctor.trials.options import RunOptions
+from proctor.trials.staging import ScenarioPool, checked_parameters
+
+DEFAULT_TRIALS = 1
+"""Repeats of a seed where nobody says: seeds are the repeats of an experiment."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a command line or a caller says otherwise than the experiment; None says nothing."""
+
+    agents: AgentLike | str | list[str] | None = None
+    seeds: Any = None
+    filter: str = ""
+    set: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    trials: int | None = None
+
+
+def read_set(texts: Sequence[str]) -> dict[str, Any]:
+    """`key=value` as on a command line: numbers, true, false, null and structures as such."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise ProctorError("write it as KEY=VALUE", where=f"--set {text}")
+        if key.strip() in found:
+            raise ProctorError(f"{key.strip()!r} is set twice", where=f"--set {text}")
+        found[key.strip()] = _value(value)
+    return found
+
+
+def _value(text: str) -> Any:
+    import yaml
+
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    structured = text.lstrip()[:1] in ("[", "{")
+    return value if structured or isinstance(value, bool | int | float | None) else text
+
+
+def changed(experiment: Experiment, changes: Changes) -> Experiment:
+    """The experiment as it is to be run."""
+    said: dict[str, Any] = {}
+    if changes.seeds is not None:
+        said["seeds"] = changes.seeds
+    if changes.trials is not None:
+        said["trials"] = changes.trials
+    if changes.filter:
+        said["filter"] = f"{experiment.filter} {changes.filter}".strip()
+    if changes.set:
+        said["set"] = {**experiment.set, **changes.set}
+        said["params"] = {k: v for k, v in experiment.params.items() if k not in changes.set}
+        if not said["params"]:
+            said["sample"] = None
+    if not said:
+        return experiment
+    try:
+        return experiment.changed(**said)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else "experiment"
+        message = first["msg"].removeprefix("Value error, ")
+        raise ProctorError(message, where=f"--{name}") from None
+
+
+def prepare_experiment(
+    experiment: Experiment,
+    *,
+    changes: Changes | None = None,
+    options: Mapping[str, Any] | None = None,
+    configuration: Configuration | None = None,
+) -> Prepared:
+    """Check and resolve everything that can be wrong before the first trial."""
+    changes = changes or Changes()
+    experiment = changed(experiment, changes)
+    base = experiment.folder or Path()
+    configuration = configuration or load_configuration(base)
+    pool = ScenarioPool(configuration)
+    gathered = gather(experiment, configuration, pool)
+    written = {name: _written(experiment, name, ref) for name, ref in experiment.agents.items()}
+    where = str(experiment.path or experiment.name)
+    record = {**gathered.record, **({"agents": written} if written else {})}
+    suite = restore_suite(record, folder=base, name=where)
+    fixed = checked_parameters(experiment, parameters_set(experiment), gathered.scenarios)
+    design = Design(
+        name=experiment.name,
+        axes=axes_of(experiment, fixed),
+        output=experiment.output,
+        description=experiment.description,
+        scenarios=gathered.scenarios,
+        origins=gathered.origins,
+    )
+    return prepare(
+        suite,
+        run_options(experiment, options or {}),
+        agents=_agents(
+            suite,
+            gathered,
+            changes.agents,
+            configuration,
+            lambda name: str(experiment.place_of("agents", name) or where),
+        ),
+        configuration=configuration,
+        design=design,
+    )
+
+
+def run_options(experiment: Experiment, options: Mapping[str, Any]) -> RunOptions:
+    """How the experiment is run: what is asked for wins over what it says."""
+    own = experiment.limits.model_dump(exclude_none=True)
+    base: dict[str, Any] = {"trials": experiment.trials, "default_trials": DEFAULT_TRIALS, **own}
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        return RunOptions(**{**base, **given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else "limits"
+        place = experiment.place_of("limits", name)
+        raise ProctorError(
+            f"{name}: {first['msg'].removeprefix('Value error, ')}", where=str(place or "limits")
+        ) from None
+
+
+# -- agents --------------------------------------------------------------------------------------
+
+
+def _written(experiment: Experiment, name: str, ref: AgentRef) -> Any:
+    """An agent as it stands in the file, environment variables as references."""
+    tree = experiment.tree
+    agents = None if tree is None else tree.child("agents")
+    own = None if agents is None else agents.child(name)
+    if own is not None:
+        return plain(own, as_written=True)
+    return escaped(ref.model_dump(mode="json", exclude_none=True))
+
+
+def _agents(
+    suite: Suite,
+    gathered: Gathered,
+    asked: AgentLike | str | list[str] | None,
+    configuration: Configuration,
+    place: Callable[[str], str | None],
+) -> dict[str, AgentLike] | None:
+    """Who is put to the test: those asked for, else those of the experiment, else of its suites."""
+    if asked is not None and not isinstance(asked, str | list):
+        return given_agents(suite, asked, configuration)
+    names = [asked] if isinstance(asked, str) else cast("list[str]", asked or [])
+    names = names or list(suite.all_agents)
+    names = names or list(dict.fromkeys(n for s in gathered.suites for n in s.all_agents))
+    if not names:
+        return {**choose_agents(suite, (), configuration)}
+    found: dict[str, AgentLike] = {}
+    for name in names:
+        try:
+            found[name] = _agent(name, suite, gathered.suites, configuration)
+        except UnknownAgentError as error:
+            error.where = error.where or ("--agents" if asked else place(name))
+            raise
+    return found
+
+
+def _agent(
+    name: str, suite: Suite, suites: Sequence[Suite], configuration: Configuration
+) -> ChosenAgent:
+    own = suite.all_agents.get(name)
+    meant = own.name if own is not None and own.kind is None and own.name else name
+    if own is None or own.kind is None:
+        for source in suites:
+            found = source.all_agents.get(meant)
+            if found is not None and found.kind is not None:
+                return _placed(choose_agents(source, [meant], configuration)[meant], source)
+    return choose_agents(suite, [name], configuration)[name]
+
+
+def _placed(agent: ChosenAgent, source: Suite) -> ChosenAgent:
+    """An agent of a suite: its import paths start at the suite's folder, here and on resume."""
+    if "base_dir" not in type(agent.config).model_fields:
+        return agent
+    folder = str(source.folder.resolve())
+    if isinstance(agent.written, str):
+        kept: dict[str, Any] = {"kind": "python", "target": agent.written}
+    else:
+        kept = dict(agent.written)
+    config = agent_config(
+        {**agent.config.model_dump(exclude_none=True), "base_dir": folder}, base_dir=source.folder
+    )
+    return ChosenAgent(config, {**kept, "base_dir": escaped(folder)})

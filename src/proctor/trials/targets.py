@@ -1,0 +1,331 @@
+"""What `proctor run X` means: a file, a dotted name, a scenario, a scope.
+
+    proctor.run("suite.yaml", agent=my_agent)                           → Run
+    proctor.run("experiments.mutualism.baseline")                       → Run
+    proctor.run("mutualism.hidden_dependency", agent="random", seed=7)  → Result
+    proctor.run("mutualism", agent="random")                            → {case id: Result}
+    proctor.batch("mutualism/*", agents=["random", "scripted"], seeds=10) → Run
+
+A name is looked for as a file first, then as an experiment below the project's folder, then in
+the catalog of scenarios.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple, cast, overload
+
+from pydantic import ValidationError
+
+from proctor.errors import ProctorError, did_you_mean
+from proctor.runs.folder import RunFolder
+from proctor.runs.model import Trial, TrialStatus
+from proctor.runs.run import Run
+from proctor.spec import Configuration, Suite, load_configuration
+from proctor.spec.experiment import Experiment, read_seeds
+from proctor.spec.experiment_load import (
+    SUFFIXES,
+    experiments_of,
+    find_experiments,
+    is_experiment,
+    load_experiments,
+)
+from proctor.spec.load import suite_of
+from proctor.spec.reader import read
+from proctor.trace import Trace
+from proctor.trials.api import AgentLike, Prepared, arun_suite, carry_out, new_folder
+from proctor.trials.experiments import Changes, prepare_experiment
+from proctor.trials.loop import run_to_end
+from proctor.trials.session import Observer
+from proctor.trials.staging import ScenarioPool
+
+
+class Kind(StrEnum):
+    """What a target is."""
+
+    SUITE = "suite"
+    EXPERIMENTS = "experiments"
+    SCENARIO = "scenario"
+    SCOPE = "scope"
+
+
+class Target(NamedTuple):
+    """Something that can be run: a suite, or experiments (a scenario is one of one case)."""
+
+    kind: Kind
+    suite: Suite | None = None
+    experiments: tuple[Experiment, ...] = ()
+
+
+class Result:
+    """What one scenario came to: the trial, its trace, and the run they are kept in."""
+
+    def __init__(self, run: Run, trial: Trial) -> None:
+        self.run = run
+        self.trial = trial
+
+    @property
+    def case(self) -> str:
+        """The scenario."""
+        return self.trial.case
+
+    @property
+    def score(self) -> float | None:
+        """0 to 1; None when it could not be judged."""
+        return self.trial.score
+
+    @property
+    def status(self) -> TrialStatus:
+        """How the trial ended."""
+        return self.trial.status
+
+    @property
+    def passed(self) -> bool:
+        """Whether the trial passed."""
+        return self.trial.passed
+
+    @property
+    def answer(self) -> str | None:
+        """What the agent said last."""
+        return self.trial.answer
+
+    @property
+    def trace(self) -> Trace | None:
+        """What the agent did."""
+        return self.run.trace(self.trial)
+
+    def __repr__(self) -> str:
+        score = "not judged" if self.score is None else f"{self.score:.3g}"
+        return f"<Result {self.case} × {self.trial.agent}: {self.status.value}, score {score}>"
+
+
+def find_target(name: str | Path, configuration: Configuration | None = None) -> Target:
+    """What a name means; an error says what comes nearest."""
+    path = Path(name)
+    text = str(name)
+    if path.is_file() or path.suffix in SUFFIXES:
+        return _of_file(path)
+    configuration = configuration or load_configuration()
+    found = find_experiments(text, configuration.folder)
+    if found is not None:
+        return Target(Kind.EXPERIMENTS, experiments=tuple(found))
+    pool = ScenarioPool(configuration)
+    dotted = text.strip("/").replace("/", ".")
+    if pool.has(dotted):
+        return Target(Kind.SCENARIO, experiments=(_ad_hoc(dotted, dotted),))
+    if pool.scope(dotted):
+        return Target(Kind.SCOPE, experiments=(_ad_hoc(dotted, dotted),))
+    known = [*pool.names(), *listed_experiments(configuration)]
+    raise ProctorError(
+        f"there is no file, experiment, scenario or scope {text!r}",
+        hint=did_you_mean(text, known)
+        or "`proctor list cases` and `proctor list experiments` show what there is",
+    )
+
+
+def _of_file(path: Path) -> Target:
+    if path.suffix == ".py":
+        return Target(Kind.EXPERIMENTS, experiments=tuple(load_experiments(path)))
+    document = read(path)
+    if document.tree is not None and is_experiment(document.tree):
+        return Target(Kind.EXPERIMENTS, experiments=tuple(experiments_of(document, path)))
+    return Target(Kind.SUITE, suite=suite_of(document, path, need_agent=False))
+
+
+def _ad_hoc(name: str, *cases: Any, **fields: Any) -> Experiment:
+    """An experiment that nobody wrote: what it selects starts where the user stands."""
+    try:
+        return Experiment(name=name, cases=cases, **fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = str(first["loc"][0]) if first["loc"] else name
+        message = first["msg"].removeprefix("Value error, ")
+        raise ProctorError(message, where=f"--{where}") from None
+
+
+def experiment_of_suite(suite: Suite) -> Experiment:
+    """A suite as an experiment, for whoever wants seeds or parameters as axes."""
+    if suite.path is None:
+        raise ProctorError("seeds and parameters are for suites in files, or for experiments")
+    made = _ad_hoc(suite.path.stem, {"suite": suite.path.name})
+    made.came_from(suite.folder, suite.path)
+    return made
+
+
+def listed_experiments(configuration: Configuration) -> list[str]:
+    """Dotted names of the experiment files of a project; what cannot be read is left out."""
+    names: list[str] = []
+    folder = configuration.experiments
+    if not folder.resolve().is_relative_to(configuration.folder.resolve()):
+        return names
+    prefix = folder.resolve().relative_to(configuration.folder.resolve()).parts
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in SUFFIXES and path.is_file() and not path.name.startswith(("_", ".")):
+            inner = path.relative_to(folder).with_suffix("").parts
+            names.append(".".join((*prefix, *inner)))
+    return names
+
+
+# -- batches -------------------------------------------------------------------------------------
+
+
+def batch_experiment(
+    cases: str | Sequence[str],
+    *,
+    seeds: Any = 1,
+    exclude: str | Sequence[str] = (),
+    params: Mapping[str, Any] | None = None,
+    name: str = "batch",
+) -> Experiment:
+    """An experiment without a file: names, globs and filters of the catalog, or suite files."""
+    texts = [cases] if isinstance(cases, str) else list(cases)
+    selectors = [_selector(text.strip()) for part in texts for text in _split(part)]
+    return _ad_hoc(name, *selectors, seeds=seeds, exclude=exclude or (), params=dict(params or {}))
+
+
+def _split(text: str) -> list[str]:
+    """Names separated by commas; a comma between terms with keys means or, and stays."""
+    return [text] if ":" in text else [part for part in text.split(",") if part.strip()]
+
+
+def _selector(text: str) -> Any:
+    path = Path(text)
+    if path.suffix in SUFFIXES or path.is_file():
+        return {"suite": text}
+    return text.strip("/").replace("/", ".") if ":" not in text else text
+
+
+# -- Python --------------------------------------------------------------------------------------
+
+Given = Run | Result | dict[str, Result] | dict[str, Run]
+
+
+@overload
+async def arun(target: Suite | Experiment, **arguments: Any) -> Run: ...
+@overload
+async def arun(target: str | Path, **arguments: Any) -> Any: ...
+async def arun(target: Suite | Experiment | str | Path, **arguments: Any) -> Given:
+    """Run what a target names and keep everything: see the module for what comes back.
+
+    `agent` is a callable, a configuration, or the name of one or several agents; `seed` or
+    `seeds`, `filter`, `set`, `results` and `name` are as on the command line, and all other
+    keywords are those of `RunOptions`. Several experiments in a file give a dict of runs.
+    """
+    if isinstance(target, Suite):
+        found = Target(Kind.SUITE, suite=target)
+    elif isinstance(target, Experiment):
+        found = Target(Kind.EXPERIMENTS, experiments=(target,))
+    else:
+        found = find_target(target)
+    return await _arun(found, **arguments)
+
+
+async def _arun(
+    found: Target,
+    *,
+    agent: AgentLike | str | list[str] | None = None,
+    seed: int | None = None,
+    seeds: Any = None,
+    filter: str = "",  # noqa: A002 (the word users write)
+    set: Mapping[str, Any] | None = None,  # noqa: A002 (the word users write)
+    **options: Any,
+) -> Given:
+    suite = found.suite
+    if suite is not None and seeds is None and not set:
+        base = {} if seed is None else {"seed": seed}
+        return await arun_suite(suite, agent=agent, filter=filter, **base, **options)
+    if suite is not None:
+        found = Target(Kind.EXPERIMENTS, experiments=(experiment_of_suite(suite),))
+    changes = Changes(
+        agents=agent,
+        seeds=[seed] if seed is not None else seeds,
+        filter=filter,
+        set=set or {},
+        trials=options.pop("trials", None),
+    )
+    if found.kind in (Kind.SCENARIO, Kind.SCOPE):
+        _one_each(changes)
+    kept = {key: options.pop(key, None) for key in ("results", "name")}
+    observer: Observer | None = options.pop("observer", None)
+    # All are made ready before the first begins: a slip in the last must not cost an hour.
+    ready = {
+        each.name: prepare_experiment(each, changes=changes, options=options)
+        for each in found.experiments
+    }
+    runs = {
+        name: await carry_out(each, folder_for(each, **kept), observer=observer)
+        for name, each in ready.items()
+    }
+    return runs if len(runs) > 1 else _given_back(found.kind, *runs.values())
+
+
+def _one_each(changes: Changes) -> None:
+    """A scenario is run once here, so that there is one result of it to give back."""
+    agents, seeds = changes.agents, changes.seeds
+    many = isinstance(agents, list) and len(cast("list[str]", agents)) > 1
+    if many or (changes.trials or 1) > 1 or (seeds is not None and len(_seeds(seeds)) > 1):
+        raise ProctorError(
+            "a scenario is run once, by one agent, with one seed",
+            hint="proctor.batch(cases, agents, seeds) runs many",
+        )
+
+
+def _seeds(value: Any) -> tuple[int, ...]:
+    try:
+        return read_seeds(value)
+    except ValueError as error:
+        raise ProctorError(str(error), where="seeds") from None
+
+
+def folder_for(
+    ready: Prepared, results: str | Path | None = None, name: str | None = None
+) -> RunFolder:
+    """A new folder for a run, below the results folder of the settings unless told otherwise."""
+    root = ready.configuration.results if results is None else Path(results)
+    return new_folder(ready, root, name)
+
+
+def _given_back(kind: Kind, run: Run) -> Given:
+    if kind not in (Kind.SCENARIO, Kind.SCOPE):
+        return run
+    by_case = {trial.case: Result(run, trial) for trial in run.trials()}
+    if kind == Kind.SCOPE:
+        return dict(sorted(by_case.items()))
+    (result,) = by_case.values()
+    return result
+
+
+@overload
+def run(target: Suite | Experiment, **arguments: Any) -> Run: ...
+@overload
+def run(target: str | Path, **arguments: Any) -> Any: ...
+def run(target: Suite | Experiment | str | Path, **arguments: Any) -> Given:
+    """`arun`, for code that is not async."""
+    return run_to_end(arun(target, **arguments))
+
+
+async def abatch(
+    cases: str | Sequence[str],
+    agents: AgentLike | str | list[str] | None = None,
+    seeds: Any = 1,
+    *,
+    exclude: str | Sequence[str] = (),
+    params: Mapping[str, Any] | None = None,
+    name: str = "batch",
+    **arguments: Any,
+) -> Run:
+    """Cases × agents × seeds without a file; keywords as those of `arun`."""
+    experiment = batch_experiment(cases, seeds=seeds, exclude=exclude, params=params, name=name)
+    return await arun(experiment, agent=agents, **arguments)
+
+
+def batch(
+    cases: str | Sequence[str],
+    agents: AgentLike | str | list[str] | None = None,
+    seeds: Any = 1,
+    **arguments: Any,
+) -> Run:
+    """`abatch`, for code that is not async."""
+    return run_to_end(abatch(cases, agents, seeds, **arguments))
