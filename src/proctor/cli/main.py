@@ -28,6 +28,7 @@ COMMANDS = {
     "run": Entry("proctor.cli.run", "run", "Run a suite many times and keep every trial."),
     "trace": Entry("proctor.cli.trace", "trace", "Look at, query and convert agent traces."),
     "diagnose": Entry("proctor.cli.diagnose", "diagnose", "Find what broke in traces."),
+    "trail": Entry("proctor.cli.trail", "trail", "Measure diagnosis against TRAIL's annotations."),
     "init": Entry(
         "proctor.cli.init",
         "init",

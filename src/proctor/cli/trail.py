@@ -1,0 +1,179 @@
+"""`proctor trail`: measure diagnosis against TRAIL's annotations.
+
+`run` is an experiment kept as a run, `score` judges any folder of predictions, `compare` lays
+experiments side by side.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from proctor.cli.lazy import Command, Entry, Example, LazyGroup
+from proctor.errors import EXIT_CANNOT_JUDGE
+
+if TYPE_CHECKING:
+    from proctor.diagnose.trail_data import Annotations
+
+APPROACHES = ("offline", "rules", "learned", "single_pass", "agentic", "off", "on")
+FOLDER = click.Path(path_type=Path, file_okay=False)
+OUTPUT = "results/trail"
+
+
+@click.group(
+    name="trail",
+    cls=LazyGroup,
+    table={
+        "run": Entry("proctor.cli.trail", "run", "Diagnose annotated traces, keep and score it."),
+        "score": Entry("proctor.cli.trail", "score", "Score a folder of predictions."),
+        "compare": Entry("proctor.cli.trail", "compare", "Experiments side by side."),
+    },
+    examples=[
+        Example(
+            "proctor trail run --experiment-id first --trail-data-dir trail/data "
+            "--gold-dir trail --split GAIA",
+            "how good is diagnosis on these traces?",
+        ),
+        Example("proctor trail compare first second", "which of two was better?"),
+    ],
+)
+def trail() -> None:
+    """Measure diagnosis against TRAIL's annotations."""
+
+
+@click.command(
+    name="run",
+    cls=Command,
+    examples=[
+        Example(
+            "proctor trail run --experiment-id rules-only --approach rules "
+            "--trail-data-dir trail/data --gold-dir trail --split 'SWE Bench'",
+            "one approach on one split",
+        ),
+        Example(
+            "proctor trail run --experiment-id small --approach agentic --subset dev18 "
+            "--model openai:gpt-4o-mini --trail-data-dir trail/data --gold-dir trail",
+            "a model on eighteen traces",
+        ),
+    ],
+)
+@click.option("--experiment-id", required=True, help="What it is called.")
+@click.option("--trail-data-dir", required=True, type=FOLDER, help="The folder of traces.")
+@click.option("--gold-dir", required=True, type=FOLDER, help="The folder of annotations.")
+@click.option("--output-dir", type=FOLDER, default=OUTPUT, show_default=True, help="For runs.")
+@click.option("--approach", type=click.Choice(APPROACHES), default="offline", show_default=True)
+@click.option("--split", type=click.Choice(("GAIA", "SWE Bench")), default="GAIA")
+@click.option("--subset", default="full", show_default=True, help="full, dev18 or a file of ids.")
+@click.option("--model", help="PROVIDER:MODEL, for single_pass and agentic.")
+@click.option("--base-url", help="An endpoint that speaks the provider's protocol.")
+@click.option("--api-key-env", help="The environment variable that holds the key.")
+@click.option("--prompt-version", default="v2", show_default=True)
+@click.option("--max-workers", type=click.IntRange(min=1), default=4, show_default=True)
+@click.option("--max-cost", type=float, help="Dollars for the whole experiment.")
+@click.option("--notes", default="", help="Kept with it.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+@click.option("--json", "as_json", is_flag=True, help="The metrics as one document.")
+@click.pass_context
+def run(ctx: click.Context, **given: Any) -> None:
+    """Diagnose annotated traces and score what was found.
+
+    The same command goes on with an experiment that was interrupted; traces that failed are
+    tried again.
+    """
+    from proctor.cli.carrying import carry_out_here
+    from proctor.trail.experiment import TrailConfig, begin, conclude
+    from proctor.trail.told import score_lines
+    from proctor.trials.session import INFRA
+
+    told = {name: given[name] for name in TrailConfig.model_fields if name in given}
+    limits = {} if given["max_cost"] is None else {"max_cost_usd": given["max_cost"]}
+    experiment = begin(TrailConfig(**told), given["output_dir"], given["max_workers"], **limits)
+    if experiment.missing:
+        names = ", ".join(experiment.missing[:3])
+        click.echo(f"warning: {len(experiment.missing)} traces are not here: {names}", err=True)
+    if experiment.going_on:
+        click.echo(f"going on with {experiment.folder.path}", err=True)
+    carried = carry_out_here(experiment.ready, experiment.folder, rerun=INFRA, quiet=given["quiet"])
+    done = conclude(carried.run)
+    if given["as_json"]:
+        click.echo(json.dumps(done.metrics))
+    else:
+        click.echo("\n".join(score_lines(done.metrics)))
+        for name, why in done.metrics["failed"].items():
+            click.echo(f"  not diagnosed: {name}: {why}")
+        click.echo(f"kept in {done.path}")
+    if carried.signal is not None:
+        ctx.exit(carried.exit_code)
+    if done.metrics["failed"] or carried.run.stopped:
+        ctx.exit(EXIT_CANNOT_JUDGE)
+
+
+@click.command(
+    name="score",
+    cls=Command,
+    examples=[
+        Example(
+            "proctor trail score --gold-dir trail/processed_annotations_gaia "
+            "--generated-dir results/trail/first/2026-01-31_001/predictions",
+            "the official metrics, and ours",
+        ),
+    ],
+)
+@click.option("--gold-dir", required=True, type=FOLDER, help="The folder of annotations.")
+@click.option("--generated-dir", required=True, type=FOLDER, help="The folder of predictions.")
+@click.option("--json", "as_json", is_flag=True, help="One document.")
+@click.pass_context
+def score(ctx: click.Context, gold_dir: Path, generated_dir: Path, *, as_json: bool) -> None:
+    """Score a folder of predictions: the official metrics, and what they hide.
+
+    Files that cannot be read are named; then the exit code is 2.
+    """
+    from proctor.diagnose.scorer import score as scored
+    from proctor.diagnose.trail_data import read_annotations
+    from proctor.trail.experiment import card_record
+    from proctor.trail.told import score_lines
+
+    gold, predicted = read_annotations(gold_dir), read_annotations(generated_dir)
+    record = card_record(scored(gold.by_trace, predicted.by_trace))
+    unread = _tell_problems("gold", gold) + _tell_problems("prediction", predicted)
+    click.echo(json.dumps(record) if as_json else "\n".join(score_lines(record)))
+    if unread or not record["traces"]:
+        ctx.exit(EXIT_CANNOT_JUDGE)
+
+
+def _tell_problems(side: str, read: Annotations) -> int:
+    """Say what was wrong with files; how many gave nothing."""
+    from proctor.trace.text import safe
+
+    for problem in read.problems:
+        click.echo(f"warning: {side} {safe(problem, 300)}", err=True)
+    return sum("not read" in problem for problem in read.problems)
+
+
+@click.command(
+    name="compare",
+    cls=Command,
+    examples=[
+        Example("proctor trail compare", "every experiment so far"),
+        Example("proctor trail compare rules-only small", "two of them"),
+    ],
+)
+@click.argument("names", nargs=-1, metavar="[EXPERIMENT|RUN]...")
+@click.option("--output-dir", type=FOLDER, default=OUTPUT, show_default=True, help="Of the runs.")
+@click.option("--json", "as_json", is_flag=True, help="One document.")
+def compare(names: tuple[str, ...], output_dir: Path, *, as_json: bool) -> None:
+    """Lay experiments side by side."""
+    from proctor.trail.experiment import logged
+    from proctor.trail.told import log_lines
+
+    found = logged(output_dir, names)
+    if as_json:
+        rows = [{"config": t.config, "metrics": t.metrics, "run": str(t.path)} for t in found]
+        click.echo(json.dumps(rows))
+    elif found:
+        click.echo("\n".join(log_lines(found)))
+    else:
+        click.echo(f"no experiment in {output_dir} yet", err=True)

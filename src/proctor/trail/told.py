@@ -1,0 +1,113 @@
+"""What an experiment came to, as tables of plain text and Markdown.
+
+Undefined figures are shown as a dash, never as 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from proctor.trace.text import safe
+
+FIGURES = {
+    "joint_accuracy": "joint",
+    "location_accuracy": "location",
+    "weighted_f1": "weighted F1",
+    "pair_f1": "pair F1",
+    "pair_precision": "pair precision",
+    "pair_recall": "pair recall",
+    "findings_per_trace": "findings/trace",
+}
+"""Metrics in the order they are told, and their short names."""
+
+SETTINGS = ("split", "subset", "approach", "model", "prompt_version")
+
+
+class Concluded(NamedTuple):
+    """An experiment's run with its metrics."""
+
+    config: dict[str, Any]
+    metrics: dict[str, Any]
+    path: Path
+
+
+def figure(value: Any) -> str:
+    """A number for people."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return f"{value:.3f}" if isinstance(value, float) else "–"
+
+
+def score_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
+    """One set of predictions on a terminal: the figures, then each category."""
+    yield f"{metrics['traces']} traces"
+    for key, name in FIGURES.items():
+        yield f"  {name:<16}{figure(metrics[key]):>8}"
+    for key, value in metrics["correlations"].items():
+        yield f"  r({key.removesuffix('_score')}){'':<3}{figure(value):>8}"
+    yield "  category                          precision  recall      F1  traces"
+    for name, row in metrics["categories"].items():
+        if row["support"] or row["precision"]:
+            numbers = f"{row['precision']:>9.3f}{row['recall']:>8.3f}{row['f1']:>8.3f}"
+            yield f"  {name:<34}{numbers}{row['support']:>8}"
+    if metrics["categories_at_zero"]:
+        yield f"  never found: {', '.join(metrics['categories_at_zero'])}"
+    for key, words in (("without_prediction", "no prediction"), ("without_gold", "no gold")):
+        if metrics[key]:
+            yield f"  {words} for {len(metrics[key])}: {safe(', '.join(metrics[key]), 200)}"
+
+
+def summary_lines(told: Concluded) -> Iterator[str]:
+    """The summary kept beside a run, as Markdown."""
+    config, metrics = told.config, told.metrics
+    yield f"# {_cell(config['experiment_id'])}"
+    yield ""
+    for key in SETTINGS:
+        if config.get(key):
+            yield f"- {key.replace('_', ' ')}: {_cell(config[key])}"
+    if config.get("notes"):
+        yield f"- notes: {_cell(config['notes'])}"
+    yield ""
+    yield "| figure | value |"
+    yield "|---|---:|"
+    yield f"| traces | {metrics['traces']} |"
+    for key, name in FIGURES.items():
+        yield f"| {name} | {figure(metrics[key])} |"
+    yield ""
+    yield "| category | precision | recall | F1 | traces |"
+    yield "|---|---:|---:|---:|---:|"
+    for name, row in metrics["categories"].items():
+        numbers = " | ".join(figure(row[key]) for key in ("precision", "recall", "f1", "support"))
+        yield f"| {name} | {numbers} |"
+    yield ""
+    yield f"Never found (F1 = 0): {', '.join(metrics['categories_at_zero']) or 'none'}."
+    for name, why in metrics["failed"].items():
+        yield ""
+        yield f"Not diagnosed: {_cell(name)}: {_cell(why)}"
+
+
+def log_lines(experiments: Sequence[Concluded]) -> Iterator[str]:
+    """Experiments side by side, a line each."""
+    heads = ["experiment", "split", "approach", "traces", *FIGURES.values(), "failed"]
+    rows = [
+        [
+            safe(told.config["experiment_id"], 32),
+            safe(told.config["split"], 12),
+            safe(told.config["approach"], 16),
+            str(told.metrics["traces"]),
+            *(figure(told.metrics[key]) for key in FIGURES),
+            str(len(told.metrics["failed"])),
+        ]
+        for told in experiments
+    ]
+    widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
+    for row in [heads, *rows]:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _cell(value: Any) -> str:
+    """A user's words in Markdown: on one line, without markup that could leave its place."""
+    text = safe(value, 300).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+    return text.replace("`", "\\`").replace("*", "\\*").replace("[", "\\[")
