@@ -42,17 +42,22 @@ class PlannedCheck(NamedTuple):
 async def evaluate(plan: Sequence[PlannedCheck], context: CheckContext) -> Judgement:
     """Run a case's checks in order; see the module for what is promised."""
     results: list[CheckResult] = []
-    blocked_by: str | None = None
     for planned in plan:
-        if planned.judged and blocked_by is not None:
+        blocked_by = _first_failure(results) if planned.judged else None
+        if blocked_by is not None:
             outcomes: Outcomes = skipped(f"not judged: {blocked_by} already failed")
         else:
             outcomes = await _run(planned, context)
-        for result in _results(planned, outcomes):
-            results.append(result)
-            if result.status == CheckStatus.FAIL and blocked_by is None:
-                blocked_by = result.id
+        if isinstance(outcomes, Outcome):
+            results.append(_result(planned, planned.id, outcomes))
+            continue
+        for name, outcome in outcomes:
+            results.append(_result(planned, f"{planned.id}.{name}", outcome))
     return Judgement(results=tuple(results))
+
+
+def _first_failure(results: Iterable[CheckResult]) -> str | None:
+    return next((result.id for result in results if result.status == CheckStatus.FAIL), None)
 
 
 async def _run(planned: PlannedCheck, context: CheckContext) -> Outcomes:
@@ -64,14 +69,6 @@ async def _run(planned: PlannedCheck, context: CheckContext) -> Outcomes:
         return await outcomes
     except Exception as error:  # noqa: BLE001 (checks are users' code; any of them may raise)
         return unscored(f"the check itself failed: {type(error).__name__}: {error}")
-
-
-def _results(planned: PlannedCheck, outcomes: Outcomes) -> Iterable[CheckResult]:
-    if isinstance(outcomes, Outcome):
-        yield _result(planned, planned.id, outcomes)
-        return
-    for name, outcome in outcomes:
-        yield _result(planned, f"{planned.id}.{name}", outcome)
 
 
 def _result(planned: PlannedCheck, check_id: str, outcome: Outcome) -> CheckResult:

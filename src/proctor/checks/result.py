@@ -113,11 +113,12 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def score(self) -> float | None:
         """Sum of score times weight over sum of weights; None when nothing judged has weight."""
-        judged = [r for r in self.results if r.score is not None]
-        weight = sum(r.weight for r in judged)
-        if not weight:
-            return None
-        return sum((r.score or 0.0) * r.weight for r in judged) / weight
+        total = weight = 0.0
+        for result in self.results:
+            if result.score is not None:
+                weight += result.weight
+                total += result.score * result.weight
+        return total / weight if weight else None
 
     @property
     def hard_failures(self) -> list[CheckResult]:

@@ -16,8 +16,10 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, copy_context
+from random import Random
+from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
 from proctor.trace import otel
@@ -32,10 +34,11 @@ Clock = Callable[[], int]
 class Recorder:
     """One capture in progress: the trace it fills and the clock it reads."""
 
-    __slots__ = ("clock", "foreign", "seen_error", "trace")
+    __slots__ = ("clock", "foreign", "root", "seen_error", "trace")
 
-    def __init__(self, trace: Trace, clock: Clock) -> None:
+    def __init__(self, trace: Trace, root: Span, clock: Clock) -> None:
         self.trace = trace
+        self.root = root
         self.clock = clock
         self.foreign = False
         self.seen_error: BaseException | None = None
@@ -43,6 +46,15 @@ class Recorder:
     def keep(self, span: Span) -> None:
         """Add a finished or open span; appending is atomic, so threads may share a capture."""
         self.trace.spans.append(span)
+
+    def keep_foreign(self, span: Span) -> None:
+        """File a span of an instrumentation under this capture."""
+        if span.trace_id != self.trace.trace_id:
+            span.trace_id = self.trace.trace_id
+            span.parent_id = span.parent_id or self.root.span_id
+        normalise(span)
+        self.foreign = True
+        self.keep(span)
 
 
 class _Here:
@@ -58,17 +70,22 @@ class _Here:
 _here: ContextVar[_Here | None] = ContextVar("proctor_capture", default=None)
 
 
+# A generator of our own: agents seed the global one, and would then repeat our ids.
+_ids = Random()  # noqa: S311 (ids need to differ, not to be secret)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_ids.seed)
+
+
 def new_trace_id() -> str:
     """A random trace id as OpenTelemetry writes it: 32 hexadecimal digits."""
-    return os.urandom(16).hex()
+    return f"{_ids.getrandbits(128) or 1:032x}"
 
 
 def new_span_id() -> str:
     """A random span id as OpenTelemetry writes it: 16 hexadecimal digits."""
-    return os.urandom(8).hex()
+    return f"{_ids.getrandbits(64) or 1:016x}"
 
 
-@contextmanager
 def capture(
     query: Any = None,
     *,
@@ -78,7 +95,7 @@ def capture(
     user_id: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     clock: Clock = time.time_ns,
-) -> Generator[Trace]:
+) -> AbstractContextManager[Trace]:
     """Record everything done inside the block into the trace it yields.
 
     The trace grows while the block runs and is complete when it ends. Set `trace.response` to
@@ -89,54 +106,62 @@ def capture(
         query=query,
         session_id=session_id,
         user_id=user_id,
-        metadata=dict(metadata or {}),
+        metadata=dict(metadata) if metadata else {},
     )
-    recorder = Recorder(trace, clock)
-    root = Span(
-        span_id=new_span_id(),
-        trace_id=trace.trace_id,
-        name=name,
-        kind=SpanKind.AGENT,
-        start_ns=clock(),
-        input=query,
-    )
-    recorder.keep(root)
-    sink = otel.listen(trace.trace_id, recorder_sink(recorder, root.span_id))
-    token = _here.set(_Here(recorder, root.span_id))
-    attached = otel.attach(root.trace_id, root.span_id)
-    try:
-        yield trace
-    except BaseException as error:
-        if recorder.seen_error is not error:
-            _record_error(recorder, root, error)
-        _fail(root, error)
-        raise
-    finally:
-        otel.detach(attached)
-        _here.reset(token)
-        sink.close()
-        root.end_ns = max(clock(), root.start_ns)
-        # Our own spans say what they mean; only others need reading, or a missing answer finding.
+    return _Capture(trace, name, clock)
+
+
+class _Capture:
+    """The block of a capture; a class, since a generator would cost half as much again."""
+
+    __slots__ = ("_attached", "_clock", "_name", "_recorder", "_sink", "_token", "_trace")
+
+    def __init__(self, trace: Trace, name: str, clock: Clock) -> None:
+        self._trace = trace
+        self._name = name
+        self._clock = clock
+
+    def __enter__(self) -> Trace:
+        trace = self._trace
+        root = Span(
+            span_id=new_span_id(),
+            trace_id=trace.trace_id,
+            name=self._name,
+            kind=SpanKind.AGENT,
+            start_ns=self._clock(),
+            input=trace.query,
+        )
+        recorder = self._recorder = Recorder(trace, root, self._clock)
+        recorder.keep(root)
+        self._sink = otel.listen(trace.trace_id, recorder.keep_foreign)
+        self._token = _here.set(_Here(recorder, root.span_id))
+        self._attached = otel.attach(root.trace_id, root.span_id)
+        return trace
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        recorder, trace = self._recorder, self._trace
+        root = recorder.root
+        if error is not None:
+            if recorder.seen_error is not error:
+                _record_error(recorder, root, error)
+            _fail(root, error)
+        otel.detach(self._attached)
+        _here.reset(self._token)
+        self._sink.close()
+        root.end_ns = max(recorder.clock(), root.start_ns)
+        # What was derived while the block ran is out of date.
         trace.forget()
+        # Our own spans say what they mean; only others need reading, or a missing answer finding.
         if recorder.foreign or trace.query is None or trace.response is None:
             finish(trace)
+            trace.forget()
         if root.output is None:
             root.output = trace.response
-        trace.forget()
-
-
-def recorder_sink(recorder: Recorder, root_id: str) -> Callable[[Span], None]:
-    """What the bridge does with a span of an instrumentation: file it under this capture."""
-
-    def keep(span: Span) -> None:
-        if span.trace_id != recorder.trace.trace_id:
-            span.trace_id = recorder.trace.trace_id
-            span.parent_id = span.parent_id or root_id
-        normalise(span)
-        recorder.foreign = True
-        recorder.keep(span)
-
-    return keep
 
 
 @contextmanager

@@ -79,6 +79,23 @@ class _Listener(SpanProcessor):
             sink.keep(from_sdk(span))
 
 
+class _OurSpan(NonRecordingSpan):
+    """One of our spans as OpenTelemetry sees it: a parent. Few are ever asked for their place."""
+
+    def __init__(self, trace_id: str, span_id: str) -> None:
+        self._ids = (trace_id, span_id)
+
+    def get_span_context(self) -> SpanContext:
+        """Where the span stands."""
+        trace_id, span_id = self._ids
+        return SpanContext(
+            int(trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=_SAMPLED
+        )
+
+    def __repr__(self) -> str:
+        return f"NonRecordingSpan({self.get_span_context()!r})"
+
+
 def listen(trace_id: str, keep: Callable[[Span], None]) -> Sink:
     """From here until `close`, spans of this trace, and of traces started in it, go to `keep`."""
     _install()
@@ -112,9 +129,7 @@ def _install() -> None:
 
 def attach(trace_id: str, span_id: str) -> Token[Any]:
     """Make our span the parent of SDK spans started from here on."""
-    place = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=_SAMPLED)
-    context = otel_trace.set_span_in_context(NonRecordingSpan(place))
-    return otel_context.attach(context)
+    return otel_context.attach(otel_trace.set_span_in_context(_OurSpan(trace_id, span_id)))
 
 
 def detach(token: Token[Any]) -> None:

@@ -43,6 +43,13 @@ _TELLING = tuple(
 )
 """Words one of which stands in, or in the name of, every secret we know."""
 
+_HINTS = tuple(
+    dict.fromkeys("-" if "-" in word else "_" if "_" in word else word for word in _TELLING)
+)
+"""A part of each telling word, so that few searches clear most short texts."""
+
+_WITHOUT_TEXT = frozenset({type(None), bool, int, float})
+
 # Not passwords but the folder a shell stands in.
 _FOLDERS = frozenset({"PWD", "OLDPWD"})
 
@@ -86,6 +93,8 @@ class Redactor:
         return redacted
 
     def _built_in(self, text: str) -> str:
+        if not self._hinted(text):
+            return text
         # The leading line break stands for the start of the text in patterns that look behind.
         data = b"\n" + text.encode("utf-8", "surrogatepass")
         low = data.lower()
@@ -101,6 +110,17 @@ class Redactor:
         if not hits:
             return text
         return _replaced(data, hits)[1:].decode("utf-8", "surrogatepass")
+
+    def _hinted(self, text: str) -> bool:
+        """Whether a text is worth a search."""
+        low = text.lower()
+        for hint in _HINTS:
+            if hint in low:
+                return True
+        if not self._values:
+            return False
+        data = text.encode("utf-8", "surrogatepass")
+        return any(value in data for value in self._values)
 
     # -- structures -----------------------------------------------------------------------------
 
@@ -132,18 +152,29 @@ class Redactor:
         return self._walk(trace, 0)
 
     def _walk(self, value: Any, depth: int) -> Any:
-        if isinstance(value, str):
+        kind: type[Any] = type(value)
+        if kind is str:
             return self.text(value)
-        if value is None or isinstance(value, int | float):
+        if kind in _WITHOUT_TEXT:
             return value
         if depth > _DEEPEST:
             return self._as_text(value)
+        if kind is list or kind is tuple:
+            return self._sequence(value, depth + 1) if value else value
+        if kind is dict:
+            return self._mapping(value, depth + 1) if value else value
+        return self._walk_other(value, depth)
+
+    def _walk_other(self, value: Any, depth: int) -> Any:
+        """A value of a less common type."""
+        if isinstance(value, msgspec.Struct):
+            return self._struct(value, depth + 1)
+        if isinstance(value, str):
+            return self.text(value)
         if isinstance(value, Mapping):
             return self._mapping(cast("Mapping[Any, Any]", value), depth + 1)
         if isinstance(value, list | tuple):
             return self._sequence(cast("list[Any] | tuple[Any, ...]", value), depth + 1)
-        if isinstance(value, msgspec.Struct):
-            return self._struct(value, depth + 1)
         if isinstance(value, bytes):
             return self.text(value.decode("utf-8", "surrogateescape")).encode(
                 "utf-8", "surrogateescape"
@@ -192,17 +223,16 @@ class Redactor:
         self, items: list[Any] | tuple[Any, ...], depth: int
     ) -> list[Any] | tuple[Any, ...]:
         redacted = [self._walk(item, depth) for item in items]
-        if all(a is b for a, b in zip(redacted, items, strict=True)):
-            return items
-        return tuple(redacted) if isinstance(items, tuple) else redacted
+        for before, after in zip(items, redacted, strict=True):
+            if before is not after:
+                return tuple(redacted) if isinstance(items, tuple) else redacted
+        return items
 
     def _struct(self, struct: msgspec.Struct, depth: int) -> msgspec.Struct:
         changes: dict[str, Any] = {}
-        for field in struct.__struct_fields__:
-            if field in _WORDS:
-                continue
-            value = getattr(struct, field)
-            if value is None or value == ():
+        values = msgspec.structs.astuple(struct)
+        for field, value in zip(struct.__struct_fields__, values, strict=True):
+            if value is None or field in _WORDS:
                 continue
             redacted = self._id(value) if field in _IDS else self._walk(value, depth)
             if redacted is not value:

@@ -38,6 +38,9 @@ from proctor.trials.pricing import price_calls
 GRACE = 1.0
 """Seconds an agent gets to clean up after it is told to stop, before it is left behind."""
 
+SMALL_TRACE = 2
+"""Spans up to which looking at each text of a trace is cheaper than searching its JSON."""
+
 MAX_KEPT_ANSWER = 100_000
 """Characters of an answer kept in the journal; the whole answer stands in the trace."""
 
@@ -293,9 +296,8 @@ def _redacted(trial: Trial, trace: Trace | None, redactor: Redactor | None) -> F
     """Nothing leaves here for a disk with a secret in it."""
     if trial.answer is not None and len(trial.answer) > MAX_KEPT_ANSWER:
         trial.answer = trial.answer[:MAX_KEPT_ANSWER] + "… [cut; whole in the trace]"
-    encoded = None if trace is None else encode_trace(trace)
     if redactor is None:
-        return Finished(trial, trace, encoded)
+        return Finished(trial, trace, None if trace is None else encode_trace(trace))
     if trial.answer:
         trial.answer = redactor.text(trial.answer)
     if trial.checks:
@@ -304,7 +306,13 @@ def _redacted(trial: Trial, trace: Trace | None, redactor: Redactor | None) -> F
         trial.error = redactor.value(trial.error)
     if trial.retry_errors:
         trial.retry_errors = redactor.value(trial.retry_errors)
-    if trace is not None and encoded is not None and not redactor.surely_clean(encoded):
+    if trace is None:
+        return Finished(trial, None)
+    if len(trace.spans) <= SMALL_TRACE:
+        trace = redactor.trace(trace)
+        return Finished(trial, trace, encode_trace(trace))
+    encoded = encode_trace(trace)
+    if not redactor.surely_clean(encoded):
         trace = redactor.trace(trace)
         encoded = encode_trace(trace)
     return Finished(trial, trace, encoded)
