@@ -19,7 +19,7 @@ from proctor.checks.conditions import as_json
 from proctor.checks.fields import Name, Positive, Share, Text, Texts, Weight, refused
 from proctor.checks.judge import Judge, Verdict
 from proctor.checks.judge_prompt import Judged
-from proctor.checks.judge_rubric import Rubric, normalised, rubric_from
+from proctor.checks.judge_rubric import Label, Rubric, label_of, normalised, rubric_from
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import Outcome, skipped, unscored
 from proctor.errors import ProctorError, did_you_mean
@@ -303,6 +303,11 @@ def verdict_outcome(verdict: Verdict, judge: Judge, rubric: Rubric) -> Outcome:
             "criteria": dict(verdict.criteria),
             "rationale": verdict.rationale,
             "votes": len(verdict.votes),
+            "votes_passed": [
+                label_of(rubric.weighted(vote.scores), rubric.threshold) == Label.PASS
+                for vote in verdict.votes
+                if vote.scores is not None
+            ],
         },
         **details,
     )

@@ -1,0 +1,322 @@
+"""Two agents, or one agent in two runs, on the same cases: what differs, how much, how surely.
+
+Promise: every figure names its estimand, its n and what it leaves out; what is not defined is
+None with a reason. Suite figures are about these very cases, population figures about the world
+they were drawn from. After early stopping no test at a fixed n holds, so none is made.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from proctor.results.flakiness import CaseFlakiness, Votes, flakiness_of
+from proctor.results.outcomes import AgentOutcomes, CaseOutcome, pair
+from proctor.stats.compare import paired_means, stratified, suite_difference, within_case
+from proctor.stats.effects import Effect, cohen_dz, cohen_h
+from proctor.stats.intervals import bootstrap_over_cases, case_rate
+from proctor.stats.kinds import LEVEL, Comparison, Interval
+from proctor.stats.multiple import benjamini_hochberg, holm
+
+Metric = Literal["pass_rate", "score", "cost_usd", "latency_ms"]
+
+LOOK_HERE = 0.10
+"""The share of false alarms taken in a list that says "look here" (Benjamini–Hochberg)."""
+
+
+class Given(NamedTuple):
+    """One arm of a comparison, and what to call it."""
+
+    name: str
+    outcomes: AgentOutcomes
+    votes: Votes = {}  # noqa: RUF012 (an empty mapping that nobody changes)
+
+
+class CaseDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """One case in both arms. `adjusted` is after Benjamini–Hochberg over the compared cases."""
+
+    case: str
+    first: Interval
+    second: Interval
+    difference: Interval
+    test: Comparison
+    adjusted: float | None
+    score_difference: float | None
+    flaky: tuple[str, ...]
+    """`first: agent` and the like: what was unsettled about it, and in which arm."""
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether it belongs in a list of cases to look at."""
+        return self.adjusted is not None and self.adjusted <= LOOK_HERE
+
+
+class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure over all compared cases: mean of the cases, second minus first.
+
+    `suite` tests these very cases, `population` the world they come from; `adjusted` is the
+    suite's p-value (the population's where there is no suite test) after Holm over the metrics.
+    """
+
+    metric: Metric
+    first: float | None
+    second: float | None
+    interval: Interval
+    suite: Comparison | None
+    population: Comparison
+    population_interval: Interval
+    effect: Effect
+    adjusted: float | None
+
+
+class ArmComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two arms, case by case and overall.
+
+    `left_out` names the cases that were not compared, with why; trials that no figure counts are
+    in `not_counted`, by arm.
+    """
+
+    first: str
+    second: str
+    cases: tuple[CaseDifference, ...]
+    metrics: tuple[MetricDifference, ...]
+    flaky: tuple[CaseFlakiness, ...]
+    left_out: Mapping[str, str]
+    not_counted: Mapping[str, tuple[str, ...]]
+    n: tuple[int, int]
+    passes: tuple[int, int]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def overall(self) -> MetricDifference:
+        """The pass rate, which every comparison has."""
+        return self.metrics[0]
+
+
+def compare_arms(
+    first: Given,
+    second: Given,
+    *,
+    incomparable: Mapping[str, str] | None = None,
+    pattern: str | None = None,
+    level: float = LEVEL,
+    seed: int = 0,
+) -> ArmComparison:
+    """Compare two arms on the cases both judged under the same conditions.
+
+    `incomparable` names cases that changed between the arms; `pattern` keeps the cases whose id
+    it matches (`refund-*`).
+    """
+    kept = [_matching(arm.outcomes, pattern) for arm in (first, second)]
+    sides = pair(*kept)
+    left_out = {
+        **dict.fromkeys(sides.only_first, f"only in {first.name}"),
+        **dict.fromkeys(sides.only_second, f"only in {second.name}"),
+        **{case: why for case, why in (incomparable or {}).items() if case in sides.cases},
+    }
+    for case, a, b in zip(sides.cases, sides.first, sides.second, strict=True):
+        if case not in left_out and not (a.trials and b.trials):
+            where = " and ".join(
+                arm.name for arm, seen in ((first, a), (second, b)) if not seen.trials
+            )
+            left_out[case] = f"no judged trial in {where}"
+    rows = [
+        (a, b)
+        for case, a, b in zip(sides.cases, sides.first, sides.second, strict=True)
+        if case not in left_out
+    ]
+    before, after = [a for a, _ in rows], [b for _, b in rows]
+    flaky = _flaky((first, second), {a.case for a in before})
+    return ArmComparison(
+        first=first.name,
+        second=second.name,
+        cases=_cases(rows, flaky, (first.name, second.name), level),
+        metrics=_metrics(before, after, level, seed),
+        flaky=tuple(each for _, each in flaky),
+        left_out=left_out,
+        not_counted={
+            arm.name: tuple(f"{part.count} {part.what}: {part.why}" for part in seen.left_out)
+            for arm, seen in zip((first, second), kept, strict=True)
+        },
+        n=(sum(a.trials for a in before), sum(b.trials for b in after)),
+        passes=(sum(a.passes for a in before), sum(b.passes for b in after)),
+        notes=tuple(_notes(before, after)),
+    )
+
+
+def _matching(arm: AgentOutcomes, pattern: str | None) -> AgentOutcomes:
+    if pattern is None:
+        return arm
+    cases = tuple(case for case in arm.cases if fnmatch.fnmatchcase(case.case, pattern))
+    return msgspec.structs.replace(arm, cases=cases)
+
+
+def _flaky(arms: Iterable[Given], compared: set[str]) -> list[tuple[str, CaseFlakiness]]:
+    return [
+        (arm.name, each)
+        for arm in arms
+        for each in flakiness_of(arm.outcomes, arm.votes)
+        if each.flaky and each.case in compared
+    ]
+
+
+def _notes(before: Sequence[CaseOutcome], after: Sequence[CaseOutcome]) -> Iterable[str]:
+    if stopped := sum(bool(case.stopped) for case in (*before, *after)):
+        yield (
+            f"{stopped} cells were stopped early: their rates are biased and no interval or test"
+            " at a fixed number of trials holds; run without --early-stop to compare"
+        )
+    short = sum(
+        case.asked is not None and not case.stopped and _seen(case) < case.asked
+        for case in (*before, *after)
+    )
+    if short:
+        yield f"{short} cells have fewer trials than planned: a run was stopped or is still going"
+
+
+def _seen(case: CaseOutcome) -> int:
+    return case.trials + case.infra + case.cancelled + case.after_stop
+
+
+STOPPED = "stopped early: no interval or test at a fixed number of trials holds"
+
+
+# -- case by case ----------------------------------------------------------------------------------
+
+
+def _cases(
+    rows: Sequence[tuple[CaseOutcome, CaseOutcome]],
+    flaky: Sequence[tuple[str, CaseFlakiness]],
+    names: tuple[str, str],
+    level: float,
+) -> tuple[CaseDifference, ...]:
+    tests = [_honest(stratified([a.counts], [b.counts]), (a, b)) for a, b in rows]
+    # A case that never varied was looked at as well: it counts among the tests.
+    adjusted = benjamini_hochberg([1.0 if t.p_value is None else t.p_value for t in tests])
+    unsettled = {
+        (name, each.case): tuple(f"{name}: {source}" for source in each.sources)
+        for name, each in flaky
+    }
+    found = [
+        CaseDifference(
+            case=a.case,
+            first=_rate(a, level),
+            second=_rate(b, level),
+            difference=_honest_interval(
+                suite_difference([a.counts], [b.counts], level=level), (a, b)
+            ),
+            test=test,
+            adjusted=None if test.p_value is None else value,
+            score_difference=_minus(b.mean_score, a.mean_score),
+            flaky=tuple(word for name in names for word in unsettled.get((name, a.case), ())),
+        )
+        for (a, b), test, value in zip(rows, tests, adjusted, strict=True)
+    ]
+    return tuple(sorted(found, key=lambda each: (-abs(each.difference.value or 0.0), each.case)))
+
+
+def _rate(case: CaseOutcome, level: float) -> Interval:
+    found = case_rate(case.passes, case.trials, level=level)
+    return _honest_interval(found, (case,))
+
+
+def _honest(test: Comparison, cases: Iterable[CaseOutcome]) -> Comparison:
+    """A test, without its p-value where trials were stopped early."""
+    stopped = any(case.stopped for case in cases)
+    return replace(test, p_value=None, reason=STOPPED) if stopped else test
+
+
+def _honest_interval(interval: Interval, cases: Iterable[CaseOutcome]) -> Interval:
+    stopped = any(case.stopped for case in cases)
+    return replace(interval, low=None, high=None, reason=STOPPED) if stopped else interval
+
+
+def _minus(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a - b
+
+
+# -- overall ---------------------------------------------------------------------------------------
+
+
+def _metrics(
+    before: Sequence[CaseOutcome], after: Sequence[CaseOutcome], level: float, seed: int
+) -> tuple[MetricDifference, ...]:
+    found = [
+        _pass_rate(before, after, level, seed),
+        _measured("score", before, after, level, seed, lambda case: case.scores),
+        _measured("cost_usd", before, after, level, seed, lambda case: case.costs_usd),
+        _measured("latency_ms", before, after, level, seed, lambda case: case.latencies_ms),
+    ]
+    told = [each for each in found if each.metric == "pass_rate" or each.interval.cases]
+    tests = [each.suite or each.population for each in told]
+    adjusted = holm([1.0 if test.p_value is None else test.p_value for test in tests])
+    return tuple(
+        msgspec.structs.replace(each, adjusted=None if test.p_value is None else value)
+        for each, test, value in zip(told, tests, adjusted, strict=True)
+    )
+
+
+def _pass_rate(
+    before: Sequence[CaseOutcome], after: Sequence[CaseOutcome], level: float, seed: int
+) -> MetricDifference:
+    first, second = [a.counts for a in before], [b.counts for b in after]
+    both = (*before, *after)
+    rates = ([row.rate for row in first], [row.rate for row in second])
+    return MetricDifference(
+        metric="pass_rate",
+        first=_mean(rates[0]),
+        second=_mean(rates[1]),
+        interval=_honest_interval(suite_difference(first, second, level=level), both),
+        suite=_honest(stratified(first, second), both),
+        population=paired_means(*rates, seed=seed),
+        population_interval=_honest_interval(_over_cases(*rates, level, seed), both),
+        effect=cohen_h(first, second),
+        adjusted=None,
+    )
+
+
+def _measured(
+    metric: Metric,
+    before: Sequence[CaseOutcome],
+    after: Sequence[CaseOutcome],
+    level: float,
+    seed: int,
+    values: Callable[[CaseOutcome], tuple[float, ...]],
+) -> MetricDifference:
+    """A figure that every trial may have, over the cases that have it in both arms."""
+    rows = [(a, b) for a, b in zip(before, after, strict=True) if values(a) and values(b)]
+    means = ([_mean(values(a)) or 0.0 for a, _ in rows], [_mean(values(b)) or 0.0 for _, b in rows])
+    left_out = len(before) - len(rows)
+    suite = within_case([values(a) for a, _ in rows], [values(b) for _, b in rows], seed=seed)
+    # Costs and durations of a trial are read as what a case takes wherever it runs, so their
+    # interval is over cases; scores have the one of these very cases as their test.
+    interval = _over_cases(*means, level, seed)
+    cases = tuple(case for row in rows for case in row)
+    return MetricDifference(
+        metric=metric,
+        first=_mean(means[0]),
+        second=_mean(means[1]),
+        interval=_honest_interval(replace(interval, left_out=left_out), cases),
+        suite=_honest(replace(suite, left_out=left_out), cases),
+        population=replace(paired_means(*means, seed=seed), left_out=left_out),
+        population_interval=_honest_interval(replace(interval, left_out=left_out), cases),
+        effect=replace(cohen_dz(*means), left_out=left_out),
+        adjusted=None,
+    )
+
+
+def _over_cases(
+    first: Sequence[float], second: Sequence[float], level: float, seed: int
+) -> Interval:
+    """The mean difference over cases with its bootstrap interval."""
+    gaps = [b - a for a, b in zip(first, second, strict=True)]
+    return bootstrap_over_cases(gaps, level=level, seed=seed)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
