@@ -1,0 +1,162 @@
+"""TRAIL experiments: real traces with gold, from the command line."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from proctor.cli.main import cli
+from proctor.diagnose.scorer import score
+from proctor.diagnose.trail_data import read_annotations
+from proctor.errors import ProctorError
+from proctor.llm import MockLLM
+from proctor.runs.run import Run
+from proctor.trail.experiment import TrailConfig, begin, choose
+from proctor.trials.api import carry_out
+from proctor.trials.loop import run_to_end
+
+
+@pytest.fixture
+def few(shared: Path, tmp_path: Path) -> Path:
+    """Six of the smallest traces of a split, with their gold, and one file that is no trace."""
+    source = shared / "trail"
+    data = tmp_path / "data" / "GAIA"
+    gold = tmp_path / "processed_annotations_gaia"
+    data.mkdir(parents=True)
+    gold.mkdir()
+    small = sorted((source / "data" / "GAIA").glob("*.json"), key=lambda p: p.stat().st_size)[:6]
+    for path in small:
+        shutil.copy(path, data)
+        shutil.copy(source / "processed_annotations_gaia" / path.name, gold)
+    return tmp_path
+
+
+def invoke(*args: str):
+    return CliRunner().invoke(cli, ["trail", *args])
+
+
+def run_args(few: Path, name: str, *more: str) -> list[str]:
+    data = ["--trail-data-dir", str(few / "data"), "--gold-dir", str(few)]
+    out = ["--output-dir", str(few / "out"), "--quiet"]
+    return ["run", "--experiment-id", name, *data, *out, *more]
+
+
+def test_an_experiment_is_a_run_with_metrics(few: Path) -> None:
+    """R-G6: per-trace outputs, config, metrics and summary beside an ordinary run."""
+    done = invoke(*run_args(few, "first", "--approach", "rules", "--notes", "a | b"))
+    assert done.exit_code == 0, done.output
+    (path,) = (few / "out" / "first").iterdir()
+    config = json.loads((path / "config.json").read_text())
+    assert (config["approach"], config["notes"]) == ("rules", "a | b")
+    metrics = json.loads((path / "metrics.json").read_text())
+    assert metrics["traces"] == 6
+    summary = (path / "summary.md").read_text()
+    assert "Never found (F1 = 0):" in summary
+    assert "a \\| b" in summary
+    gold = read_annotations(few / "processed_annotations_gaia").by_trace
+    card = score(gold, read_annotations(path / "predictions").by_trace)
+    assert metrics["joint_accuracy"] == card.joint_accuracy
+    run = Run(path)
+    mean = sum(trial.score for trial in run.trials()) / 6
+    assert mean == pytest.approx(card.joint_accuracy)
+
+
+def test_one_failing_trace_does_not_stop_it(few: Path) -> None:
+    """R-G6: the trace is named, the others count; the same command tries it again."""
+    broken = few / "data" / "GAIA" / "broken.json"
+    broken.write_text("{")
+    done = invoke(*run_args(few, "hurt", "--approach", "rules"))
+    assert done.exit_code == 2
+    assert "not diagnosed: broken" in done.output
+    (path,) = (few / "out" / "hurt").iterdir()
+    assert json.loads((path / "metrics.json").read_text())["traces"] == 6
+    good = sorted((few / "data" / "GAIA").glob("*.json"))[0]
+    shutil.copy(good, broken)
+    again = invoke(*run_args(few, "hurt", "--approach", "rules"))
+    assert again.exit_code == 0, again.output
+    assert "going on with" in again.output
+    assert len(list((few / "out" / "hurt").iterdir())) == 1
+
+
+def test_an_interrupted_experiment_goes_on(few: Path) -> None:
+    """R-G6: what was done is not done again; another config is another run."""
+    config = TrailConfig(
+        experiment_id="cut", trail_data_dir=few / "data", gold_dir=few, approach="rules"
+    )
+    first = begin(config, few / "out", 1, max_trials=2)
+    run_to_end(carry_out(first.ready, first.folder))
+    assert len(list(Run(first.folder.path).trials())) == 2
+    second = begin(config, few / "out")
+    assert second.going_on
+    assert second.folder.path == first.folder.path
+    other = begin(config.model_copy(update={"approach": "offline"}), few / "out")
+    assert not other.going_on
+
+
+def test_experiments_side_by_side(few: Path) -> None:
+    """R-G6: the log is a view of the runs; an unknown experiment is named."""
+    invoke(*run_args(few, "one", "--approach", "rules"))
+    invoke(*run_args(few, "two", "--approach", "off"))
+    told = invoke("compare", "two", "one", "--output-dir", str(few / "out"))
+    heads, two, one = told.output.splitlines()
+    assert heads.split()[:4] == ["experiment", "split", "approach", "traces"]
+    assert (two.split()[0], one.split()[0]) == ("two", "one")
+    every = invoke("compare", "--output-dir", str(few / "out"), "--json")
+    assert {row["config"]["experiment_id"] for row in json.loads(every.output)} == {"one", "two"}
+    missing = invoke("compare", "three", "--output-dir", str(few / "out"))
+    assert "no finished experiment 'three'" in str(missing.exception)
+
+
+def test_score_names_what_it_could_not_read(few: Path) -> None:
+    """R-G5: repaired where unambiguous, never silently skipped; exit 2 when a file gave nothing."""
+    gold = few / "processed_annotations_gaia"
+    told = few / "told"
+    shutil.copytree(gold, told)
+    first, second, third, *_ = sorted(told.glob("*.json"))
+    first.write_text('{"errors": [],}')
+    second.write_text("not JSON")
+    third.unlink()
+    done = invoke("score", "--gold-dir", str(gold), "--generated-dir", str(told))
+    assert done.exit_code == 2
+    assert f"{first.name}: trailing comma repaired" in done.output
+    assert f"{second.name}: not read" in done.output
+    assert "no prediction for 2" in done.output
+    perfect = invoke("score", "--gold-dir", str(gold), "--generated-dir", str(gold), "--json")
+    assert json.loads(perfect.output)["pair_f1"] == 1.0
+
+
+def test_subsets(shared: Path, few: Path) -> None:
+    """R-G6: dev18 is eighteen traces of a split, a file names its own, a bad one is refused."""
+    whole = {"trail_data_dir": shared / "trail" / "data", "gold_dir": shared / "trail"}
+    for split in ("GAIA", "SWE Bench"):
+        config = TrailConfig(experiment_id="x", split=split, subset="dev18", **whole)
+        chosen = choose(config)
+        assert len(chosen.files) == 18
+        assert not chosen.missing
+    ids = sorted(path.stem for path in (few / "data" / "GAIA").iterdir())[:2]
+    (few / "ids.txt").write_text("\n".join([*ids, "gone"]))
+    here = {"trail_data_dir": few / "data", "gold_dir": few}
+    named = choose(TrailConfig(experiment_id="x", subset=str(few / "ids.txt"), **here))
+    assert [path.stem for path in named.files] == ids
+    assert named.missing == ["gone"]
+    with pytest.raises(ProctorError, match="cannot be read"):
+        choose(TrailConfig(experiment_id="x", subset="nowhere.txt", **here))
+
+
+def test_a_model_as_the_detector(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-G6: `on` asks a model through the same run; its calls and prompt version are kept."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(few / "cache"))
+    reply = '{"errors": [], "scores": {}}'
+    with MockLLM([{"text": reply, "times": "forever"}]) as server:
+        flags = ["--approach", "single_pass", "--model", "openai:scripted"]
+        flags += ["--base-url", server.base_url, "--prompt-version", "v1"]
+        done = invoke(*run_args(few, "asked", *flags))
+        assert done.exit_code == 0, done.output
+        assert len(server.requests) == 6
+    (path,) = (few / "out" / "asked").iterdir()
+    run = Run(path)
+    assert run.totals.llm_calls == 6
+    assert run.spec["agents"]["single_pass"]["version"]["prompt_version"] == "v1"
+    assert json.loads((path / "metrics.json").read_text())["findings_per_trace"] == 0
