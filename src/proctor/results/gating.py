@@ -1,0 +1,282 @@
+"""A run held against its baseline: REGRESSION, NO REGRESSION, INCONCLUSIVE or NOT COMPARABLE.
+
+Promise: the stated error rate is for the whole judgement. With several agents, or several looks
+because an inconclusive gate may be extended, each single test is made at that rate divided by
+their number (Bonferroni), so that any of them alarms falsely with at most the rate asked for.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, cast
+
+import msgspec
+
+from proctor.errors import ProctorError, did_you_mean
+from proctor.results.comparability import changed_cases, remarks
+from proctor.results.flakiness import CaseFlakiness, Votes, flakiness_of, judge_votes
+from proctor.results.outcomes import AgentOutcomes, outcomes_of
+from proctor.runs.run import Run
+from proctor.stats.gate import Gate, Rule, Verdict, judge_gate
+
+Policy = Literal["pass", "fail", "extend"]
+"""What an inconclusive gate comes to: 0, 1, or more trials (and 2 if they do not settle it)."""
+
+_WORST_FIRST: tuple[Verdict, ...] = (
+    "REGRESSION",
+    "NOT COMPARABLE",
+    "INCONCLUSIVE",
+    "NO REGRESSION",
+)
+
+
+class RunRef(msgspec.Struct, frozen=True, kw_only=True):
+    """Which run was judged, and what made it."""
+
+    path: str
+    run_id: str
+    created: str | None
+    commit: str | None
+
+    @classmethod
+    def of(cls, run: Run) -> RunRef:
+        """What identifies a run to a reader."""
+        git = _mapping(_mapping(run.spec.get("provenance")).get("git"))
+        return cls(
+            path=str(run.path),
+            run_id=run.run_id,
+            created=run.spec.get("created"),
+            commit=git.get("commit"),
+        )
+
+
+class ArmGate(msgspec.Struct, frozen=True, kw_only=True):
+    """One agent held against itself in the baseline."""
+
+    name: str
+    baseline_name: str
+    gate: Gate
+    broken: tuple[str, ...] = ()
+    """Cases that must always pass and did not."""
+
+    @property
+    def too_many_errors(self) -> bool:
+        """Whether the infrastructure, not the agent, kept it from being judged."""
+        most = self.gate.rule.max_error_rate
+        pairs = zip(self.gate.errors, self.gate.errored_of, strict=True)
+        return any(of and errors / of > most for errors, of in pairs)
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen at one look of a gate that may be extended."""
+
+    number: int
+    verdict: Verdict
+    trials: int
+    """Judged trials of both runs on the compared cases."""
+    reason: str
+
+
+class GateFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict over all agents, with everything it rests on.
+
+    `rule` is what was asked for, `alpha_each` what each single test was made at.
+    """
+
+    verdict: Verdict
+    reason: str
+    baseline: RunRef
+    candidate: RunRef
+    arms: tuple[ArmGate, ...]
+    rule: Rule
+    alpha_each: float
+    looks: int
+    incomparable: Mapping[str, str]
+    only_baseline: tuple[str, ...]
+    only_candidate: tuple[str, ...]
+    flaky: tuple[CaseFlakiness, ...]
+    history: tuple[Look, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def error_rate(self) -> str:
+        """How the error rate holds, in words."""
+        tests = max(1, len(self.arms)) * self.looks
+        if tests == 1:
+            return f"alpha {self.rule.alpha:g}, one-sided: one test, one look"
+        parts = [f"{len(self.arms)} agents"] if len(self.arms) > 1 else []
+        parts += [f"{self.looks} looks, fixed beforehand"] if self.looks > 1 else []
+        return (
+            f"alpha {self.rule.alpha:g} in all, one-sided: {' × '.join(parts)},"
+            f" each test at {self.alpha_each:.3g} (Bonferroni)"
+        )
+
+    @property
+    def unjudgeable(self) -> bool:
+        """Whether it was infrastructure that left it open."""
+        return self.verdict == "INCONCLUSIVE" and any(arm.too_many_errors for arm in self.arms)
+
+    @property
+    def more_trials(self) -> int | None:
+        """Trials a case, in both runs, that would settle it if drops stay as seen."""
+        asked = [arm.gate.advice.more_trials for arm in self.arms if arm.gate.advice]
+        known = [number for number in asked if number is not None]
+        return max(known) if known else None
+
+    def exit_code(self, policy: Policy = "pass") -> int:
+        """0 pass, 1 the gate failed, 2 it could not be judged."""
+        if self.verdict == "REGRESSION":
+            return 1
+        if self.verdict == "NOT COMPARABLE" or self.unjudgeable:
+            return 2
+        if self.verdict == "NO REGRESSION":
+            return 0
+        return {"pass": 0, "fail": 1, "extend": 2}[policy]
+
+
+class _Arms(NamedTuple):
+    """Agents of two runs, paired by name and parameters."""
+
+    pairs: list[tuple[AgentOutcomes, AgentOutcomes]]
+    only_baseline: tuple[str, ...]
+    only_candidate: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def judge_runs(
+    candidate: Run,
+    baseline: Run,
+    *,
+    rule: Rule | None = None,
+    looks: int = 1,
+    must_pass: Sequence[str] = (),
+    history: Sequence[Look] = (),
+) -> GateFacts:
+    """Hold a run against its baseline.
+
+    `looks` is how many times this pair may be judged in all; runs that were extended remember
+    it. Cases whose ids match `must_pass` have to pass in every judged trial of the candidate.
+    """
+    rule = rule or Rule()
+    looks = max(looks, _looks_on_record(candidate.spec), _looks_on_record(baseline.spec))
+    arms = pair_arms(outcomes_of(baseline), outcomes_of(candidate))
+    _refuse_unknown(must_pass, (after for _, after in arms.pairs))
+    incomparable = changed_cases(baseline.spec, candidate.spec)
+    each = replace(rule, alpha=rule.alpha / (max(1, len(arms.pairs)) * looks))
+    judged = tuple(
+        judge_arm(before, after, each, incomparable, must_pass) for before, after in arms.pairs
+    )
+    verdict, reason = _overall(judged)
+    votes = judge_votes(candidate)
+    return GateFacts(
+        verdict=verdict,
+        reason=reason,
+        baseline=RunRef.of(baseline),
+        candidate=RunRef.of(candidate),
+        arms=judged,
+        rule=rule,
+        alpha_each=each.alpha,
+        looks=looks,
+        incomparable=incomparable,
+        only_baseline=arms.only_baseline,
+        only_candidate=arms.only_candidate,
+        flaky=tuple(_flaky((after for _, after in arms.pairs), votes)),
+        history=(*history, _look(len(history) + 1, verdict, reason, judged)),
+        notes=(*arms.notes, *remarks(baseline.spec, candidate.spec)),
+    )
+
+
+def judge_arm(
+    before: AgentOutcomes,
+    after: AgentOutcomes,
+    rule: Rule,
+    incomparable: Mapping[str, str] | None = None,
+    must_pass: Sequence[str] = (),
+) -> ArmGate:
+    """Hold one agent's cases against those of its baseline."""
+    gate = judge_gate(
+        {case.case: case.counts for case in before.cases},
+        {case.case: case.counts for case in after.cases},
+        rule=rule,
+        incomparable=incomparable,
+    )
+    compared = {move.case for move in gate.moves}
+    stopped = [
+        case.case
+        for arm in (before, after)
+        for case in arm.cases
+        if case.stopped and case.case in compared
+    ]
+    if stopped:
+        reason = (
+            f"{len(stopped)} cells were stopped early ({', '.join(stopped[:3])}, …): their rates"
+            " are biased and no test at a fixed number of trials holds; run without --early-stop"
+        )
+        gate = replace(gate, verdict="NOT COMPARABLE", reason=reason, advice=None)
+    broken = tuple(
+        case.case
+        for case in after.cases
+        if case.passes < case.trials and _matches(case.case, must_pass)
+    )
+    if broken:
+        reason = f"must always pass and did not: {', '.join(broken)}"
+        gate = replace(gate, verdict="REGRESSION", reason=reason, advice=None)
+    return ArmGate(name=after.name, baseline_name=before.name, gate=gate, broken=broken)
+
+
+def pair_arms(before: Sequence[AgentOutcomes], after: Sequence[AgentOutcomes]) -> _Arms:
+    """Agents by name and parameters; two runs of one agent each are a pair whatever the names."""
+    first = {(arm.agent, arm.params): arm for arm in before}
+    second = {(arm.agent, arm.params): arm for arm in after}
+    if len(first) == len(second) == 1 and first.keys() != second.keys():
+        (old,), (new,) = first.values(), second.values()
+        return _Arms([(old, new)], (), (), (f"{new.name} is held against {old.name}",))
+    return _Arms(
+        [(first[key], second[key]) for key in sorted(first.keys() & second.keys())],
+        tuple(first[key].name for key in sorted(first.keys() - second.keys())),
+        tuple(second[key].name for key in sorted(second.keys() - first.keys())),
+    )
+
+
+def _overall(arms: Sequence[ArmGate]) -> tuple[Verdict, str]:
+    if not arms:
+        return "NOT COMPARABLE", "no agent is in both runs"
+    worst = min(arms, key=lambda arm: _WORST_FIRST.index(arm.gate.verdict))
+    name = f"{worst.name}: " if len(arms) > 1 else ""
+    return worst.gate.verdict, name + worst.gate.reason
+
+
+def _look(number: int, verdict: Verdict, reason: str, arms: Sequence[ArmGate]) -> Look:
+    trials = sum(arm.gate.n for arm in arms)
+    return Look(number=number, verdict=verdict, trials=trials, reason=reason)
+
+
+def _flaky(arms: Iterator[AgentOutcomes], votes: Votes) -> Iterator[CaseFlakiness]:
+    for arm in arms:
+        yield from (each for each in flakiness_of(arm, votes) if each.flaky)
+
+
+def _matches(case: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(case, pattern) for pattern in patterns)
+
+
+def _refuse_unknown(patterns: Sequence[str], arms: Iterator[AgentOutcomes]) -> None:
+    names = sorted({case.case for arm in arms for case in arm.cases})
+    for pattern in patterns:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            raise ProctorError(
+                f"no case of the run matches {pattern!r}",
+                hint=did_you_mean(pattern, names) or f"cases are {', '.join(names[:5])}",
+            )
+
+
+def _looks_on_record(spec: Mapping[str, Any]) -> int:
+    """How many looks a run was extended under: they count for every judgement of it."""
+    extensions = cast("list[dict[str, Any]]", spec.get("extensions") or ())
+    return max((int(each.get("looks", 1)) for each in extensions), default=1)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

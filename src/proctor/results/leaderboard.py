@@ -1,0 +1,298 @@
+"""Agents by how well they did, with the places each may hold and how sure that is.
+
+Promise: agents that the tests do not tell apart share places; intervals are clustered by case;
+an agent without a single value is listed without a place instead of being counted as zero.
+Ranks compare the cases every ranked agent has: the others are named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from proctor.errors import ProctorError, did_you_mean
+from proctor.results.comparison import STOPPED
+from proctor.results.outcomes import AgentOutcomes, CaseOutcome, outcomes_of
+from proctor.stats.describe import percentile
+from proctor.stats.intervals import bootstrap_over_cases, population_rate
+from proctor.stats.kinds import LEVEL, Interval
+from proctor.stats.passk import PassK, pass_at_k, pass_hat_k
+from proctor.stats.ranking import Pair, rank_sets
+
+if TYPE_CHECKING:
+    from proctor.runs.run import Run
+
+
+class _Metric(NamedTuple):
+    """How a figure of a case is read, and which way is better."""
+
+    of_case: Callable[[CaseOutcome], float | None]
+    higher_is_better: bool
+
+
+def _pass_rate(case: CaseOutcome) -> float | None:
+    return case.pass_rate
+
+
+def _score(case: CaseOutcome) -> float | None:
+    return case.mean_score
+
+
+def _cost(case: CaseOutcome) -> float | None:
+    return _mean(case.costs_usd)
+
+
+def _latency(case: CaseOutcome) -> float | None:
+    return _mean(case.latencies_ms)
+
+
+METRICS: Mapping[str, _Metric] = {
+    "pass_rate": _Metric(_pass_rate, True),
+    "score": _Metric(_score, True),
+    "cost_usd": _Metric(_cost, False),
+    "latency_ms": _Metric(_latency, False),
+}
+"""What agents can be ranked by: one figure a case."""
+
+
+class Entrant(NamedTuple):
+    """An agent to be ranked, what to call it, and the run it was seen in."""
+
+    name: str
+    outcomes: AgentOutcomes
+    run: str | None = None
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One agent. `best` and `worst` are the places it may hold; None where it has no value.
+
+    `value` is the figure ranked by, over its own cases; `ranked` is over the shared ones.
+    """
+
+    name: str
+    agent: str
+    params: str
+    run: str | None
+    best: int | None
+    worst: int | None
+    value: Interval
+    ranked: float | None
+    pass_rate: Interval
+    score: Interval
+    cost_mean_usd: Interval
+    cost_usd: float | None
+    unpriced_calls: int
+    latency_p50_ms: float | None
+    latency_p95_ms: float | None
+    pass_at_k: PassK
+    pass_hat_k: PassK
+    cases: int
+    trials: int
+    passes: int
+    infra: int
+    cancelled: int
+    not_counted: tuple[str, ...]
+
+
+class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows in the order of their means, and the paired tests behind their places."""
+
+    metric: str
+    rows: tuple[Row, ...]
+    pairs: tuple[Pair, ...]
+    alpha: float
+    level: float
+    shared_cases: int
+    left_out: Mapping[str, str]
+    """Cases that do not enter the ranks, and why."""
+    method: str
+    estimand: str
+    reason: str | None
+    notes: tuple[str, ...] = ()
+
+    def tied(self, row: Row) -> tuple[str, ...]:
+        """Agents whose place the tests do not tell from this one's."""
+        apart = {
+            frozenset((pair.first, pair.second))
+            for pair in self.pairs
+            if pair.adjusted is not None and pair.adjusted <= self.alpha and pair.test.difference
+        }
+        return tuple(
+            other.name
+            for other in self.rows
+            if other is not row
+            and other.best is not None
+            and row.best is not None
+            and frozenset((row.name, other.name)) not in apart
+        )
+
+
+def entrants_of(runs: Sequence[Run]) -> tuple[Entrant, ...]:
+    """Every agent of some runs; one that is in several is named with its run."""
+    seen = [(run, arm) for run in runs for arm in outcomes_of(run)]
+    names = Counter(arm.name for _, arm in seen)
+    return tuple(
+        Entrant(
+            arm.name if names[arm.name] == 1 else f"{arm.name} @ {run_name(run.path)}",
+            arm,
+            str(run.path),
+        )
+        for run, arm in seen
+    )
+
+
+def run_name(path: Path) -> str:
+    """A run as people call it: experiment and number."""
+    return "/".join(path.parts[-2:])
+
+
+def leaderboard(
+    entrants: Sequence[Entrant],
+    *,
+    metric: str = "pass_rate",
+    alpha: float = 0.05,
+    level: float = LEVEL,
+    seed: int = 0,
+) -> Leaderboard:
+    """Rank agents by one figure, the mean of their cases."""
+    if metric not in METRICS:
+        hint = did_you_mean(metric, METRICS) or f"there are {', '.join(METRICS)}"
+        raise ProctorError(f"nothing is ranked by {metric!r}", hint=hint)
+    of_case, higher = METRICS[metric]
+    values = {
+        entrant.name: {
+            case.case: value
+            for case in entrant.outcomes.cases
+            if (value := of_case(case)) is not None
+        }
+        for entrant in entrants
+    }
+    ranked = {name: held for name, held in values.items() if held}
+    sign = 1.0 if higher else -1.0
+    found = rank_sets(
+        {name: {c: sign * v for c, v in held.items()} for name, held in ranked.items()},
+        alpha=alpha,
+        seed=seed,
+    )
+    places = {place.agent: place for place in found.places} if found.cases else {}
+    rows = [
+        _row(entrant, metric, level, seed)
+        if entrant.name not in places
+        else msgspec.structs.replace(
+            _row(entrant, metric, level, seed),
+            best=places[entrant.name].best,
+            worst=places[entrant.name].worst,
+            ranked=sign * (places[entrant.name].mean or 0.0),
+        )
+        for entrant in entrants
+    ]
+    rows.sort(key=lambda row: _order(row, higher))
+    return Leaderboard(
+        metric=metric,
+        rows=tuple(rows),
+        pairs=tuple(_turned(pair, sign) for pair in found.pairs),
+        alpha=alpha,
+        level=level,
+        shared_cases=found.cases,
+        left_out={case: _lacking(case, ranked) for case in found.left_out},
+        method=found.method,
+        estimand=found.estimand,
+        reason=found.reason,
+        notes=tuple(_notes(entrants, values)),
+    )
+
+
+def _turned(pair: Pair, sign: float) -> Pair:
+    """A pair as the user counts it: differences of the metric itself, not of its negative."""
+    gap = pair.test.difference
+    return replace(pair, test=replace(pair.test, difference=None if gap is None else sign * gap))
+
+
+def _lacking(case: str, ranked: Mapping[str, Mapping[str, float]]) -> str:
+    without = [name for name, held in ranked.items() if case not in held]
+    return f"no value for {', '.join(without)}"
+
+
+def _notes(entrants: Sequence[Entrant], values: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    for name, held in values.items():
+        if not held:
+            yield f"{name} has no value and no place"
+    for entrant in entrants:
+        if unpriced := sum(case.unpriced_calls for case in entrant.outcomes.cases):
+            yield f"{entrant.name}: {unpriced} calls unpriced, its cost is a lower bound"
+    if stopped := sum(bool(c.stopped) for entrant in entrants for c in entrant.outcomes.cases):
+        yield (
+            f"{stopped} cells were stopped early: their rates are biased, so agents stand beside"
+            " each other only where all ran under the same rules, and no interval is given"
+        )
+
+
+def _order(row: Row, higher: bool) -> tuple[bool, float, str]:
+    value = row.ranked if row.ranked is not None else row.value.value
+    return (value is None, 0.0 if value is None else (-value if higher else value), row.name)
+
+
+def _row(entrant: Entrant, metric: str, level: float, seed: int) -> Row:
+    seen = entrant.outcomes
+    stopped = any(case.stopped for case in seen.cases)
+    rate = _honest(population_rate(seen.counts, clusters=seen.clusters, level=level), stopped)
+    intervals = {
+        "pass_rate": rate,
+        **{
+            name: _honest(_over_cases(seen.cases, METRICS[name].of_case, level, seed), stopped)
+            for name in ("score", "cost_usd", "latency_ms")
+        },
+    }
+    latencies = sorted(value for case in seen.cases for value in case.latencies_ms)
+    costs = [cost for case in seen.cases for cost in case.costs_usd]
+    k = min((case.trials for case in seen.cases if case.trials), default=1)
+    return Row(
+        name=entrant.name,
+        agent=seen.agent,
+        params=seen.params,
+        run=entrant.run,
+        best=None,
+        worst=None,
+        value=intervals[metric],
+        ranked=None,
+        pass_rate=rate,
+        score=intervals["score"],
+        cost_mean_usd=intervals["cost_usd"],
+        cost_usd=math.fsum(costs) if costs else None,
+        unpriced_calls=sum(case.unpriced_calls for case in seen.cases),
+        latency_p50_ms=percentile(latencies, 50),
+        latency_p95_ms=percentile(latencies, 95),
+        pass_at_k=pass_at_k(seen.counts, k),
+        pass_hat_k=pass_hat_k(seen.counts, k),
+        cases=sum(bool(case.trials) for case in seen.cases),
+        trials=seen.trials,
+        passes=seen.passes,
+        infra=seen.infra,
+        cancelled=seen.cancelled,
+        not_counted=tuple(f"{part.count} {part.what}: {part.why}" for part in seen.left_out),
+    )
+
+
+def _over_cases(
+    cases: Sequence[CaseOutcome],
+    of_case: Callable[[CaseOutcome], float | None],
+    level: float,
+    seed: int,
+) -> Interval:
+    values = [value for case in cases if (value := of_case(case)) is not None]
+    found = bootstrap_over_cases(values, level=level, seed=seed)
+    return replace(found, left_out=len(cases) - len(values))
+
+
+def _honest(interval: Interval, stopped: bool) -> Interval:
+    return replace(interval, low=None, high=None, reason=STOPPED) if stopped else interval
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None

@@ -1,0 +1,220 @@
+"""How many cases and trials would show a difference of a given size.
+
+Promise: every assumption is named. What a run does not show (the variance between cases needs two
+agents) is not made up: that part of the plan is left out with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from proctor.results.outcomes import AgentOutcomes, pair
+from proctor.stats.power import (
+    Claim,
+    Plan,
+    Variance,
+    detectable,
+    difference_variance,
+    passes_to_claim,
+    plan_population,
+    plan_suite,
+    within_variance,
+)
+
+TYPICAL_NOISE = 0.10
+"""The variance of one trial within its case in suites where some cases are settled."""
+
+LARGEST_NOISE = 0.25
+"""No pass or fail varies more: a case that passes every other time."""
+
+CASES = (10, 20, 30, 50, 100, 200)
+"""Sizes of suites that a plan is shown for where none is asked for."""
+
+TRIALS = (1, 3, 5, 10)
+"""Trials a case that a plan is shown for where none is asked for."""
+
+CLAIMS = (0.8, 0.9, 0.95, 0.99)
+"""Pass rates people claim."""
+
+
+class Noise(NamedTuple):
+    """A variance a plan rests on, and where it is from."""
+
+    value: float
+    source: str
+
+
+class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One size that would do, and what it would cost where that is known."""
+
+    plan: Plan
+    noise: Noise
+    cost_usd: float | None = None
+
+
+class Planning(msgspec.Struct, frozen=True, kw_only=True):
+    """What would show the effect. `reasons` say which parts could not be planned, and why."""
+
+    effect: float
+    alpha: float
+    power: float
+    suite: tuple[PlanRow, ...]
+    population: tuple[PlanRow, ...]
+    within: Variance | None
+    between: Variance | None
+    as_it_is: tuple[PlanRow, ...]
+    """The smallest difference that the run, as it is, would find against another like it."""
+    claims: tuple[Claim, ...]
+    cost_mean_usd: float | None
+    reasons: tuple[str, ...]
+
+
+class Asked(NamedTuple):
+    """What the user said beyond the effect; None leaves it to the run or to a table."""
+
+    cases: int | None = None
+    trials: int | None = None
+    sigma2: float | None = None
+    omega2: float | None = None
+
+
+def plan_experiment(
+    effect: float,
+    *,
+    alpha: float = 0.05,
+    power: float = 0.8,
+    outcomes: Sequence[AgentOutcomes] = (),
+    asked: Asked | None = None,
+) -> Planning:
+    """Sizes that find a difference of `effect` (0.1 is 10 points) with the chance `power`."""
+    asked = asked or Asked()
+    within, between = _within(outcomes), _between(outcomes)
+    noises = list(_noises(asked, within))
+    cost = _mean_cost(outcomes)
+    seen = _cases_of(outcomes)
+    sizes = _sizes(asked.cases, seen, CASES)
+    suite = [
+        _row(plan_suite(effect, cases=n, sigma2=noise.value, alpha=alpha, power=power), noise, cost)
+        for noise in noises
+        for n in sizes
+    ]
+    omega2 = asked.omega2 if asked.omega2 is not None else (between.value if between else None)
+    population = [
+        _row(
+            plan_population(
+                effect,
+                omega2=omega2,
+                sigma2=(noise.value, noise.value),
+                trials=(k, k),
+                alpha=alpha,
+                power=power,
+            ),
+            noise,
+            cost,
+        )
+        for noise in noises
+        for k in _sizes(asked.trials, None, TRIALS)
+        if omega2 is not None
+    ]
+    return Planning(
+        effect=effect,
+        alpha=alpha,
+        power=power,
+        suite=tuple(suite),
+        population=tuple(population),
+        within=within,
+        between=between,
+        as_it_is=tuple(_as_it_is(outcomes, noises, (alpha, power), cost)),
+        claims=tuple(passes_to_claim(rate) for rate in CLAIMS),
+        cost_mean_usd=cost,
+        reasons=tuple(_reasons(asked, outcomes, within, between)),
+    )
+
+
+def _row(plan: Plan, noise: Noise, cost: float | None) -> PlanRow:
+    return PlanRow(plan=plan, noise=noise, cost_usd=None if cost is None else cost * plan.n)
+
+
+def _noises(asked: Asked, within: Variance | None) -> Iterator[Noise]:
+    """The noise to plan for: as said, as seen, or as assumed."""
+    if asked.sigma2 is not None:
+        yield Noise(asked.sigma2, "as given")
+    elif within is not None and within.value:
+        yield Noise(within.value, f"seen in {within.cases} cases, {within.n} trials")
+    else:
+        yield Noise(TYPICAL_NOISE, "assumed: typical")
+        yield Noise(LARGEST_NOISE, "assumed: the largest possible")
+
+
+def _within(outcomes: Sequence[AgentOutcomes]) -> Variance | None:
+    counts = [row for arm in outcomes for row in arm.counts]
+    return within_variance(counts) if outcomes else None
+
+
+def _between(outcomes: Sequence[AgentOutcomes]) -> Variance | None:
+    """The variance of true case differences: of two agents, or the largest of several pairs."""
+    found: list[Variance] = []
+    for place, first in enumerate(outcomes):
+        for second in outcomes[place + 1 :]:
+            sides = pair(first, second)
+            found.append(
+                difference_variance(
+                    [case.counts for case in sides.first], [case.counts for case in sides.second]
+                )
+            )
+    return max(found, key=lambda each: -1.0 if each.value is None else each.value, default=None)
+
+
+def _as_it_is(
+    outcomes: Sequence[AgentOutcomes],
+    noises: Sequence[Noise],
+    rates: tuple[float, float],
+    cost: float | None,
+) -> Iterator[PlanRow]:
+    cases = _cases_of(outcomes)
+    if not cases:
+        return
+    fewest = min(case.trials for arm in outcomes for case in arm.cases if case.trials)
+    for noise in noises:
+        plan = detectable(cases, fewest, sigma2=noise.value, alpha=rates[0], power=rates[1])
+        yield _row(plan, noise, cost)
+
+
+def _cases_of(outcomes: Sequence[AgentOutcomes]) -> int | None:
+    most = max((sum(bool(c.trials) for c in arm.cases) for arm in outcomes), default=0)
+    return most or None
+
+
+def _sizes(asked: int | None, seen: int | None, usual: Sequence[int]) -> list[int]:
+    if asked is not None:
+        return [asked]
+    return sorted({*usual, *([] if seen is None else [seen])})
+
+
+def _mean_cost(outcomes: Sequence[AgentOutcomes]) -> float | None:
+    costs = [cost for arm in outcomes for case in arm.cases for cost in case.costs_usd]
+    return math.fsum(costs) / len(costs) if costs else None
+
+
+def _reasons(
+    asked: Asked,
+    outcomes: Sequence[AgentOutcomes],
+    within: Variance | None,
+    between: Variance | None,
+) -> Iterator[str]:
+    if asked.sigma2 is None and within is not None and not within.value:
+        why = within.reason or "no case varied"
+        yield f"the run does not show the noise of a trial ({why}): it is assumed"
+    if asked.sigma2 is None and within is None:
+        yield "without --from the noise of a trial is assumed"
+    if asked.omega2 is None and (between is None or between.value is None):
+        why = "a run of two agents on the same cases shows it, or --omega2 says it"
+        if between is not None and between.reason:
+            why = f"{between.reason}; --omega2 says it"
+        yield f"no plan for a population: how much true differences vary by case is unknown ({why})"
+    if any(case.stopped for arm in outcomes for case in arm.cases):
+        yield "the run stopped cells early: its rates, and so this noise, are biased"
