@@ -25,7 +25,9 @@ EXIT_PIPE_CLOSED = 128 + 13
 
 COMMANDS = {
     "demo": Entry("proctor.cli.demo", "demo", "Show what Proctor does, on an example it brings."),
-    "run": Entry("proctor.cli.run", "run", "Run a suite many times and keep every trial."),
+    "run": Entry(
+        "proctor.cli.run", "run", "Run a suite, an experiment or a scenario and keep every trial."
+    ),
     "trace": Entry("proctor.cli.trace", "trace", "Look at, query and convert agent traces."),
     "diagnose": Entry("proctor.cli.diagnose", "diagnose", "Find what broke in traces."),
     "trail": Entry("proctor.cli.trail", "trail", "Measure diagnosis against TRAIL's annotations."),

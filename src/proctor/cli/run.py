@@ -1,4 +1,4 @@
-"""`proctor run`: a suite, many times, kept in a folder; and how to go on with one."""
+"""`proctor run`: suites, experiments and scenarios, kept in folders; and how to go on with one."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ import click
 
 from proctor.cli.lazy import Command, Example
 from proctor.cli.model_options import from_options, options_of
+from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.trials.options import RunOptions
 
 if TYPE_CHECKING:
+    from proctor.cli.carrying import Carried
     from proctor.runs.folder import RunFolder
-    from proctor.runs.run import Run
     from proctor.trials.api import Prepared
     from proctor.trials.session import Rerun
+    from proctor.trials.targets import Target
 
 EXAMPLES = [
     Example("proctor run suite.yaml --trials 10 --concurrency 8", "ask more than once"),
+    Example("proctor run experiments/mutualism.yaml --seeds 10", "an experiment, ten seeds"),
+    Example("proctor run mutualism.hidden_dependency --agent random --seed 7", "one scenario"),
+    Example("proctor run mutualism --agent random", "a scope: every scenario in it"),
     Example("proctor run suite.yaml --dry-run", "how many trials would that be, at what cost?"),
     Example("proctor run suite.yaml --max-cost 2 --early-stop", "spend no more than needed"),
     Example("proctor run suite.yaml --record calls.jsonl", "keep the model's answers for CI"),
@@ -42,6 +47,9 @@ class How(NamedTuple):
     """What is to be done and told, besides the options of the run itself."""
 
     agents: tuple[str, ...]
+    listed_agents: str
+    seeds: str | None
+    settings: tuple[str, ...]
     tags: tuple[str, ...]
     expression: str
     results: Path | None
@@ -50,76 +58,119 @@ class How(NamedTuple):
     smoke: bool
     quiet: bool
     as_json: bool
-    resume: Path | None
-    retry_failed: Path | None
-    retry_infra: Path | None
+    resume: Path | None = None
+    retry_failed: Path | None = None
+    retry_infra: Path | None = None
+
+
+def how_options(function: Any) -> Any:
+    """The options of every command that begins runs."""
+    options = (
+        click.option(
+            "--agent", "agents", multiple=True, metavar="AGENT", help="Try this one instead."
+        ),
+        click.option(
+            "--agents", "listed_agents", default="", metavar="A,B", help="Try these instead."
+        ),
+        click.option(
+            "--seeds", metavar="SEEDS", help="Seeds as an axis: a count, 1..10, or a list 1,5,9."
+        ),
+        click.option(
+            "--set",
+            "settings",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="A parameter of the scenarios, or case.FIELD of every case.",
+        ),
+        click.option("--tags", multiple=True, metavar="A,B", help="Only cases with one of these."),
+        click.option(
+            "--filter", "expression", default="", metavar="EXPR", help="Only cases such as …"
+        ),
+        click.option("--results", type=click.Path(path_type=Path), help="The folder of runs."),
+        click.option("--name", help="What the run is kept under; its own name when absent."),
+        click.option("--dry-run", is_flag=True, help="Check all, print the plan, run nothing."),
+        click.option("--smoke", is_flag=True, help="One trial per agent, of the first case."),
+        click.option("--quiet", is_flag=True, help="No progress."),
+        click.option(
+            "--json", "as_json", is_flag=True, help="Events on stderr, one document on stdout."
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.argument("suite", required=False, type=click.Path(path_type=Path))
+@click.argument("target", required=False)
 @options_of(RunOptions, spelled=SPELLED, hidden=("default_trials",))
-@click.option("--agent", "agents", multiple=True, metavar="AGENT", help="Try this one instead.")
-@click.option("--tags", multiple=True, metavar="A,B", help="Only cases with one of these tags.")
-@click.option("--filter", "expression", default="", metavar="EXPR", help="Only cases such as …")
-@click.option("--results", type=click.Path(path_type=Path), help="The folder of runs.")
-@click.option("--name", help="The name of the experiment; that of the suite when absent.")
+@how_options
 @click.option("--resume", type=RUN, metavar="RUN", help="Do what is left of a run.")
 @click.option("--retry-failed", type=RUN, metavar="RUN", help="And again what did not pass.")
 @click.option("--retry-infra", type=RUN, metavar="RUN", help="And again what was not judged.")
-@click.option("--dry-run", is_flag=True, help="Check everything, print the plan, run nothing.")
-@click.option("--smoke", is_flag=True, help="One trial per agent, of the first case.")
-@click.option("--quiet", is_flag=True, help="No progress.")
-@click.option("--json", "as_json", is_flag=True, help="Events on stderr, one document on stdout.")
 @click.pass_context
-def run(ctx: click.Context, suite: Path | None, **given: Any) -> None:
-    """Run a suite many times and keep every trial.
+def run(ctx: click.Context, target: str | None, **given: Any) -> None:
+    """Run a suite, an experiment or a scenario and keep every trial.
+
+    TARGET is a file (a suite, or experiments in YAML or Python), the dotted name of an experiment
+    below the project's folder, a scenario of the catalog, or a scope: every scenario in it.
 
     Exits with 0 when every cell passed, 1 when one did not, 2 when something could not be judged
     or the run stopped at a limit, 130 or 143 when interrupted.
     """
     how = How(**{name: given.pop(name) for name in How._fields})
-    # The command `proctor` finds modules here, as `python -m proctor` does.
+    began = [path for path in (how.resume, how.retry_failed, how.retry_infra) if path is not None]
+    if len(began) + (target is not None) != 1:
+        raise click.UsageError("name one suite, experiment or scenario, or one run to go on with")
+    find_modules_here()
+    if target is None:
+        ctx.exit(_go_on(began[0], how, given))
+    from proctor.trials.targets import find_target
+
+    ctx.exit(begin(find_target(target), how, given))
+
+
+def find_modules_here() -> None:
+    """The command `proctor` finds modules where the user stands, as `python -m proctor` does."""
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
-    began = [path for path in (how.resume, how.retry_failed, how.retry_infra) if path is not None]
-    if len(began) + (suite is not None) != 1:
-        raise click.UsageError("name one suite, or one run to go on with")
-    if suite is None:
-        ctx.exit(_go_on(began[0], how, given))
-    ctx.exit(_begin(suite, how, given))
 
 
-def _begin(suite: Path, how: How, given: dict[str, Any]) -> int:
-    from proctor.spec import load_configuration, load_suite, select_cases
-    from proctor.trials.api import given_agents, new_folder, prepare
+def begin(found: Target, how: How, given: dict[str, Any]) -> int:
+    """Make everything ready, then run it (or tell the plan); the exit code."""
+    from proctor.trials.experiments import Changes, read_set
+    from proctor.trials.targets import folder_for, prepare_target
 
     if how.smoke:
         given["trials"] = 1
-    options = from_options(RunOptions, given, spelled=SPELLED)
-    loaded = load_suite(suite, need_agent=False)
-    configuration = load_configuration(loaded.folder)
-    tags = [tag for part in how.tags for tag in part.split(",")]
-    cases = select_cases(loaded.cases, tags=tags, filter=how.expression)
-    ready = prepare(
-        loaded,
-        options,
-        agents=given_agents(loaded, list(how.agents), configuration),
-        cases=cases[:1] if how.smoke else cases,
-        configuration=configuration,
-    )
-    root = how.results or configuration.results
+    from_options(RunOptions, given, spelled=SPELLED)
+    if how.name and len(found.experiments) > 1:
+        raise click.UsageError("--name is for one experiment, and there are several here")
+    agents = [*how.agents, *_parts((how.listed_agents,))]
+    changes = Changes(agents or None, how.seeds, how.expression, read_set(how.settings))
+    ready = prepare_target(found, changes, given, tags=_parts(how.tags), smoke=how.smoke)
     # A smoke run says nothing of the experiment, so it is kept apart from its runs.
-    name = (how.name or suite.stem) + ("-smoke" if how.smoke else "")
+    suffix = "-smoke" if how.smoke else ""
+    names = [(how.name or each.name) + suffix for each in ready]
     if how.dry_run:
-        return _tell_plan(ready, root, name, as_json=how.as_json)
-    return _carry_out(ready, new_folder(ready, root, name), how)
+        return _tell_plans(ready, how, names)
+    carried: list[Carried] = []
+    for each, name in zip(ready, names, strict=True):
+        carried.append(_carried(each, folder_for(each, how.results, name), how))
+        if carried[-1].signal is not None:
+            break
+    return _told(carried, how)
+
+
+def _parts(texts: tuple[str, ...]) -> list[str]:
+    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 
 
 def _go_on(path: Path, how: How, given: dict[str, Any]) -> int:
     from proctor.trials.resume import restore
     from proctor.trials.session import FAILED, INFRA, UNFINISHED
 
-    unused = {"--agent": how.agents, "--tags": how.tags, "--filter": how.expression}
+    unused = {"--agent": how.agents, "--agents": how.listed_agents, "--seeds": how.seeds}
+    unused |= {"--set": how.settings, "--tags": how.tags, "--filter": how.expression}
     unused |= {"--results": how.results, "--name": how.name, "--smoke": how.smoke}
     if wrong := [flag for flag, value in unused.items() if value]:
         raise click.UsageError(f"{wrong[0]} is for a run that begins")
@@ -127,35 +178,52 @@ def _go_on(path: Path, how: How, given: dict[str, Any]) -> int:
     from_options(RunOptions, changes, spelled=SPELLED)
     ready, folder = restore(path, **changes)
     if how.dry_run:
-        return _tell_plan(ready, folder.path.parent.parent, "", as_json=how.as_json)
+        return _tell_plans([ready], how, [""])
     rerun = FAILED if how.retry_failed else INFRA if how.retry_infra else UNFINISHED
-    return _carry_out(ready, folder, how, rerun)
+    return _told([_carried(ready, folder, how, rerun)], how)
 
 
-def _carry_out(ready: Prepared, folder: RunFolder, how: How, rerun: Rerun | None = None) -> int:
-    """Run it, tell what it came to; the exit code."""
+def _carried(ready: Prepared, folder: RunFolder, how: How, rerun: Rerun | None = None) -> Carried:
     from proctor.cli.carrying import carry_out_here
 
-    carried = carry_out_here(ready, folder, rerun=rerun, quiet=how.quiet, events=how.as_json)
-    _tell(carried.run, carried.exit_code, as_json=how.as_json)
-    return carried.exit_code
+    return carry_out_here(ready, folder, rerun=rerun, quiet=how.quiet, events=how.as_json)
 
 
-def _tell(done: Run, code: int, *, as_json: bool) -> None:
+def _told(carried: list[Carried], how: How) -> int:
+    """Say what the runs came to; the exit code of the worst, failed gates before unjudged ones."""
     from proctor.cli.colour import wants_colour
     from proctor.report.run_console import render_run
     from proctor.report.run_json import run_document
 
-    if as_json:
-        click.echo(run_document(done, code))
-    else:
-        click.echo(render_run(done), color=wants_colour())
+    documents: list[str] = []
+    for each in carried:
+        if how.as_json:
+            documents.append(run_document(each.run, each.exit_code))
+        else:
+            click.echo(render_run(each.run), color=wants_colour())
+    if len(documents) == 1:
+        click.echo(documents[0])
+    elif documents:
+        click.echo(f'{{"runs": [{", ".join(documents)}]}}')
+    codes = [each.exit_code for each in carried]
+    ended = next((code for code in codes if code > EXIT_CANNOT_JUDGE), None)
+    return ended or (1 if 1 in codes else max(codes))
 
 
-def _tell_plan(ready: Prepared, root: Path, name: str, *, as_json: bool) -> int:
+def _tell_plans(ready: list[Prepared], how: How, names: list[str]) -> int:
     from proctor.report.run_plan import plan_document, plan_lines
     from proctor.trials.estimate import estimate
 
-    found = estimate(ready, root, name)
-    click.echo(plan_document(ready, found) if as_json else "\n".join(plan_lines(ready, found)))
+    documents: list[str] = []
+    for number, (each, name) in enumerate(zip(ready, names, strict=True)):
+        found = estimate(each, how.results or each.configuration.results, name)
+        if how.as_json:
+            documents.append(plan_document(each, found))
+            continue
+        heading = ["", each.name] if number else [each.name] if len(ready) > 1 else []
+        click.echo("\n".join([*heading, *plan_lines(each, found)]))
+    if len(documents) == 1:
+        click.echo(documents[0])
+    elif documents:
+        click.echo(f'{{"experiments": [{", ".join(documents)}]}}')
     return 0

@@ -33,7 +33,6 @@ from proctor.spec import (
     Suite,
     load_configuration,
     plan_checks,
-    select_cases,
 )
 from proctor.spec.tree import plain
 from proctor.trace import Trace
@@ -184,33 +183,6 @@ def prepared_case(case: Case, baselines: Mapping[str, Trace] | None = None) -> P
         threshold=case.threshold,
         baselines=baselines or {},
     )
-
-
-async def arun_suite(
-    suite: Suite,
-    *,
-    agent: AgentLike | str | list[str] | None = None,
-    tags: Sequence[str] = (),
-    filter: str = "",  # noqa: A002 (the word users write)
-    results: str | Path | None = None,
-    name: str | None = None,
-    observer: Observer | None = None,
-    **options: Any,
-) -> Run:
-    """Run every case of a suite its number of times and keep everything; see `RunOptions`.
-
-    `agent` is a callable, a configuration, or the name of one or several agents.
-    """
-    configuration = load_configuration(suite.folder)
-    ready = prepare(
-        suite,
-        RunOptions(**options),
-        agents=given_agents(suite, agent, configuration),
-        cases=select_cases(suite.cases, tags=tags, filter=filter),
-        configuration=configuration,
-    )
-    root = configuration.results if results is None else Path(results)
-    return await carry_out(ready, new_folder(ready, root, name), observer=observer)
 
 
 def given_agents(

@@ -29,6 +29,10 @@ class Axes(NamedTuple):
     seeds: tuple[int, ...] | None = None
     params: tuple[dict[str, Any], ...] = ({},)
 
+    def first(self) -> Axes:
+        """One seed and one combination, for a smoke run."""
+        return Axes(None if self.seeds is None else self.seeds[:1], self.params[:1])
+
     def record(self) -> dict[str, Any]:
         """What the run folder keeps of them."""
         return {

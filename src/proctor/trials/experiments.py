@@ -40,7 +40,6 @@ class Changes:
     seeds: Any = None
     filter: str = ""
     set: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    trials: int | None = None
 
 
 def read_set(texts: Sequence[str]) -> dict[str, Any]:
@@ -72,8 +71,6 @@ def changed(experiment: Experiment, changes: Changes) -> Experiment:
     said: dict[str, Any] = {}
     if changes.seeds is not None:
         said["seeds"] = changes.seeds
-    if changes.trials is not None:
-        said["trials"] = changes.trials
     if changes.filter:
         said["filter"] = f"{experiment.filter} {changes.filter}".strip()
     if changes.set:
@@ -98,8 +95,12 @@ def prepare_experiment(
     changes: Changes | None = None,
     options: Mapping[str, Any] | None = None,
     configuration: Configuration | None = None,
+    smoke: bool = False,
 ) -> Prepared:
-    """Check and resolve everything that can be wrong before the first trial."""
+    """Check and resolve everything that can be wrong before the first trial.
+
+    A smoke run is one trial per agent: of the first case, seed and parameters.
+    """
     changes = changes or Changes()
     experiment = changed(experiment, changes)
     base = experiment.folder or Path()
@@ -111,9 +112,10 @@ def prepare_experiment(
     record = {**gathered.record, **({"agents": written} if written else {})}
     suite = restore_suite(record, folder=base, name=where)
     fixed = checked_parameters(experiment, parameters_set(experiment), gathered.scenarios)
+    axes = axes_of(experiment, fixed)
     design = Design(
         name=experiment.name,
-        axes=axes_of(experiment, fixed),
+        axes=axes.first() if smoke else axes,
         output=experiment.output,
         description=experiment.description,
         scenarios=gathered.scenarios,
@@ -129,6 +131,7 @@ def prepare_experiment(
             configuration,
             lambda name: str(experiment.place_of("agents", name) or where),
         ),
+        cases=suite.cases[:1] if smoke else None,
         configuration=configuration,
         design=design,
     )

@@ -13,6 +13,7 @@ the catalog of scenarios.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, cast, overload
@@ -23,7 +24,7 @@ from proctor.errors import ProctorError, did_you_mean
 from proctor.runs.folder import RunFolder
 from proctor.runs.model import Trial, TrialStatus
 from proctor.runs.run import Run
-from proctor.spec import Configuration, Suite, load_configuration
+from proctor.spec import Configuration, Suite, load_configuration, select_cases
 from proctor.spec.experiment import Experiment, read_seeds
 from proctor.spec.experiment_load import (
     SUFFIXES,
@@ -35,9 +36,17 @@ from proctor.spec.experiment_load import (
 from proctor.spec.load import suite_of
 from proctor.spec.reader import read
 from proctor.trace import Trace
-from proctor.trials.api import AgentLike, Prepared, arun_suite, carry_out, new_folder
+from proctor.trials.api import (
+    AgentLike,
+    Prepared,
+    carry_out,
+    given_agents,
+    new_folder,
+    prepare,
+)
 from proctor.trials.experiments import Changes, prepare_experiment
 from proctor.trials.loop import run_to_end
+from proctor.trials.options import RunOptions
 from proctor.trials.session import Observer
 from proctor.trials.staging import ScenarioPool
 
@@ -168,6 +177,57 @@ def listed_experiments(configuration: Configuration) -> list[str]:
     return names
 
 
+# -- made ready ----------------------------------------------------------------------------------
+
+
+def prepare_target(
+    found: Target,
+    changes: Changes,
+    options: Mapping[str, Any],
+    *,
+    tags: Sequence[str] = (),
+    smoke: bool = False,
+) -> list[Prepared]:
+    """Everything a target asks for, checked and resolved; nothing is written.
+
+    `options` are those of `RunOptions`, None where they were not given. A suite stays what it is
+    unless seeds or parameters make an experiment of it.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if smoke:
+        given["trials"] = 1
+    suite = found.suite
+    if suite is not None and changes.seeds is None and not changes.set:
+        return [_prepared_suite(suite, changes, given, tags, smoke=smoke)]
+    experiments = found.experiments if suite is None else (experiment_of_suite(suite),)
+    seed = given.pop("seed", None)
+    if seed is not None and changes.seeds is not None:
+        raise ProctorError("give one seed or several, not both", where="--seed and --seeds")
+    changes = replace(
+        changes,
+        seeds=changes.seeds if seed is None else [seed],
+        filter=" ".join(filter(None, (changes.filter, ",".join(f'tag:"{t}"' for t in tags)))),
+    )
+    return [
+        prepare_experiment(each, changes=changes, options=given, smoke=smoke)
+        for each in experiments
+    ]
+
+
+def _prepared_suite(
+    suite: Suite, changes: Changes, given: dict[str, Any], tags: Sequence[str], *, smoke: bool
+) -> Prepared:
+    configuration = load_configuration(suite.folder)
+    cases = select_cases(suite.cases, tags=tags, filter=changes.filter)
+    return prepare(
+        suite,
+        RunOptions(**given),
+        agents=given_agents(suite, changes.agents, configuration),
+        cases=cases[:1] if smoke else cases,
+        configuration=configuration,
+    )
+
+
 # -- batches -------------------------------------------------------------------------------------
 
 
@@ -226,46 +286,31 @@ async def _arun(
     found: Target,
     *,
     agent: AgentLike | str | list[str] | None = None,
-    seed: int | None = None,
     seeds: Any = None,
     filter: str = "",  # noqa: A002 (the word users write)
     set: Mapping[str, Any] | None = None,  # noqa: A002 (the word users write)
     **options: Any,
 ) -> Given:
-    suite = found.suite
-    if suite is not None and seeds is None and not set:
-        base = {} if seed is None else {"seed": seed}
-        return await arun_suite(suite, agent=agent, filter=filter, **base, **options)
-    if suite is not None:
-        found = Target(Kind.EXPERIMENTS, experiments=(experiment_of_suite(suite),))
-    changes = Changes(
-        agents=agent,
-        seeds=[seed] if seed is not None else seeds,
-        filter=filter,
-        set=set or {},
-        trials=options.pop("trials", None),
-    )
-    if found.kind in (Kind.SCENARIO, Kind.SCOPE):
-        _one_each(changes)
+    changes = Changes(agents=agent, seeds=seeds, filter=filter, set=set or {})
     kept = {key: options.pop(key, None) for key in ("results", "name")}
     observer: Observer | None = options.pop("observer", None)
+    if found.kind in (Kind.SCENARIO, Kind.SCOPE):
+        _one_each(changes, options)
     # All are made ready before the first begins: a slip in the last must not cost an hour.
-    ready = {
-        each.name: prepare_experiment(each, changes=changes, options=options)
-        for each in found.experiments
-    }
+    ready = prepare_target(found, changes, options, tags=options.pop("tags", ()))
     runs = {
-        name: await carry_out(each, folder_for(each, **kept), observer=observer)
-        for name, each in ready.items()
+        each.name: await carry_out(each, folder_for(each, **kept), observer=observer)
+        for each in ready
     }
     return runs if len(runs) > 1 else _given_back(found.kind, *runs.values())
 
 
-def _one_each(changes: Changes) -> None:
+def _one_each(changes: Changes, options: Mapping[str, Any]) -> None:
     """A scenario is run once here, so that there is one result of it to give back."""
     agents, seeds = changes.agents, changes.seeds
     many = isinstance(agents, list) and len(cast("list[str]", agents)) > 1
-    if many or (changes.trials or 1) > 1 or (seeds is not None and len(_seeds(seeds)) > 1):
+    repeated = (options.get("trials") or 1) > 1
+    if many or repeated or (seeds is not None and len(_seeds(seeds)) > 1):
         raise ProctorError(
             "a scenario is run once, by one agent, with one seed",
             hint="proctor.batch(cases, agents, seeds) runs many",
