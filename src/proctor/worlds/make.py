@@ -91,6 +91,11 @@ class Hosted:
         own = getattr(self.world, "max_steps", None)
         return self._max_steps if self._max_steps is not None else own
 
+    @property
+    def truth(self) -> Mapping[str, Any] | None:
+        """What the world says is hidden in it, after a reset; None where it does not."""
+        return getattr(self.world, "truth", None)
+
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
         self._taken = 0

@@ -82,11 +82,14 @@ async def episode(
     try:
         with span("episode", attributes={"world.seed": seed}) as record:
             limit = max_steps or getattr(world, "max_steps", None) or DEFAULT_MAX_STEPS
+            game = _Game(world, agent, request, outcome, limit)
+            seen = await game.begin()
+            known: Truth = truth if truth is not None else getattr(world, "truth", None) or {}
             told = getattr(agent, "told", None)
             if told is not None:
-                told(truth or {})
-            await _Game(world, agent, request, outcome, limit).play()
-            found = await _of_world(scored, world, outcome.trajectory, scoring, truth or {})
+                told(known)
+            await game.play(seen)
+            found = await _of_world(scored, world, outcome.trajectory, scoring, known)
             outcome.score, outcome.reason = found.score, found.reason
             outcome.scores = dict(found.parts)
             record.output = outcome.answer
@@ -133,13 +136,18 @@ class _Game:
         self._last: dict[str, Any] | None = None
         self._deadline = None if request.timeout is None else time.monotonic() + request.timeout
 
-    async def play(self) -> None:
-        """From the reset to the end."""
-        outcome, trajectory = self._outcome, self._outcome.trajectory
+    async def begin(self) -> _Seen:
+        """Reset the world."""
+        trajectory = self._outcome.trajectory
         seen = await _of_world(_begun, self._world, trajectory.seed)
         trajectory.first = seen.observation
         if seen.info:
             self._last = {"info": plain(seen.info)}
+        return seen
+
+    async def play(self, seen: _Seen) -> None:
+        """From what is first seen to the end."""
+        outcome, trajectory = self._outcome, self._outcome.trajectory
         while len(trajectory.steps) < self._max_steps:
             taken = await self._step(seen)
             if taken is None:

@@ -1,0 +1,268 @@
+"""An ecosystem with a hidden relation: find out which species another one's life hangs on.
+
+One species is endangered. Either it lives on another that is dying out (`dependency`) or another
+that spreads crowds it out (`competition`); decoys die out or spread just the same, without a
+hand in it. Watching is therefore not enough: the agent must interfere, measure, and infer, while
+time runs. It may place one lasting measure (protect or control one species) and must name the
+culprit. Score: half for the name, half for how well the endangered species does in the end.
+
+What is hidden comes from the options (a template draws it) or else from the seed; all rates come
+from the seed. Names are opaque: they say nothing about who does what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, Literal
+
+import numpy as np
+
+from proctor.agents.actions import Actions
+from proctor.errors import did_you_mean
+from proctor.worlds.base import InvalidAction, Scores, WorldError
+from proctor.worlds.ecosystem_rates import Hidden, Levers, Rates, drawn_rates
+from proctor.worlds.populations import Vector
+
+Relation = Literal["dependency", "competition"]
+
+MEASURE = {"dependency": "protect", "competition": "control"}
+"""The lasting measure of each kind of world."""
+
+ENOUGH = 0.5
+"""Share of its usual numbers at which the endangered species counts as saved."""
+
+
+class Ecosystem:
+    """The world. Options are the levers of difficulty.
+
+    `noise` is the relative error of a count, `weather` the day-to-day jitter of the numbers,
+    `entanglement` how strongly bystanders press on each other and on the endangered species (as
+    a share of its growth), `pressure` how hard the cause bears on it (how fast it dies out, or how
+    much it crowds), `interventions` how often animals may be released or removed.
+    """
+
+    def __init__(
+        self,
+        *,
+        relation: Relation = "dependency",
+        species: int | Sequence[str] = 4,
+        endangered: str | None = None,
+        cause: str | None = None,
+        decoys: int | Sequence[str] = 1,
+        days: int = 60,
+        interventions: int = 12,
+        levers: Mapping[str, float] | None = None,
+    ) -> None:
+        self.relation: Relation = _one_of("relation", relation, MEASURE)
+        names = [f"s{i + 1}" for i in range(species)] if isinstance(species, int) else list(species)
+        if len(names) < 3 or len(set(names)) != len(names):
+            raise WorldError(f"species {names} need to be three or more, no two alike")
+        self.names = names
+        self._endangered, self._cause, self._decoys = endangered, cause, decoys
+        self._days, self._interventions = days, interventions
+        self._levers = Levers(**_known(levers or {}))
+        if days < 10 or interventions < 0:
+            raise WorldError("an episode has at least 10 days, and interventions are not negative")
+        for name in (endangered, cause, *(() if isinstance(decoys, int) else decoys)):
+            if name is not None:
+                _one_of("species", name, names)
+        self._state: _State | None = None
+
+    # -- the convention --------------------------------------------------------------------------
+
+    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        """Day 0, with a first count of every species."""
+        seed = 0 if seed is None else seed
+        hidden = self._draw_hidden(Random(f"{seed}/hidden"))  # noqa: S311 (a simulation)
+        rates = drawn_rates(self.relation, len(self.names), hidden, self._days, self._levers, seed)
+        self._state = _State(rates, hidden, self._days, self._interventions)
+        return self._observation(counted=True), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Do one thing; a day passes, or as many as are waited."""
+        state = self._running
+        call, given = action["call"], action["arguments"]
+        counted = False
+        days = 1
+        if call == "declare":
+            state.declared = self.names.index(given["species"])
+            score = self.score({})
+            answer = {"answer": f"{call} {given['species']}"}
+            return self._observation(), score.score or 0.0, True, False, answer
+        if call == "measure":
+            counted = True
+        elif call == "wait":
+            days = given["days"]
+        elif call in ("add", "remove"):
+            state.interfere(call, self.names.index(given["species"]), given["percent"])
+        elif call == MEASURE[self.relation]:
+            state.treat(self.names.index(given["species"]))
+        else:
+            raise InvalidAction(f"there is no action {call!r}")
+        state.pass_days(days)
+        over = state.day >= self._days
+        reward = (self.score({}).score or 0.0) if over else 0.0
+        return self._observation(counted=counted), reward, False, over, {}
+
+    def actions(self) -> Actions:
+        """What may be done now."""
+        state = self._running
+        others = [name for i, name in enumerate(self.names) if i != state.hidden.endangered]
+        percent = {"type": "integer", "low": 10, "high": 100}
+        calls: list[dict[str, Any]] = [
+            {"call": "measure", "arguments": {}},
+            {"call": "wait", "arguments": {"days": {"type": "integer", "low": 1, "high": 10}}},
+        ]
+        if state.interventions:
+            calls += [
+                {"call": "add", "arguments": {"species": others, "percent": percent}},
+                {
+                    "call": "remove",
+                    "arguments": {"species": others, "percent": {**percent, "high": 90}},
+                },
+            ]
+        if state.treated is None:
+            calls.append({"call": MEASURE[self.relation], "arguments": {"species": others}})
+        calls.append({"call": "declare", "arguments": {"species": others}})
+        return calls
+
+    def render(self) -> str:
+        """The last observation in words."""
+        seen = self._observation()
+        return f"day {seen['day']}, {seen['days_left']} left"
+
+    def score(self, truth: Mapping[str, Any]) -> Scores:
+        """Half for naming the cause, half for the endangered species when the days are over."""
+        state = self._running
+        cause = truth.get("cause", self.names[state.hidden.cause])
+        named = state.declared is not None and self.names[state.declared] == cause
+        share = state.at_the_end()
+        # Six digits: beyond them machines may differ, and nobody cares.
+        alive = round(min(1.0, share / ENOUGH), 6)
+        said = "nothing" if state.declared is None else self.names[state.declared]
+        who = self.names[state.hidden.endangered]
+        reason = f"named {said}, it was {cause}; {who} ends at {share:.0%} of its usual numbers"
+        return Scores(0.5 * named + 0.5 * alive, {"named": float(named), "alive": alive}, reason)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    @property
+    def truth(self) -> dict[str, Any]:
+        """What is hidden, by visible names. Never part of an observation."""
+        hidden = self._running.hidden
+        return {
+            "endangered": self.names[hidden.endangered],
+            "cause": self.names[hidden.cause],
+            "decoys": [self.names[i] for i in hidden.decoys],
+        }
+
+    @property
+    def _running(self) -> _State:
+        if self._state is None:
+            raise WorldError("the world has not begun", hint="call reset(seed=…) first")
+        return self._state
+
+    def _observation(self, *, counted: bool = False) -> dict[str, Any]:
+        state = self._running
+        seen: dict[str, Any] = {
+            "day": state.day,
+            "days_left": self._days - state.day,
+            "endangered": self.names[state.hidden.endangered],
+            "interventions_left": state.interventions,
+        }
+        if state.treated is not None:
+            seen[MEASURE[self.relation]] = self.names[state.treated]
+        if counted:
+            seen["counts"] = dict(zip(self.names, state.counts(), strict=True))
+        return seen
+
+    def _draw_hidden(self, random: Random) -> Hidden:
+        """Who is who: as given, the rest drawn."""
+        order = list(range(len(self.names)))
+        random.shuffle(order)
+        at = self.names.index
+        endangered = order[0] if self._endangered is None else at(self._endangered)
+        left = [i for i in order if i != endangered]
+        cause = left[0] if self._cause is None else at(self._cause)
+        left = [i for i in left if i != cause]
+        if isinstance(self._decoys, int):
+            decoys = tuple(left[: self._decoys])
+        else:
+            decoys = tuple(at(name) for name in self._decoys)
+        if cause == endangered or {cause, endangered} & set(decoys):
+            raise WorldError("the endangered species, the cause and the decoys must differ")
+        return Hidden(endangered, cause, decoys)
+
+
+class _State:
+    """An episode in progress: numbers, days, and what was done."""
+
+    def __init__(self, rates: Rates, hidden: Hidden, days: int, interventions: int) -> None:
+        self.hidden = hidden
+        self.interventions = interventions
+        self.day = 0
+        self.treated: int | None = None
+        self.declared: int | None = None
+        self._days = days
+        self._rates = rates
+        self._x = rates.start.copy()
+        self._loss = rates.loss.copy()
+        self._end: float | None = None  # known until something else is done
+
+    def interfere(self, how: str, who: int, percent: int) -> None:
+        """Release or remove animals."""
+        if not self.interventions:
+            raise InvalidAction("no interventions are left")
+        self.interventions -= 1
+        self._end = None
+        share = percent / 100
+        self._x[who] = self._x[who] + share if how == "add" else self._x[who] * (1.0 - share)
+
+    def treat(self, who: int) -> None:
+        """Place the lasting measure: at most once."""
+        if self.treated is not None:
+            raise InvalidAction("the measure is placed already, and stays")
+        self.treated = who
+        self._end = None
+        self._loss[who] = self._rates.relief[who]
+
+    def pass_days(self, days: int) -> None:
+        """Time passes, not beyond the last day."""
+        for _ in range(min(days, self._days - self.day)):
+            self._x = self._next(self._x, self.day)
+            self.day += 1
+
+    def counts(self) -> list[int]:
+        """A count of every species, as good as counts are."""
+        seen = self._x * self._rates.usual * self._rates.errors[self.day]
+        return [int(value) for value in np.floor(seen + 0.5)]
+
+    def at_the_end(self) -> float:
+        """The endangered species' share of its usual numbers when the days are over."""
+        if self._end is None:
+            x = self._x
+            for day in range(self.day, self._days):
+                x = self._next(x, day)
+            self._end = float(x[self.hidden.endangered])
+        return self._end
+
+    def _next(self, x: Vector, day: int) -> Vector:
+        return self._rates.dynamics.day(x, self._loss, self._rates.weather[day])
+
+
+def _one_of(what: str, value: Any, known: Mapping[str, Any] | Sequence[str]) -> Any:
+    if value not in known:
+        raise WorldError(
+            f"{what}: {value!r} is not one of {', '.join(known)}",
+            hint=did_you_mean(str(value), known),
+        )
+    return value
+
+
+def _known(levers: Mapping[str, float]) -> dict[str, float]:
+    for name, value in levers.items():
+        _one_of("levers", name, Levers._fields)
+        if not 0.0 <= value <= 2.0:
+            raise WorldError(f"levers: {name} is {value}", hint="a number from 0 to 2")
+    return dict(levers)
