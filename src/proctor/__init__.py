@@ -8,6 +8,8 @@ TYPE_CHECKING = False  # type checkers take it for typing's, which would be half
 if TYPE_CHECKING:
     from proctor.diagnose.methods import diagnose
     from proctor.runs.run import Run
+    from proctor.scenarios.building import build
+    from proctor.scenarios.storage import fetch, store
     from proctor.spec import Case, Suite, load_suite
     from proctor.spec.experiment import Experiment
     from proctor.trace import Span, SpanQuery, Trace
@@ -38,8 +40,10 @@ __all__ = [
     "abatch",
     "arun",
     "batch",
+    "build",
     "capture",
     "diagnose",
+    "fetch",
     "handoff",
     "llm_call",
     "load_suite",
@@ -48,6 +52,7 @@ __all__ = [
     "retrieval",
     "run",
     "span",
+    "store",
     "tool",
     "tool_call",
 ]
@@ -63,7 +68,9 @@ _HOME_OF = {
     "abatch": "proctor.trials.targets",
     "arun": "proctor.trials.targets",
     "batch": "proctor.trials.targets",
+    "build": "proctor.scenarios.building",
     "capture": "proctor.trace.capture",
+    "fetch": "proctor.scenarios.storage",
     "handoff": "proctor.trace.capture",
     "llm_call": "proctor.trace.capture",
     "load_suite": "proctor.spec",
@@ -72,6 +79,7 @@ _HOME_OF = {
     "retrieval": "proctor.trace.capture",
     "run": "proctor.trials.targets",
     "span": "proctor.trace.capture",
+    "store": "proctor.scenarios.storage",
     "tool": "proctor.trace.capture",
     "tool_call": "proctor.trace.capture",
 }

@@ -84,9 +84,12 @@ def read(
     return Document(tree, reading.problems, tuple(reading.files))
 
 
-def read_text(text: str, name: str, *, environ: Mapping[str, str] | None = None) -> Document:
+def read_text(
+    text: str, name: str, *, environ: Mapping[str, str] | None = None, dialect: Dialect = SUITES
+) -> Document:
     """Read YAML that is not in a file; it can include nothing."""
-    reading = _Reading(root=None, environ=os.environ if environ is None else environ)
+    environ = os.environ if environ is None else environ
+    reading = _Reading(root=None, environ=environ, dialect=dialect)
     return Document(reading.text(text, name, Path(name), ()), reading.problems)
 
 

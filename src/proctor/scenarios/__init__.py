@@ -1,0 +1,57 @@
+"""Scenario templates: found by name, built from a seed and parameters, kept and brought back.
+
+Public names are imported when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from proctor.scenarios.building import build, build_template, find_template
+    from proctor.scenarios.built import Built
+    from proctor.scenarios.catalog import Catalog, UnknownTemplateError, catalog_for
+    from proctor.scenarios.storage import fetch, store
+    from proctor.scenarios.template import Template
+
+__all__ = [
+    "Built",
+    "Catalog",
+    "Template",
+    "UnknownTemplateError",
+    "build",
+    "build_template",
+    "catalog_for",
+    "fetch",
+    "find_template",
+    "store",
+]
+
+_HOME_OF = {
+    "Built": "proctor.scenarios.built",
+    "Catalog": "proctor.scenarios.catalog",
+    "Template": "proctor.scenarios.template",
+    "UnknownTemplateError": "proctor.scenarios.catalog",
+    "build": "proctor.scenarios.building",
+    "build_template": "proctor.scenarios.building",
+    "catalog_for": "proctor.scenarios.catalog",
+    "fetch": "proctor.scenarios.storage",
+    "find_template": "proctor.scenarios.building",
+    "store": "proctor.scenarios.storage",
+}
+"""Public name → the module that defines it."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home and remember it here (PEP 562)."""
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'proctor.scenarios' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,254 @@
+"""Parameters of a template: typed, with defaults and bounds.
+
+What a user gives is checked before anything is built, and normalised, so that `3` and `3.0` for a
+number are one build and not two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, cast
+
+from proctor.errors import ProctorError, did_you_mean
+from proctor.scenarios.bounds import RefusedError, Value, bounded, same_kind, shown
+from proctor.scenarios.grammar import is_name
+from proctor.spec.problems import Place, Problem
+from proctor.spec.reader import Dialect, read_text
+from proctor.spec.tree import Tree, plain
+
+TYPES = ("int", "float", "bool", "str", "choice", "list")
+
+RESERVED = frozenset(("path", "seed", "out", "catalog", "cache", "params", "values"))
+"""Names that `build` or expressions use themselves."""
+
+_KEYS = ("type", "default", "min", "max", "of", "description")
+
+
+class Param(NamedTuple):
+    """One parameter. `default` may be an expression; None means that it must be given."""
+
+    name: str
+    type: str
+    place: Place
+    default: Tree | None = None
+    min: float | None = None
+    max: float | None = None
+    of: tuple[Value, ...] = ()
+    description: str | None = None
+
+    def accepted(self, value: Any) -> Value:
+        """The value in the form of this type; `RefusedError` when it is none."""
+        found = bounded(_CONVERSIONS[self.type](same_kind(value), self))
+        if isinstance(found, int | float) and not isinstance(found, bool):
+            low = self.min is not None and found < self.min
+            high = self.max is not None and found > self.max
+            if low or high:
+                bounds = f"at least {self.min:g}" if low else f"at most {self.max:g}"
+                raise RefusedError(f"must be {bounds}, got {found:g}")
+        return found
+
+    def from_text(self, text: str) -> Value:
+        """The value that a text on the command line stands for."""
+        if self.type == "str":
+            return self.accepted(text)
+        if self.type == "choice":
+            written = {_as_written(option): option for option in self.of}
+            return self.accepted(written.get(text, text))
+        document = read_text(text, "--set", dialect=Dialect(portable=True))
+        return self.accepted(text if document.tree is None else plain(document.tree))
+
+
+def accepted_params(params: Mapping[str, Param], given: Mapping[str, Any]) -> dict[str, Value]:
+    """What was given, checked and sorted by name; `ProctorError` says what is wrong."""
+    found: dict[str, Value] = {}
+    for name in sorted(given):
+        if name not in params:
+            known = f"it has {', '.join(params)}" if params else "it has no parameters"
+            raise ProctorError(
+                f"the template has no parameter {name!r}", hint=did_you_mean(name, params) or known
+            )
+        try:
+            found[name] = params[name].accepted(given[name])
+        except RefusedError as error:
+            raise ProctorError(
+                f"parameter {name!r}: {error.message}",
+                where=str(params[name].place),
+                hint=error.hint,
+            ) from None
+    return found
+
+
+def params_from_text(params: Mapping[str, Param], texts: Mapping[str, str]) -> dict[str, Value]:
+    """Parameters given as texts (`--set name=value`), each read as its type is."""
+    found: dict[str, Any] = {}
+    for name, text in texts.items():
+        param = params.get(name)
+        try:
+            found[name] = text if param is None else param.from_text(text)
+        except RefusedError as error:
+            raise ProctorError(
+                f"parameter {name!r}: {error.message}", where="--set", hint=error.hint
+            ) from None
+    return accepted_params(params, found)
+
+
+# -- types ---------------------------------------------------------------------------------------
+
+
+def _int(value: Value, param: Param) -> Value:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RefusedError(f"expected a whole number, got {shown(value)}")
+    return value
+
+
+def _float(value: Value, param: Param) -> Value:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RefusedError(f"expected a number, got {shown(value)}")
+    if not math.isfinite(value):
+        raise RefusedError("expected a finite number")
+    return float(value)
+
+
+def _bool(value: Value, param: Param) -> Value:
+    if not isinstance(value, bool):
+        raise RefusedError(f"expected true or false, got {shown(value)}")
+    return value
+
+
+def _str(value: Value, param: Param) -> Value:
+    if not isinstance(value, str):
+        raise RefusedError(f"expected a text, got {shown(value)}")
+    return value
+
+
+def _choice(value: Value, param: Param) -> Value:
+    for option in param.of:
+        if option == value and isinstance(option, bool) == isinstance(value, bool):
+            return option
+    options = [_as_written(option) for option in param.of]
+    near = did_you_mean(value, options) if isinstance(value, str) else None
+    raise RefusedError(f"must be one of {', '.join(options)}, got {shown(value)}", near)
+
+
+def _list(value: Value, param: Param) -> Value:
+    if not isinstance(value, list):
+        raise RefusedError(f"expected a list, got {shown(value)}")
+    return value
+
+
+_CONVERSIONS: Mapping[str, Callable[[Value, Param], Value]] = {
+    "int": _int,
+    "float": _float,
+    "bool": _bool,
+    "str": _str,
+    "choice": _choice,
+    "list": _list,
+}
+
+
+def _as_written(value: Value) -> str:
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def read_params(tree: Tree | None, problems: list[Problem]) -> dict[str, Param]:
+    """The parameters that a template declares; what is wrong with them is added to `problems`."""
+    if tree is None or tree.value is None:
+        return {}
+    if not isinstance(tree.value, dict):
+        problems.append(Problem(tree.place, "params is a mapping of names to types and defaults"))
+        return {}
+    found: dict[str, Param] = {}
+    for name, declared in tree.value.items():
+        at = tree.keys.get(name, declared.place)
+        if not is_name(name) or name in RESERVED:
+            problems.append(Problem(at, f"{name!r} cannot be the name of a parameter"))
+        elif (param := _declared(name, declared, at, problems)) is not None:
+            found[name] = param
+    return found
+
+
+def _declared(name: str, tree: Tree, at: Place, problems: list[Problem]) -> Param | None:
+    """`name: {type: …}`, or `name: default` in short."""
+    if not isinstance(tree.value, dict):
+        kind = _type_of(tree)
+        if kind is None:
+            problems.append(Problem(tree.place, f"the type of {name!r} cannot be told", _SHORT))
+            return None
+        return Param(name, kind, at, tree)
+    count = len(problems)
+    for key, child in tree.value.items():
+        if key not in _KEYS:
+            hint = did_you_mean(key, _KEYS) or f"known here: {', '.join(_KEYS)}"
+            problems.append(Problem(tree.keys[key], f"unknown key {key!r}", hint))
+        elif key != "default" and any(part.tag for part in child.walk()):
+            problems.append(
+                Problem(child.place, f"{key} must stand as it is; only a default may be !ev")
+            )
+    if len(problems) > count:
+        return None
+    return _long(name, tree, at, problems)
+
+
+_SHORT = "write {type: int, default: …}"
+
+
+def _type_of(tree: Tree) -> str | None:
+    if tree.tag is not None:
+        return None
+    for kinds, name in (
+        (bool, "bool"),
+        (int, "int"),
+        (float, "float"),
+        (str, "str"),
+        (list, "list"),
+    ):
+        if isinstance(tree.value, kinds):
+            return name
+    return None
+
+
+def _long(name: str, tree: Tree, at: Place, problems: list[Problem]) -> Param | None:
+    told: dict[str, Any] = {
+        key: plain(child)
+        for key, child in cast("dict[str, Tree]", tree.value).items()
+        if key != "default"
+    }
+    kind, of = told.get("type"), told.get("of")
+    options = cast("list[Value]", of) if isinstance(of, list) else []
+    if kind not in TYPES:
+        place = (tree.child("type") or tree).place
+        hint = did_you_mean(str(kind), TYPES) or f"types are {', '.join(TYPES)}"
+        message = "the type is missing" if kind is None else f"there is no type {kind!r}"
+        problems.append(Problem(place, message, hint))
+        return None
+    if (kind == "choice") != bool(options):
+        problems.append(Problem(tree.place, "a choice, and nothing else, has a list `of` options"))
+        return None
+    for key in ("min", "max"):
+        bound = told.get(key)
+        if bound is not None and (
+            kind not in ("int", "float")
+            or isinstance(bound, bool)
+            or not isinstance(bound, int | float)
+        ):
+            problems.append(
+                Problem((tree.child(key) or tree).place, f"{key} is a number, for numbers")
+            )
+            return None
+    default = tree.child("default")
+    param = Param(
+        name, kind, at, default, told.get("min"), told.get("max"), tuple(options),
+        told.get("description"),
+    )  # fmt: skip
+    if default is not None and not any(part.tag for part in default.walk()):
+        try:
+            param.accepted(plain(default))
+        except RefusedError as error:
+            problems.append(Problem(default.place, f"the default {error.message}", error.hint))
+    return param

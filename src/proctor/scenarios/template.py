@@ -1,0 +1,330 @@
+"""A scenario template: `catalog/a/b/spec.yaml`, read and checked but not yet built.
+
+Promise: whatever can be wrong without a seed is told here, with file, line and column: unknown
+keys, expressions that are none, parameters without a type. What cases are selected by (tags,
+difficulty, type) does not depend on the seed, so a plan can be made without building anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from proctor.errors import ProctorError, did_you_mean
+from proctor.scenarios.bounds import Value
+from proctor.scenarios.draws import KNOWN
+from proctor.scenarios.grammar import is_name, parse
+from proctor.scenarios.params import Param, accepted_params, params_from_text, read_params
+from proctor.scenarios.resolve import EV, TAGS, FailedError, Resolver, SeedNeededError
+from proctor.scenarios.tokens import ExpressionError
+from proctor.spec.ids import problem_with_id
+from proctor.spec.models import Case
+from proctor.spec.problems import Problem, SpecError
+from proctor.spec.reader import Dialect, read
+from proctor.spec.tree import Tree, plain, renamed
+
+if TYPE_CHECKING:
+    from proctor.scenarios.built import Built
+
+FILE = "spec.yaml"
+
+CASE_FIELDS = tuple(name for name in Case.model_fields if name not in ("id", "input"))
+"""What a template may say of its case; the id is the template's name."""
+
+SECTIONS = ("params", "variants", "values", "names", "input", "scenario", "truth", "world")
+CHECKING = ("solution", "random")
+KEYS = (*CASE_FIELDS, *SECTIONS, *CHECKING)
+
+SELECTED_BY = ("tags", "difficulty", "type")
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """One template, under one of its variants or none; `given` are the variant's parameters."""
+
+    name: str
+    """Dotted: the way to it in its catalog."""
+    path: Path
+    """The file."""
+    root: Path
+    """The catalog it belongs to: includes may not leave it."""
+    tree: Tree
+    files: tuple[Path, ...]
+    params: Mapping[str, Param]
+    variants: Mapping[str, Mapping[str, Value]]
+    content_hash: str
+    """SHA-256 of what the template says, includes and all; comments and layout do not count."""
+    variant: str | None = None
+    given: Mapping[str, Value] = field(default_factory=dict[str, Value])
+
+    @property
+    def id(self) -> str:
+        """The id of its case: `a.b`, or `a.b@variant`."""
+        return self.name if self.variant is None else f"{self.name}@{self.variant}"
+
+    @property
+    def folder(self) -> Path:
+        """What import paths in the template start from."""
+        return self.path.parent
+
+    def under(self, variant: str) -> Template:
+        """The template with the parameters of a variant."""
+        if variant not in self.variants:
+            known = f"it has {', '.join(self.variants)}" if self.variants else "it has none"
+            raise ProctorError(
+                f"{self.name} has no variant {variant!r}",
+                where=str(self.path),
+                hint=did_you_mean(variant, self.variants) or known,
+            )
+        return replace(self, variant=variant, given=self.variants[variant])
+
+    def every_variant(self) -> list[Template]:
+        """The template under each of its variants; itself when it has none."""
+        return [self.under(variant) for variant in self.variants] or [self]
+
+    # -- what cases are selected by -------------------------------------------------------------
+
+    @property
+    def description(self) -> str | None:
+        """What it is about."""
+        return self._selection.get("description")
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Words to select by."""
+        found = self._selection.get("tags")
+        return tuple(map(str, cast("list[Any]", found))) if isinstance(found, list) else ()
+
+    @property
+    def difficulty(self) -> str | None:
+        """Such as easy, medium, hard."""
+        return self._selection.get("difficulty")
+
+    @property
+    def type(self) -> str | None:
+        """What kind of scenario it is."""
+        return self._selection.get("type")
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """What else it may be selected by; those that depend on the seed are known once built."""
+        return self._selection["properties"]
+
+    @property
+    def has_world(self) -> bool:
+        """Whether it is a world to act in rather than a question."""
+        return self.tree.child("world") is not None
+
+    @property
+    def has_solution(self) -> bool:
+        """Whether it says how it can be solved, for `proctor check`."""
+        return self.tree.child("solution") is not None
+
+    @property
+    def threshold(self) -> float | None:
+        """The score from which a trial has passed; None when it is not said before building."""
+        found = self._selection.get("threshold")
+        return float(found) if isinstance(found, int | float) else None
+
+    # -- building -------------------------------------------------------------------------------
+
+    def build(
+        self,
+        seed: int = 0,
+        params: Mapping[str, Any] | None = None,
+        *,
+        out: str | Path | None = None,
+        cache: bool = True,
+    ) -> Built:
+        """Build it; see `proctor.build`."""
+        from proctor.scenarios.building import build_template
+
+        return build_template(self, seed, params, out=out, cache=cache)
+
+    def check_params(self, params: Mapping[str, Any]) -> dict[str, Value]:
+        """Parameters as they will be used; texts are read as the command line's are.
+
+        `ProctorError` names the one that the template does not have, or cannot take.
+        """
+        texts = {name: value for name, value in params.items() if isinstance(value, str)}
+        read = params_from_text(self.params, texts)
+        return accepted_params(self.params, {**params, **read})
+
+    def is_cached(self, seed: int, params: Mapping[str, Any] | None = None) -> bool:
+        """Whether a build is kept already."""
+        from proctor.scenarios.building import checked_params, key_of
+        from proctor.scenarios.cache import BuildCache, default_cache_folder
+
+        key = key_of(self, seed, checked_params(self, seed, params or {}))
+        return BuildCache(default_cache_folder()).has(key)
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The file and all it includes, by their paths in the catalog: enough to build it again."""
+        root = self.root.resolve()
+        return {
+            file.resolve().relative_to(root).as_posix(): _text(file.read_bytes())
+            for file in self.files
+        }
+
+    @cached_property
+    def _selection(self) -> dict[str, Any]:
+        resolver = Resolver(self.tree, self.params, self.given, seed=None)
+        found: dict[str, Any] = {}
+        for key in (*SELECTED_BY, "description", "threshold"):
+            tree = self.tree.child(key)
+            try:
+                found[key] = None if tree is None else plain(resolver.resolved(tree, (key,)))
+            except SeedNeededError:
+                if key in SELECTED_BY and tree is not None:
+                    message = f"{key} must not depend on the seed: cases are selected by it"
+                    raise SpecError([Problem(tree.place, message)]) from None
+        found["properties"] = self._fixed_properties(resolver)
+        return found
+
+    def _fixed_properties(self, resolver: Resolver) -> dict[str, Any]:
+        tree = self.tree.child("properties")
+        found: dict[str, Any] = {}
+        members = tree.value if tree is not None and isinstance(tree.value, dict) else {}
+        for name, member in members.items():
+            try:
+                found[name] = plain(resolver.resolved(member, ("properties", name)))
+            except (SeedNeededError, FailedError):
+                continue
+        return found
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def read_template(path: Path, root: Path, name: str) -> Template:
+    """Read a template; `SpecError` holds every problem with its place."""
+    document = read(path, environ={}, dialect=Dialect(root=root, tags=TAGS, portable=True))
+    problems = list(document.problems)
+    if document.tree is None:
+        raise SpecError(problems)
+    tree = renamed(document.tree, {"query": "input"})
+    if not isinstance(tree.value, dict):
+        problems.append(
+            Problem(tree.place, "a template is a mapping", f"keys are {', '.join(KEYS)}")
+        )
+        raise SpecError(problems)
+    params = read_params(tree.child("params"), problems)
+    variants = _variants(tree.child("variants"), params, problems)
+    problems.extend(_key_problems(tree, tree.value))
+    problems.extend(_expression_problems(tree))
+    problems.extend(_value_problems(tree.child("values"), params))
+    if problems:
+        raise SpecError(problems)
+    return Template(
+        name=name,
+        path=path,
+        root=root,
+        tree=tree,
+        files=document.files,
+        params=params,
+        variants=variants,
+        content_hash=_content_hash(tree),
+    )
+
+
+def _key_problems(tree: Tree, members: Mapping[str, Tree]) -> list[Problem]:
+    problems: list[Problem] = []
+    for key in members:
+        if key not in KEYS:
+            hint = did_you_mean(key, KEYS)
+            if key == "id":
+                hint = "the id of a scenario is its name in the catalog"
+            problems.append(Problem(tree.keys[key], f"unknown key {key!r}", hint))
+    if ("input" in members) == ("scenario" in members):
+        which = "not both" if "input" in members else "one of them"
+        problems.append(
+            Problem(
+                tree.place, f"`input` is a question, `scenario` what may be seen: write {which}"
+            )
+        )
+    return problems
+
+
+def _expression_problems(tree: Tree) -> list[Problem]:
+    """Expressions that are none; aliases lead to the same tree, which is looked at once."""
+    problems: list[Problem] = []
+    seen: set[int] = set()
+    left = [tree]
+    while left:
+        part = left.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        left.extend(part.children())
+        if part.tag == EV:
+            try:
+                parse(str(part.value), KNOWN)
+            except ExpressionError as error:
+                quoted = str(part.value)[error.start : error.end].strip()[:60]
+                where = f", in `{quoted}`" if quoted else ""
+                problems.append(Problem(part.place, f"{error.message}{where}", error.hint))
+    return problems
+
+
+def _value_problems(tree: Tree | None, params: Mapping[str, Param]) -> list[Problem]:
+    """Names under `values:` must be names, and no parameter's."""
+    if tree is None:
+        return []
+    if not isinstance(tree.value, dict):
+        return [Problem(tree.place, "values is a mapping of names to values")]
+    problems: list[Problem] = []
+    for name in tree.value:
+        if not is_name(name):
+            problems.append(Problem(tree.keys[name], f"{name!r} cannot be named in an expression"))
+        elif name in params or name == "seed":
+            problems.append(Problem(tree.keys[name], f"{name!r} is a parameter as well"))
+    return problems
+
+
+def _variants(
+    tree: Tree | None, params: Mapping[str, Param], problems: list[Problem]
+) -> dict[str, dict[str, Value]]:
+    if tree is None or tree.value is None:
+        return {}
+    if not isinstance(tree.value, dict):
+        problems.append(Problem(tree.place, "variants is a mapping of names to parameters"))
+        return {}
+    found: dict[str, dict[str, Value]] = {}
+    for name, member in tree.value.items():
+        if "@" in name or "." in name or problem_with_id(name):
+            problems.append(Problem(tree.keys[name], f"{name!r} cannot be the name of a variant"))
+        elif not isinstance(member.value, dict) or any(part.tag for part in member.walk()):
+            problems.append(Problem(member.place, f"variant {name!r} is a mapping of parameters"))
+        else:
+            try:
+                found[name] = accepted_params(params, plain(member))
+            except ProctorError as error:
+                message = f"variant {name!r}: {error.message}"
+                problems.append(Problem(member.place, message, error.hint))
+    return found
+
+
+def _text(content: bytes) -> str:
+    wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+    return content.decode("utf-16" if wide else "utf-8-sig")
+
+
+def _content_hash(tree: Tree) -> str:
+    text = json.dumps(_content(tree), ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _content(tree: Tree) -> Any:
+    if tree.tag is not None:
+        return {"tag": [tree.tag, tree.value]}
+    if isinstance(tree.value, dict):
+        return {"map": [[key, _content(item)] for key, item in tree.value.items()]}
+    if isinstance(tree.value, list):
+        return [_content(item) for item in tree.value]
+    return tree.value
