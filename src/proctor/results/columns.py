@@ -162,6 +162,11 @@ def named(name: str) -> Named:
     )
 
 
+def quoted(name: str) -> str:
+    """A name as an identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def literal(value: object) -> str:
     """A value as SQL text. Strings have one escape only, the doubled quote."""
     if value is None:

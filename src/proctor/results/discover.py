@@ -17,6 +17,7 @@ from proctor.errors import ProctorError
 from proctor.results.facts import RunFacts, facts_of_spec, read_facts
 
 SPEC, JOURNAL, PARQUET = "_spec_.yaml", "trials.jsonl", "results.parquet"
+NOTES = "notes.jsonl"
 
 DEEPEST = 8
 """Folders below the root that are looked into: an output path has two or three parts."""
@@ -32,6 +33,7 @@ class FoundRun(NamedTuple):
     name: str
     facts: RunFacts
     live: bool
+    tags: tuple[str, ...] = ()
 
     @property
     def source(self) -> Path:
@@ -59,14 +61,14 @@ class Found(NamedTuple):
 def discover(root: Path, patterns: Sequence[str] = ()) -> Found:
     """The runs below `root` (or `root` itself, when it is one), by name.
 
-    A pattern is a glob over a run's name (`suite/2026-11-*`), its experiment or its id; or the
-    path of a run folder, or of a folder with runs, wherever that is.
+    A pattern is a glob over a run's name (`suite/2026-11-*`), its experiment, its id or its tags;
+    or the path of a run folder, or of a folder with runs, wherever that is.
     """
     if not root.is_dir() and not patterns:
         raise ProctorError(
             "there is no such folder",
             where=str(root),
-            hint="`proctor run` writes runs to ./results; --root names another folder",
+            hint="`proctor run` writes runs to ./results; --results names another folder",
         )
     places = [Path(p) for p in patterns if Path(p).is_dir()]
     globs = [p for p in patterns if not Path(p).is_dir()]
@@ -88,20 +90,21 @@ def discover(root: Path, patterns: Sequence[str] = ()) -> Found:
 def _no_match(globs: Sequence[str], below: Found, root: Path) -> ProctorError:
     from proctor.errors import did_you_mean
 
-    names = {n for run in below.runs for n in (run.name, run.facts.name)}
-    hint = did_you_mean(globs[0], names) or f"{len(below.runs)} runs are there; `proctor results`"
+    names = {n for run in below.runs for n in (run.name, run.facts.name, *run.tags)}
+    some = ", ".join(sorted(names)[:5]) or "no run"
+    hint = did_you_mean(globs[0], names) or f"there is: {some}"
     return ProctorError(f"no run fits {' '.join(globs)}", where=str(root), hint=hint)
 
 
 def _fits(run: FoundRun, globs: Sequence[str]) -> bool:
-    names = (run.name, run.facts.name, run.facts.run_id, run.path.name)
+    names = (run.name, run.facts.name, run.facts.run_id, run.path.name, *run.tags)
     return any(fnmatch.fnmatchcase(name, glob) for glob in globs for name in names)
 
 
 def _gather(found: Found, place: Path, root: Path, *, asked: bool) -> None:
-    for folder in run_folders(place, found.skipped):
+    for folder, noted in run_folders(place, found.skipped):
         try:
-            found.runs.append(read_run(folder, root))
+            found.runs.append(read_run(folder, root, noted=noted))
         except ProctorError as error:
             if asked:
                 raise
@@ -109,8 +112,11 @@ def _gather(found: Found, place: Path, root: Path, *, asked: bool) -> None:
             found.skipped.append(Skipped(folder, f"{error.message}{hint}"))
 
 
-def run_folders(root: Path, skipped: list[Skipped]) -> Iterator[Path]:
-    """Folders with a spec, in order; those that look like a run but have none are named."""
+def run_folders(root: Path, skipped: list[Skipped]) -> Iterator[tuple[Path, bool]]:
+    """Folders with a spec, in order, and whether people noted something about the run.
+
+    Those that look like a run but have no spec are named.
+    """
     seen: set[tuple[int, int]] = set()
     waiting = [(str(root), 0)]
     while waiting:
@@ -128,7 +134,7 @@ def run_folders(root: Path, skipped: list[Skipped]) -> Iterator[Path]:
         if SPEC in entries:
             # A scenario that was built has a spec as well, and a manifest beside it.
             if "_manifest_.yaml" not in entries:
-                yield Path(folder)
+                yield Path(folder), NOTES in entries
             continue
         if JOURNAL in entries or PARQUET in entries:
             skipped.append(Skipped(Path(folder), f"not a run folder: it has no {SPEC}"))
@@ -138,13 +144,18 @@ def run_folders(root: Path, skipped: list[Skipped]) -> Iterator[Path]:
             waiting.extend((path, depth + 1) for path in sorted(below, reverse=True))
 
 
-def read_run(folder: Path, root: Path) -> FoundRun:
+def read_run(folder: Path, root: Path, *, noted: bool = True) -> FoundRun:
     """One run, from the facts beside it while they hold, else from its spec."""
     name = _name(folder, root)
+    tags: tuple[str, ...] = ()
+    if noted:
+        from proctor.runs.notes import tags_of
+
+        tags = tags_of(folder)
     kept = read_facts(folder)
     if kept is not None:
         _check_format(kept.facts.format, folder)
-        return FoundRun(folder, name, kept.facts, live=not kept.parquet_is_current)
+        return FoundRun(folder, name, kept.facts, not kept.parquet_is_current, tags)
     from proctor.runs.folder import RunFolder
 
     spec = RunFolder.open(folder).read_spec()
@@ -156,7 +167,7 @@ def read_run(folder: Path, root: Path) -> FoundRun:
             where=str(folder / SPEC),
         ) from None
     live = (folder / JOURNAL).is_file() or not (folder / PARQUET).is_file()
-    return FoundRun(folder, name, facts, live=live)
+    return FoundRun(folder, name, facts, live, tags)
 
 
 def _check_format(found: int, folder: Path) -> None:

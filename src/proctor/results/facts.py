@@ -26,6 +26,9 @@ NAME = "facts.json"
 VERSION = 1
 """Version of this file; one of another version is not read, and the spec is."""
 
+CLUSTER = "cluster"
+"""The property of a case that names what it shares with others (a fixture, a document)."""
+
 TAIL = 4096
 """Bytes at the end of a journal that tell it from another of the same length."""
 

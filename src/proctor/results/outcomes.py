@@ -15,21 +15,12 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
+from proctor.results.facts import CLUSTER
+from proctor.results.left_out import LeftOut
 from proctor.runs.model import CellKey, Trial, TrialStatus
 from proctor.runs.run import Run
 from proctor.runs.stopping import CellPlan, Seen, find_stop, rules_named
 from proctor.stats.kinds import CaseCounts
-
-CLUSTER = "cluster"
-"""The property of a case that names what it shares with others (a fixture, a document)."""
-
-
-class LeftOut(msgspec.Struct, frozen=True):
-    """Trials or cases that no estimate counts, and why."""
-
-    what: str
-    count: int
-    why: str
 
 
 class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):

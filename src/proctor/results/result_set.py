@@ -1,0 +1,366 @@
+"""A selection of trials, and what can be asked of it.
+
+Promise: every figure says what it counts and what it leaves out; one that is not defined is None
+with a reason. Trials that ran on after an early stop are rows like others but in no figure. A set
+is of the moment it was made: ask again to see what a running run has added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
+
+import msgspec
+
+from proctor.errors import ProctorError
+from proctor.results.columns import COLUMNS, Named, literal, named, quoted
+from proctor.results.figures import (
+    OF_JUDGED,
+    TALLY,
+    TALLY_COLUMNS,
+    Cell,
+    Figure,
+    GroupRow,
+    Over,
+    Percentiles,
+    Tally,
+    group_row,
+    merged,
+    rate_of,
+    tally,
+)
+from proctor.results.left_out import LeftOut
+from proctor.results.selection import Condition, Filters, conditions
+from proctor.results.view import View
+from proctor.stats.describe import PERCENTILES
+from proctor.stats.kinds import LEVEL, Interval
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from proctor.results.arms import Difference
+    from proctor.results.outcomes import AgentOutcomes
+    from proctor.results.sql import Answer
+    from proctor.stats.correlate import Correlation
+    from proctor.stats.passk import PassK
+
+JSON_COLUMNS = tuple(name for name, column in COLUMNS.items() if column.kind == "JSON")
+
+
+class ResultSet:
+    """Trials of any number of runs, selected; see `proctor.results.query`."""
+
+    def __init__(self, view: View, selected: Sequence[Condition] = ()) -> None:
+        self._view = view
+        self._selected = tuple(selected)
+
+    # -- narrowing --------------------------------------------------------------------------------
+
+    def where(self, **filters: Unpack[Filters]) -> ResultSet:
+        """The trials of this set for which all of this holds as well."""
+        return ResultSet(self._view, (*self._selected, *conditions(filters)))
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be read: folders that were skipped, lines that were dropped."""
+        _ = self._view.connection  # journals are read with the first question
+        return list(self._view.problems)
+
+    @property
+    def runs(self) -> list[Path]:
+        """The folders of the runs that were looked into."""
+        return sorted(run.path for run in self._view.runs)
+
+    def __len__(self) -> int:
+        return int(self.ask("SELECT count(*) FROM trials", {"status"})[0][0])
+
+    def __repr__(self) -> str:
+        return f"<ResultSet: {len(self):,} trials of {len(self._view.runs):,} runs>"
+
+    # -- figures ----------------------------------------------------------------------------------
+
+    def mean(self, column: str = "score", *, over: Over = "cases") -> Figure:
+        """The mean of a column: of the cells' means, or over trials as they are."""
+        return self._figure(column, "avg", over)
+
+    def std(self, column: str = "score", *, over: Over = "trials") -> Figure:
+        """The standard deviation (n − 1) over trials, or of the cells' means."""
+        return self._figure(column, "stddev_samp", over)
+
+    def _figure(self, column: str, function: str, over: Over) -> Figure:
+        value = self.number(column)
+        per_cell = 'SELECT avg(x) AS x, count(x) AS k FROM v GROUP BY agent, params, "case"'
+        inner = per_cell if over == "cases" else "SELECT x, (x IS NOT NULL)::INT AS k FROM v"
+        sql = f"""
+            , v AS (SELECT {value.sql} AS x, agent, params::VARCHAR AS params, "case"
+                    FROM trials WHERE {among(column)}),
+            u AS ({inner})
+            SELECT {function}(x), count(x), coalesce(sum(k), 0)::BIGINT FROM u
+        """  # noqa: S608 (from the table of columns)
+        needed = {value.base, "agent", "params", "case", "counted", "judged"}
+        found, n, trials = self.ask(sql, needed)[0]
+        total = self.tally()
+        what = "the cells' means" if over == "cases" else "trials"
+        return Figure(
+            value=None if found is None else float(found),
+            n=n,
+            trials=trials,
+            selected=total.trials,
+            left_out=_left_out(column, total, trials),
+            method=f"{'mean' if function == 'avg' else 'standard deviation (n - 1)'} of {what}",
+            reason=None if found is not None else _why_none(n),
+        )
+
+    def percentiles(
+        self, column: str = "latency_ms", q: Sequence[float] = PERCENTILES
+    ) -> Percentiles:
+        """Percentiles (0 to 100) of a column over trials."""
+        if any(not 0 <= one <= 100 for one in q):
+            raise ProctorError(f"there is no percentile {q}", hint="percentiles lie from 0 to 100")
+        value = self.number(column)
+        asked = ", ".join(f"quantile_cont({value.sql}, {literal(one / 100)})" for one in q)
+        sql = f"SELECT count({value.sql}), {asked} FROM trials WHERE {among(column)}"  # noqa: S608
+        row = self.ask(sql, {value.base, "counted", "judged"})[0]
+        total = self.tally()
+        return Percentiles(
+            values=dict(zip(q, row[1:], strict=True)),
+            n=row[0],
+            selected=total.trials,
+            left_out=_left_out(column, total, row[0]),
+            reason=None if row[0] else "no value",
+        )
+
+    def pass_rate(self, *, level: float = LEVEL) -> Interval:
+        """The share of judged trials that passed, with its interval.
+
+        The mean of the cells' rates, clustered by case, or by what cases name as `cluster` among
+        their properties (Wilson at the effective n); one cell alone has Wilson's interval.
+        """
+        return rate_of(self._cells(), level, self._view.clusters)
+
+    def pass_at_k(self, k: int) -> PassK:
+        """How likely at least one of k trials passes, without bias; the mean over cells."""
+        from proctor.stats.passk import pass_at_k
+
+        return pass_at_k([(t.passed, t.judged, t.infra_error) for t in self._cells().values()], k)
+
+    def pass_hat_k(self, k: int) -> PassK:
+        """How likely all of k trials pass, without bias; the mean over cells."""
+        from proctor.stats.passk import pass_hat_k
+
+        return pass_hat_k([(t.passed, t.judged, t.infra_error) for t in self._cells().values()], k)
+
+    def tally(self) -> Tally:
+        """How many trials there are, by what came of them."""
+        return tally(self.ask(f"SELECT {TALLY} FROM trials", TALLY_COLUMNS)[0])  # noqa: S608
+
+    def _cells(self) -> dict[Cell, Tally]:
+        return self._grouped(()).get((), {})
+
+    def _grouped(self, names: Sequence[str]) -> dict[tuple[Any, ...], dict[Cell, Tally]]:
+        columns = [named(name) for name in names]
+        keys = "".join(f"{column.sql}, " for column in columns)
+        sql = f'SELECT {keys}agent, params::VARCHAR, "case", {TALLY} FROM trials GROUP BY ALL'  # noqa: S608
+        needed = {column.base for column in columns} | {"agent", "params", "case"} | TALLY_COLUMNS
+        rows = self.ask(sql, needed)
+        return merged([tuple(map(_hashable, row)) for row in rows], len(columns))
+
+    # -- groups -----------------------------------------------------------------------------------
+
+    def group_by(self, *names: str, level: float = LEVEL) -> Groups:
+        """The trials by the values of columns (`agent`, `difficulty`, `properties.lang`, …)."""
+        if not names:
+            raise ProctorError("group by what?", hint="name one or more columns")
+        groups = self._grouped(names)
+        rows = [
+            group_row(dict(zip(names, key, strict=True)), cells, self._view.clusters, level)
+            for key, cells in sorted(groups.items(), key=lambda item: tuple(map(_order, item[0])))
+        ]
+        return Groups(self, names, rows)
+
+    def compare(
+        self, first: Any, second: Any, *, by: str = "agent", level: float = LEVEL
+    ) -> Difference:
+        """Two values of a column (two agents, two runs) against each other, case by case."""
+        from proctor.results.arms import difference
+
+        return difference(self, first, second, by=by, level=level)
+
+    def correlate(
+        self,
+        column: str,
+        value: str = "score",
+        *,
+        method: Literal["pearson", "spearman"] = "spearman",
+    ) -> Correlation:
+        """How a number that belongs to the cases goes with a figure of theirs; one pair a case."""
+        from proctor.results.arms import correlation
+
+        return correlation(self, column, value, method)
+
+    def outcomes(self) -> tuple[AgentOutcomes, ...]:
+        """What estimators take, by agent and parameters; see `proctor.results.outcomes`."""
+        from proctor.results.arms import outcomes_in
+
+        return outcomes_in(self)
+
+    # -- rows and frames --------------------------------------------------------------------------
+
+    def rows(
+        self, columns: Sequence[str] | None = None, *, limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Trials as mappings, by run and in the order of the plan; JSON columns as objects."""
+        return list(self.iter_rows(columns, limit=limit))
+
+    def iter_rows(
+        self, columns: Sequence[str] | None = None, *, limit: int | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """The same, a few at a time."""
+        names = tuple(columns or COLUMNS)
+        cursor = self._run(*self._listing(names, limit))
+        decoded = [at for at, name in enumerate(names) if name in JSON_COLUMNS]
+        while batch := cursor.fetchmany(1000):
+            for row in batch:
+                values = list(row)
+                for at in decoded:
+                    values[at] = None if values[at] is None else msgspec.json.decode(values[at])
+                yield dict(zip(names, values, strict=True))
+
+    def _listing(self, names: Sequence[str], limit: int | None) -> tuple[str, set[str]]:
+        columns = [named(name) for name in names]
+        picked = ", ".join(f"{_plain(c)} AS {quoted(c.name)}" for c in columns)
+        order = 'run, "case", agent, params::VARCHAR, axis_seed, "index"'
+        most = "" if limit is None else f" LIMIT {int(limit)}"
+        sql = f"SELECT {picked} FROM trials ORDER BY {order}{most}"  # noqa: S608
+        keys = {"run", "case", "agent", "params", "axis_seed", "index"}
+        return sql, {column.base for column in columns} | keys
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> Any:
+        """The trials as a `pyarrow.Table`; JSON columns are text."""
+        need("pyarrow")
+        return self.listing(columns).to_arrow_table()
+
+    def to_polars(self, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        """The trials as a `polars.DataFrame`."""
+        need("polars")
+        need("pyarrow")  # which DuckDB hands the values over with
+        return self.listing(columns).pl()
+
+    def to_pandas(self, columns: Sequence[str] | None = None) -> Any:
+        """The trials as a `pandas.DataFrame`."""
+        need("pandas")
+        return self.listing(columns).df()
+
+    def listing(self, columns: Sequence[str] | None = None) -> Any:
+        """The trials as a relation of DuckDB, by run and in the order of the plan."""
+        condition = self._condition()
+        sql, needed = self._listing(tuple(columns or COLUMNS), None)
+        return self._view.relation_of(sql, needed | condition.columns, condition.sql)
+
+    def export(self, target: str | Path, *, format: str | None = None) -> Path:  # noqa: A002
+        """Write the trials to a file or, for MLflow, a folder; the suffix says in which form."""
+        from proctor.results.exchange.export import export
+
+        return export(self, Path(target), format)
+
+    def sql(self, query: str) -> Answer:
+        """Answer a SELECT over the views `trials`, `runs`, `cases` and `checks` of this set."""
+        from proctor.results.sql import answer
+
+        return answer(self._view, query, self._condition())
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    @staticmethod
+    def number(column: str) -> Named:
+        """A column as numbers; what is none is left out."""
+        found = named(column)
+        if found.kind in ("DOUBLE", "BIGINT", "INTEGER"):
+            return found
+        if found.kind not in ("VARCHAR", "BOOLEAN"):
+            raise ProctorError(f"{column} holds no numbers ({found.kind})")
+        cast_ = f"TRY_CAST({found.sql} AS DOUBLE)"
+        if found.kind == "BOOLEAN":
+            cast_ = f"({found.sql})::INT"
+        return found._replace(sql=cast_)
+
+    def _condition(self) -> Condition:
+        sql = " AND ".join(one.sql for one in self._selected)
+        return Condition(sql, frozenset[str]().union(*(one.columns for one in self._selected)))
+
+    def _run(self, sql: str, columns: set[str] | frozenset[str]) -> Any:
+        condition = self._condition()
+        return self._view.run(sql, columns | condition.columns, condition.sql)
+
+    def ask(self, sql: str, columns: set[str] | frozenset[str]) -> list[tuple[Any, ...]]:
+        """Rows of a query over `trials`, the selected ones with these columns."""
+        return cast("list[tuple[Any, ...]]", self._run(sql, columns).fetchall())
+
+
+class Groups:
+    """A set taken apart by the values of some columns; `rows` are in the order of those values."""
+
+    def __init__(self, of: ResultSet, names: Sequence[str], rows: list[GroupRow]) -> None:
+        self._of = of
+        self.names = tuple(names)
+        self.rows = rows
+
+    def __getitem__(self, key: Any) -> ResultSet:
+        """The trials of one group, by its value, or values in the order of the columns."""
+        values = cast("tuple[Any, ...]", key if isinstance(key, tuple) else (key,))
+        if len(values) != len(self.names):
+            raise ProctorError(f"{len(self.names)} values are needed: {', '.join(self.names)}")
+        return self._of.where(where=dict(zip(self.names, values, strict=True)))
+
+    def __iter__(self) -> Iterator[GroupRow]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def among(column: str) -> str:
+    """Which of the selected trials the figures of a column are over."""
+    return "counted AND judged" if column in OF_JUDGED else "counted"
+
+
+def _left_out(column: str, total: Tally, used: int) -> tuple[LeftOut, ...]:
+    """What of the selected trials is not among the values of a column."""
+    if column in OF_JUDGED:
+        rest, missing = total.left_out, total.judged - used
+    else:
+        rest = tuple(part for part in total.left_out if "early stop" in part.why)
+        missing = total.trials - total.after_stop - used
+    gap = LeftOut("trials", missing, f"no {column}")
+    return rest + ((gap,) if missing else ())
+
+
+def _why_none(n: int) -> str:
+    return "no value" if n == 0 else "one value shows no spread"
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
+
+
+def _order(value: Any) -> tuple[int, float, str]:
+    """An order over values of any kind: numbers, words, then what is not there."""
+    if value is None:
+        return (2, 0.0, "")
+    if isinstance(value, int | float):
+        return (0, float(value), "")
+    return (1, 0.0, str(value))
+
+
+def _plain(column: Named) -> str:
+    """A column as other programs take it: JSON as text."""
+    return f"{column.sql}::VARCHAR" if column.kind == "JSON" else column.sql
+
+
+def need(package: str) -> None:
+    """Say how to get a package that is not there."""
+    import importlib.util
+
+    if importlib.util.find_spec(package) is None:
+        raise ProctorError(f"{package} is not installed", hint="pip install 'proctor[frames]'")
