@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from proctor.runs.claim import OUTPUT
 from proctor.trials.axes import Axes
-from proctor.trials.staging import Scenario, restored_scenarios, scenarios_record
+from proctor.trials.kept_templates import restored_scenarios, scenarios_record
+from proctor.trials.staging import Scenario
 
 
 class Origin(NamedTuple):

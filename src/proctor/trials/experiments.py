@@ -17,16 +17,21 @@ from pydantic import ValidationError
 from proctor.agents.registry import UnknownAgentError, agent_config
 from proctor.errors import ProctorError
 from proctor.spec import Configuration, Suite, load_configuration, restore_suite
-from proctor.spec.experiment import Experiment
+from proctor.spec.experiment import SET_CASE, Experiment, Interval
 from proctor.spec.refs import AgentRef
 from proctor.spec.tree import escaped, plain
 from proctor.trials.api import AgentLike, Prepared, given_agents, prepare
 from proctor.trials.axes import axes_of
 from proctor.trials.choose import ChosenAgent, choose_agents
 from proctor.trials.design import Design
-from proctor.trials.gather import Gathered, gather, parameters_set
+from proctor.trials.gather import Gathered, gather, parameters_set, told_at
 from proctor.trials.options import RunOptions
-from proctor.trials.staging import ScenarioPool, checked_parameters
+from proctor.trials.staging import (
+    ScenarioPool,
+    check_parameter,
+    check_required,
+    parameter_from_text,
+)
 
 DEFAULT_TRIALS = 1
 """Repeats of a seed where nobody says: seeds are the repeats of an experiment."""
@@ -51,8 +56,14 @@ def read_set(texts: Sequence[str]) -> dict[str, Any]:
             raise ProctorError("write it as KEY=VALUE", where=f"--set {text}")
         if key.strip() in found:
             raise ProctorError(f"{key.strip()!r} is set twice", where=f"--set {text}")
-        found[key.strip()] = _value(value)
+        found[key.strip()] = _value(value) if key.startswith(SET_CASE) else SetText(value)
     return found
+
+
+class SetText(str):
+    """A value from a command line, to be read as the parameter it is for wants it."""
+
+    __slots__ = ()
 
 
 def _value(text: str) -> Any:
@@ -111,8 +122,7 @@ def prepare_experiment(
     where = str(experiment.path or experiment.name)
     record = {**gathered.record, **({"agents": written} if written else {})}
     suite = restore_suite(record, folder=base, name=where)
-    fixed = checked_parameters(experiment, parameters_set(experiment), gathered.scenarios)
-    axes = axes_of(experiment, fixed)
+    axes = axes_of(experiment, _parameters(experiment, gathered))
     design = Design(
         name=experiment.name,
         axes=axes.first() if smoke else axes,
@@ -135,6 +145,29 @@ def prepare_experiment(
         configuration=configuration,
         design=design,
     )
+
+
+def _parameters(experiment: Experiment, gathered: Gathered) -> dict[str, Any]:
+    """Parameters with one value; these and the axes are held against every scenario."""
+    scenarios = list(gathered.scenarios.values())
+    fixed: dict[str, Any] = {}
+    for name, value in parameters_set(experiment).items():
+        with told_at(str(experiment.place_of("set", name) or "--set")):
+            fixed[name] = value
+            if isinstance(value, SetText):
+                known = any(name in each.template.params for each in scenarios)
+                fixed[name] = (
+                    parameter_from_text(name, value, scenarios) if known else _value(value)
+                )
+            check_parameter(name, [fixed[name]], scenarios)
+    for name, axis in experiment.params.items():
+        with told_at(str(experiment.place_of("params", name) or "params")):
+            ends = (axis.low, axis.high) if isinstance(axis, Interval) else axis
+            whole = isinstance(axis, Interval) and axis.integer
+            check_parameter(name, [round(end) for end in ends] if whole else ends, scenarios)
+    with told_at(str(experiment.place_of("cases") or experiment.name)):
+        check_required([*fixed, *experiment.params], scenarios)
+    return fixed
 
 
 def run_options(experiment: Experiment, options: Mapping[str, Any]) -> RunOptions:

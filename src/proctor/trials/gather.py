@@ -7,9 +7,10 @@ selectors; the cases stand in the order of their ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.spec import Case, Configuration, JudgeConfig, Suite, load_suite, select_cases
@@ -19,9 +20,7 @@ from proctor.spec.select import parse_filter
 from proctor.spec.tree import escaped
 from proctor.trials.baselines import store_of
 from proctor.trials.design import Origin
-from proctor.trials.staging import Scenario, ScenarioPool
-
-Result = TypeVar("Result")
+from proctor.trials.staging import Scenario, ScenarioPool, laid_over
 
 
 class Item(NamedTuple):
@@ -58,7 +57,8 @@ def gather(experiment: Experiment, configuration: Configuration, pool: ScenarioP
     found: dict[str, Item] = {}
     for number, selector in enumerate(experiment.cases):
         where = str(experiment.place_of("cases", number) or experiment.name)
-        items = _told_at(where, lambda s=selector: _selected(s, base, suites, pool))
+        with told_at(where):
+            items = _selected(selector, base, suites, pool)
         for item in items:
             earlier = found.setdefault(same_id(item.id), item)
             if (earlier.suite, earlier.id) != (item.suite, item.id):
@@ -74,7 +74,7 @@ def gather(experiment: Experiment, configuration: Configuration, pool: ScenarioP
     record = {
         "version": 1,
         **_judges(experiment, used),
-        "cases": [_over(overrides, item.written) for item in chosen],
+        "cases": [laid_over(item.written, overrides) for item in chosen],
     }
     scenarios = {
         item.id: item.scenario._replace(overrides=overrides)
@@ -108,9 +108,9 @@ def _of_suite(case: Case, written: dict[str, Any], suite: Suite) -> Item:
 
 
 def _of_scenario(scenario: Scenario) -> Item:
-    entry = scenario.about
+    entry = scenario.template
     return Item(
-        scenario.id,
+        entry.id,
         entry.tags,
         entry.difficulty,
         entry.type,
@@ -124,23 +124,25 @@ def _narrowed(items: list[Item], experiment: Experiment) -> list[Item]:
     left = items
     for number, text in enumerate(experiment.exclude):
         where = str(experiment.place_of("exclude", number) or experiment.name)
-        without = _told_at(where, lambda t=text: parse_filter(t))
+        with told_at(where):
+            without = parse_filter(text)
         left = [item for item in left if not without.holds(item)]
     if not left:
         raise ProctorError(
             f"all {len(items)} selected cases are excluded",
             where=str(experiment.place_of("exclude") or experiment.name),
         )
-    where = str(experiment.place_of("filter") or "--filter")
     if not experiment.filter:
         return left
-    return _told_at(where, lambda: select_cases(left, filter=experiment.filter))
+    with told_at(str(experiment.place_of("filter") or "--filter")):
+        return select_cases(left, filter=experiment.filter)
 
 
-def _told_at(where: str, work: Callable[[], Result]) -> Result:
-    """Do it; what is wrong with it is told at the place the user wrote it."""
+@contextmanager
+def told_at(where: str) -> Generator[None]:
+    """What is wrong inside is told at the place the user wrote it."""
     try:
-        return work()
+        yield
     except ProctorError as error:
         if error.where is None:
             error.where = where
@@ -221,15 +223,3 @@ def case_overrides(experiment: Experiment) -> dict[str, Any]:
             here = cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
         here[steps[-1]] = escaped(value)
     return overrides
-
-
-def _over(overrides: Mapping[str, Any], case: dict[str, Any]) -> dict[str, Any]:
-    """A case as written with some of its fields replaced; mappings key by key."""
-    result = dict(case)
-    for key, value in overrides.items():
-        inner = result.get(key)
-        if isinstance(value, dict) and isinstance(inner, dict):
-            result[key] = _over(cast("dict[str, Any]", value), cast("dict[str, Any]", inner))
-        else:
-            result[key] = value
-    return result

@@ -1,69 +1,281 @@
 """Scenarios as cases: selected like cases, built for each seed and parameters, played or asked.
 
 Promise: what a trial is put to depends on the template, the seed of the experiment and the
-parameters alone. An agent sees what is visible of the scenario, never its parameters or truth.
+parameters alone. An agent sees what is visible of the scenario, never its parameters or truth;
+only the scenario's own solution is told the truth.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, NamedTuple, cast
 
-from proctor.spec import Case, Configuration
+from proctor.agents.base import Agent, AgentReply, AgentRequest
+from proctor.agents.registry import resolve_agent
+from proctor.errors import ProctorError, did_you_mean
+from proctor.runs.model import PlannedTrial, params_key
+from proctor.scenarios import (
+    Built,
+    Catalog,
+    Template,
+    UnknownTemplateError,
+    build_template,
+    catalog_for,
+)
+from proctor.scenarios.resolve import FailedError, Resolver, SeedNeededError
+from proctor.spec import Case, Configuration, plan_checks, select_cases
+from proctor.spec.tree import plain
 from proctor.trials.perform import PreparedCase
+from proctor.worlds import play, world_check
 
+MOST_STAGED = 512
+"""Built scenarios kept in memory for the agents and repeats to come; others are looked up again."""
 
-class About(NamedTuple):
-    """What a scenario can be selected by."""
-
-    tags: tuple[str, ...] = ()
-    difficulty: str | None = None
-    type: str | None = None
-    properties: dict[str, Any] = {}
+FIXED_FIELDS = ("description", "tags", "difficulty", "type", "properties")
 
 
 class Scenario(NamedTuple):
-    """A scenario of the catalog, selected."""
+    """A scenario of the catalog, under one of its variants or none, selected for an experiment."""
 
-    id: str
-    template: Any
-    about: About
+    template: Template
     overrides: Mapping[str, Any] = {}
+    """Fields of its case that the experiment sets."""
+
+    @property
+    def id(self) -> str:
+        """The id of its case."""
+        return self.template.id
 
     def placeholder(self) -> dict[str, Any]:
-        return {"id": self.id}
+        """Its case before it is built: all that is known without a seed."""
+        found = {key: getattr(self.template, key) for key in FIXED_FIELDS}
+        known = {key: value for key, value in found.items() if value}
+        about: dict[str, Any] = {"scenario": self.template.name}
+        if self.template.variant is not None:
+            about["variant"] = self.template.variant
+        for key in ("threshold", "trials"):
+            written = self.template.tree.child(key)
+            if written is not None:
+                known[key] = self._without_seed(key)
+        if "tags" in known:
+            known["tags"] = list(known["tags"])
+        return {"id": self.id, "input": about, **known}
+
+    def _without_seed(self, key: str) -> Any:
+        template = self.template
+        tree = template.tree.child(key)
+        assert tree is not None
+        try:
+            resolver = Resolver(template.tree, template.params, template.given, seed=None)
+            return plain(resolver.resolved(tree, (key,)))
+        except (SeedNeededError, FailedError) as error:
+            raise ProctorError(
+                f"{key} of {self.id} must not depend on the seed: {error}", where=str(tree.place)
+            ) from None
+
+    def build(self, seed: int, params: Mapping[str, Any]) -> Built:
+        """The scenario of a seed and parameters."""
+        return build_template(self.template, seed, params)
+
+    def is_kept(self, seed: int, params: Mapping[str, Any]) -> bool:
+        """Whether that build is in the cache."""
+        from proctor.scenarios.building import checked_params, key_of
+        from proctor.scenarios.cache import BuildCache, default_cache_folder
+
+        given = checked_params(self.template, seed, params)
+        return BuildCache(default_cache_folder()).has(key_of(self.template, seed, given))
+
+
+# -- selection -----------------------------------------------------------------------------------
 
 
 class ScenarioPool:
+    """The scenarios there are, for selection; the catalog is read when first asked."""
+
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
+        self._found: Catalog | None = None
+
+    @property
+    def catalog(self) -> Catalog:
+        """Where scenarios are looked for."""
+        if self._found is None:
+            self._found = catalog_for(self._configuration)
+        return self._found
 
     def select(self, text: str) -> list[Scenario]:
-        return []
+        """By name, by scope, else by glob or filter; an error when there is none."""
+        dotted = text.strip().strip("/").replace("/", ".")
+        if self.has(dotted):
+            return [Scenario(self.catalog.get(dotted))]
+        if found := self.scope(dotted):
+            return found
+        entries = self.catalog.entries()
+        try:
+            wanted = text if ":" in text else dotted
+            return [Scenario(entry) for entry in select_cases(entries, filter=wanted)]
+        except ProctorError as error:
+            if not error.message.startswith("none of"):
+                raise
+            known = [*self.names(), *(entry.id for entry in entries)]
+            listed = f"`proctor list cases` shows the {len(entries)} there are"
+            raise ProctorError(
+                f"no scenario is selected by {text!r}", hint=did_you_mean(dotted, known) or listed
+            ) from None
 
-    def has(self, name: str) -> bool:
-        return False
+    def has(self, dotted: str) -> bool:
+        """Whether this is the name of a scenario, with or without a variant."""
+        if not dotted.partition("@")[0].replace(".", "_").replace("-", "_").isidentifier():
+            return False
+        try:
+            self.catalog.get(dotted)
+        except UnknownTemplateError:
+            return False
+        return True
 
-    def scope(self, name: str) -> list[Scenario]:
-        return []
+    def scope(self, dotted: str) -> list[Scenario]:
+        """Every scenario below a name; none when it is no scope."""
+        if not dotted.replace(".", "_").replace("-", "_").isidentifier():
+            return []
+        try:
+            return [Scenario(entry) for entry in self.catalog.scope(dotted)]
+        except UnknownTemplateError:
+            return []
 
     def names(self) -> list[str]:
-        return []
+        """The names of scenarios and of the scopes they are in."""
+        names = self.catalog.names()
+        return sorted({*names, *(name.rpartition(".")[0] for name in names)} - {""})
+
+
+# -- parameters ----------------------------------------------------------------------------------
+
+
+def check_parameter(name: str, values: Iterable[Any], scenarios: Iterable[Scenario]) -> None:
+    """Raise for a parameter that a scenario does not have, or a value that it does not take."""
+    from proctor.scenarios.params import accepted_params
+
+    for scenario in scenarios:
+        known = scenario.template.params
+        if name not in known:
+            there = f"it has {', '.join(known)}" if known else "it has none"
+            raise ProctorError(
+                f"{scenario.id} has no parameter {name!r}", hint=did_you_mean(name, known) or there
+            )
+        for value in values:
+            accepted_params(known, {name: value})
+
+
+def parameter_from_text(name: str, text: str, scenarios: Iterable[Scenario]) -> Any:
+    """What a text on the command line means for the first scenario that has the parameter."""
+    from proctor.scenarios.params import params_from_text
+
+    for scenario in scenarios:
+        if name in scenario.template.params:
+            return params_from_text(scenario.template.params, {name: text})[name]
+    return text
+
+
+def check_required(given: Iterable[str], scenarios: Iterable[Scenario]) -> None:
+    """Raise for a parameter without a default that nobody gives."""
+    names = set(given)
+    for scenario in scenarios:
+        template = scenario.template
+        for name, param in template.params.items():
+            if param.default is None and name not in names and name not in template.given:
+                raise ProctorError(
+                    f"{scenario.id} needs the parameter {name!r}",
+                    hint=f"--set {name}=…, or `set` or `params` of the experiment",
+                )
+
+
+# -- trials --------------------------------------------------------------------------------------
+
+Play = Callable[[Agent, AgentRequest], Coroutine[Any, Any, AgentReply]]
 
 
 def staged_case(scenario: Scenario, case: Case) -> PreparedCase:
-    raise NotImplementedError
+    """A case that is built for each seed and parameters when a trial of it begins."""
+    staged: dict[tuple[int, str], PreparedCase] = {}
+
+    def stage(planned: PlannedTrial) -> PreparedCase:
+        key = (planned.axis_seed or 0, params_key(planned.params))
+        found = staged.get(key)
+        if found is None:
+            if len(staged) >= MOST_STAGED:
+                staged.clear()
+            built = scenario.build(key[0], planned.params)
+            found = staged[key] = _prepared(built, scenario, case.threshold)
+        return found
+
+    return PreparedCase(
+        case=case, input=case.input, checks=(), threshold=case.threshold, stage=stage
+    )
 
 
-def scenarios_record(scenarios: Mapping[str, Scenario]) -> dict[str, Any]:
-    return {}
+def _prepared(built: Built, scenario: Scenario, threshold: float) -> PreparedCase:
+    case = built.case()
+    if scenario.overrides:
+        place, folder = case.place, case.folder
+        written = case.model_dump(exclude_unset=True)
+        case = Case.model_validate(laid_over(written, scenario.overrides))
+        assert place is not None
+        assert folder is not None
+        case.put(place, folder)
+    checks = tuple(plan_checks(case))
+    world = built.world_spec is not None
+    return PreparedCase(
+        case=case,
+        input=case.input,
+        checks=(world_check(threshold=threshold), *checks) if world else checks,
+        threshold=threshold,
+        play=_episode(built) if world else _question(built),
+    )
 
 
-def restored_scenarios(record: Mapping[str, Any]) -> dict[str, Scenario]:
-    return {}
+def laid_over(case: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A case with some of its fields replaced; mappings key by key."""
+    result = dict(case)
+    for key, value in overrides.items():
+        inner = result.get(key)
+        both = isinstance(value, Mapping) and isinstance(inner, Mapping)
+        result[key] = laid_over(cast("Any", inner), cast("Any", value)) if both else value
+    return result
 
 
-def checked_parameters(
-    experiment: Any, fixed: Mapping[str, Any], scenarios: Mapping[str, Scenario]
-) -> dict[str, Any]:
-    return dict(fixed)
+def _episode(built: Built) -> Play:
+    written = built.world_spec
+    assert written is not None
+
+    async def episode(agent: Agent, request: AgentRequest) -> AgentReply:
+        request.params = {}
+        return await play(
+            lambda: cast("Any", built.world()),
+            _actor(agent, built),
+            request,
+            seed=built.seed,
+            max_steps=written.get("max_steps"),
+            scoring=written.get("scoring"),
+            truth=built.truth,
+        )
+
+    return episode
+
+
+def _question(built: Built) -> Play:
+    async def ask(agent: Agent, request: AgentRequest) -> AgentReply:
+        request.params = {}
+        return await _actor(agent, built).run(request)
+
+    return ask
+
+
+def _actor(agent: Agent, built: Built) -> Agent:
+    """The agent, or the scenario's own solution for a scripted agent that has no script."""
+    if not getattr(agent, "unwritten", False):
+        return agent
+    if built.solution is None:
+        raise ProctorError(
+            f"{built.name} does not say how it is solved", hint="give `scripted` a script"
+        )
+    return resolve_agent(built.solution["agent"], base_dir=built.folder).create()
