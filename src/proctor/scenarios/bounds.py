@@ -21,6 +21,9 @@ MAX_DEPTH = 100
 MAX_BITS = 256
 """Size of whole numbers: seeds and digests fit, and arithmetic on them stays one step."""
 
+MAX_NESTING = 32
+"""Lists within lists of one value: what is built can still be read, with room for its place."""
+
 MAX_TEXT = 20_000
 """Characters in a text; ten pages."""
 
@@ -28,7 +31,8 @@ MAX_ITEMS = 10_000
 """Items in a list that an expression makes."""
 
 CHARACTERS_PER_STEP = 64
-"""Long texts are taken from the budget too."""
+ITEMS_PER_STEP = 8
+"""Long texts and lists are taken from the budget as they are made, at what that costs."""
 
 
 class RefusedError(Exception):
@@ -64,20 +68,24 @@ class Budget:
                 f"values are nested more than {MAX_DEPTH} deep, with those they refer to"
             )
 
-    def weigh(self, value: Value) -> None:
-        """Take what a value weighs: one step for each part, more for long texts."""
+    def made(self, value: Value) -> Value:
+        """Take what it cost to make a text or a list, whatever it holds."""
         if isinstance(value, str):
-            self.charge(1 + len(value) // CHARACTERS_PER_STEP)
-        elif isinstance(value, list):
-            self.charge(1)
-            for item in value:
-                self.weigh(item)
-        elif isinstance(value, dict):
-            self.charge(1 + len(value))
-            for item in value.values():
-                self.weigh(item)
-        else:
-            self.charge(1)
+            self.charge(len(value) // CHARACTERS_PER_STEP)
+        elif isinstance(value, list | dict):
+            self.charge(len(value) // ITEMS_PER_STEP)
+        return value
+
+    def weigh(self, value: Value, level: int = 0) -> None:
+        """Take what a value weighs: one step for each part, more for long texts."""
+        self.charge(1)
+        if isinstance(value, str):
+            self.charge(len(value) // CHARACTERS_PER_STEP)
+        elif isinstance(value, list | dict):
+            if level >= MAX_NESTING:
+                raise RefusedError(f"the value is nested more than {MAX_NESTING} deep")
+            for item in value.values() if isinstance(value, dict) else value:
+                self.weigh(item, level + 1)
 
 
 def bounded(value: Value) -> Value:

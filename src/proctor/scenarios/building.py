@@ -39,12 +39,14 @@ from proctor.scenarios.names import (
     with_numbers,
 )
 from proctor.scenarios.params import accepted_params
+from proctor.scenarios.randomness import Source
 from proctor.scenarios.resolve import REF, Resolver, dotted
 from proctor.scenarios.template import CASE_FIELDS, CHECKING, Template
 from proctor.schema import Strict
 from proctor.spec.located import validated
 from proctor.spec.models import Case
-from proctor.spec.problems import SpecError
+from proctor.spec.problems import Problem, SpecError
+from proctor.spec.reader import MAX_DEPTH
 from proctor.spec.refs import Agent
 from proctor.spec.tree import Tree, plain, replace_content
 
@@ -177,7 +179,8 @@ def key_of(template: Template, seed: int, given: Mapping[str, Value]) -> str:
 
 def built_files(template: Template, seed: int, given: Mapping[str, Value]) -> dict[str, bytes]:
     """The files of a built scenario; `SpecError` holds every problem with its place."""
-    resolver = Resolver(template.tree, template.params, given, seed)
+    source = Source(template.name, seed)
+    resolver = Resolver(template.tree, template.params, given, source)
     params = resolver.every_param()
     sections = {
         key: found
@@ -185,7 +188,7 @@ def built_files(template: Template, seed: int, given: Mapping[str, Value]) -> di
         if (found := resolver.section(key)) is not None
     }
     problems = resolver.problems
-    _checked_shapes(template, sections, problems)
+    _checked_shapes(sections, problems)
     parts = validated(_only(template.tree, sections, _Parts.model_fields), _Parts, problems)
     if problems or parts is None:
         raise SpecError(problems)
@@ -195,7 +198,7 @@ def built_files(template: Template, seed: int, given: Mapping[str, Value]) -> di
     )
     if problems:
         raise SpecError(problems)
-    names = Names(opaque_names(groups, seed))
+    names = Names(opaque_names(groups, source))
     sections = _in_opaque_names(sections, names)
     case = _case(template, sections)
     validated(case, Case, problems)
@@ -212,13 +215,12 @@ def built_files(template: Template, seed: int, given: Mapping[str, Value]) -> di
     )
 
 
-def _checked_shapes(template: Template, sections: Mapping[str, Tree], problems: list[Any]) -> None:
-    from proctor.spec.problems import Problem
-
-    for key in ("scenario", "truth"):
-        tree = sections.get(key)
-        if tree is not None and not tree.broken and not isinstance(tree.value, dict):
+def _checked_shapes(sections: Mapping[str, Tree], problems: list[Problem]) -> None:
+    for key, tree in sections.items():
+        if key in ("scenario", "truth") and not tree.broken and not isinstance(tree.value, dict):
             problems.append(Problem(tree.place, f"{key} is a mapping"))
+        if tree.depth > MAX_DEPTH - 4:
+            problems.append(Problem(tree.place, f"{key} is nested too deep to be read back"))
 
 
 def _only(root: Tree, sections: Mapping[str, Tree], keys: Any) -> Tree:

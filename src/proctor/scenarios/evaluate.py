@@ -124,14 +124,13 @@ class _Evaluator:
     def binary(self, node: Binary) -> Value:
         left, right = self.value(node.left), self.value(node.right)
         if node.operator == "+" and isinstance(left, str) and isinstance(right, str):
-            return left + right
+            return self.budget.made(left + right)
         if node.operator == "+" and isinstance(left, list) and isinstance(right, list):
-            self.budget.charge(len(left) + len(right))
-            return [*left, *right]
+            return self.budget.made([*left, *right])
         if node.operator == "*" and isinstance(left, str | list):
-            return _repeated(left, whole(right))
+            return self.budget.made(_repeated(left, whole(right)))
         if node.operator == "*" and isinstance(right, str | list):
-            return _repeated(right, whole(left))
+            return self.budget.made(_repeated(right, whole(left)))
         if node.operator == "**":
             self.budget.charge(SLOW)
         return _arithmetic(node.operator, number(left), number(right))
@@ -203,19 +202,19 @@ class _Evaluator:
             first, last = (None if edge is None else whole(edge) for edge in (start, end))
             if not isinstance(value, str | list):
                 raise RefusedError(f"expected a list or a text, got {shown(value)}")
-            self.budget.charge(len(value))
-            return value[first:last]
+            return self.budget.made(value[first:last])
         return _item(value, start)
 
     def text(self, node: Text) -> Value:
         parts = [as_text(self.value(part)) for part in node.parts]
         if sum(map(len, parts)) > MAX_TEXT:
             raise RefusedError(f"the text has more than {MAX_TEXT:,} characters")
-        return "".join(parts)
+        return self.budget.made("".join(parts))
 
     def call(self, node: Call) -> Value:
         given = [self.value(argument) for argument in node.arguments]
-        self.budget.charge(sum(len(v) for v in given if isinstance(v, list | dict)))
+        for value in given:
+            self.budget.made(value)  # most functions go through the whole of what they are given
         if node.function in ("any", "all"):
             _count(node.function, given, 1, 1, f"{node.function}(list)")
             found = [truth(value) for value in items(given[0])]
@@ -228,10 +227,10 @@ class _Evaluator:
         _count(node.function, given, function.least, function.most, function.usage)
         self.budget.charge(function.cost)
         if not draws:
-            return cast("Value", function.run(*given))
+            return self.budget.made(cast("Value", function.run(*given)))
         stream = self.stream()
         before = stream.drawn
-        result: Value = function.run(stream, *given)
+        result = self.budget.made(cast("Value", function.run(stream, *given)))
         self.budget.charge(STEPS_PER_WORD * (stream.drawn - before))
         return result
 

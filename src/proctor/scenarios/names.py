@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BeforeValidator, Field, model_validator
 
 from proctor.errors import did_you_mean
-from proctor.scenarios.randomness import Stream
+from proctor.scenarios.randomness import Source
 from proctor.scenarios.resolve import numbered
 from proctor.schema import Strict
 from proctor.spec.problems import Place, Problem
@@ -50,8 +50,6 @@ class NameGroup(Strict):
     def _enough(self) -> NameGroup:
         if bool(self.of) == (self.count is not None):
             raise ValueError("a group has names `of` its own, or a `count`")
-        if self.pool is not None and len(set(self.pool)) < len(self.of):
-            raise ValueError(f"the pool has fewer names than the {len(self.of)} to be replaced")
         return self
 
 
@@ -128,21 +126,23 @@ class Names:
         return replace_content(tree, value, places)
 
 
-def opaque_names(groups: Mapping[str, NameGroup], seed: int) -> dict[str, dict[str, str]]:
+def opaque_names(groups: Mapping[str, NameGroup], source: Source) -> dict[str, dict[str, str]]:
     """A name for each true one: group → true → opaque."""
     taken = {true.casefold() for group in groups.values() for true in group.of}
     found: dict[str, dict[str, str]] = {}
     for name, group in sorted(groups.items()):
         if group.pool is not None:
-            drawn = Stream(seed, ("names", name)).sample(sorted(set(group.pool)), len(group.of))
+            drawn = source.stream(("names", name)).sample(sorted(set(group.pool)), len(group.of))
             found[name] = dict(zip(sorted(group.of), drawn, strict=True))
         else:
-            found[name] = {true: _made(group, name, true, seed, taken) for true in sorted(group.of)}
+            found[name] = {
+                true: _made(group, name, true, source, taken) for true in sorted(group.of)
+            }
     return found
 
 
-def _made(group: NameGroup, name: str, true: str, seed: int, taken: set[str]) -> str:
-    stream = Stream(seed, ("names", name, true))
+def _made(group: NameGroup, name: str, true: str, source: Source, taken: set[str]) -> str:
+    stream = source.stream(("names", name, true))
     while True:
         new = group.prefix
         if group.style == "word":
@@ -169,6 +169,9 @@ def name_problems(groups: Mapping[str, NameGroup], place: Place) -> list[Problem
                 problems.append(Problem(place, message))
             seen[true.casefold()] = name
     for name, group in groups.items():
+        if group.pool is not None and len(set(group.pool)) < len(group.of):
+            message = f"names: the pool of {name!r} is too small for {len(group.of)} names"
+            problems.append(Problem(place, message))
         for new in group.pool or ():
             if new.casefold() in seen:
                 hint = did_you_mean(new, seen)

@@ -1,7 +1,7 @@
 """Random numbers that are the same on every machine and belong to one place of a template.
 
-Promise: a stream depends on the seed and the place it is drawn for, and on nothing else: not on
-what other places draw, nor in which order. Python's own generator promises this for `random()`
+Promise: a stream depends on the template's name, the seed and the place it is drawn for, and on
+nothing else: not on what other places draw, nor in which order. Python's own generator promises this for `random()`
 alone, and not across versions for the rest; hence SHA-256 in counter mode, and distributions made
 of exactly rounded arithmetic. That is slower by far, and still microseconds a draw.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from proctor.scenarios.portable import exp, ln, sqrt
 
@@ -25,11 +25,26 @@ Place = tuple[str | int, ...]
 """The keys and positions on the way to a value, from the top of the template."""
 
 
-class Stream:
-    """The random numbers of one place."""
+class Source(NamedTuple):
+    """Where the streams of a build come from.
 
-    def __init__(self, seed: int, place: Place) -> None:
-        identity = json.dumps([VERSION, seed, *place], ensure_ascii=True, separators=(",", ":"))
+    The name keeps two templates apart: under one seed they would otherwise draw alike, and their
+    results would be no two observations. Variants of a template share it, so that they differ by
+    their parameters alone.
+    """
+
+    name: str
+    seed: int
+
+    def stream(self, place: Place) -> Stream:
+        """The random numbers of a place, from their beginning."""
+        return Stream(json.dumps([VERSION, *self, *place], separators=(",", ":")))
+
+
+class Stream:
+    """The random numbers of one place, which its `identity` names."""
+
+    def __init__(self, identity: str) -> None:
         self._key = hashlib.sha256(identity.encode()).digest()
         self._block = b""
         self._used = 0

@@ -14,7 +14,7 @@ from proctor.errors import did_you_mean
 from proctor.scenarios.bounds import Budget, RefusedError, Value, bounded
 from proctor.scenarios.evaluate import Scope, UnknownNameError, evaluate
 from proctor.scenarios.params import Param
-from proctor.scenarios.randomness import Place, Stream
+from proctor.scenarios.randomness import Place, Source, Stream
 from proctor.scenarios.tokens import ExpressionError
 from proctor.spec.problems import Place as FilePlace
 from proctor.spec.problems import Problem, SpecError
@@ -46,7 +46,7 @@ class Operation(NamedTuple):
 class Resolver:
     """The values of one template under one seed and one set of parameters.
 
-    Without a seed, what is drawn at random raises `SeedNeededError`.
+    Without a source of randomness, what is drawn at random raises `SeedNeededError`.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class Resolver:
         root: Tree,
         params: Mapping[str, Param],
         given: Mapping[str, Value],
-        seed: int | None,
+        source: Source | None,
     ) -> None:
         self.root = root
         self.params = params
         self.given = given
-        self.seed = seed
+        self.source = source
         self.budget = Budget()
         self.problems: list[Problem] = []
         self.operations: dict[Place, Operation] = {}
@@ -80,6 +80,8 @@ class Resolver:
         """A tree with everything in it worked out; parts that cannot be are marked as broken."""
         try:
             self.budget.charge(1)
+            if tree.tag is None and isinstance(tree.value, str):
+                self.budget.made(tree.value)
         except RefusedError as error:
             raise SpecError([Problem(tree.place, error.message, error.hint)]) from None
         if tree.tag is not None:
@@ -173,9 +175,9 @@ class Resolver:
         return bounded(evaluate(text, scope))
 
     def _stream(self, place: Place) -> Stream:
-        if self.seed is None:
+        if self.source is None:
             raise SeedNeededError
-        return Stream(self.seed, place)
+        return self.source.stream(place)
 
     def _named(self, name: str) -> Value:
         """What a name stands for in an expression: a parameter, a named value, the seed."""
@@ -186,9 +188,9 @@ class Resolver:
         if found is not None:
             return self._plain(found, ("values", name))
         if name == "seed":
-            if self.seed is None:
+            if self.source is None:
                 raise SeedNeededError
-            return self.seed
+            return self.source.seed
         raise UnknownNameError(name)
 
     def _known(self) -> list[str]:
@@ -240,6 +242,8 @@ class Resolver:
         if tree.tag is not None:
             return self._leaf(tree, place)
         self.budget.charge(1)
+        if isinstance(tree.value, str):
+            self.budget.made(tree.value)
         if isinstance(tree.value, dict):
             return {key: self._plain(item, (*place, key)) for key, item in tree.value.items()}
         if isinstance(tree.value, list):

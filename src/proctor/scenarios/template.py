@@ -40,6 +40,9 @@ SECTIONS = ("params", "variants", "values", "names", "input", "scenario", "truth
 CHECKING = ("solution", "random")
 KEYS = (*CASE_FIELDS, *SECTIONS, *CHECKING)
 
+MAX_CHARACTERS = 16 * 2**20
+"""Of a template with every use of an alias and every included text counted."""
+
 SELECTED_BY = ("tags", "difficulty", "type")
 
 
@@ -174,7 +177,7 @@ class Template:
 
     @cached_property
     def _selection(self) -> dict[str, Any]:
-        resolver = Resolver(self.tree, self.params, self.given, seed=None)
+        resolver = Resolver(self.tree, self.params, self.given, source=None)
         found: dict[str, Any] = {}
         for key in (*SELECTED_BY, "description", "threshold"):
             tree = self.tree.child(key)
@@ -221,6 +224,8 @@ def read_template(path: Path, root: Path, name: str) -> Template:
     problems.extend(_value_problems(tree.child("values"), params))
     if problems:
         raise SpecError(problems)
+    content = _Content()
+    content.add(tree)
     return Template(
         name=name,
         path=path,
@@ -229,7 +234,7 @@ def read_template(path: Path, root: Path, name: str) -> Template:
         files=document.files,
         params=params,
         variants=variants,
-        content_hash=_content_hash(tree),
+        content_hash=content.hash.hexdigest(),
     )
 
 
@@ -315,16 +320,35 @@ def _text(content: bytes) -> str:
     return content.decode("utf-16" if wide else "utf-8-sig")
 
 
-def _content_hash(tree: Tree) -> str:
-    text = json.dumps(_content(tree), ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+class _Content:
+    """The digest of what a tree says: values, keys and tags in their order, but no places."""
 
+    def __init__(self) -> None:
+        self.hash = hashlib.sha256()
+        self.left = MAX_CHARACTERS
 
-def _content(tree: Tree) -> Any:
-    if tree.tag is not None:
-        return {"tag": [tree.tag, tree.value]}
-    if isinstance(tree.value, dict):
-        return {"map": [[key, _content(item)] for key, item in tree.value.items()]}
-    if isinstance(tree.value, list):
-        return [_content(item) for item in tree.value]
-    return tree.value
+    def add(self, tree: Tree) -> None:
+        """Take in a tree; `SpecError` where it becomes too large."""
+        if isinstance(tree.value, dict):
+            self.write("{", tree)
+            for key, item in tree.value.items():
+                self.write(json.dumps(key), tree)
+                self.add(item)
+            self.write("}", tree)
+        elif isinstance(tree.value, list):
+            self.write("[", tree)
+            for item in tree.value:
+                self.add(item)
+            self.write("]", tree)
+        else:
+            if isinstance(tree.value, str):
+                self.left -= len(tree.value)
+                self.write("", tree)  # before a long text is looked at as a whole
+            self.write(f"{tree.tag or ''} {json.dumps(tree.value)}", tree)
+
+    def write(self, text: str, tree: Tree) -> None:
+        self.left -= len(text)
+        if self.left < 0:
+            message = f"the template has more than {MAX_CHARACTERS:,} characters, includes and all"
+            raise SpecError([Problem(tree.place, message)])
+        self.hash.update(f"{text}\n".encode())

@@ -30,6 +30,9 @@ MAX_VALUES = 500_000
 MAX_DEPTH = 64
 """No suite nests half as deep, and every recursive reader of the result stays within its stack."""
 
+MAX_INCLUDES = 16
+"""Files within files; the reader is in all of them at once."""
+
 _STANDARD = "tag:yaml.org,2002:"
 _SCALAR_TAGS = ("str", "int", "float", "bool", "null")
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
@@ -111,6 +114,7 @@ class _Reading:
     files: list[Path] = field(default_factory=list[Path])
     problems: list[Problem] = field(default_factory=list[Problem])
     included: dict[Path, Tree | None] = field(default_factory=dict[Path, Tree | None])
+    texts: dict[Path, str] = field(default_factory=dict[Path, str])
 
     def file(self, path: Path, name: str, within: tuple[Path, ...] = ()) -> Tree | None:
         """The tree of a file; `within` are the files that include it, outermost first."""
@@ -163,6 +167,8 @@ class _Reading:
         elif target in within:
             chain = " → ".join(file.name for file in (*within[within.index(target) :], target))
             self.add(place, f"!include goes round in a circle: {chain}")
+        elif len(within) > MAX_INCLUDES:
+            self.add(place, f"files include each other more than {MAX_INCLUDES} deep")
         elif not target.is_file():
             self.add(place, f"there is no file {name!r} to include", "paths start at this file")
         elif target.suffix.lower() in _DATA_SUFFIXES:
@@ -183,9 +189,11 @@ class _Reading:
                 else broken
             )
         else:
-            self.files.append(target)
             try:
-                return Tree(place, _decoded(_bytes(target, place), name))
+                if target not in self.texts:
+                    self.files.append(target)
+                    self.texts[target] = _decoded(_bytes(target, place), name)
+                return Tree(place, self.texts[target])
             except _StopReadingError as stop:
                 self.problems.append(stop.problem)
         return broken
@@ -359,6 +367,9 @@ class _Builder:
     def key(self, event: Any, depth: int) -> str | None:
         """A key is the text that stands there: `2024:` and `true:` are the keys they look like."""
         if isinstance(event, yaml.ScalarEvent):
+            if event.tag in self.reading.dialect.tags:
+                self.reading.add(self.place(event), f"a key cannot be {event.tag}")
+                return None
             return str(event.value)
         tree = self.value(event, depth + 1)
         if isinstance(event, yaml.AliasEvent) and isinstance(tree.value, str):
