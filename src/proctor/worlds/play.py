@@ -188,7 +188,7 @@ class _Game:
         turn = Turn(
             self._request,
             observation=plain(seen.observation),
-            actions=seen.actions,
+            actions=plain(seen.actions),  # a copy: what is valid is not the agent's to change
             step=len(self._outcome.trajectory.steps),
             max_steps=self._max_steps,
             last=self._last,
