@@ -28,9 +28,25 @@ COMMANDS = {
     "run": Entry(
         "proctor.cli.run", "run", "Run a suite, an experiment or a scenario and keep every trial."
     ),
+    "batch": Entry(
+        "proctor.cli.batch",
+        "batch",
+        "Run cases, agents and seeds against each other without a file.",
+    ),
+    "rerun": Entry(
+        "proctor.cli.rerun", "rerun", "Repeat a run and say whether it came out the same."
+    ),
+    "check": Entry("proctor.cli.check", "check", "Check that scenarios build, and can be solved."),
+    "list": Entry("proctor.cli.list", "list_all", "List cases, agents and experiments."),
     "trace": Entry("proctor.cli.trace", "trace", "Look at, query and convert agent traces."),
     "diagnose": Entry("proctor.cli.diagnose", "diagnose", "Find what broke in traces."),
     "trail": Entry("proctor.cli.trail", "trail", "Measure diagnosis against TRAIL's annotations."),
+    "report": Entry(
+        "proctor.cli.report",
+        "report",
+        "Show what a run says: as a page, Markdown, charts, or here.",
+    ),
+    "share": Entry("proctor.cli.share", "share", "Write a run to one file to give away."),
     "init": Entry(
         "proctor.cli.init",
         "init",
@@ -46,6 +62,15 @@ COMMANDS = {
     "build": Entry("proctor.cli.build", "build", "Build a scenario from a template and a seed."),
     "store": Entry("proctor.cli.store", "store", "Keep a built scenario under a name."),
     "fetch": Entry("proctor.cli.fetch", "fetch", "Bring a stored scenario back."),
+    "compare": Entry("proctor.cli.compare", "compare", "Compare two runs or two agents."),
+    "leaderboard": Entry(
+        "proctor.cli.leaderboard", "leaderboard", "Rank agents, with the places each may hold."
+    ),
+    "gate": Entry("proctor.cli.gate", "gate", "Say whether a run is worse than its baseline."),
+    "plan": Entry("proctor.cli.plan", "plan", "Say how many cases and trials are needed."),
+    "annotate": Entry("proctor.cli.annotate", "annotate", "Say something about a run or a trial."),
+    "tag": Entry("proctor.cli.tag", "tag", "Give a run a name, such as baseline."),
+    "audit": Entry("proctor.cli.audit", "audit", "Show who did what with these results."),
     "agent": Entry("proctor.cli.agent", "agent", "Register, list, try and remove agents."),
     "schema": Entry("proctor.cli.schema", "schema", "Print the JSON Schema of suites or settings."),
     "config": Entry("proctor.cli.config", "config", "Look at the settings in force."),

@@ -1,0 +1,120 @@
+"""`proctor report`: what a run says, as a page, as Markdown, as charts, or here."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from proctor.cli.lazy import Command, Example
+
+if TYPE_CHECKING:
+    from proctor.report.run_facts import ReportFacts
+    from proctor.runs.run import Run
+
+IN_RUN = "report.html in the run folder"
+
+EXAMPLES = [
+    Example("proctor report latest --open", "look at the last run in a browser"),
+    Example("proctor report RUN --html report.html", "one file to send or keep"),
+    Example("proctor report RUN --baseline main", "what changed since the run tagged `main`"),
+    Example("proctor report RUN --markdown > report.md", "for a pull request"),
+    Example("proctor report RUN --charts charts --format svg", "figures for a paper"),
+]
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.argument("run")
+@click.option(
+    "--html",
+    "page",
+    is_flag=False,
+    flag_value="",
+    metavar="[FILE]",
+    help=f"Write one HTML file that needs nothing else; without FILE, {IN_RUN}.",
+)
+@click.option("--open", "show", is_flag=True, help="Open the HTML file in a browser.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
+@click.option(
+    "--charts",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write charts to this folder.",
+)
+@click.option(
+    "--format",
+    "forms",
+    type=click.Choice(["png", "svg"]),
+    multiple=True,
+    help="The format of charts; give it twice for both.  [default: png]",
+)
+@click.option("--baseline", help="The run to compare with: a folder, a tag or `latest`.")
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path),
+    default=Path("results"),
+    show_default=True,
+    help="The folder of runs, where tags and `latest` are looked for.",
+)
+def report(
+    *,
+    run: str,
+    page: str | None,
+    show: bool,
+    as_markdown: bool,
+    charts: Path | None,
+    forms: tuple[str, ...],
+    baseline: str | None,
+    results: Path,
+) -> None:
+    """Show what a run says: as a page, Markdown, charts, or here.
+
+    RUN is a run folder, a tag, or `latest`. Without options the summary is printed here.
+    """
+    from proctor.report.run_facts import facts_of_run
+    from proctor.runs.find import find_run
+    from proctor.runs.run import Run
+
+    if forms and charts is None:
+        raise click.UsageError("--format is for --charts: name a folder with --charts DIR")
+    found = Run(find_run(run, results))
+    before = None if baseline is None else Run(find_run(baseline, results))
+    facts = facts_of_run(found, baseline=before)
+    if page is not None or show:
+        _write_page(found, facts, Path(page) if page else found.path / "report.html", show)
+    if charts is not None:
+        _write_charts(facts, charts, forms or ("png",))
+    if as_markdown:
+        from proctor.report.markdown_run import render_run
+
+        click.echo(render_run(facts), nl=False)
+    elif page is None and not show and charts is None:
+        from proctor.cli.colour import wants_colour
+        from proctor.report.run_text import render_report
+
+        click.echo(render_report(found, facts), color=wants_colour())
+
+
+def _write_page(run: Run, facts: ReportFacts, target: Path, show: bool) -> None:
+    from proctor.report import charts
+    from proctor.report.html.page import render_page
+    from proctor.runs.folder import write_atomic
+
+    made = render_page(run, facts)
+    write_atomic(target, made.text.encode())
+    click.echo(f"{target}: {made.size / 1e6:.1f} MB, opens without a network", err=True)
+    if not charts.available():
+        click.echo(f"for interactive charts: {charts.INSTALL}", err=True)
+    if show and click.launch(str(target)) != 0:
+        click.echo(f"no browser could be opened; open {shlex.quote(str(target))}", err=True)
+
+
+def _write_charts(facts: ReportFacts, folder: Path, forms: tuple[str, ...]) -> None:
+    from typing import cast
+
+    from proctor.report import charts
+
+    for form in dict.fromkeys(forms):
+        for path in charts.write_charts(facts, folder, cast("charts.Format", form)):
+            click.echo(str(path), err=True)

@@ -1,0 +1,397 @@
+"""Charts of a run by Altair: interactive in the HTML report, PNG or SVG for papers and slides.
+
+Promise: a chart only draws the facts of the report (`datasets`); specs name their data, so that a
+page holds each table once. Altair and vl-convert (extra `charts`) are imported when first used;
+nothing is fetched from a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from proctor.errors import ProctorError
+from proctor.report.chart_style import STATUSES, config
+from proctor.report.html.markup import visible
+from proctor.report.run_facts import ReportFacts, TrialRow, arm_name
+from proctor.runs.folder import write_atomic
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    Chart = alt.Chart | alt.LayerChart | alt.FacetChart
+
+Format = Literal["png", "svg"]
+
+INSTALL = 'pip install "proctor[charts]"'
+
+HEATMAP_CASES = 60
+"""Cases drawn in the heatmap, the worst first: as many as can be read on a screen and a half."""
+
+SCALE = 2.0
+"""Pixels a point of a PNG: sharp on screens and in print."""
+
+
+class Dataset(NamedTuple):
+    """A table that charts draw from."""
+
+    names: tuple[str, ...]
+    rows: Sequence[tuple[Any, ...]]
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows with their names, as Vega takes them."""
+        return [dict(zip(self.names, row, strict=True)) for row in self.rows]
+
+
+def available() -> bool:
+    """Whether the extra `charts` is installed."""
+    return find_spec("altair") is not None and find_spec("vl_convert") is not None
+
+
+def need() -> None:
+    """Say what is missing, and how to get it."""
+    if not available():
+        raise ProctorError("charts need the extra `charts`, which is not installed", hint=INSTALL)
+
+
+# -- the data ----------------------------------------------------------------------------------
+
+
+def datasets(facts: ReportFacts) -> dict[str, Dataset]:
+    """The tables behind the charts: agents, cells and trials."""
+    arms = [
+        (
+            visible(row.name),
+            row.pass_rate.value,
+            row.pass_rate.low,
+            row.pass_rate.high,
+            row.cost_usd,
+        )
+        for row in facts.board.rows
+    ]
+    return {
+        "arms": Dataset(("arm", "rate", "low", "high", "cost"), arms),
+        "cells": Dataset(
+            ("case", "arm", "passed", "judged", "rate", "score", "verdict", "level", "worst"),
+            _cells(facts),
+        ),
+        "trials": Dataset(TrialRow._fields, shown_rows(facts.rows)),
+    }
+
+
+def shown_rows(rows: Sequence[TrialRow]) -> list[TrialRow]:
+    """Rows with texts in which every character can be seen."""
+    return [
+        row._replace(case=visible(row.case), arm=visible(row.arm), broken=visible(row.broken))
+        for row in rows
+    ]
+
+
+def _cells(facts: ReportFacts) -> list[tuple[Any, ...]]:
+    """Cells with `worst`, the place of their case when the lowest pass rate comes first."""
+    at = {case: place for place, case in enumerate(facts.worst_cases())}
+    return [
+        (
+            visible(cell.case),
+            visible(arm_name(cell.cell)),
+            cell.passed,
+            cell.passed + cell.failed + cell.hard_fail,
+            cell.pass_rate,
+            cell.score_mean,
+            cell.verdict.value,
+            facts.cases[cell.case].difficulty if cell.case in facts.cases else None,
+            at[cell.case],
+        )
+        for cell in facts.cells
+    ]
+
+
+# -- the charts --------------------------------------------------------------------------------
+
+
+def bars(facts: ReportFacts) -> Chart:
+    """The pass rate of each agent, with its interval."""
+    import altair as alt
+
+    order = _order(facts)
+    base = alt.Chart(alt.NamedData(name="arms")).encode(
+        y=alt.Y("arm:N", sort=order, title=None, axis=alt.Axis(labelLimit=220))
+    )
+    scale = alt.Scale(domain=[0, 1])
+    rate = alt.X("rate:Q", title="pass rate, 95 % interval", scale=scale, axis=_percent())
+    shown = [
+        alt.Tooltip("arm:N", title="agent"),
+        alt.Tooltip("rate:Q", title="pass rate", format=".0%"),
+        alt.Tooltip("low:Q", title="from", format=".0%"),
+        alt.Tooltip("high:Q", title="to", format=".0%"),
+    ]
+    filled = base.mark_bar(opacity=0.35, height=alt.RelativeBandSize(0.6)).encode(
+        x=rate, tooltip=shown
+    )
+    span = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=""), x2="high:Q")
+    point = base.mark_point(filled=True, size=70, opacity=1).encode(x="rate:Q", tooltip=shown)
+    return alt.layer(filled, span, point).properties(
+        width="container",
+        height=alt.Step(34),
+        description="Pass rate of each agent with its 95 % interval.",
+    )
+
+
+def heatmap(facts: ReportFacts) -> Chart:
+    """Agents × cases by pass rate, the worst cases first."""
+    import altair as alt
+
+    order = [visible(case) for case in facts.worst_cases()[:HEATMAP_CASES]]
+    arms = _order(facts)
+    gap = alt.Scale(paddingInner=0.06)
+    base = (
+        alt.Chart(alt.NamedData(name="cells"))
+        .transform_filter(f"datum.worst < {HEATMAP_CASES}")
+        .transform_calculate(told="datum.judged ? datum.passed + '/' + datum.judged : '–'")
+        .encode(
+            x=alt.X("arm:N", sort=arms, axis=_names(orient="top", labelAngle=0), scale=gap),
+            y=alt.Y("case:N", sort=order, axis=_names(labelLimit=260), scale=gap),
+            tooltip=[
+                alt.Tooltip("case:N"),
+                alt.Tooltip("arm:N", title="agent"),
+                alt.Tooltip("told:N", title="passed of judged"),
+                alt.Tooltip("score:Q", title="mean score", format=".2f"),
+                alt.Tooltip("verdict:N"),
+            ],
+        )
+    )
+    colour = alt.Color(
+        "rate:Q",
+        title="pass rate",
+        scale=alt.Scale(domain=[0, 1], range="diverging", interpolate="rgb"),
+        legend=alt.Legend(format=".0%", gradientLength=120),
+    )
+    square = base.mark_rect(cornerRadius=3).encode(color=colour)
+    told = base.mark_text(fontSize=11).encode(text="told:N")
+    return alt.layer(square, told).properties(
+        width="container",
+        height=alt.Step(24),
+        description="Pass rate of each agent on each case; the worst cases first.",
+    )
+
+
+def difficulty(facts: ReportFacts) -> Chart | None:
+    """Mean score of each case against its difficulty; None where no case states one."""
+    import altair as alt
+
+    levels = facts.levels()
+    if not levels:
+        return None
+    base = (
+        alt.Chart(alt.NamedData(name="cells"))
+        .transform_filter("isValid(datum.level) && isValid(datum.score)")
+        .encode(
+            x=alt.X("level:O", sort=levels, title="difficulty", axis=alt.Axis(labelAngle=0)),
+            color=_arm_colour(facts),
+        )
+    )
+    score = alt.Y("score:Q", title="score", scale=alt.Scale(domain=[0, 1]))
+    points = base.mark_circle(size=46, opacity=0.55).encode(
+        y=score,
+        xOffset=alt.XOffset("arm:N"),
+        tooltip=[
+            alt.Tooltip("case:N"),
+            alt.Tooltip("arm:N", title="agent"),
+            alt.Tooltip("level:N", title="difficulty"),
+            alt.Tooltip("score:Q", title="mean score", format=".2f"),
+        ],
+    )
+    means = base.mark_line(point=alt.OverlayMarkDef(size=80), strokeWidth=2).encode(
+        y=alt.Y("mean(score):Q"), shape=alt.Shape("arm:N", legend=None)
+    )
+    return alt.layer(points, means).properties(
+        width="container",
+        height=240,
+        description="Mean score of each case against its difficulty; lines join the means.",
+    )
+
+
+def histogram(facts: ReportFacts) -> Chart:
+    """How scores spread over seeds and repeats, agent by agent."""
+    import altair as alt
+
+    drawn = (
+        alt.Chart(alt.NamedData(name="trials"))
+        .transform_filter("isValid(datum.score)")
+        .mark_bar()
+        .encode(
+            x=alt.X(
+                "score:Q",
+                bin=alt.Bin(step=0.1, extent=[0, 1]),
+                scale=alt.Scale(domain=[0, 1]),
+                title="score of a trial",
+                axis=alt.Axis(format=".1f", values=[0, 0.2, 0.4, 0.6, 0.8, 1]),
+            ),
+            y=alt.Y("count():Q", title="trials", axis=alt.Axis(tickMinStep=1)),
+            color=_status_colour(facts),
+            tooltip=[
+                alt.Tooltip("score:Q", bin=alt.Bin(step=0.1, extent=[0, 1]), title="score"),
+                alt.Tooltip("status:N"),
+                alt.Tooltip("count():Q", title="trials"),
+            ],
+        )
+        .properties(
+            width=230, height=120, description="Scores of all trials, one panel for each agent."
+        )
+    )
+    columns = 2 if len(facts.arms) > 1 else 1
+    panels = alt.Facet("arm:N", title=None, sort=_order(facts))
+    return drawn.facet(facet=panels, columns=columns)
+
+
+def cost(facts: ReportFacts) -> Chart | None:
+    """Cost of each trial by agent against its score; None where no cost is known."""
+    import altair as alt
+
+    if all(row.cost_usd is None for row in facts.board.rows):
+        return None
+    return (
+        alt.Chart(alt.NamedData(name="arms"))
+        .transform_filter("isValid(datum.cost)")
+        .mark_point(filled=True, size=120, opacity=1)
+        .encode(
+            x=alt.X("cost:Q", title="cost of all trials, US$", axis=alt.Axis(format="$.2~f")),
+            y=alt.Y("rate:Q", title="pass rate", scale=alt.Scale(domain=[0, 1]), axis=_percent()),
+            color=_arm_colour(facts),
+            shape=alt.Shape("arm:N", legend=None),
+            tooltip=[
+                alt.Tooltip("arm:N", title="agent"),
+                alt.Tooltip("cost:Q", title="cost", format="$.4f"),
+                alt.Tooltip("rate:Q", title="pass rate", format=".0%"),
+            ],
+        )
+        .properties(
+            width="container", height=220, description="Cost of each agent against its pass rate."
+        )
+    )
+
+
+def timeline(facts: ReportFacts) -> Chart:
+    """When each trial ran, side by side where several ran at once; zoom with the wheel."""
+    import altair as alt
+
+    zoom = alt.selection_interval(bind="scales", encodings=["x"])
+    lanes = 1 + max((row.lane for row in facts.rows), default=0)
+    return (
+        alt.Chart(alt.NamedData(name="trials"))
+        .transform_calculate(
+            begin="datum.start_ms / 1000", end="(datum.start_ms + datum.duration_ms) / 1000"
+        )
+        .mark_bar(height=alt.RelativeBandSize(0.8))
+        .encode(
+            x=alt.X("begin:Q", title="seconds since the start"),
+            x2="end:Q",
+            y=alt.Y("lane:O", title="at once", axis=alt.Axis(labels=False, ticks=False)),
+            color=_status_colour(facts),
+            tooltip=[
+                alt.Tooltip("case:N"),
+                alt.Tooltip("arm:N", title="agent"),
+                alt.Tooltip("status:N"),
+                alt.Tooltip("duration_ms:Q", title="ms", format=",.0f"),
+            ],
+        )
+        .properties(
+            width="container",
+            height=max(60, min(240, lanes * 18)),
+            description="When each trial began and ended.",
+        )
+        .add_params(zoom)
+    )
+
+
+def _order(facts: ReportFacts) -> list[str]:
+    return [visible(name) for name in facts.names]
+
+
+def _names(**more: Any) -> alt.Axis:
+    import altair as alt
+
+    return alt.Axis(title=None, domain=False, ticks=False, labelPadding=8, **more)
+
+
+def _percent() -> alt.Axis:
+    import altair as alt
+
+    return alt.Axis(format=".0%")
+
+
+def _arm_colour(facts: ReportFacts) -> alt.Color:
+    import altair as alt
+
+    return alt.Color("arm:N", title="agent", sort=_order(facts))
+
+
+def _status_colour(facts: ReportFacts) -> alt.Color:
+    """The same colour for a status in every run; the legend names those that occur."""
+    import altair as alt
+
+    seen = {row.status for row in facts.rows}
+    return alt.Color(
+        "status:N",
+        title=None,
+        scale=alt.Scale(domain=list(STATUSES), range="ordinal"),
+        legend=alt.Legend(values=[status for status in STATUSES if status in seen]),
+    )
+
+
+CHARTS: dict[str, Callable[[ReportFacts], Chart | None]] = {
+    "leaderboard": bars,
+    "heatmap": heatmap,
+    "difficulty": difficulty,
+    "histogram": histogram,
+    "cost": cost,
+    "timeline": timeline,
+}
+"""Every chart by name: the name of its file and of its place in the page."""
+
+
+def specs(facts: ReportFacts) -> dict[str, dict[str, Any]]:
+    """Vega-Lite specs by name, without their data; charts that have nothing to show are missing."""
+    need()
+    found: dict[str, dict[str, Any]] = {}
+    for name, draw in CHARTS.items():
+        chart = draw(facts)
+        if chart is not None and facts.rows:
+            spec = chart.to_dict(validate=False)
+            spec.pop("config", None)  # the page and the export bring their own
+            if spec.get("width") == "container":
+                spec["autosize"] = {"type": "fit-x", "contains": "padding"}
+            found[name] = spec
+    return found
+
+
+def write_charts(facts: ReportFacts, folder: Path, form: Format = "png") -> list[Path]:
+    """Write every chart into a folder as PNG or SVG; returns the files."""
+    import json
+
+    need()
+    import vl_convert
+
+    folder.mkdir(parents=True, exist_ok=True)
+    tables = {name: table.records() for name, table in datasets(facts).items()}
+    written: list[Path] = []
+    for name, spec in specs(facts).items():
+        whole = json.dumps(_standing(spec, tables))
+        if form == "png":
+            content = vl_convert.vegalite_to_png(whole, scale=SCALE, config=config("light"))
+        else:
+            content = vl_convert.vegalite_to_svg(whole, config=config("light")).encode()
+        path = folder / f"{name}.{form}"
+        write_atomic(path, content)
+        written.append(path)
+    return written
+
+
+def _standing(spec: dict[str, Any], tables: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    """A spec that stands alone: its data inside, a width in numbers."""
+    whole = {**spec, "datasets": {spec["data"]["name"]: tables[spec["data"]["name"]]}}
+    if whole.get("width") == "container":
+        whole["width"] = 560
+    return whole

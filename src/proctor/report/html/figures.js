@@ -1,0 +1,98 @@
+// Charts: Vega is unpacked when the first of them comes into view, and each is drawn when it does.
+// Every chart has its table beside it; a chart that cannot be drawn leaves the table.
+
+class Figures {
+  constructor(charts, trials, list) {
+    this.charts = charts;
+    this.tables = { trials };
+    this.list = list;
+    this.views = new Map();
+    for (const [name, columns] of Object.entries(charts.tables)) this.tables[name] = rowsOf(columns);
+    const seen = new IntersectionObserver((entries) => {
+      for (const entry of entries) {
+        if (entry.isIntersecting) {
+          seen.unobserve(entry.target);
+          this.draw(entry.target.parentElement);
+        }
+      }
+    }, { rootMargin: "400px" });
+    for (const figure of document.querySelectorAll(".figure")) {
+      if (!charts.specs[figure.dataset.chart]) continue;
+      this.tools(figure);
+      this.show(figure, figure.dataset.first);
+      seen.observe(figure.querySelector(".chart"));
+    }
+  }
+
+  tools(figure) {
+    const tools = figure.querySelector(".tools");
+    const choose = (what, word) => el("button", { type: "button", "data-show": what, on: { click: () => this.show(figure, what) } }, word);
+    const save = (form) => el("button", { type: "button", class: "quiet", "data-save": form, "aria-label": `Save the chart as ${form.toUpperCase()}`, on: { click: () => this.save(figure, form) } }, form.toUpperCase());
+    tools.replaceChildren(choose("chart", "Chart"), choose("table", "Table"), el("span", { class: "save" }, save("png"), save("svg")));
+    tools.hidden = false;
+  }
+
+  show(figure, what) {
+    figure.querySelector(".chart").hidden = what !== "chart";
+    figure.querySelector(".plain").hidden = what !== "table";
+    figure.querySelector(".save").hidden = what !== "chart";
+    for (const button of figure.querySelectorAll("[data-show]")) {
+      button.setAttribute("aria-pressed", String(button.dataset.show === what));
+    }
+  }
+
+  /** Vega runs only because the page's policy names the hash of exactly this code. */
+  vega() {
+    this.loading ??= unpack("vega").then((code) => {
+      document.head.append(el("script", null, code));
+      if (!window.vegaEmbed) throw new Error("Vega did not start");
+    });
+    return this.loading;
+  }
+
+  async draw(figure) {
+    const name = figure.dataset.chart;
+    try {
+      await this.vega();
+      const spec = { ...this.charts.specs[name] };
+      spec.datasets = { [spec.data.name]: this.tables[spec.data.name] };
+      this.views.get(name)?.finalize();
+      const drawn = await window.vegaEmbed(figure.querySelector(".chart"), spec, {
+        ast: true, // no code made from text: the page's policy forbids it
+        renderer: "canvas",
+        actions: false,
+        defaultStyle: false,
+        config: this.charts.themes[currentTheme()],
+        tooltip: { disableDefaultStyle: true },
+      });
+      this.views.set(name, drawn);
+      drawn.view.addEventListener("click", (event, item) => this.follow(item));
+      figure.dataset.drawn = "yes";
+    } catch (error) {
+      console.error(`chart ${name}: ${error.message}`);
+      this.show(figure, "table");
+      figure.querySelector(".tools").hidden = true;
+    }
+  }
+
+  /** A mark that is a trial opens it; one that is a cell lists its trials. */
+  follow(item) {
+    const datum = item && item.datum;
+    if (!datum) return;
+    if (datum.row !== undefined && datum.status) location.hash = `#trial-${datum.row}`;
+    else if (datum.case && datum.arm) this.list.show({ case: datum.case, arm: datum.arm });
+  }
+
+  redraw() {
+    for (const name of this.views.keys()) {
+      this.draw(document.querySelector(`.figure[data-chart="${name}"]`));
+    }
+  }
+
+  async save(figure, form) {
+    const name = figure.dataset.chart;
+    if (!this.views.has(name)) await this.draw(figure);
+    const address = await this.views.get(name).view.toImageURL(form, form === "png" ? 2 : 1);
+    el("a", { href: address, download: `${name}.${form}` }).click();
+  }
+}

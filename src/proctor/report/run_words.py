@@ -1,0 +1,132 @@
+"""The words in which every form of a run's report says its figures.
+
+Promise: the same figure reads the same in HTML, Markdown and console; what is not known is a dash,
+and every share stands beside its denominator.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from proctor.report.text import plain, plural
+from proctor.runs.summary import CellSummary, Verdict
+from proctor.runs.totals import Totals
+from proctor.stats.kinds import Interval
+
+if TYPE_CHECKING:
+    from proctor.results.leaderboard import Leaderboard
+    from proctor.stats.gate import Gate
+
+DASH = "–"
+"""Not known, or not defined."""
+
+INPUT_SHOWN = 2_000
+"""Characters of a case's input that a report holds: enough to know the question again."""
+
+
+def sentence(cells: Sequence[CellSummary], totals: Totals) -> str:
+    """How many cells and trials passed, as the console says it."""
+    passed = sum(cell.verdict == Verdict.PASS for cell in cells)
+    return (
+        f"{passed} of {plural(len(cells), 'cell')} passed; "
+        f"{totals.passed} of {totals.judged} judged trials"
+    )
+
+
+def percent(share: float | None, digits: int = 0) -> str:
+    """A share as people say it."""
+    return DASH if share is None else f"{share * 100:.{digits}f} %"
+
+
+def score(value: float | None) -> str:
+    """A score from 0 to 1."""
+    return DASH if value is None else f"{value:.2f}"
+
+
+def interval(found: Interval) -> str:
+    """The two ends, or why there are none."""
+    if found.low is None or found.high is None:
+        return DASH
+    return f"{found.low * 100:.0f}–{found.high * 100:.0f} %"
+
+
+def places(best: int | None, worst: int | None) -> str:
+    """The places an agent may hold: `1`, or `1–3` where tests do not tell."""
+    if best is None or worst is None:
+        return DASH
+    return str(best) if best == worst else f"{best}–{worst}"
+
+
+def p_value(value: float | None) -> str:
+    """A p-value, not more exact than it is read."""
+    if value is None:
+        return DASH
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def points(difference: float | None) -> str:
+    """A difference of shares in points, with its sign."""
+    if difference is None:
+        return DASH
+    value = round(difference * 100, 1)
+    return f"{'+' if value > 0 else '−' if value < 0 else '±'}{abs(value):.1f} points"
+
+
+def leading(board: Leaderboard) -> str | None:
+    """Who is ahead, or that nobody is, in a sentence; None with a single agent."""
+    rows = [row for row in board.rows if row.best is not None]
+    if len(board.rows) < 2:
+        return None
+    if board.reason or not rows:
+        return f"No order of the agents: {board.reason or 'no judged trial'}."
+    cases = plural(board.shared_cases, "shared case")
+    how = f"on {cases} (paired tests, Holm, {percent(board.alpha)} level)"
+    first = [row.name for row in rows if row.best == 1]
+    if len(first) == 1:
+        return f"{first[0]} is ahead of all others {how}."
+    if len(first) < len(rows):
+        return f"{', '.join(first)} share the first place {how}."
+    who = " and ".join(first) if len(first) == 2 else "The agents"
+    return f"{who} cannot be told apart {how}: more cases would settle it."
+
+
+def ranked_by(board: Leaderboard) -> str:
+    """How the leaderboard came to its places."""
+    return (
+        f"By {board.metric.replace('_', ' ')} over {plural(board.shared_cases, 'shared case')}. A"
+        f" place such as 1–2 means that paired tests (Holm, {percent(board.alpha)} level) do not"
+        " tell these agents apart. Rates are means over cases; intervals are for cases like"
+        " these, not only these."
+    )
+
+
+def not_judged(totals: Totals) -> str | None:
+    """What could not be judged, in words; None when all was."""
+    parts = [
+        plural(totals.infra_error, "infrastructure error") if totals.infra_error else "",
+        f"{totals.cancelled} cancelled" if totals.cancelled else "",
+    ]
+    said = ", ".join(part for part in parts if part)
+    return said or None
+
+
+def gate_line(gate: Gate) -> str:
+    """What a gate found, with what it rests on."""
+    moved = points(None if gate.drop is None else -gate.drop)
+    bound = DASH if gate.drop_at_most is None else f"{gate.drop_at_most * 100:.1f} points"
+    return (
+        f"{moved} over {plural(gate.cases, 'case')} ({plural(gate.n, 'trial')}, "
+        f"{p_value(gate.p_value)}); the drop is at most {bound}"
+    )
+
+
+def case_text(value: Any) -> str:
+    """What a case asks, as text."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value[:INPUT_SHOWN]
+    shown = json.dumps(plain(value, most=INPUT_SHOWN), ensure_ascii=False, indent=1)
+    return shown[:INPUT_SHOWN]

@@ -1,0 +1,180 @@
+"""A run made fit to leave the house: one page, or a zip of the run folder, secrets taken out again.
+
+    OUT.zip
+      CONTENTS.md          what is inside, file by file, with sizes and SHA-256
+      report.html  report.md
+      run/                 a run folder as any other: `proctor report run/` reads it
+
+Promise: every text of every file passes the redactor, with the patterns of today and the secrets
+of today's environment; names of the machine, of the user and of local folders are left out. The
+price: what has no telling shape, name or pattern is not seen, so look before you send.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from proctor.errors import ProctorError
+from proctor.report.html.page import render_page
+from proctor.report.html.texts import Texts
+from proctor.report.markdown_run import render_run
+from proctor.report.run_facts import ReportFacts, facts_of_run
+from proctor.report.text import plural
+from proctor.runs.folder import RunFolder, write_atomic
+from proctor.runs.journal import Sync
+from proctor.runs.model import Trial
+from proctor.runs.run import Run
+from proctor.runs.segments import SegmentWriter, encode_trace
+from proctor.trace.redact import Redactor
+from proctor.trials.api import finalise
+
+PRIVATE = ("host", "user", "platform")
+"""Provenance that says something of a machine or a person, and nothing of the run."""
+
+EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The date of every entry of a zip, so that equal runs give equal files."""
+
+_FOLDERS = re.compile(r"(?:/home/|/Users/|[A-Za-z]:\\Users\\)[^/\\\s\"':]+")
+
+
+class Shared(NamedTuple):
+    """What was written: the file, its size, what is inside, and how many secrets were taken out."""
+
+    path: Path
+    size: int
+    inside: tuple[str, ...]
+    redacted: int
+
+
+def share(run: Run, target: Path, redactor: Redactor) -> Shared:
+    """Write a run to one file; its name says which: `.html` or `.zip`."""
+    forms = {".html": _share_page, ".zip": _share_zip}
+    form = forms.get(target.suffix.lower())
+    if form is None:
+        raise ProctorError(
+            f"cannot share as {target.suffix or 'a file without an ending'}",
+            where=str(target),
+            hint="name a file that ends in .html or .zip",
+        )
+    return form(run, target, redactor)
+
+
+def _share_page(run: Run, target: Path, redactor: Redactor) -> Shared:
+    made = render_page(run, without_private(facts_of_run(run)), redactor=redactor)
+    write_atomic(target, made.text.encode())
+    return Shared(target, made.size, made.inside, made.redacted)
+
+
+def without_private(facts: ReportFacts) -> ReportFacts:
+    """Facts without the machine, the user and the place of the run on its disk."""
+    known = {name: value for name, value in facts.provenance.items() if name not in PRIVATE}
+    place = "/".join(Path(facts.path).parts[-2:])
+    return msgspec.structs.replace(facts, provenance=known, path=place)
+
+
+# -- a zip -------------------------------------------------------------------------------------
+
+
+def _share_zip(run: Run, target: Path, redactor: Redactor) -> Shared:
+    texts = Texts(redactor)
+    with tempfile.TemporaryDirectory(prefix="proctor-share-") as place:
+        folder = RunFolder(Path(place) / "run")
+        folder.path.mkdir()
+        copy_run(run, folder, texts)
+        copied = Run(folder.path)
+        facts = without_private(facts_of_run(copied))
+        facts.path = "run"
+        page = render_page(copied, facts, redactor=redactor)
+        files = {
+            "report.html": page.text.encode(),
+            "report.md": render_run(facts).encode(),
+            **{f"run/{name}": path.read_bytes() for name, path in _files(folder.path)},
+        }
+    redacted = texts.redacted + page.redacted
+    files = {"CONTENTS.md": _contents(facts, files, redacted).encode(), **files}
+    _write_zip(target, files)
+    inside = tuple(f"{name}  {_size(len(content))}" for name, content in files.items())
+    return Shared(target, target.stat().st_size, inside, redacted)
+
+
+def copy_run(run: Run, target: RunFolder, texts: Texts) -> None:
+    """A run folder with the same trials and traces, each without its secrets."""
+    target.write_spec(_spec(run.spec, texts))
+    journal = target.journal(Sync.NEVER)
+    segments = SegmentWriter(target.traces_path)
+    try:
+        for trial in run.trials():
+            trace = run.trace(trial)
+            kept: Trial = texts.clean(trial)
+            place = None if trace is None else segments.append(encode_trace(texts.clean(trace)))
+            journal.append(msgspec.structs.replace(kept, trace=place, workdir=None))
+    finally:
+        segments.close()
+        journal.close()
+    finalise(target)
+
+
+def _spec(spec: dict[str, Any], texts: Texts) -> dict[str, Any]:
+    kept = {name: value for name, value in spec.items() if name not in ("format", "base_dir")}
+    provenance = cast("dict[str, Any]", kept.get("provenance") or {})
+    kept["provenance"] = {k: v for k, v in provenance.items() if k not in PRIVATE}
+    return _without_homes(texts.clean(kept))
+
+
+def _without_homes(value: Any) -> Any:
+    """A JSON value in which home folders have lost the name of their owner."""
+    if isinstance(value, str):
+        return _FOLDERS.sub("~", value)
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value)
+        return {name: _without_homes(item) for name, item in items.items()}
+    if isinstance(value, list):
+        return [_without_homes(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not path.name.startswith("."):
+            yield path.relative_to(folder).as_posix(), path
+
+
+def _contents(facts: ReportFacts, files: dict[str, bytes], redacted: int) -> str:
+    lines = [
+        f"# What is inside: {facts.name}",
+        "",
+        f"Run {facts.run_id}: {facts.headline}.",
+        f"Redaction was applied again; it took out {plural(redacted, 'secret')}.",
+        f"Left out: {', '.join(PRIVATE)}, working folders, notes.",
+        "",
+        "| file | bytes | sha256 |",
+        "| --- | ---: | --- |",
+        *(
+            f"| {name} | {len(content):,} | {hashlib.sha256(content).hexdigest()} |"
+            for name, content in files.items()
+        ),
+        "",
+        "Open report.html in a browser, or unpack and use `proctor report run`.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _write_zip(target: Path, files: dict[str, bytes]) -> None:
+    with tempfile.SpooledTemporaryFile(max_size=64 << 20) as aside:
+        with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+            for name, content in files.items():
+                archive.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED)
+        aside.seek(0)
+        write_atomic(target, aside.read())
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
