@@ -22,6 +22,15 @@ from proctor.errors import ProctorError, did_you_mean
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
+def needs_extra(package: str, extra: str) -> None:
+    """Say in one line what to install when an optional package is not there."""
+    if importlib.util.find_spec(package) is None:
+        raise ProctorError(
+            f"this needs the package {package!r}, which is not installed",
+            hint=f'pip install "proctor[{extra}]"',
+        )
+
+
 def load_object(path: str, base_dir: str | Path | None = None) -> Any:
     """What `package.module:name` names, looked for in `base_dir` first."""
     if not _PATH.fullmatch(path):

@@ -1,0 +1,102 @@
+"""Which traces are meant: what a person may filter a list by, as a condition of SQL.
+
+Values are always parameters, never part of a statement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from proctor.errors import ProctorError, did_you_mean
+
+SORTS = {
+    "newest": "started_ns DESC, trace_id",
+    "started": "started_ns, trace_id",
+    "slowest": "duration_ms DESC NULLS LAST, trace_id",
+    "costliest": "cost_usd DESC NULLS LAST, trace_id",
+    "worst": "score ASC NULLS LAST, trace_id",
+    "most_errors": "errors DESC, started_ns DESC, trace_id",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceFilter:
+    """What the traces must have; what is None or empty does not matter."""
+
+    text: str = ""
+    """Words in the name, query, response or id."""
+    request_id: str | None = None
+    session_id: str | None = None
+    user_id: str | None = None
+    service: str | None = None
+    status: Literal["ok", "error"] | None = None
+    tool: str | None = None
+    model: str | None = None
+    since_ns: int | None = None
+    until_ns: int | None = None
+    min_ms: float | None = None
+    max_ms: float | None = None
+    min_score: float | None = None
+    max_score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which part of a list, in which order."""
+
+    limit: int = 50
+    offset: int = 0
+    sort: str = "newest"
+
+    @property
+    def order_by(self) -> str:
+        """The order as SQL."""
+        found = SORTS.get(self.sort)
+        if found is None:
+            raise ProctorError(
+                f"no order {self.sort!r}",
+                hint=did_you_mean(self.sort, SORTS) or f"there are {', '.join(SORTS)}",
+            )
+        return found
+
+
+_EQUAL = ("request_id", "session_id", "user_id", "service", "status")
+_BOUNDS = {
+    "since_ns": "started_ns >=",
+    "until_ns": "started_ns <",
+    "min_ms": "duration_ms >=",
+    "max_ms": "duration_ms <=",
+    "min_score": "score >=",
+    "max_score": "score <=",
+}
+_OF_SPANS = {"tool": "tool_name", "model": "model"}
+
+
+def where(chosen: TraceFilter, mark: str) -> tuple[str, list[Any]]:
+    """The condition, and the values of its parameters in order."""
+    parts: list[str] = []
+    values: list[Any] = []
+    for name in _EQUAL:
+        if (value := getattr(chosen, name)) is not None:
+            parts.append(f"{name} = {mark}")
+            values.append(value)
+    for name, condition in _BOUNDS.items():
+        if (value := getattr(chosen, name)) is not None:
+            parts.append(f"{condition} {mark}")
+            values.append(value)
+    for name, column in _OF_SPANS.items():
+        if (value := getattr(chosen, name)) is not None:
+            inner = f"SELECT trace_id FROM spans WHERE {column} = {mark}"
+            parts.append(f"trace_id IN ({inner})")
+            values.append(value)
+    for word in chosen.text.split():
+        columns = ("name", "query", "response", "trace_id")
+        parts.append("(" + " OR ".join(f"lower({c}) LIKE {mark} ESCAPE '!'" for c in columns) + ")")
+        values += [f"%{_literal(word)}%"] * len(columns)
+    return " AND ".join(parts) or "1 = 1", values
+
+
+def _literal(word: str) -> str:
+    """A word that stands for itself in LIKE."""
+    return "".join(f"!{c}" if c in "!%_" else c for c in word.lower())

@@ -1,0 +1,115 @@
+"""The store in PostgreSQL: rows are copied into a staging table, then upserted from there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from proctor.server.store.schema import SPAN_COLUMNS
+from proctor.server.store.sql import SqlStore, StoreError
+
+if TYPE_CHECKING:
+    import psycopg
+
+_COLUMNS = ", ".join(SPAN_COLUMNS)
+_UPDATES = ", ".join(f"{c} = excluded.{c}" for c in SPAN_COLUMNS[2:])
+_STAGE = "CREATE TEMP TABLE IF NOT EXISTS staged (LIKE spans) ON COMMIT DELETE ROWS"
+# One row a span: ON CONFLICT cannot touch a row twice. Ended spans win, then later ones.
+_FROM_STAGE = f"""
+    INSERT INTO spans ({_COLUMNS})
+    SELECT DISTINCT ON (trace_id, span_id) {_COLUMNS} FROM staged
+    ORDER BY trace_id, span_id, end_ns IS NULL, ctid DESC
+    ON CONFLICT (trace_id, span_id) DO UPDATE SET {_UPDATES}
+    WHERE excluded.end_ns IS NOT NULL OR spans.end_ns IS NULL
+"""
+
+
+class PostgresStore(SqlStore):
+    """Traces in a database of a server."""
+
+    mark = "%s"
+    types: ClassVar[dict[str, str]] = {
+        "big": "BIGINT",
+        "real": "DOUBLE PRECISION",
+        "blob": "BYTEA",
+        "count": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+        "clustered": "",
+    }
+
+    def __init__(self, url: str) -> None:
+        from proctor.imports import needs_extra
+
+        needs_extra("psycopg", "postgres")
+        self._url = url
+        self._lock = threading.Lock()
+        self._writer: psycopg.Connection | None = None
+        self._readers: list[psycopg.Connection] = []
+
+    def _connect(self, *, autocommit: bool) -> psycopg.Connection:
+        import psycopg
+
+        try:
+            return psycopg.connect(self._url, autocommit=autocommit, connect_timeout=10)
+        except psycopg.Error as error:
+            raise StoreError(
+                f"cannot reach the store: {' '.join(str(error).split())}",
+                hint="see the address after --store, and that the server runs",
+            ) from None
+
+    @contextmanager
+    def writing(self) -> Generator[Any]:
+        """A transaction; a connection that was lost is made anew for the next one."""
+        import psycopg
+
+        with self._lock:
+            if self._writer is None or self._writer.closed:
+                self._writer = self._connect(autocommit=False)
+            connection = self._writer
+            try:
+                with connection.transaction(), connection.cursor() as cursor:
+                    yield cursor
+            except psycopg.Error as error:
+                if connection.broken:
+                    self._writer = None
+                raise StoreError(f"cannot write: {' '.join(str(error).split())}") from error
+
+    @contextmanager
+    def reading(self) -> Generator[Any]:
+        """A cursor of a connection that is used again."""
+        import psycopg
+
+        try:
+            connection = self._readers.pop()
+        except IndexError:
+            connection = self._connect(autocommit=True)
+        try:
+            with connection.cursor() as cursor:
+                yield cursor
+        except psycopg.Error as error:
+            raise StoreError(f"cannot read: {' '.join(str(error).split())}") from error
+        finally:
+            if not connection.broken:
+                self._readers.append(connection)
+
+    def put_spans(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Copy into the staging table, then upsert by (trace, span)."""
+        cursor.execute(_STAGE)
+        with cursor.copy(f"COPY staged ({_COLUMNS}) FROM STDIN") as copy:
+            for row in rows:
+                copy.write_row(row)
+        cursor.execute(_FROM_STAGE)
+
+    def size(self) -> int:
+        """The tables with their indexes."""
+        tables = ("traces", "spans", "payloads", "evaluations")
+        parts = " + ".join(f"pg_total_relation_size('{table}')" for table in tables)
+        return int(self._all(f"SELECT {parts}")[0][0])
+
+    def close(self) -> None:
+        """Close every connection."""
+        for connection in (*self._readers, *([self._writer] if self._writer else [])):
+            connection.close()
+        self._readers.clear()
+        self._writer = None

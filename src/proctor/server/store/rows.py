@@ -1,0 +1,180 @@
+"""From what was received to rows: spans normalised once, their wire form kept compressed.
+
+Promise: what is kept is what came, before any convention was read, so that a better reader later
+sees everything. Rows hold only what is counted and filtered by.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+import zstandard
+
+from proctor.trace import Event, Span, Trace
+from proctor.trace.assemble import Collector, LogPool, LogRecord, assemble
+from proctor.trace.conventions import finish, normalise
+from proctor.trace.redact import Redactor
+
+MAX_FACT = 2000
+"""Characters of a query or response kept for lists; the whole of it stands in the payload."""
+
+ZSTD_LEVEL = 3
+MAX_CHUNK = 512 * 1024 * 1024
+"""Bytes one chunk may unpack to; a chunk is one request's spans of a trace, far below it."""
+
+UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)
+
+
+class Log(msgspec.Struct, frozen=True):
+    """A log record kept until its span is read."""
+
+    span_id: str
+    event: Event
+
+
+class Chunk(msgspec.Struct, omit_defaults=True):
+    """What one request brought of one trace."""
+
+    spans: list[Span] = []
+    logs: list[Log] = []
+    resource: dict[str, Any] = {}
+
+
+@dataclass(slots=True)
+class Batch:
+    """Rows to be written together, all or none."""
+
+    spans: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    chunks: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
+    facts: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    touched: set[str] = field(default_factory=set[str])
+
+    def extend(self, other: Batch) -> None:
+        """Take another batch in."""
+        self.spans += other.spans
+        self.chunks += other.chunks
+        self.facts += other.facts
+        self.touched |= other.touched
+
+
+class TraceFacts(NamedTuple):
+    """The columns of `FACT_COLUMNS`, after the trace's id."""
+
+    trace_id: str
+    service: str | None
+    query: str | None
+    response: str | None
+    request_id: str | None
+    session_id: str | None
+    user_id: str | None
+
+
+_encoder = msgspec.json.Encoder(enc_hook=str)
+_decoder = msgspec.json.Decoder(Chunk)
+
+
+def batch_of(collected: Collector, redactor: Redactor | None) -> Batch:
+    """The rows of everything one request held."""
+    batch = Batch()
+    logs: dict[str, list[LogRecord]] = defaultdict(list)
+    for record in collected.logs:
+        logs[record.trace_id].append(record)
+    for trace in collected.traces.values():
+        _add(batch, trace, logs.pop(trace.trace_id, []), redactor)
+    for trace_id, records in logs.items():
+        _add(batch, Trace(trace_id=trace_id), records, redactor)
+    return batch
+
+
+def _add(
+    batch: Batch, trace: Trace, records: Sequence[LogRecord], redactor: Redactor | None
+) -> None:
+    chunk = Chunk(trace.spans, [Log(r.span_id, r.event) for r in records], _resource(trace))
+    encoded = _encoder.encode(chunk)
+    if redactor is not None and not redactor.surely_clean(encoded):
+        trace = redactor.trace(trace)
+        chunk = Chunk(trace.spans, redactor.value(chunk.logs), _resource(trace))
+        encoded = _encoder.encode(chunk)
+    compressed = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(encoded)
+    batch.chunks.append((trace.trace_id, compressed))
+    batch.touched.add(trace.trace_id)
+    if trace.spans:
+        _read(trace.spans)
+        batch.spans += [span_row(span) for span in trace.spans]
+        batch.facts.append(facts_of(trace, chunk.resource))
+
+
+def _resource(trace: Trace) -> dict[str, Any]:
+    return trace.metadata.get("resource") or {}
+
+
+def _read(spans: Iterable[Span]) -> None:
+    for span in spans:
+        try:
+            normalise(span)
+        except UNREADABLE:
+            continue  # kept as it came; the reader of the whole trace reports it
+
+
+def span_row(span: Span) -> tuple[Any, ...]:
+    """The columns of `SPAN_COLUMNS`."""
+    return (
+        span.trace_id,
+        span.span_id,
+        span.parent_id,
+        _text(span.name, 500) or "",
+        span.kind.value,
+        span.status.value,
+        span.start_ns,
+        span.end_ns,
+        _text(span.tool_name, 200),
+        _text(span.model, 200),
+        span.input_tokens,
+        span.output_tokens,
+        span.cost_usd,
+        _text(span.error_type, 200),
+    )
+
+
+def facts_of(trace: Trace, resource: dict[str, Any]) -> TraceFacts:
+    """What these spans say of their trace; another batch may know more."""
+    with contextlib.suppress(*UNREADABLE):
+        finish(trace)
+    service = resource.get("service.name")
+    return TraceFacts(
+        trace.trace_id,
+        _text(service, 200),
+        _text(trace.query, MAX_FACT),
+        _text(trace.response, MAX_FACT),
+        _text(trace.request_id, 200),
+        _text(trace.session_id, 200),
+        _text(trace.user_id, 200),
+    )
+
+
+def _text(value: Any, limit: int) -> str | None:
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else _encoder.encode(value).decode()
+    # PostgreSQL takes neither NUL nor lone surrogates.
+    return text[:limit].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def trace_from(trace_id: str, chunks: Iterable[bytes]) -> Trace | None:
+    """The whole trace, read anew from what was received; None without any span."""
+    collected, pool = Collector("store"), LogPool()
+    for body in chunks:
+        chunk = _decoder.decode(
+            zstandard.ZstdDecompressor().decompress(body, max_output_size=MAX_CHUNK)
+        )
+        for span in chunk.spans:
+            collected.add(span)
+        collected.resource(trace_id, chunk.resource)
+        pool.add(LogRecord(trace_id, log.span_id, log.event) for log in chunk.logs)
+    traces = assemble(collected, pool)
+    return traces[0] if traces else None

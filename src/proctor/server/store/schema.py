@@ -1,0 +1,77 @@
+"""The tables of the store, and how an older store becomes this one.
+
+traces(trace_id)             a line a trace: what lists show and filter by; derived from its spans
+spans(trace_id, span_id)     narrow: what is counted and filtered; one row a span, the last received
+payloads(trace_id, chunk)    what was received, compressed, in the order it came; the truth
+evaluations(trace_id, name)  scores, checks and findings of a trace
+notes(key)                   the version of these tables
+
+A migration is a list of statements; they are run in order, each once, in one transaction.
+`{big}`, `{real}`, `{blob}` and `{count}` stand for the types of each database.
+"""
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """
+        CREATE TABLE traces (
+            trace_id TEXT PRIMARY KEY, name TEXT, service TEXT, query TEXT, response TEXT,
+            request_id TEXT, session_id TEXT, user_id TEXT,
+            started_ns {big} NOT NULL, ended_ns {big}, duration_ms {real}, status TEXT NOT NULL,
+            spans {big} NOT NULL, errors {big} NOT NULL, llm_calls {big} NOT NULL,
+            tool_calls {big} NOT NULL, input_tokens {big}, output_tokens {big}, cost_usd {real},
+            updated_ns {big} NOT NULL, evaluated_ns {big} NOT NULL DEFAULT 0,
+            score {real}, findings {big}
+        )
+        """,
+        """
+        CREATE TABLE spans (
+            trace_id TEXT NOT NULL, span_id TEXT NOT NULL, parent_id TEXT, name TEXT NOT NULL,
+            kind TEXT NOT NULL, status TEXT NOT NULL, start_ns {big} NOT NULL, end_ns {big},
+            tool_name TEXT, model TEXT, input_tokens {big}, output_tokens {big}, cost_usd {real},
+            error_type TEXT, PRIMARY KEY (trace_id, span_id)
+        ) {clustered}
+        """,
+        """
+        CREATE TABLE payloads (
+            chunk {count}, trace_id TEXT NOT NULL, body {blob} NOT NULL
+        )
+        """,
+        """
+        CREATE TABLE evaluations (
+            trace_id TEXT NOT NULL, name TEXT NOT NULL, score {real}, label TEXT,
+            detail TEXT NOT NULL, at_ns {big} NOT NULL, PRIMARY KEY (trace_id, name)
+        )
+        """,
+        "CREATE INDEX payloads_of ON payloads (trace_id, chunk)",
+        "CREATE INDEX traces_started ON traces (started_ns)",
+        "CREATE INDEX traces_updated ON traces (updated_ns)",
+        "CREATE INDEX traces_duration ON traces (duration_ms)",
+        "CREATE INDEX traces_session ON traces (session_id)",
+        "CREATE INDEX traces_user ON traces (user_id)",
+        "CREATE INDEX traces_request ON traces (request_id)",
+        "CREATE INDEX traces_score ON traces (score)",
+        "CREATE INDEX spans_tool ON spans (tool_name, trace_id) WHERE tool_name IS NOT NULL",
+        "CREATE INDEX spans_model ON spans (model, trace_id) WHERE model IS NOT NULL",
+        "CREATE INDEX evaluations_name ON evaluations (name, score)",
+    ),
+)
+
+SPAN_COLUMNS = (
+    "trace_id",
+    "span_id",
+    "parent_id",
+    "name",
+    "kind",
+    "status",
+    "start_ns",
+    "end_ns",
+    "tool_name",
+    "model",
+    "input_tokens",
+    "output_tokens",
+    "cost_usd",
+    "error_type",
+)
+
+FACT_COLUMNS = ("service", "query", "response", "request_id", "session_id", "user_id")
+"""What is known of a trace that no sum over its spans gives."""

@@ -1,0 +1,366 @@
+"""One interface over both databases: what is written, asked, counted and forgotten.
+
+Promise: `write` is all or nothing and returns when it is on disk; a trace that grows has right
+totals with every write, whatever order its spans came in; the same span twice is one span. The
+statements are the same for both databases; only connections and bulk writes differ.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, NamedTuple
+
+from proctor.errors import ProctorError
+from proctor.server.store.filters import Page, TraceFilter, where
+from proctor.server.store.rows import Batch, trace_from
+from proctor.server.store.schema import FACT_COLUMNS, MIGRATIONS
+from proctor.trace import Trace
+
+MANY = 500
+"""Parameters of one statement: SQLite's oldest limit is 999."""
+
+
+class StoreError(ProctorError):
+    """A store that cannot be used."""
+
+
+class TraceRow(NamedTuple):
+    """A line of a list of traces."""
+
+    trace_id: str
+    name: str | None
+    service: str | None
+    query: str | None
+    response: str | None
+    request_id: str | None
+    session_id: str | None
+    user_id: str | None
+    started_ns: int
+    ended_ns: int | None
+    duration_ms: float | None
+    status: str
+    spans: int
+    errors: int
+    llm_calls: int
+    tool_calls: int
+    input_tokens: int | None
+    output_tokens: int | None
+    cost_usd: float | None
+    updated_ns: int
+    evaluated_ns: int
+    score: float | None
+    findings: int | None
+
+
+class Evaluation(NamedTuple):
+    """One thing that was said of a trace."""
+
+    trace_id: str
+    name: str
+    score: float | None
+    label: str | None
+    detail: str
+    at_ns: int
+
+
+class Figures(NamedTuple):
+    """What the traces of a filter come to."""
+
+    traces: int
+    spans: int
+    errors: int
+    cost_usd: float | None
+    p50_ms: float | None
+    p95_ms: float | None
+
+
+class Share(NamedTuple):
+    """How often something was used, and in how many of those it failed."""
+
+    name: str
+    calls: int
+    errors: int
+
+
+_ROW = ", ".join(TraceRow._fields)
+
+_TOTALS = f"""
+    INSERT INTO traces (trace_id, name, started_ns, ended_ns, duration_ms, status, spans, errors,
+        llm_calls, tool_calls, input_tokens, output_tokens, cost_usd, updated_ns)
+    SELECT trace_id,
+        coalesce(min(CASE WHEN parent_id IS NULL THEN name END), min(name)),
+        min(start_ns), max(end_ns), (max(end_ns) - min(start_ns)) / 1000000.0,
+        CASE WHEN sum(CASE WHEN status IN ('error', 'timeout') THEN 1 ELSE 0 END) > 0
+             THEN 'error' ELSE 'ok' END,
+        count(*), sum(CASE WHEN status IN ('error', 'timeout') THEN 1 ELSE 0 END),
+        sum(CASE WHEN kind = 'llm' THEN 1 ELSE 0 END),
+        sum(CASE WHEN kind = 'tool' THEN 1 ELSE 0 END),
+        sum(CASE WHEN kind = 'llm' THEN input_tokens END),
+        sum(CASE WHEN kind = 'llm' THEN output_tokens END),
+        sum(CASE WHEN kind = 'llm' THEN cost_usd END), {{now}}
+    FROM spans WHERE trace_id IN ({{ids}}) GROUP BY trace_id
+    ON CONFLICT (trace_id) DO UPDATE SET
+        {
+    ", ".join(
+        f"{c} = excluded.{c}"
+        for c in (
+            "name",
+            "started_ns",
+            "ended_ns",
+            "duration_ms",
+            "status",
+            "spans",
+            "errors",
+            "llm_calls",
+            "tool_calls",
+            "input_tokens",
+            "output_tokens",
+            "cost_usd",
+            "updated_ns",
+        )
+    )
+}
+"""
+
+
+_WITHOUT_SPANS = """
+    INSERT INTO traces (trace_id, started_ns, status, spans, errors, llm_calls, tool_calls,
+        updated_ns) VALUES (?, ?, 'ok', 0, 0, 0, 0, ?)
+    ON CONFLICT (trace_id) DO UPDATE SET updated_ns = excluded.updated_ns
+"""
+"""A trace of which only log records came so far: it is listed, and forgotten, like others."""
+
+
+class SqlStore(ABC):
+    """A store in a database; see the module for what is promised."""
+
+    mark: str
+    """How a parameter is written: `?` or `%s`."""
+    types: ClassVar[dict[str, str]]
+    """The database's own names for the types of the schema."""
+
+    # -- what differs ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def writing(self) -> AbstractContextManager[Any]:
+        """A cursor in a transaction that is committed to disk at the end of the block."""
+
+    @abstractmethod
+    def reading(self) -> AbstractContextManager[Any]:
+        """A cursor that sees one state of the store and blocks nobody."""
+
+    @abstractmethod
+    def put_spans(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Write span rows: new ones, and better ones over what is there.
+
+        A span that ended is never replaced by a notice that it began.
+        """
+
+    @abstractmethod
+    def size(self) -> int:
+        """Bytes on disk."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of connections."""
+
+    # -- tables ---------------------------------------------------------------------------------
+
+    def migrate(self) -> int:
+        """Bring the tables up to date; the version they are at. A newer store is refused."""
+        with self.writing() as cursor:
+            cursor.execute(
+                "CREATE TABLE IF NOT EXISTS notes (key TEXT PRIMARY KEY, value TEXT NOT NULL)"
+            )
+            cursor.execute("SELECT value FROM notes WHERE key = 'version'")
+            row = cursor.fetchone()
+            at = int(row[0]) if row else 0
+            if at > len(MIGRATIONS):
+                raise StoreError(
+                    f"the store has version {at}, this program knows up to {len(MIGRATIONS)}",
+                    hint="upgrade proctor",
+                )
+            for statements in MIGRATIONS[at:]:
+                for statement in statements:
+                    cursor.execute(statement.format(**self.types))
+            cursor.execute(
+                f"INSERT INTO notes VALUES ('version', {self.mark}) "
+                "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+                (str(len(MIGRATIONS)),),
+            )
+        return len(MIGRATIONS)
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def write(self, batch: Batch) -> None:
+        """Keep a batch: when this returns it is on disk."""
+        now = time.time_ns()
+        with self.writing() as cursor:
+            if batch.spans:
+                self.put_spans(cursor, batch.spans)
+            mark = self.mark
+            cursor.executemany(
+                f"INSERT INTO payloads (trace_id, body) VALUES ({mark}, {mark})",
+                batch.chunks,
+            )
+            cursor.executemany(_WITHOUT_SPANS.replace("?", mark), _log_only(batch, now))
+            for ids in _parts(sorted(batch.touched)):
+                marks = ", ".join([mark] * len(ids))
+                cursor.execute(_TOTALS.format(now=now, ids=marks), ids)
+            cursor.executemany(self._facts_statement(), [(*f[1:], f[0]) for f in batch.facts])
+
+    def _facts_statement(self) -> str:
+        # What is known already stays where a later batch, without the root span, knows nothing.
+        sets = ", ".join(f"{c} = coalesce({self.mark}, {c})" for c in FACT_COLUMNS)
+        return f"UPDATE traces SET {sets} WHERE trace_id = {self.mark}"
+
+    def put_evaluations(
+        self,
+        trace_id: str,
+        rows: Sequence[Evaluation],
+        *,
+        score: float | None,
+        findings: int | None,
+    ) -> None:
+        """Keep what was said of a trace, in place of what was said before."""
+        mark = self.mark
+        with self.writing() as cursor:
+            cursor.execute(f"DELETE FROM evaluations WHERE trace_id = {mark}", (trace_id,))
+            marks = ", ".join([mark] * len(Evaluation._fields))
+            cursor.executemany(f"INSERT INTO evaluations VALUES ({marks})", rows)
+            cursor.execute(
+                f"UPDATE traces SET evaluated_ns = {mark}, score = {mark}, findings = {mark} "
+                f"WHERE trace_id = {mark}",
+                (time.time_ns(), score, findings, trace_id),
+            )
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def traces(self, chosen: TraceFilter | None = None, page: Page | None = None) -> list[TraceRow]:
+        """Traces of a filter, a page of them."""
+        page = page or Page()
+        condition, values = where(chosen or TraceFilter(), self.mark)
+        statement = (
+            f"SELECT {_ROW} FROM traces WHERE {condition} "
+            f"ORDER BY {page.order_by} LIMIT {int(page.limit)} OFFSET {int(page.offset)}"
+        )
+        return [TraceRow(*row) for row in self._all(statement, values)]
+
+    def count(self, chosen: TraceFilter | None = None) -> int:
+        """How many traces a filter has."""
+        condition, values = where(chosen or TraceFilter(), self.mark)
+        return int(self._all(f"SELECT count(*) FROM traces WHERE {condition}", values)[0][0])
+
+    def figures(self, chosen: TraceFilter | None = None) -> Figures:
+        """Counts, cost and percentiles of duration (nearest rank) over a filter."""
+        condition, values = where(chosen or TraceFilter(), self.mark)
+        sums = self._all(
+            "SELECT count(*), coalesce(sum(spans), 0), coalesce(sum(errors), 0), sum(cost_usd), "
+            f"count(duration_ms) FROM traces WHERE {condition}",
+            values,
+        )[0]
+        timed = int(sums[4])
+        ranks = [self._ranked(condition, values, timed, q) for q in (0.5, 0.95)]
+        return Figures(int(sums[0]), int(sums[1]), int(sums[2]), sums[3], *ranks)
+
+    def _ranked(self, condition: str, values: list[Any], of: int, q: float) -> float | None:
+        if not of:
+            return None
+        statement = (
+            f"SELECT duration_ms FROM traces WHERE {condition} AND duration_ms IS NOT NULL "
+            f"ORDER BY duration_ms LIMIT 1 OFFSET {min(of - 1, int(q * of))}"
+        )
+        return float(self._all(statement, values)[0][0])
+
+    def tools(self, chosen: TraceFilter | None = None, limit: int = 50) -> list[Share]:
+        """Tools by how often they were called in the traces of a filter."""
+        condition, values = where(chosen or TraceFilter(), self.mark)
+        statement = f"""
+            SELECT tool_name, count(*) AS calls,
+                sum(CASE WHEN status IN ('error', 'timeout') THEN 1 ELSE 0 END)
+            FROM spans WHERE tool_name IS NOT NULL
+                AND trace_id IN (SELECT trace_id FROM traces WHERE {condition})
+            GROUP BY tool_name ORDER BY calls DESC, tool_name LIMIT {int(limit)}
+        """
+        return [Share(str(n), int(c), int(e)) for n, c, e in self._all(statement, values)]
+
+    def row(self, trace_id: str) -> TraceRow | None:
+        """The line of one trace."""
+        rows = self._all(
+            f"SELECT {_ROW} FROM traces WHERE trace_id = {self.mark}",
+            [trace_id],
+        )
+        return TraceRow(*rows[0]) if rows else None
+
+    def trace(self, trace_id: str) -> Trace | None:
+        """A whole trace, with everything that was received of it."""
+        rows = self._all(
+            f"SELECT body FROM payloads WHERE trace_id = {self.mark} ORDER BY chunk",
+            [trace_id],
+        )
+        return trace_from(trace_id, (bytes(row[0]) for row in rows)) if rows else None
+
+    def evaluations(self, trace_id: str) -> list[Evaluation]:
+        """What was said of a trace."""
+        rows = self._all(
+            f"SELECT * FROM evaluations WHERE trace_id = {self.mark} ORDER BY name",
+            [trace_id],
+        )
+        return [Evaluation(*row) for row in rows]
+
+    def quiet(self, before_ns: int, limit: int = 100) -> list[str]:
+        """Traces nothing was added to since a moment, that were not evaluated since they grew."""
+        mark = self.mark
+        rows = self._all(
+            f"SELECT trace_id FROM traces WHERE updated_ns < {mark} "
+            f"AND evaluated_ns < updated_ns ORDER BY updated_ns LIMIT {int(limit)}",
+            [before_ns],
+        )
+        return [str(row[0]) for row in rows]
+
+    def ids(self, chosen: TraceFilter | None = None) -> Iterator[str]:
+        """Ids of a filter's traces, the oldest first, read in pages."""
+        offset = 0
+        while True:
+            rows = self.traces(chosen, Page(limit=MANY, offset=offset, sort="started"))
+            yield from (row.trace_id for row in rows)
+            if len(rows) < MANY:
+                return
+            offset += MANY
+
+    # -- forgetting -----------------------------------------------------------------------------
+
+    def prune(self, before_ns: int) -> int:
+        """Forget traces that nothing was added to since a moment; how many they were."""
+        mark, gone = self.mark, 0
+        while True:
+            rows = self._all(
+                f"SELECT trace_id FROM traces WHERE updated_ns < {mark} LIMIT {MANY}",
+                [before_ns],
+            )
+            if not rows:
+                return gone
+            ids = [str(row[0]) for row in rows]
+            marks = ", ".join([mark] * len(ids))
+            with self.writing() as cursor:
+                for table in ("payloads", "spans", "evaluations", "traces"):
+                    cursor.execute(f"DELETE FROM {table} WHERE trace_id IN ({marks})", ids)
+            gone += len(ids)
+
+    def _all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self.reading() as cursor:
+            cursor.execute(statement, values)
+            return list(cursor.fetchall())
+
+
+def _log_only(batch: Batch, now: int) -> list[tuple[str, int, int]]:
+    with_spans = {row[0] for row in batch.spans}
+    return [(trace_id, now, now) for trace_id in sorted(batch.touched - with_spans)]
+
+
+def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), MANY):
+        yield ids[start : start + MANY]

@@ -1,0 +1,109 @@
+"""The store in one SQLite file: write-ahead log, one writer, readers that never wait for it."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from proctor.server.store.schema import SPAN_COLUMNS
+from proctor.server.store.sql import SqlStore, StoreError
+
+BUSY_MS = 30_000
+"""How long a writer of another process is waited for."""
+
+_UPDATES = ", ".join(f"{c} = excluded.{c}" for c in SPAN_COLUMNS[2:])
+_PUT_SPANS = (
+    f"INSERT INTO spans ({', '.join(SPAN_COLUMNS)}) VALUES ({', '.join('?' * len(SPAN_COLUMNS))}) "
+    f"ON CONFLICT (trace_id, span_id) DO UPDATE SET {_UPDATES} "
+    "WHERE excluded.end_ns IS NOT NULL OR spans.end_ns IS NULL"
+)
+
+
+class SqliteStore(SqlStore):
+    """Traces in a file, with `-wal` and `-shm` beside it while it is open."""
+
+    mark = "?"
+    types: ClassVar[dict[str, str]] = {
+        "big": "INTEGER",
+        "real": "REAL",
+        "blob": "BLOB",
+        "count": "INTEGER PRIMARY KEY",
+        "clustered": "WITHOUT ROWID",
+    }
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        self._readers: list[sqlite3.Connection] = []
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = self._connect()
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(f"cannot open the store: {error}", where=str(path)) from None
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, check_same_thread=False, isolation_level=None)
+        connection.execute("PRAGMA journal_mode = WAL")
+        # FULL: what was acknowledged survives a power cut too, not only the end of the process.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        return connection
+
+    @contextmanager
+    def writing(self) -> Generator[sqlite3.Cursor]:
+        """A transaction; one at a time in this process."""
+        with self._lock:
+            cursor = self._writer.cursor()
+            try:
+                cursor.execute("BEGIN IMMEDIATE")
+                yield cursor
+                cursor.execute("COMMIT")
+            except BaseException as error:
+                if self._writer.in_transaction:
+                    cursor.execute("ROLLBACK")
+                if isinstance(error, sqlite3.Error):
+                    raise StoreError(f"cannot write: {error}", where=str(self.path)) from error
+                raise
+            finally:
+                cursor.close()
+
+    @contextmanager
+    def reading(self) -> Generator[sqlite3.Cursor]:
+        """A cursor of a connection that is used again."""
+        try:
+            connection = self._readers.pop()
+        except IndexError:
+            connection = self._connect()
+        cursor = connection.cursor()
+        try:
+            yield cursor
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot read: {error}", where=str(self.path)) from error
+        finally:
+            cursor.close()
+            self._readers.append(connection)
+
+    def put_spans(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Upsert by (trace, span)."""
+        cursor.executemany(_PUT_SPANS, rows)
+
+    def size(self) -> int:
+        """The file and its log."""
+        beside = self.path.with_name(self.path.name + "-wal")
+        return sum(path.stat().st_size for path in (self.path, beside) if path.exists())
+
+    def compact(self) -> None:
+        """Give freed space back to the disk."""
+        with self._lock:
+            self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._writer.execute("VACUUM")
+
+    def close(self) -> None:
+        """Close every connection; the log is taken into the file."""
+        for connection in (*self._readers, self._writer):
+            connection.close()
+        self._readers.clear()

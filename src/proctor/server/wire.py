@@ -1,0 +1,121 @@
+"""OTLP over HTTP as it is sent: what a request holds, unpacked within bounds.
+
+Promise: a body is read whole or refused with the status the protocol names; a packed body never
+takes more memory than a plain one may have. Spans that cannot be read are counted, the others
+are kept (partial success).
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import NamedTuple
+
+import zstandard
+
+from proctor.trace.assemble import Collector
+from proctor.trace.conventions.values import decode_json
+from proctor.trace.formats import otlp, otlp_protobuf
+
+MAX_BODY = 64 * 1024 * 1024
+"""Bytes of one request, plain or unpacked: far above any exporter's batch, far below memory."""
+
+PROTOBUF = "application/x-protobuf"
+JSON = "application/json"
+
+MAX_MESSAGE = 500
+"""Characters of what is said of spans that were not kept."""
+
+
+class Refused(Exception):
+    """A request that is not taken: its HTTP status, and why."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+class Received(NamedTuple):
+    """What a request held, and what of it was not understood."""
+
+    collected: Collector
+    rejected: int
+    message: str
+
+
+def unpacked(body: bytes, encoding: str, limit: int = MAX_BODY) -> bytes:
+    """The body as it was before packing; refused when it is broken or too large."""
+    kind = encoding.strip().lower()
+    if kind in ("", "identity"):
+        plain = body
+    elif kind == "gzip":
+        plain = _gunzipped(body, limit)
+    elif kind == "zstd":
+        plain = _unzstd(body, limit)
+    else:
+        raise Refused(415, f"content encoding {kind[:40]!r} is not known: use gzip or zstd")
+    if len(plain) > limit:
+        raise Refused(413, f"the body is larger than {limit} bytes")
+    return plain
+
+
+def _gunzipped(body: bytes, limit: int) -> bytes:
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        plain = unpacker.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise Refused(400, f"not gzip: {error}") from None
+    if len(plain) <= limit and not unpacker.eof:
+        raise Refused(400, "the gzip body is cut off")
+    return plain
+
+
+def _unzstd(body: bytes, limit: int) -> bytes:
+    unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
+    plain = bytearray()
+    try:
+        # Fed in small parts, so that a bomb is noticed before it is unpacked whole.
+        for start in range(0, len(body), 1 << 14):
+            plain += unpacker.decompress(body[start : start + (1 << 14)])
+            if len(plain) > limit:
+                break
+    except zstandard.ZstdError as error:
+        raise Refused(400, f"not zstd: {error}") from None
+    if len(plain) <= limit and not unpacker.eof:
+        raise Refused(400, "the zstd body is cut off")
+    return bytes(plain)
+
+
+def received(body: bytes, content_type: str) -> Received:
+    """The spans and log records of a plain body."""
+    kind = content_type.partition(";")[0].strip().lower()
+    collected = Collector("request")
+    if not body:
+        return Received(collected, 0, "")
+    if kind == JSON:
+        _read_json(body, collected)
+    elif kind == PROTOBUF:
+        _read_protobuf(body, collected)
+    else:
+        raise Refused(415, f"content type {kind[:60]!r} is not OTLP: use {PROTOBUF} or {JSON}")
+    problems = collected.problems
+    words = "; ".join(str(problem) for problem in problems)[:MAX_MESSAGE]
+    return Received(collected, sum(problem.count for problem in problems), words)
+
+
+def _read_json(body: bytes, collected: Collector) -> None:
+    try:
+        document = decode_json(body.decode("utf-8"))
+    except ValueError as error:
+        raise Refused(400, f"not JSON: {str(error)[:200]}") from None
+    if document == {}:
+        return
+    if not otlp.matches(document):
+        raise Refused(400, "not an OTLP request: it has neither resourceSpans nor resourceLogs")
+    otlp.read(document, collected)
+
+
+def _read_protobuf(body: bytes, collected: Collector) -> None:
+    if not otlp_protobuf.matches(body):
+        raise Refused(400, "not an OTLP request in protobuf")
+    otlp_protobuf.read(body, collected)
