@@ -48,7 +48,7 @@ class CaseDifference(msgspec.Struct, frozen=True, kw_only=True):
     adjusted: float | None
     score_difference: float | None
     flaky: tuple[str, ...]
-    """`first: agent` and the like: what was unsettled about it, and in which arm."""
+    """`first agent` and the like: in which arm it was unsettled, and what about it."""
 
     @property
     def stands_out(self) -> bool:
@@ -59,8 +59,9 @@ class CaseDifference(msgspec.Struct, frozen=True, kw_only=True):
 class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
     """One figure over all compared cases: mean of the cases, second minus first.
 
-    `suite` tests these very cases, `population` the world they come from; `adjusted` is the
-    suite's p-value (the population's where there is no suite test) after Holm over the metrics.
+    `suite` tests these very cases, `population` the world they come from. The pass rate is what
+    a comparison is made for, one test planned beforehand, so `adjusted` is its own p-value; the
+    other metrics are looked at beside it, and theirs is after Holm over them.
     """
 
     metric: Metric
@@ -199,8 +200,9 @@ def _cases(
     # A case that never varied was looked at as well: it counts among the tests.
     adjusted = benjamini_hochberg([1.0 if t.p_value is None else t.p_value for t in tests])
     unsettled = {
-        (name, each.case): tuple(f"{name}: {source}" for source in each.sources)
+        (name, each.case): tuple(f"{arm} {source}" for source in each.sources)
         for name, each in flaky
+        for arm in (("first", "second")[names.index(name)],)
     }
     found = [
         CaseDifference(
@@ -253,11 +255,11 @@ def _metrics(
         _measured("latency_ms", before, after, level, seed, lambda case: case.latencies_ms),
     ]
     told = [each for each in found if each.metric == "pass_rate" or each.interval.cases]
-    tests = [each.suite or each.population for each in told]
-    adjusted = holm([1.0 if test.p_value is None else test.p_value for test in tests])
+    tests = [(each.suite or each.population).p_value for each in told]
+    adjusted = (tests[0], *holm([1.0 if p is None else p for p in tests[1:]]))
     return tuple(
-        msgspec.structs.replace(each, adjusted=None if test.p_value is None else value)
-        for each, test, value in zip(told, tests, adjusted, strict=True)
+        msgspec.structs.replace(each, adjusted=None if p is None else value)
+        for each, p, value in zip(told, tests, adjusted, strict=True)
     )
 
 

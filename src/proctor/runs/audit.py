@@ -99,12 +99,15 @@ def root_of(run: Path) -> Path:
 
 def command_line(argv: Sequence[str], redactor: Redactor) -> str:
     """A command line as it could be typed again, without the secrets in it."""
-    words = [Path(argv[0]).name if argv else "", *argv[1:]]
+    program = Path(argv[0]) if argv else Path()
+    # `python -m proctor` is the command by another name.
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    words = [name, *argv[1:]]
     clean: list[str] = []
     for before, word in zip(["", *words], words, strict=False):
         # `--token VALUE`: what is secret there is said by the word before.
-        name = before.lstrip("-") if before.startswith("--") and "=" not in before else ""
-        held = redactor.value({name: word})[name] if name else redactor.text(word)
+        flag = before.lstrip("-") if before.startswith("--") and "=" not in before else ""
+        held = redactor.value({flag: word})[flag] if flag else redactor.text(word)
         clean.append(str(held))
     return redactor.text(shlex.join(clean))
 

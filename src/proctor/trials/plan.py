@@ -93,7 +93,8 @@ def _repeats(case: str, count: int, base: int, seeds: tuple[int, ...] | None) ->
 
 def _count(case: Case, options: RunOptions) -> int:
     own = case.trials if "trials" in case.model_fields_set else None
-    return options.trials or own or options.default_trials or case.trials
+    count = options.trials or own or options.default_trials or case.trials
+    return count + options.more_trials
 
 
 def _refuse_too_many(planned: int) -> None:

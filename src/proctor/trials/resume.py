@@ -24,7 +24,7 @@ from proctor.trials.design import Design
 from proctor.trials.options import RunOptions
 from proctor.trials.session import UNFINISHED, Observer, Rerun
 
-FIXED = ("trials", "default_trials", "seed", "early_stop")
+FIXED = ("trials", "default_trials", "more_trials", "seed", "early_stop")
 """Options that say which trials there are: with others it would be another run."""
 
 

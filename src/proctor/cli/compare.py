@@ -1,0 +1,60 @@
+"""`proctor compare`: two runs, or two agents, on the same cases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from proctor.cli.choosing import open_run, results_option, root_of, tell
+from proctor.cli.lazy import Command, Example
+
+EXAMPLES = [
+    Example("proctor compare baseline latest", "did the agent change since the tagged run?"),
+    Example("proctor compare latest --agents fast,careful", "two agents of one run"),
+    Example("proctor compare shop/2026-01-31_001 shop/2026-01-31_002 --cases 'refund-*'", "some"),
+]
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.argument("runs", nargs=-1, metavar="RUN_A [RUN_B]")
+@click.option("--agents", metavar="A,B", help="Compare these two: of one run, or one of each.")
+@click.option("--cases", metavar="PATTERN", help="Only cases whose id matches, such as 'x*'.")
+@click.option(
+    "--level",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.95,
+    show_default=True,
+    metavar="X",
+    help="The confidence level of intervals.",
+)
+@click.option("--seed", type=int, default=0, metavar="N", help="Seed of resampling.")
+@results_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def compare(
+    *,
+    runs: tuple[str, ...],
+    agents: str | None,
+    cases: str | None,
+    level: float,
+    seed: int,
+    results: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare two runs or two agents, case by case and overall.
+
+    A run is a folder, <experiment>/<date>_<seq>, a tag or `latest`. Pairs the same cases; cases
+    that changed between the runs are left out and named.
+    """
+    from proctor.report.comparison_console import render
+    from proctor.report.figures import document
+    from proctor.results.compare_runs import compare_runs
+
+    if len(runs) > 2 or (not runs and not agents):
+        raise click.UsageError("name two runs, or --agents A,B of one")
+    root = root_of(results)
+    names = tuple(part.strip() for part in agents.split(",")) if agents else ()
+    opened = [open_run(text, root) for text in runs or ("latest",)]
+    second = opened[1] if len(opened) > 1 else None
+    found = compare_runs(opened[0], second, agents=names, cases=cases, level=level, seed=seed)
+    tell(document("comparison", found) if as_json else render(found))

@@ -1,0 +1,58 @@
+"""`proctor leaderboard`: agents by how well they did, with the places each may hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from proctor.cli.choosing import open_run, results_option, root_of, tell
+from proctor.cli.lazy import Command, Example
+
+EXAMPLES = [
+    Example("proctor leaderboard", "the agents of the latest run"),
+    Example("proctor leaderboard shop/2026-01-31_001 shop/2026-01-31_002", "of several runs"),
+    Example("proctor leaderboard --metric cost_usd", "the cheapest first"),
+]
+
+METRICS = ("pass_rate", "score", "cost_usd", "latency_ms")
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.option(
+    "--metric", type=click.Choice(METRICS), default="pass_rate", help="What agents are ranked by."
+)
+@click.option(
+    "--alpha",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.05,
+    show_default=True,
+    metavar="X",
+    help="The error rate of all tests that tell agents apart, together.",
+)
+@click.option("--seed", type=int, default=0, metavar="N", help="Seed of resampling.")
+@results_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def leaderboard(
+    runs: tuple[str, ...],
+    metric: str,
+    alpha: float,
+    seed: int,
+    results: Path | None,
+    as_json: bool,
+) -> None:
+    """Rank the agents of some runs; without a run, of the latest.
+
+    Agents that paired tests do not tell apart share places. Intervals are clustered by case.
+    """
+    from proctor.report.figures import document
+    from proctor.report.leaderboard_console import render
+    from proctor.results.leaderboard import entrants_of
+    from proctor.results.leaderboard import leaderboard as rank
+
+    root = root_of(results)
+    opened = [open_run(text, root) for text in runs or ("latest",)]
+    board = rank(entrants_of(opened), metric=metric, alpha=alpha, seed=seed)
+    told = [str(run.path) for run in opened]
+    tell(document("leaderboard", board, runs=told) if as_json else render(board))

@@ -1,0 +1,73 @@
+"""`proctor plan`: how many cases and trials would show a difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from proctor.cli.choosing import open_run, results_option, root_of, tell
+from proctor.cli.lazy import Command, Example
+
+EXAMPLES = [
+    Example("proctor plan --effect 0.1 --power 0.8", "what would show a drop of 10 points?"),
+    Example("proctor plan --effect 0.05 --from latest", "with the noise that a run had"),
+    Example("proctor plan --effect 0.1 --cases 40", "how many trials of these 40 cases?"),
+]
+
+SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
+COUNT = click.IntRange(1)
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.option(
+    "--effect",
+    type=click.FloatRange(0, 1, min_open=True),
+    required=True,
+    metavar="X",
+    help="The difference of pass rates to find: 0.1 is 10 points.",
+)
+@click.option(
+    "--power",
+    type=click.FloatRange(0.5, 1, max_open=True),
+    default=0.8,
+    show_default=True,
+    metavar="X",
+    help="How likely it is to be found.",
+)
+@click.option("--alpha", type=SHARE, default=0.05, show_default=True, metavar="X", help="Error.")
+@click.option("--from", "source", metavar="RUN", help="Take the noise and the cost from a run.")
+@click.option("--cases", type=COUNT, metavar="N", help="Plan for this many cases.")
+@click.option("--trials", type=COUNT, metavar="N", help="Plan for this many trials a case.")
+@click.option("--sigma2", type=SHARE, metavar="X", help="The variance of a trial in its case.")
+@click.option("--omega2", type=SHARE, metavar="X", help="The variance of true case differences.")
+@results_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def plan(
+    effect: float,
+    power: float,
+    alpha: float,
+    source: str | None,
+    results: Path | None,
+    as_json: bool,
+    **asked: float | int | None,
+) -> None:
+    """Say how many cases and trials would show a difference.
+
+    Trials help against the noise of a trial, cases against differences between cases; a plan for
+    a population says when only more cases help.
+    """
+    from proctor.report.figures import document
+    from proctor.report.planning_console import render
+    from proctor.results.outcomes import outcomes_of
+    from proctor.results.planning import Asked, plan_experiment
+
+    outcomes = outcomes_of(open_run(source, root_of(results))) if source else ()
+    found = plan_experiment(
+        effect,
+        alpha=alpha,
+        power=power,
+        outcomes=outcomes,
+        asked=Asked(**asked),  # pyright: ignore[reportArgumentType]
+    )
+    tell(document("plan", found) if as_json else render(found))
