@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
+from io import FileIO
 from pathlib import Path
 
 import msgspec
@@ -50,7 +51,6 @@ class Journal:
         self._sync = sync
         self._clock = clock
         self._encoder = msgspec.json.Encoder(enc_hook=str)
-        self._buffer = bytearray()
         try:
             self._file = path.open("ab", buffering=0)
             self._drop_torn_line()
@@ -70,35 +70,37 @@ class Journal:
 
     def append(self, trial: Trial) -> None:
         """Write one line. When this returns, the trial is finished."""
+        self.extend([trial])
+
+    def extend(self, trials: Sequence[Trial]) -> None:
+        """Write a line for each. When this returns, all of them are finished; on error, those
+        whose lines went out whole."""
+        lines = self._encoded(trials)
         try:
-            self._encoder.encode_into(trial, self._buffer)
-        except UnicodeEncodeError:  # lone surrogates, which UTF-8 cannot carry
-            plain = without_surrogates(msgspec.to_builtins(trial, enc_hook=str))
-            self._encoder.encode_into(plain, self._buffer)
-        self._buffer += b"\n"
-        length = len(self._buffer)
-        try:
-            self._write_whole(self._buffer)
-            self._end += length
+            write_whole(self._file, lines)
+            self._end += len(lines)
             self._check()
         except OSError as error:
-            self._take_back()
+            self._take_back(lines)
             raise JournalError(
                 f"cannot write the journal: {error.strerror}",
                 where=str(self._path),
                 hint="finished trials are safe; make room or restore the folder, then --resume",
             ) from None
 
-    def _write_whole(self, line: bytearray) -> None:
-        written = self._file.write(line)
-        while written is not None and written < len(line):
-            del line[:written]
-            written = self._file.write(line)
+    def _encoded(self, trials: Sequence[Trial]) -> bytes:
+        try:
+            return self._encoder.encode_lines(trials)
+        except UnicodeEncodeError:  # lone surrogates, which UTF-8 cannot carry
+            plain = [without_surrogates(msgspec.to_builtins(t, enc_hook=str)) for t in trials]
+            return self._encoder.encode_lines(plain)
 
-    def _take_back(self) -> None:
+    def _take_back(self, lines: bytes) -> None:
         """Cut what went out of a line that did not go out whole (a full disk)."""
         with contextlib.suppress(OSError):
-            os.ftruncate(self._file.fileno(), self._end)
+            out = os.fstat(self._file.fileno()).st_size - self._end
+            whole = lines.rfind(b"\n", 0, max(0, out)) + 1
+            os.ftruncate(self._file.fileno(), self._end + whole)
 
     def _check(self) -> None:
         """Force lines out when it is time, and notice that somebody deleted the file."""
@@ -132,6 +134,14 @@ class Journal:
             ) from None
         finally:
             self._file.close()
+
+
+def write_whole(file: FileIO, data: bytes) -> None:
+    """Hand all of it to the operating system, which may take it in parts."""
+    written = file.write(data)
+    while written < len(data):
+        data = data[written:]
+        written = file.write(data)
 
 
 def last_line_end(path: Path, size: int) -> int:

@@ -7,6 +7,7 @@ differ only in words that nobody reads.
 from __future__ import annotations
 
 import sys
+from copy import copy
 
 from proctor.checks.result import CheckResult
 from proctor.runs.model import Trial
@@ -20,19 +21,37 @@ class Pool:
     def __init__(self) -> None:
         self._results: dict[_Key, CheckResult] = {}
         self._rows: dict[_Key, tuple[CheckResult, ...]] = {}
+        self._last: dict[_Key, tuple[CheckResult, ...]] = {}
 
     def slim(self, trial: Trial) -> Trial:
         """The trial itself, changed to what summaries need."""
         trial.case, trial.agent = sys.intern(trial.case), sys.intern(trial.agent)
         trial.answer = trial.trace = trial.workdir = None
         trial.retry_errors = ()
-        if any(result.failed for result in trial.checks):
-            trial.checks = tuple(r if r.failed else self._shared(r) for r in trial.checks)
-            return trial
+        trial.seed = trial.started_ns = 0
+        trial.duration_ms = 0.0
+        checks = trial.checks
+        for result in checks:
+            if result.failed:
+                trial.checks = tuple(r if r.failed else self._shared(r) for r in checks)
+                return trial
         trial.trace_id = None
-        shared = tuple(self._shared(result) for result in trial.checks)
-        trial.checks = self._rows.setdefault(tuple(map(id, shared)), shared)
+        trial.checks = self._row(trial, checks)
         return trial
+
+    def slim_copy(self, trial: Trial) -> Trial:
+        """A small copy; the trial stays as it is."""
+        return self.slim(copy(trial))
+
+    def _row(self, trial: Trial, checks: tuple[CheckResult, ...]) -> tuple[CheckResult, ...]:
+        """Shared results of passed checks: nearly always those of the cell's last trial."""
+        last = self._last.get((trial.case, trial.agent), ())
+        if len(last) == len(checks) and all(map(_alike, last, checks)):
+            return last
+        shared = tuple(self._shared(result) for result in checks)
+        row = self._rows.setdefault(tuple(map(id, shared)), shared)
+        self._last[trial.case, trial.agent] = row
+        return row
 
     def _shared(self, result: CheckResult) -> CheckResult:
         key = (result.id, result.status, result.score, result.weight)
@@ -49,3 +68,12 @@ class Pool:
             )
             self._results[key] = found
         return found
+
+
+def _alike(ours: CheckResult, other: CheckResult) -> bool:
+    return (
+        ours.score == other.score
+        and ours.status == other.status
+        and ours.id == other.id
+        and ours.weight == other.weight
+    )

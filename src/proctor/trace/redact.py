@@ -152,7 +152,7 @@ class Redactor:
         return self._walk(trace, 0)
 
     def _walk(self, value: Any, depth: int) -> Any:
-        kind: type[Any] = type(value)
+        kind = value.__class__
         if kind is str:
             return self.text(value)
         if kind in _WITHOUT_TEXT:

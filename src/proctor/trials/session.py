@@ -15,10 +15,11 @@ from typing import NamedTuple, Protocol
 
 from proctor.errors import ProctorError
 from proctor.runs.folder import RunFolder
-from proctor.runs.journal import Journal, Sync, read_journal
+from proctor.runs.journal import Sync, read_journal
 from proctor.runs.model import CellKey, PlannedTrial, Trial, TrialError, TrialStatus
-from proctor.runs.segments import SegmentWriter
+from proctor.runs.slim import Pool
 from proctor.runs.stopping import CellPlan, EarlyStop, StoppingRule
+from proctor.runs.writer import TrialWriter
 from proctor.trials.executors import Executor, Job
 from proctor.trials.limits import Spending
 from proctor.trials.perform import Finished
@@ -87,10 +88,13 @@ class Session:
         self._observer = observer
         self._rerun = rerun
         self._sync = sync
+        self._rules = rules
         self._executor: Executor | None = None
-        self._journal: Journal | None = None
-        self._traces: SegmentWriter | None = None
-        self._running: dict[str, Job] = {}
+        self._writer: TrialWriter | None = None
+        self._broken: ProctorError | None = None
+        self._running: dict[int, Job] = {}
+        self._pool = Pool()
+        self._finished: list[Trial] | None = []
         self.told_to_stop = asyncio.Event()
         self.stopped: str | None = None
         """Why the run ended before its plan did, or None."""
@@ -98,19 +102,27 @@ class Session:
     async def run(self, make_executor: Callable[[], Executor]) -> None:
         """Work through what is left of the plan."""
         done = self._read_journal()
+        if done:
+            self._finished = None
         if self._observer is not None:
             kept = [t for t in done.values() if t.status not in self._rerun.statuses]
             self._observer.planned(len(self._plan), kept)
-        self._journal = self._folder.journal(self._sync)
-        self._traces = SegmentWriter(self._folder.traces_path)
+        self._writer = TrialWriter(self._folder, self._sync, self._written)
         self._executor = make_executor()
         try:
             await self._executor.run(self._jobs(done), self._deliver)
+            if self._broken is not None:
+                raise self._broken
         except BaseExceptionGroup as group:
             # Workers fail together when the disk is full; one reason is enough.
             raise first_of(group) from None
         finally:
             self.close()
+
+    @property
+    def finished(self) -> list[Trial] | None:
+        """All trials of the run, made small; None when earlier sittings did some of them."""
+        return self._finished
 
     def _read_journal(self) -> dict[str, Trial]:
         """What earlier sittings did. All of it was paid for; only last attempts count."""
@@ -123,51 +135,65 @@ class Session:
         return done
 
     def _deliver(self, job: Job, finished: Finished) -> None:
-        if self._journal is None or self._traces is None:
+        """Take what a job came to; it counts at once, and is reported once it is written."""
+        if self._writer is None:
             return  # ended after this session had given up on it
         trial = finished.trial
-        if finished.encoded is not None:
-            trial.trace = self._traces.append(finished.encoded)
-        self._journal.append(trial)
-        self._account(job, trial)
+        self._running.pop(job.number, None)
+        self._spending.add(trial)
+        if self._rules:
+            self._early.add(trial, job.position, self._cells[trial.cell])
+        if self._writer.add(trial, finished.encoded):
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Write the trials that ended in this turn of the event loop."""
+        if self._writer is None:
+            return
+        try:
+            self._writer.flush()
+        except ProctorError as error:
+            self._broken = error
+            if self._executor is not None:
+                self._executor.stop()
+
+    def _written(self, trials: Sequence[Trial]) -> None:
+        """Trials that are in the journal now."""
+        if self._finished is not None:
+            self._finished.extend(map(self._pool.slim_copy, trials))
+        if self._observer is not None:
+            for trial in trials:
+                self._observer.finished(trial)
 
     def close(self) -> None:
         """Record what still runs as cancelled and write no more. May be called again."""
-        journal, traces = self._journal, self._traces
-        self._journal = self._traces = None
-        if journal is None or traces is None:
+        writer, self._writer = self._writer, None
+        if writer is None:
             return
         failing = sys.exc_info()[0] is not None
         try:
             for job in list(self._running.values()):
-                journal.append(abandoned(job))
-            journal.close()
-            traces.close()
+                writer.add(abandoned(job), None)
+            writer.close()
         except ProctorError:
             # Why it cannot be written is being told already.
             if not failing:
                 raise
 
-    def _account(self, job: Job, trial: Trial) -> None:
-        self._running.pop(job.key, None)
-        self._spending.add(trial)
-        self._early.add(trial, job.position, self._cells[trial.cell])
-        if self._observer is not None:
-            self._observer.finished(trial)
-
     def _jobs(self, done: dict[str, Trial]) -> Iterator[Job]:
         """What is left, decided one by one at the moment each could start."""
         position: dict[CellKey, int] = defaultdict(int)
-        for planned in self._plan:
-            cell = planned.cell
-            place = position[cell]
-            position[cell] += 1
-            key = planned.key
-            earlier = done.get(key)
+        for number, planned in enumerate(self._plan):
+            place = 0
+            if self._rules:
+                cell = planned.cell
+                place = position[cell]
+                position[cell] += 1
+            earlier = done.get(planned.key) if done else None
             if earlier is not None and earlier.status not in self._rerun.statuses:
-                self._early.add(earlier, place, self._cells[cell])
+                self._early.add(earlier, place, self._cells[planned.cell])
                 continue
-            if self._early.stopped(cell):
+            if self._rules and self._early.stopped(planned.cell):
                 if self._observer is not None:
                     self._observer.skipped(planned)
                 continue
@@ -175,8 +201,8 @@ class Session:
             if self.stopped:
                 return
             self._spending.start()
-            job = Job(planned, place, earlier.attempt + 1 if earlier else 1, key)
-            self._running[key] = job
+            job = Job(planned, place, earlier.attempt + 1 if earlier else 1, number)
+            self._running[number] = job
             if self._observer is not None:
                 self._observer.started(planned)
             yield job

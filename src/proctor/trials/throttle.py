@@ -30,13 +30,19 @@ class Throttle:
         """How many may run now."""
         return max(1, int(self._limit))
 
+    def enter_now(self) -> bool:
+        """Take a slot if one is free."""
+        if self._active >= self._limit and self._active >= self.limit:
+            return False
+        self._active += 1
+        return True
+
     async def enter(self) -> None:
         """Wait for a slot."""
-        while self._active >= self.limit:
+        while not self.enter_now():
             ticket: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(ticket)
             await ticket
-        self._active += 1
 
     def leave(self) -> None:
         """Give the slot back; a trial that went well wins back part of one."""

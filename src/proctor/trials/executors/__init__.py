@@ -14,12 +14,13 @@ from proctor.trials.perform import Finished
 
 
 class Job(NamedTuple):
-    """A planned trial, its place in the plan of its cell, and which attempt at it this is."""
+    """A planned trial, its place in the plan of its cell, which attempt at it this is, and its
+    number in the plan of the run."""
 
     planned: PlannedTrial
     position: int
     attempt: int = 1
-    key: str = ""
+    number: int = 0
 
 
 Jobs = Iterator[Job]

@@ -14,6 +14,11 @@ from proctor.trials.perform import Bench, Finished, perform
 from proctor.trials.throttle import Throttle
 
 
+TURN = 16
+"""Trials after which a worker gives the event loop a turn: agents that never wait would keep it
+from signals, timers and the other workers."""
+
+
 class LocalExecutor:
     """Runs at most `concurrency` trials at a time."""
 
@@ -37,14 +42,19 @@ class LocalExecutor:
             ]
 
     async def _work(self, jobs: Jobs, deliver: Deliver) -> None:
+        throttle, done = self._throttle, 0
         while not self._stopping:
-            await self._throttle.enter()
+            if not throttle.enter_now():
+                await throttle.enter()
             try:
                 if self._stopping or (job := next(jobs, None)) is None:
                     return
                 deliver(job, await self._perform(job))
             finally:
-                self._throttle.leave()
+                throttle.leave()
+            done += 1
+            if done % TURN == 0:
+                await asyncio.sleep(0)
 
     async def _perform(self, job: Job) -> Finished:
         finished = await perform(job.planned, self._bench, attempt=job.attempt)

@@ -1,0 +1,86 @@
+"""Write finished trials: their traces, then the journal lines that refer to them.
+
+Promise: trials are reported as written only once their lines are in the journal; until then they
+count as running, and a crash may cost them. Those that end at nearly the same time share one
+write to the trace file and one to the journal (not under `Sync.ALWAYS`): a write costs as much as
+running a small trial.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from proctor.runs.folder import RunFolder
+from proctor.runs.journal import Sync
+from proctor.runs.model import Trial
+from proctor.runs.segments import SegmentWriter
+
+MAX_WAITING = 32
+"""Trials that may share a write: with more of them a write is no longer what a trial costs."""
+
+MAX_BYTES = 1 << 20
+"""Bytes of traces that may wait in memory."""
+
+MAX_SECONDS = 0.05
+"""How long a trial may wait while others keep the event loop busy; well below what a trial with
+a real agent takes."""
+
+
+class TrialWriter:
+    """Owned by the single writer of a run; hold the folder's lock."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        sync: Sync,
+        written: Callable[[Sequence[Trial]], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._journal = folder.journal(sync)
+        self._segments = SegmentWriter(folder.traces_path)
+        self._written = written
+        self._clock = clock
+        self._most = 1 if sync == Sync.ALWAYS else MAX_WAITING
+        self._waiting: list[Trial] = []
+        self._traced: list[Trial] = []
+        self._traces: list[bytes] = []
+        self._bytes = 0
+        self._since = 0.0
+
+    def add(self, trial: Trial, encoded: bytes | None) -> bool:
+        """Take a trial and its trace; true when it is the first to wait for a `flush`."""
+        if encoded is not None:
+            self._traced.append(trial)
+            self._traces.append(encoded)
+            self._bytes += len(encoded)
+        waiting = self._waiting
+        waiting.append(trial)
+        if len(waiting) == 1:
+            self._since = self._clock()
+        if (
+            len(waiting) >= self._most
+            or self._bytes >= MAX_BYTES
+            or self._clock() - self._since >= MAX_SECONDS
+        ):
+            self.flush()
+        return len(waiting) == 1
+
+    def flush(self) -> None:
+        """Write what waits and report it."""
+        trials, traced, traces = self._waiting, self._traced, self._traces
+        if not trials:
+            return
+        self._waiting, self._traced, self._traces, self._bytes = [], [], [], 0
+        if traces:
+            for trial, place in zip(traced, self._segments.extend(traces), strict=True):
+                trial.trace = place
+        self._journal.extend(trials)
+        self._written(trials)
+
+    def close(self) -> None:
+        """Write what waits, force everything out and close."""
+        self.flush()
+        self._journal.close()
+        self._segments.close()
