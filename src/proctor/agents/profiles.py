@@ -36,5 +36,6 @@ PROFILES: dict[str, dict[str, Any]] = {
     "smollm2": {"kind": "chat", "model": "local:smollm2", "max_tokens": 256},
     "random": {"kind": "random"},
     "human": {"kind": "human"},
+    "scripted": {"kind": "scripted"},
 }
-"""Name → options. `scripted` is a kind without a profile: it has nothing to say by itself."""
+"""Name → options. `scripted` without a script follows the solution that a scenario declares."""

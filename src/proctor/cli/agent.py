@@ -181,14 +181,9 @@ def list_agents(as_json: bool) -> None:
     Those of the project and your own settings, of installed packages, and those that come with
     Proctor; a name that is there twice means the first of these.
     """
-    from proctor.agents.registry import named_agents
     from proctor.spec import load_configuration
 
-    configuration = load_configuration()
-    found = named_agents(configuration.settings.agents)
-    order = {"settings": 0, "proctor": 2}
-    rows = sorted(found.values(), key=lambda each: (order.get(each.origin, 1), each.name))
-    told = [_told(each, configuration) for each in rows]
+    told = agent_rows(load_configuration())
     if as_json:
         import json
 
@@ -201,6 +196,16 @@ def list_agents(as_json: bool) -> None:
         cells = [printable(cell) for cell in line]
         padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)]
         click.echo("  ".join([*padded, cells[3]]).rstrip())
+
+
+def agent_rows(configuration: Configuration) -> list[dict[str, str]]:
+    """Every agent in a few words: those of the settings, of packages, and those that ship."""
+    from proctor.agents.registry import named_agents
+
+    found = named_agents(configuration.settings.agents)
+    order = {"settings": 0, "proctor": 2}
+    rows = sorted(found.values(), key=lambda each: (order.get(each.origin, 1), each.name))
+    return [_told(each, configuration) for each in rows]
 
 
 def _told(each: NamedAgent, configuration: Configuration) -> dict[str, str]:

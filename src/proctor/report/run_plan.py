@@ -10,27 +10,63 @@ from proctor.report.run_progress import duration
 from proctor.report.text import line, money, plural
 
 if TYPE_CHECKING:
+    from proctor.runs.model import CellKey
     from proctor.trials.api import Prepared
     from proctor.trials.estimate import Estimate
 
 
+MOST_CELLS = 60
+"""Cells listed for people: a screen or two; `--json` lists all."""
+
+
 def plan_lines(ready: Prepared, estimate: Estimate) -> list[str]:
     """For people."""
-    cells = ready.plan.cells
-    width = max(len(line(key.case, 60)) for key in cells)
-    out = [
-        f"  {line(key.case, 60):<{width}}  {line(key.agent, 40)}  {plural(cell.trials, 'trial')}"
-        for key, cell in cells.items()
+    cells = list(ready.plan.cells.items())
+    shown = [
+        (_case(key), line(key.agent, 40), plural(cell.trials, "trial"))
+        for key, cell in cells[:MOST_CELLS]
     ]
-    at_once = ready.options.at_once(len(ready.plan.trials))
-    cases, agents = len(ready.bench.cases), len(ready.agents)
-    out.append(
-        f"{plural(estimate.trials, 'trial')}: {plural(cases, 'case')} × {plural(agents, 'agent')}, "
-        f"{at_once} at a time, seed {ready.options.seed}"
-    )
+    widths = [max((len(row[column]) for row in shown), default=0) for column in (0, 1)]
+    out = [
+        f"  {case:<{widths[0]}}  {agent:<{widths[1]}}  {trials}" for case, agent, trials in shown
+    ]
+    if len(cells) > MOST_CELLS:
+        out.append(f"  and {len(cells) - MOST_CELLS:,} more cells")
+    out.append(f"{plural(estimate.trials, 'trial')}: {_axes(ready)}")
     out.append(f"time: {_time(estimate)}")
     out.append(f"cost: {_cost(estimate)}")
+    if estimate.scenarios:
+        scenarios = plural(estimate.scenarios, "scenario")
+        out.append(f"cached: {estimate.kept} of {scenarios} to be built")
+    if ready.options.replay_from is not None:
+        out.append(f"model calls: answered from {line(ready.options.replay_from, 200)}")
     return out
+
+
+def _case(key: CellKey) -> str:
+    return line(f"{key.case} [{key.params}]" if key.params else key.case, 80)
+
+
+def _axes(ready: Prepared) -> str:
+    """What is multiplied, and how it is run."""
+    parts = [plural(len(ready.bench.cases), "case"), plural(len(ready.agents), "agent")]
+    at_once = ready.options.at_once(len(ready.plan.trials))
+    if ready.design is None:
+        return f"{' × '.join(parts)}, {at_once} at a time, seed {ready.options.seed}"
+    axes = ready.design.axes
+    seeds = axes.seeds or ()
+    if len(axes.params) > 1:
+        parts.append(plural(len(axes.params), "combination"))
+    told = f" ({_seeds(seeds)})" if seeds else ""
+    parts.append(f"{plural(len(seeds), 'seed')}{told}")
+    return f"{' × '.join(parts)}, {at_once} at a time"
+
+
+def _seeds(seeds: tuple[int, ...]) -> str:
+    if len(seeds) > 2 and seeds[-1] - seeds[0] == len(seeds) - 1:
+        return f"{seeds[0]}..{seeds[-1]}"
+    listed = ", ".join(str(seed) for seed in seeds[:8])
+    return listed if len(seeds) <= 8 else f"{listed}, …"
 
 
 def _time(estimate: Estimate) -> str:
@@ -51,8 +87,11 @@ def _part(known: int, total: int) -> str:
 
 def plan_document(ready: Prepared, estimate: Estimate) -> str:
     """For programs: one JSON document."""
+    design = ready.design
     document = {
+        "name": ready.name,
         "cells": ready.plan.record(),
+        **({} if design is None else design.axes.record()),
         "options": ready.options.record(),
         "estimate": estimate,
     }

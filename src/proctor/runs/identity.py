@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import getpass
 import os
 import platform
+import re
 import secrets
 import socket
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -31,6 +35,7 @@ def provenance(folder: Path) -> dict[str, Any]:
         "host": host(),
         "user": user(),
         "git": git_state(folder),
+        "packages": package_versions(),
     }
 
 
@@ -46,7 +51,9 @@ def user() -> str | None:
 
 def who() -> str:
     """Who does something here, for the record."""
-    return user() or "unknown"
+    with contextlib.suppress(KeyError, OSError, ImportError):  # no such account, or no accounts
+        return getpass.getuser()
+    return "unknown"
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
@@ -71,12 +78,29 @@ def _git(folder: Path, *args: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def package_versions(names: list[str]) -> dict[str, str]:
-    """Installed versions of some packages; those not installed are left out."""
+def package_versions() -> dict[str, str]:
+    """Installed versions of what Proctor can use: its dependencies and those of its extras.
+
+    Read from the names of folders, which is what an installer leaves, since asking for each
+    package takes milliseconds and a run should begin at once.
+    """
+    wanted = {_normal(_REST.sub("", text)) for text in metadata.requires("proctor") or ()}
     found: dict[str, str] = {}
-    for name in names:
+    for folder in sys.path:
         try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
+            names = os.listdir(folder or ".")  # noqa: PTH208 (names only)
+        except OSError:
             continue
-    return found
+        for name in names:
+            package, sign, version = name.removesuffix(".dist-info").partition("-")
+            if sign and name.endswith(".dist-info") and _normal(package) in wanted:
+                found.setdefault(_normal(package), version)
+    return dict(sorted(found.items()))
+
+
+_REST = re.compile(r"[^\w.-].*", re.DOTALL)
+"""What follows the name in a requirement: extras, versions, markers."""
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over the planned trials; None where no earlier run tells.
 
-    `timed` and `priced` are the numbers of planned trials the two figures are about.
+    `timed` and `priced` are the numbers of planned trials the two figures are about, `kept` is how
+    many of the `scenarios` to be built are in the cache.
     """
 
     trials: int
@@ -33,6 +34,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     cost_usd: float | None
     priced: int
     runs: int
+    scenarios: int = 0
+    kept: int = 0
 
 
 class _Results(msgspec.Struct):
@@ -55,6 +58,7 @@ def estimate(ready: Prepared, root: Path, name: str) -> Estimate:
     timed = [(c.latency_p50_ms, n) for c, n in spent if c.latency_p50_ms is not None]
     priced = [(c.cost_mean_usd, n) for c, n in spent if c.cost_mean_usd is not None]
     at_once = ready.options.at_once(len(ready.plan.trials))
+    builds = list(_builds(ready))
     return Estimate(
         trials=len(ready.plan.trials),
         seconds=sum(ms * n for ms, n in timed) / 1000 / at_once if timed else None,
@@ -62,7 +66,22 @@ def estimate(ready: Prepared, root: Path, name: str) -> Estimate:
         cost_usd=sum(usd * n for usd, n in priced) if priced else None,
         priced=sum(n for _, n in priced),
         runs=runs,
+        scenarios=len(builds),
+        kept=sum(builds),
     )
+
+
+def _builds(ready: Prepared) -> Iterator[bool]:
+    """For each scenario that is to be built, whether it is in the cache."""
+    design = ready.design
+    if design is None:
+        return
+    for case in ready.bench.cases:
+        scenario = design.scenarios.get(case)
+        if scenario is not None:
+            for seed in design.axes.seeds or (0,):
+                for params in design.axes.params:
+                    yield scenario.is_kept(seed, params)
 
 
 def earlier_results(root: Path, name: str, output: str = OUTPUT) -> Iterator[list[CellSummary]]:

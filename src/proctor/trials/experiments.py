@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from proctor.agents.registry import UnknownAgentError, agent_config
 from proctor.errors import ProctorError
 from proctor.spec import Configuration, Suite, load_configuration, restore_suite
+from proctor.spec.config import find_project_file
 from proctor.spec.experiment import SET_CASE, Experiment, Interval
 from proctor.spec.refs import AgentRef
 from proctor.spec.tree import escaped, plain
@@ -58,6 +59,19 @@ def read_set(texts: Sequence[str]) -> dict[str, Any]:
             raise ProctorError(f"{key.strip()!r} is set twice", where=f"--set {text}")
         found[key.strip()] = _value(value) if key.startswith(SET_CASE) else SetText(value)
     return found
+
+
+def read_axes(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """`name=a,b,c` as on a command line; a value with a comma in it needs a list: `[…]`."""
+    axes: dict[str, list[Any]] = {}
+    for text in texts:
+        name, sign, values = text.partition("=")
+        if not sign or not name.strip() or not values.strip():
+            raise ProctorError("write it as NAME=A,B,C", where=f"--axis {text}")
+        whole = _value(values)
+        parts = [_value(part.strip()) for part in values.split(",")]
+        axes[name.strip()] = cast("list[Any]", whole) if isinstance(whole, list) else parts
+    return axes
 
 
 class SetText(str):
@@ -115,7 +129,7 @@ def prepare_experiment(
     changes = changes or Changes()
     experiment = changed(experiment, changes)
     base = experiment.folder or Path()
-    configuration = configuration or load_configuration(base)
+    configuration = configuration or configuration_for(experiment)
     pool = ScenarioPool(configuration)
     gathered = gather(experiment, configuration, pool)
     written = {name: _written(experiment, name, ref) for name, ref in experiment.agents.items()}
@@ -168,6 +182,13 @@ def _parameters(experiment: Experiment, gathered: Gathered) -> dict[str, Any]:
     with told_at(str(experiment.place_of("cases") or experiment.name)):
         check_required([*fixed, *experiment.params], scenarios)
     return fixed
+
+
+def configuration_for(experiment: Experiment) -> Configuration:
+    """The settings of the project the experiment is in, else of where the user stands."""
+    folder = experiment.folder
+    inside = folder is not None and find_project_file(folder) is not None
+    return load_configuration(folder if inside else None)
 
 
 def run_options(experiment: Experiment, options: Mapping[str, Any]) -> RunOptions:

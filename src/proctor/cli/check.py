@@ -1,0 +1,107 @@
+"""`proctor check`: are the scenarios of a catalog fit to measure with?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from proctor.cli.lazy import Command, Example
+from proctor.cli.terminal import printable
+from proctor.errors import ProctorError
+
+if TYPE_CHECKING:
+    from proctor.scenarios import Template
+    from proctor.spec import Configuration
+
+EXAMPLES = [
+    Example("proctor check catalog/", "every scenario of a folder"),
+    Example("proctor check mutualism --seeds 100", "a scope, over many seeds"),
+    Example("proctor check --filter difficulty:hard --json", "some of all, for a program"),
+]
+
+DEFAULT_SEEDS = "5"
+"""Enough that a value drawn out of bounds now and then shows; quick enough for every commit."""
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.argument("catalog", required=False)
+@click.option("--seeds", default=DEFAULT_SEEDS, metavar="SEEDS", help="A count, 1..10, or a list.")
+@click.option("--filter", "expression", default="", metavar="EXPR", help="Only those such as …")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.pass_context
+def check(
+    ctx: click.Context, catalog: str | None, seeds: str, expression: str, as_json: bool
+) -> None:
+    """Check that scenarios build, and can be solved.
+
+    CATALOG is a folder of templates, a scope or a scenario; every scenario there is when absent.
+    Each is built for every seed, chance is put to it, and the solution it declares must score as
+    declared.
+
+    Exits with 0 when all are fit, 1 when one is not, 2 when nothing could be checked.
+    """
+    from proctor.cli.run import find_modules_here
+    from proctor.cli.streams import stdout_kept_clean
+    from proctor.spec.experiment import read_seeds
+    from proctor.trials.loop import run_to_end
+    from proctor.trials.sanity import acheck
+
+    find_modules_here()
+    try:
+        wanted = read_seeds(seeds)
+    except ValueError as error:
+        raise ProctorError(str(error), where="--seeds") from None
+    templates, configuration = _found(catalog, expression)
+    with stdout_kept_clean():
+        found = run_to_end(acheck(templates, wanted, configuration))
+    unfit = sum(not each.fit for each in found)
+    if as_json:
+        import msgspec
+
+        document = {"fit": not unfit, "scenarios": found}
+        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    else:
+        _tell(found)
+    ctx.exit(1 if unfit else 0)
+
+
+def _found(name: str | None, expression: str) -> tuple[list[Template], Configuration]:
+    """The templates meant, and the settings under which their names mean them."""
+    from proctor.scenarios import catalog_for
+    from proctor.spec import load_configuration, select_cases
+
+    folder = Path(name) if name is not None and Path(name).is_dir() else None
+    if folder is None:
+        configuration = load_configuration()
+        found = catalog_for(configuration)
+        entries = found.entries() if name is None else found.scope(name)
+    else:
+        configuration = load_configuration(folder, flags={"catalog": str(folder)})
+        every = catalog_for(configuration).entries()
+        entries = [each for each in every if each.root.resolve() == folder.resolve()]
+        if not entries:
+            raise ProctorError(
+                "there is no scenario in this folder",
+                where=str(folder),
+                hint="a scenario `a.b` is a file a/b/spec.yaml in it",
+            )
+    return select_cases(entries, filter=expression), configuration
+
+
+def _tell(found: list[Any]) -> None:
+    from proctor.trials.sanity import table
+
+    rows = table(found)
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo(printable("  ".join(cells).rstrip()))
+    for each in found:
+        for problem in each.problems:
+            click.echo(printable(f"{each.case}: {problem}"), err=True)
+        for note in each.notes:
+            click.echo(printable(f"{each.case}: note: {note}"), err=True)
+    fit = sum(each.fit for each in found)
+    click.echo(f"{fit} of {len(found)} scenarios are fit")

@@ -1,0 +1,121 @@
+"""Whether two runs of the same spec came out the same, field by field.
+
+Promise: only clocks and ids are left out (`CLOCKS_AND_IDS`, the ids of spans that checks point
+at, and what a check of latency measured); everything else that a trial says is compared, and each
+difference is named with the trial it is in. What only one of the runs has is said apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from proctor.checks.result import CheckResult
+from proctor.runs.model import Trial
+
+CLOCKS_AND_IDS = frozenset(
+    {"started_ns", "duration_ms", "latency_ms", "trace_id", "trace", "workdir"}
+)
+"""Fields of a trial that differ whenever it is run: times, and where its trace lies."""
+
+CIRCUMSTANCES = frozenset({"attempt", "retries", "retry_errors"})
+"""What it took to get the trial done: the network's doing, not the agent's."""
+
+CLOCK_CHECKS = frozenset({"max_latency_ms"})
+"""Checks that measure time: whether they held is compared, not what the clock said."""
+
+_FIELDS = tuple(
+    name
+    for name in Trial.__struct_fields__
+    if name not in CLOCKS_AND_IDS and name not in CIRCUMSTANCES
+)
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """One field of one trial that two runs do not agree on."""
+
+    trial: str
+    field: str
+    first: Any
+    second: Any
+
+
+class Sameness(msgspec.Struct, frozen=True, kw_only=True):
+    """How two runs compare. `compared` counts the trials both have."""
+
+    compared: int
+    differing: int
+    differences: tuple[Difference, ...]
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+
+    @property
+    def identical(self) -> bool:
+        """Whether both have the same trials, with the same results."""
+        return not (self.differing or self.only_first or self.only_second)
+
+
+MOST_KEPT = 100
+"""Differences listed; beyond it more of them say nothing new, and all are counted."""
+
+
+def compare_trials(first: Iterable[Trial], second: Iterable[Trial]) -> Sameness:
+    """Every trial of two runs, held against its counterpart."""
+    before = {trial.key: trial for trial in first}
+    after = {trial.key: trial for trial in second}
+    both = sorted(before.keys() & after.keys())
+    differing = 0
+    kept: list[Difference] = []
+    for key in both:
+        found = list(differences(before[key], after[key]))
+        differing += bool(found)
+        kept.extend(found[: MOST_KEPT - len(kept)])
+    return Sameness(
+        compared=len(both),
+        differing=differing,
+        differences=tuple(kept),
+        only_first=tuple(name_of(before[key]) for key in sorted(before.keys() - after.keys())),
+        only_second=tuple(name_of(after[key]) for key in sorted(after.keys() - before.keys())),
+    )
+
+
+def differences(first: Trial, second: Trial) -> Iterator[Difference]:
+    """Fields of a trial that two runs of it do not agree on."""
+    name = name_of(first)
+    for field in _FIELDS:
+        one, other = getattr(first, field), getattr(second, field)
+        if field == "checks":
+            yield from _checks(name, first.checks, second.checks)
+        elif one != other:
+            yield Difference(name, field, one, other)
+
+
+def name_of(trial: Trial) -> str:
+    """A trial in words: case/agent/seed/index, parameters where there are any."""
+    params = trial.cell.params
+    case = f"{trial.case}[{params}]" if params else trial.case
+    return f"{case}/{trial.agent}/{trial.axis_seed or 0}/{trial.index}"
+
+
+def _checks(
+    name: str, first: tuple[CheckResult, ...], second: tuple[CheckResult, ...]
+) -> Iterator[Difference]:
+    one = {check.id: _facts(check) for check in first}
+    other = {check.id: _facts(check) for check in second}
+    for check in sorted(one.keys() | other.keys()):
+        mine, theirs = one.get(check, {}), other.get(check, {})
+        for field in sorted(mine.keys() | theirs.keys()):
+            before, after = mine.get(field), theirs.get(field)
+            if before != after:
+                yield Difference(name, f"checks.{check}.{field}", before, after)
+
+
+def _facts(check: CheckResult) -> dict[str, Any]:
+    facts: dict[str, Any] = msgspec.structs.asdict(check)
+    facts.pop("span_ids")
+    facts.pop("cost_usd")  # of a judge whose verdict may have come from its cache
+    if check.check in CLOCK_CHECKS:
+        return {key: facts[key] for key in ("check", "layer", "weight", "blocking", "status")}
+    return facts

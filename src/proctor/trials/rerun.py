@@ -1,0 +1,125 @@
+"""Repeat a run from its `_spec_.yaml` alone, and say whether it came out the same.
+
+Promise: the plan is the one of the first run, the agents, templates and settings those of its
+spec; model calls that were recorded are answered from the recording. Whatever of the code around
+it has changed since (version, commit, packages) is said, since then a difference proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from proctor.runs.claim import OUTPUT
+from proctor.runs.folder import RunFolder
+from proctor.runs.identity import provenance
+from proctor.runs.run import Run
+from proctor.runs.sameness import Sameness, compare_trials
+from proctor.trials.api import AgentLike, Prepared, carry_out, spec_record
+from proctor.trials.resume import restore
+from proctor.trials.session import Observer
+
+
+class Rerun(NamedTuple):
+    """Two runs of one spec."""
+
+    first: Run
+    second: Run
+    sameness: Sameness
+    changed: tuple[str, ...]
+    """What of the code is not as it was, in words."""
+
+
+class ReadyAgain(NamedTuple):
+    """A run made ready to be repeated, and the folder for it."""
+
+    first: Run
+    ready: Prepared
+    folder: RunFolder
+
+
+def ready_again(
+    path: str | Path,
+    *,
+    results: str | Path | None = None,
+    agent: AgentLike | None = None,
+    **options: Any,
+) -> ReadyAgain:
+    """Make a run ready from its folder's spec; the new folder stands beside it, or in `results`."""
+    first = Run(path)
+    kept: dict[str, Any] = first.spec.get("options") or {}
+    if kept.get("record_to") is not None:
+        # Asking a model again would be another run; and would write over the recording.
+        options = {"record_to": None, "replay_from": kept["record_to"], **options}
+    # Caps of the first run's sittings would cut this one where that went on.
+    caps = {name: None for name in ("max_trials", "max_seconds") if kept.get(name) is not None}
+    ready = restore(path, agent=agent, **{**caps, **options}).ready
+    root = _results_root(first) if results is None else Path(results)
+    folder = RunFolder.create(root, ready.name, output=ready.output)
+    folder.write_spec({**spec_record(ready), "rerun_of": first.run_id})
+    return ReadyAgain(first, ready, folder)
+
+
+def _results_root(run: Run) -> Path:
+    """The results folder the run is in: as many levels up as its output path has parts."""
+    record: Mapping[str, Any] = run.spec.get("experiment") or {}
+    return run.path.resolve().parents[str(record.get("output", OUTPUT)).count("/")]
+
+
+async def arerun(
+    path: str | Path,
+    *,
+    observer: Observer | None = None,
+    **arguments: Any,
+) -> Rerun:
+    """Repeat a run; see `ready_again` for the arguments."""
+    first, ready, folder = ready_again(path, **arguments)
+    return compared(first, await carry_out(ready, folder, observer=observer))
+
+
+def compared(first: Run, second: Run) -> Rerun:
+    """Two runs of one spec, held against each other."""
+    return Rerun(
+        first, second, compare_trials(first.trials(), second.trials()), tuple(changes(first.spec))
+    )
+
+
+def changes(spec: Mapping[str, Any]) -> list[str]:
+    """What of the code that a run recorded is otherwise now."""
+    then: Mapping[str, Any] = spec.get("provenance") or {}
+    now = provenance(Path(str(spec.get("base_dir", "."))))
+    said = [
+        f"{name} was {then.get(name)}, is {now.get(name)}"
+        for name in ("proctor", "python")
+        if then.get(name) != now.get(name)
+    ]
+    said.extend(_git(then.get("git"), now.get("git")))
+    before, after = then.get("packages"), now.get("packages")
+    if isinstance(before, dict) and isinstance(after, dict):
+        said.extend(_packages(cast("dict[str, str]", before), cast("dict[str, str]", after)))
+    return said
+
+
+def _git(then: Any, now: Any) -> list[str]:
+    before = cast("dict[str, Any]", then) if isinstance(then, dict) else {}
+    after = cast("dict[str, Any]", now) if isinstance(now, dict) else {}
+    said: list[str] = []
+    if before.get("commit") != after.get("commit"):
+        said.append(f"the commit was {_short(before)}, is {_short(after)}")
+    for when, state in (("then", before), ("now", after)):
+        if state.get("dirty"):
+            said.append(f"the tree had uncommitted changes {when}: the commit does not tell all")
+    return said
+
+
+def _short(state: Mapping[str, Any]) -> str:
+    return str(state.get("commit") or "none")[:12]
+
+
+def _packages(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    return [
+        f"{name} was {then.get(name, 'absent')}, is {now.get(name, 'absent')}"
+        for name in sorted(then.keys() | now.keys())
+        if then.get(name) != now.get(name)
+    ]
