@@ -10,16 +10,21 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from proctor.runs.folder import RunFolder, RunFolderError, write_atomic
-from proctor.runs.model import params_key
+from proctor.runs.model import Trial, params_key
 from proctor.runs.summary import CellSummary
+
+if TYPE_CHECKING:
+    import duckdb
 
 COLUMNS = {
     "case": "VARCHAR",
@@ -71,15 +76,30 @@ class _Place(msgspec.Struct, gc=False):
     offset: int = 0
     length: int = 0
 
-    @property
-    def order(self) -> tuple[str, str, str, int, int]:
-        """Where the trial stands among all."""
-        seed = -1 if self.axis_seed is None else self.axis_seed
-        return (self.case, self.agent, params_key(self.params), seed, self.index)
+
+_Order = tuple[str, str, str, int, int]
 
 
-def write_parquet(folder: RunFolder) -> None:
-    """`results.parquet` from the journal. Memory holds places of lines, never all lines."""
+def _order(trial: Trial | _Place) -> _Order:
+    """Where a trial stands among all."""
+    seed = -1 if trial.axis_seed is None else trial.axis_seed
+    return (trial.case, trial.agent, params_key(trial.params), seed, trial.index)
+
+
+@cache
+def _database(_process: int) -> duckdb.DuckDBPyConnection:
+    """One for all runs of a process: to open one takes longer than to write a small run."""
+    import duckdb
+
+    # One thread: rows stay in order, and buffers are few.
+    return duckdb.connect(config={"threads": 1})
+
+
+def write_parquet(folder: RunFolder, finished: Iterable[Trial] | None = None) -> None:
+    """`results.parquet` from the journal. Memory holds places of lines, never all lines.
+
+    `finished` are the trials of a journal written in one sitting, in the order of its lines.
+    """
     import duckdb
 
     aside = folder.parquet_path.with_name(".results.parquet.part")
@@ -89,7 +109,10 @@ def write_parquet(folder: RunFolder) -> None:
         f'coalesce("{n}", {_ZERO[n]}) AS "{n}"' if n in _ZERO else f'"{n}"' for n in COLUMNS
     )
     try:
-        longest = _write_ordered(folder.journal_path, ordered)
+        if finished is not None and _in_order(finished):
+            source, longest = folder.journal_path, _longest_line(folder.journal_path)
+        else:
+            source, longest = ordered, _write_ordered(folder.journal_path, ordered)
         query = f"""
             COPY (
                 SELECT {picked}
@@ -97,9 +120,8 @@ def write_parquet(folder: RunFolder) -> None:
                                maximum_object_size = {max(MIN_OBJECT, longest + 1)})
             ) TO '{_quoted(aside)}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP})
         """  # noqa: S608 (names are constants; the paths are ours and quoted)
-        # One thread: rows stay in order, and buffers are few.
-        with duckdb.connect(config={"threads": 1}) as connection:
-            connection.execute(query, [_as_glob(ordered)])
+        with _database(os.getpid()).cursor() as connection:
+            connection.execute(query, [_as_glob(source)])
         aside.replace(folder.parquet_path)
     except (duckdb.Error, OSError) as error:
         raise RunFolderError(
@@ -113,13 +135,29 @@ def write_parquet(folder: RunFolder) -> None:
             ordered.unlink(missing_ok=True)
 
 
+def _in_order(trials: Iterable[Trial]) -> bool:
+    """Whether trials stand in the order of the plan, each once."""
+    last: _Order = ("", "", "", -1, -1)
+    for trial in trials:
+        order = _order(trial)
+        if order <= last:
+            return False
+        last = order
+    return True
+
+
+def _longest_line(journal: Path) -> int:
+    with journal.open("rb") as lines:
+        return max(map(len, lines), default=0)
+
+
 def _write_ordered(journal: Path, target: Path) -> int:
     """The last line of each trial, in the order of the plan; returns the longest line's length."""
     longest = 0
     with target.open("wb") as out:
         if not journal.exists():
             return longest
-        places = sorted(_places(journal).values(), key=lambda place: place.order)
+        places = [place for _, place in sorted(_places(journal).items())]
         with journal.open("rb") as lines:
             for place in places:
                 lines.seek(place.offset)
@@ -128,10 +166,10 @@ def _write_ordered(journal: Path, target: Path) -> int:
     return longest
 
 
-def _places(journal: Path) -> dict[tuple[Any, ...], _Place]:
+def _places(journal: Path) -> dict[_Order, _Place]:
     """Where the line that counts of each trial is: the last one."""
     decoder = msgspec.json.Decoder(_Place)
-    found: dict[tuple[Any, ...], _Place] = {}
+    found: dict[_Order, _Place] = {}
     offset = 0
     with journal.open("rb") as lines:
         for line in lines:
@@ -139,7 +177,7 @@ def _places(journal: Path) -> dict[tuple[Any, ...], _Place]:
                 with contextlib.suppress(msgspec.MsgspecError):
                     place = decoder.decode(line)
                     place.offset, place.length = offset, len(line)
-                    found[place.order] = place
+                    found[_order(place)] = place
             offset += len(line)
     return found
 

@@ -62,22 +62,28 @@ class RunFolder:
     def open(cls, path: Path | str) -> RunFolder:
         """An existing run folder, checked for its format."""
         folder = cls(Path(path))
-        if not folder.spec_path.is_file():
-            raise RunFolderError(
-                "not a run folder: it has no _spec_.yaml",
-                where=str(folder.path),
-                hint="name a folder such as results/<experiment>/<date>_<seq>",
-            )
-        found = folder.read_spec().get("format")
-        if not isinstance(found, int) or found > FORMAT:
-            raise RunFolderError(
-                f"the folder has format {found!r}, this version reads up to {FORMAT}",
-                where=str(folder.spec_path),
-                hint="upgrade proctor",
-            )
+        folder.checked_spec()
         return folder
 
     # -- the spec -------------------------------------------------------------------------------
+
+    def checked_spec(self) -> dict[str, Any]:
+        """The resolved spec of what must be a run folder in a format we read."""
+        if not self.spec_path.is_file():
+            raise RunFolderError(
+                "not a run folder: it has no _spec_.yaml",
+                where=str(self.path),
+                hint="name a folder such as results/<experiment>/<date>_<seq>",
+            )
+        spec = self.read_spec()
+        found = spec.get("format")
+        if not isinstance(found, int) or found > FORMAT:
+            raise RunFolderError(
+                f"the folder has format {found!r}, this version reads up to {FORMAT}",
+                where=str(self.spec_path),
+                hint="upgrade proctor",
+            )
+        return spec
 
     def write_spec(self, spec: dict[str, Any]) -> None:
         """Keep the resolved spec; secrets must be out of it already."""

@@ -31,7 +31,11 @@ class TrialStatus(StrEnum):
     @property
     def judged(self) -> bool:
         """Whether the trial counts as an observation of the agent."""
-        return self in (TrialStatus.PASSED, TrialStatus.FAILED, TrialStatus.HARD_FAIL)
+        return self in JUDGED
+
+
+JUDGED = (TrialStatus.PASSED, TrialStatus.FAILED, TrialStatus.HARD_FAIL)
+"""Statuses of trials that count as observations of the agent."""
 
 
 class TraceRef(NamedTuple):

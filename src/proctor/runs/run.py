@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from proctor.runs.folder import RunFolder
-from proctor.runs.model import CellKey, Trial
+from proctor.runs.model import CellKey, Trial, params_key
 from proctor.runs.slim import Pool
 from proctor.runs.stopping import rules_named
-from proctor.runs.summary import CellSummary, RankedFailure, Verdict, rank_failures, summarise_cell
+from proctor.runs.summary import (
+    CellSummary,
+    RankedFailure,
+    Verdict,
+    plan_order,
+    rank_failures,
+    summarise_cell,
+)
 from proctor.runs.totals import Totals
 from proctor.trace import Trace
 
 EXIT_PASS, EXIT_FAIL, EXIT_CANNOT_JUDGE = 0, 1, 2
 
 
-class _Read(NamedTuple):
-    trials: list[Trial]
-    totals: Totals
-
-
 class Run:
-    """A run folder, finished or still running. Everything is derived from its journal."""
+    """A run folder, finished or still running. Everything is derived from its journal.
 
-    def __init__(self, path: Path | str) -> None:
-        self.folder = RunFolder.open(path)
-        self.spec: dict[str, Any] = self.folder.read_spec()
+    `spec` and `finished` (all its trials, as `Pool.slim` leaves them) spare whoever has them at
+    hand from reading them back.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        spec: dict[str, Any] | None = None,
+        finished: Sequence[Trial] | None = None,
+    ) -> None:
+        self.folder = RunFolder(Path(path))
+        self.spec: dict[str, Any] = self.folder.checked_spec() if spec is None else spec
+        self._finished = finished
 
     @property
     def path(self) -> Path:
@@ -55,23 +68,24 @@ class Run:
         return self.folder.trace_of(trial)
 
     @cached_property
-    def _read(self) -> _Read:
-        """All trials read once, without what only a look at one of them needs."""
-        totals, pool = Totals(), Pool()
-        trials: list[Trial] = []
-        for trial in self.trials():
-            totals.add(trial)
-            trials.append(pool.slim(trial))
-        # The order they finished in is chance; samples must not depend on it.
-        trials.sort(key=lambda t: (t.cell, t.axis_seed or 0, t.index))
-        return _Read(trials, totals)
+    def _by_cell(self) -> dict[CellKey, list[Trial]]:
+        """All trials by cell, without what only a look at one of them needs."""
+        found: dict[tuple[str, str, str], list[Trial]] = {}
+        finished = map(Pool().slim, self.trials()) if self._finished is None else self._finished
+        for trial in finished:
+            key = (trial.case, trial.agent, params_key(trial.params))
+            trials = found.get(key)
+            if trials is None:
+                trials = found[key] = []
+            trials.append(trial)
+        for trials in found.values():
+            # The order they finished in is chance; samples must not depend on it.
+            trials.sort(key=plan_order)
+        return {CellKey(*key): found[key] for key in sorted(found)}
 
     @cached_property
     def cells(self) -> list[CellSummary]:
         """A summary of each planned cell, by case and agent."""
-        by_cell: dict[CellKey, list[Trial]] = defaultdict(list)
-        for trial in self._read.trials:
-            by_cell[trial.cell].append(trial)
         options = self.spec.get("options", {})
         rules = rules_named(options.get("early_stop", ()))
         planned = {
@@ -80,7 +94,7 @@ class Run:
         return [
             summarise_cell(
                 key,
-                by_cell.get(key, ()),
+                self._by_cell.get(key, ()),
                 threshold=cell["threshold"],
                 asked=cell["trials"],
                 allow_infra=bool(options.get("allow_infra")),
@@ -97,12 +111,13 @@ class Run:
     @cached_property
     def failures(self) -> tuple[RankedFailure, ...]:
         """Failed checks over all cells, the most harmful first."""
-        return rank_failures(trial for trial in self._read.trials if trial.status.judged)
+        trials = chain.from_iterable(self._by_cell.values())
+        return rank_failures(trial for trial in trials if trial.status.judged)
 
-    @property
+    @cached_property
     def totals(self) -> Totals:
         """Counts and cost of all trials together."""
-        return self._read.totals
+        return Totals.of(chain.from_iterable(self._by_cell.values()))
 
     @property
     def exit_code(self) -> int:

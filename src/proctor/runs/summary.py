@@ -13,7 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
-from proctor.runs.model import CellKey, Trial, TrialStatus
+from proctor.runs.model import JUDGED, CellKey, Trial, TrialStatus
 from proctor.runs.stopping import CellPlan, Seen, StoppingRule, find_stop
 
 SAMPLES = 3
@@ -102,7 +102,7 @@ def percentile(values: Sequence[float], q: float) -> float | None:
 
 def verdict_of(trials: Sequence[Trial], threshold: float, *, allow_infra: bool = False) -> Verdict:
     """Infrastructure first (unless allowed), then hard failures, then the mean, then pass."""
-    judged = [trial for trial in trials if trial.status.judged]
+    judged = [trial for trial in trials if trial.status in JUDGED]
     broken = any(trial.status == TrialStatus.INFRA_ERROR for trial in trials)
     if not judged or (broken and not allow_infra):
         return Verdict.INFRA_ERROR
@@ -124,12 +124,15 @@ def summarise_cell(
     rules: Sequence[StoppingRule] = (),
 ) -> CellSummary:
     """Everything said of one cell. Trials that ran on after an early stop are not counted."""
-    counted = sorted(trials, key=_plan_order)
-    stop = find_stop([Seen.of(t) for t in counted], CellPlan(asked, threshold), rules)
+    counted = sorted(trials, key=plan_order)
+    stop = None
+    if rules:
+        stop = find_stop([Seen.of(t) for t in counted], CellPlan(asked, threshold), rules)
     if stop is not None:
         counted = counted[: stop.after]
-    judged = [trial for trial in counted if trial.status.judged]
-    of = defaultdict(int, {s: sum(t.status == s for t in counted) for s in TrialStatus})
+    judged = [trial for trial in counted if trial.status in JUDGED]
+    statuses = [trial.status for trial in counted]
+    of = {status: statuses.count(status) for status in TrialStatus}
     scores = [trial.score for trial in judged if trial.score is not None]
     latencies = [t.latency_ms for t in judged if t.latency_ms is not None]
     costs = [trial.cost_usd for trial in counted if trial.cost_usd is not None]
@@ -169,7 +172,8 @@ def summarise_cell(
     )
 
 
-def _plan_order(trial: Trial) -> tuple[int, int]:
+def plan_order(trial: Trial) -> tuple[int, int]:
+    """Where a trial stands among those of its cell."""
     return (trial.axis_seed or 0, trial.index)
 
 

@@ -23,6 +23,7 @@ from proctor.runs.claim import OUTPUT
 from proctor.runs.finalise import write_parquet, write_summaries
 from proctor.runs.folder import RunFolder
 from proctor.runs.identity import git_state, new_run_id, provenance
+from proctor.runs.model import Trial
 from proctor.runs.run import Run
 from proctor.runs.stopping import rules_named
 from proctor.spec import (
@@ -240,7 +241,7 @@ async def carry_out(
         now = {**spec, "options": ready.options.record(), "stopped": session.stopped}
         if now != spec:
             folder.write_spec(now)
-        run = finalise(folder)
+        run = finalise(folder, now, session.finished)
     _put_on_record(run, ready, going_on=going_on)
     return run
 
@@ -260,10 +261,14 @@ def _put_on_record(run: Run, ready: Prepared, *, going_on: bool) -> None:
         warnings.warn(problem, stacklevel=2)
 
 
-def finalise(folder: RunFolder) -> Run:
-    """Write the derived files of a run and give it back for reading."""
-    run = Run(folder.path)
-    write_parquet(folder)
+def finalise(
+    folder: RunFolder,
+    spec: dict[str, Any] | None = None,
+    finished: Sequence[Trial] | None = None,
+) -> Run:
+    """Write the derived files of a run and give it back for reading; see `Run` for the rest."""
+    run = Run(folder.path, spec=spec, finished=finished)
+    write_parquet(folder, finished)
     about = {key: run.spec.get(key) for key in ("run_id", "name", "created", "stopped")}
     write_summaries(folder, run.cells, about)
     write_facts(run)
@@ -291,6 +296,7 @@ def spec_record(ready: Prepared) -> dict[str, Any]:
         **({} if ready.design is None else {"experiment": ready.design.record()}),
         "suite": suite_record(ready),
         "cells": ready.plan.record(),
+        "stopped": None,
     }
 
 

@@ -13,7 +13,6 @@ from proctor.trials.executors import Deliver, Job, Jobs
 from proctor.trials.perform import Bench, Finished, perform
 from proctor.trials.throttle import Throttle
 
-
 TURN = 16
 """Trials after which a worker gives the event loop a turn: agents that never wait would keep it
 from signals, timers and the other workers."""
