@@ -46,7 +46,7 @@ def fingerprints(spec: Mapping[str, Any]) -> dict[str, Print]:
     """Every case that the spec of a run holds, by id."""
     judges = _judges(spec)
     fixtures = _mapping(spec.get("fixtures"))
-    scenarios = _mapping(_mapping(spec.get("experiment")).get("scenarios"))
+    scenarios = _scenarios(_mapping(spec.get("experiment")))
     found: dict[str, Print] = {}
     for name, written in case_properties(spec).items():
         kept = {key: value for key, value in written.items() if key not in FOR_PEOPLE}
@@ -105,6 +105,18 @@ def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]
         for key in sorted({*before, *after})
         if spec_hash(before.get(key)) != spec_hash(after.get(key))
     ]
+
+
+def _scenarios(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """What cases that are built for each seed are built from: templates by hash, and seeds."""
+    record = _mapping(experiment.get("scenarios"))
+    templates = _mapping(record.get("templates"))
+    found: dict[str, Any] = {}
+    for case, staged in _mapping(record.get("cases")).items():
+        template = _mapping(templates.get(str(_mapping(staged).get("template"))))
+        found[case] = {**_mapping(staged), "hash": template.get("hash")}
+        found[case]["seeds"] = experiment.get("seeds")
+    return found
 
 
 def _judges(spec: Mapping[str, Any]) -> dict[str, Any]:
