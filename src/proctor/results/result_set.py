@@ -258,11 +258,17 @@ class ResultSet:
         sql, needed = self._listing(tuple(columns or COLUMNS), None)
         return self._view.relation_of(sql, needed | condition.columns, condition.sql)
 
-    def export(self, target: str | Path, *, format: str | None = None) -> Path:  # noqa: A002
-        """Write the trials to a file or, for MLflow, a folder; the suffix says in which form."""
+    def export(
+        self,
+        target: str | Path,
+        *,
+        format: str | None = None,  # noqa: A002 (the word users write)
+        bom: bool = False,
+    ) -> str:
+        """Write the trials to a file, or tell them to an MLflow server; the suffix says how."""
         from proctor.results.exchange.export import export
 
-        return export(self, Path(target), format)
+        return export(self, target, format, bom=bom)
 
     def sql(self, query: str) -> Answer:
         """Answer a SELECT over the views `trials`, `runs`, `cases` and `checks` of this set."""

@@ -1,0 +1,1 @@
+"""Results in and out: files that other programs read, and results that other programs made."""

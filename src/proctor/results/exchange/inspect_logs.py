@@ -1,0 +1,252 @@
+"""Logs of Inspect: `.eval` (a zip, its parts compressed with Zstandard) and `.json`.
+
+Promise: every sample of every epoch becomes one trial; each score becomes a check under its
+scorer's name. A sample that errored, or that nobody scored, is an infrastructure error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from proctor.checks.result import CheckResult, CheckStatus, Layer
+from proctor.errors import ProctorError
+from proctor.results.exchange.record import Imported, Record
+from proctor.results.exchange.tables import started_ns
+
+ZSTANDARD = 93
+"""The number of Zstandard among the methods of zip; Python's zipfile knows it from 3.14 on."""
+
+LARGEST_PART = 1 << 30
+"""Bytes of one sample, unpacked: beyond this a file is taken for a trap."""
+
+_LOCAL_HEADER = struct.Struct("<26xHH")
+
+WORDS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+"""Inspect's letters: correct, partially correct, incorrect, no answer."""
+
+
+def read_inspect(path: Path) -> Imported:
+    """The trials of one log."""
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                header, samples = _header(archive, path), list(_parts(archive, path))
+        else:
+            header = _decode(path.read_bytes(), str(path))
+            samples = [(str(path), s) for s in cast("list[Any]", header.get("samples") or [])]
+    except OSError as error:
+        raise ProctorError(f"cannot read: {error.strerror}", where=str(path)) from None
+    except zipfile.BadZipFile as error:
+        raise ProctorError(f"a damaged .eval file: {error}", where=str(path)) from None
+    told = _mapping(header.get("eval"))
+    if not told:
+        raise ProctorError("not a log of Inspect: it has no `eval`", where=str(path))
+    model = str(told.get("model") or "model")
+    status = str(header.get("status") or "success")
+    return Imported(
+        name=str(told.get("task") or path.stem).rpartition("/")[2],
+        source="inspect",
+        records=[_record(_mapping(sample), model, where, told) for where, sample in samples],
+        created=str(told["created"]) if told.get("created") else None,
+        stopped=None if status == "success" else f"the log says: {status}",
+        about={
+            "task": told.get("task"),
+            "eval_id": told.get("eval_id"),
+            "run_id": told.get("run_id"),
+            "packages": told.get("packages"),
+            "revision": told.get("revision"),
+        },
+    )
+
+
+# -- the file ------------------------------------------------------------------------------------
+
+
+def _header(archive: zipfile.ZipFile, path: Path) -> Mapping[str, Any]:
+    """The header; of a log that was cut off, what stood at its start."""
+    for name in ("header.json", "_journal/start.json"):
+        if name in archive.namelist():
+            header = _decode(_part(archive, archive.getinfo(name), path), f"{path}!{name}")
+            return header if name == "header.json" else {**header, "status": "unfinished"}
+    raise ProctorError("not a log of Inspect: it has no header", where=str(path))
+
+
+def _parts(archive: zipfile.ZipFile, path: Path) -> Iterator[tuple[str, Any]]:
+    for info in archive.infolist():
+        if info.filename.startswith("samples/") and info.filename.endswith(".json"):
+            where = f"{path}!{info.filename}"
+            yield where, _decode(_part(archive, info, path), where)
+
+
+def _part(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> bytes:
+    where = f"{path}!{info.filename}"
+    if info.file_size > LARGEST_PART:
+        raise ProctorError(f"{info.file_size:,} bytes are more than a sample holds", where=where)
+    if info.compress_type != ZSTANDARD:
+        return archive.read(info)
+    import zstandard
+
+    with path.open("rb") as file:
+        file.seek(info.header_offset)
+        name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+        file.seek(name + extra, 1)
+        packed = file.read(info.compress_size)
+    try:
+        # One frame or several, of known size or not: what the directory says bounds them.
+        with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
+            content = reader.read(info.file_size + 1)
+    except zstandard.ZstdError as error:
+        raise ProctorError(f"damaged: {error}", where=where) from None
+    if len(content) != info.file_size:
+        raise ProctorError("damaged: its size is not the one it says", where=where)
+    return content
+
+
+def _decode(content: bytes, where: str) -> Mapping[str, Any]:
+    try:
+        found = msgspec.json.decode(content)
+    except msgspec.MsgspecError:
+        try:
+            found = json.loads(content)  # takes NaN, which Inspect writes
+        except (ValueError, RecursionError) as error:
+            raise ProctorError(f"not JSON: {error}", where=where) from None
+    if not isinstance(found, dict):
+        raise ProctorError("not a log of Inspect", where=where)
+    return cast("Mapping[str, Any]", found)
+
+
+# -- a sample ------------------------------------------------------------------------------------
+
+
+def _record(sample: Mapping[str, Any], model: str, where: str, told: Mapping[str, Any]) -> Record:
+    attached = _mapping(sample.get("attachments"))
+    checks = tuple(_checks(_mapping(sample.get("scores")), where))
+    error = _mapping(sample.get("error")).get("message")
+    if error is None and not checks:
+        error = "the log holds no score of this sample"
+    metadata = dict(_mapping(sample.get("metadata")))
+    epoch = int(sample.get("epoch") or 1)
+    usage = [_mapping(u) for u in _mapping(sample.get("model_usage")).values()]
+    working = sample.get("working_time")
+    return Record(
+        case=str(sample.get("id")),
+        agent=model,
+        model=model,
+        where=where,
+        index=epoch - 1,
+        error=None if error is None else str(error),
+        error_type="InspectSampleError",
+        score=sum(c.score or 0.0 for c in checks) / len(checks) if checks else None,
+        checks=checks,
+        answer=_resolved(_mapping(sample.get("output")).get("completion"), attached),
+        input=_resolved(sample.get("input"), attached),
+        started_ns=started_ns(sample["started_at"], where) if sample.get("started_at") else 0,
+        duration_ms=_milliseconds(sample.get("total_time")),
+        latency_ms=_milliseconds(working if working is not None else sample.get("total_time")),
+        input_tokens=_tokens(usage, "input_tokens"),
+        output_tokens=_tokens(usage, "output_tokens"),
+        difficulty=_text(metadata.get("difficulty")),
+        type=_text(metadata.get("type")),
+        properties={**metadata, "target": sample.get("target")},
+        tags=tuple(str(tag) for tag in told.get("tags") or ()),
+        retries=len(cast("list[Any]", sample.get("error_retries") or [])),
+        trace_id=_text(sample.get("uuid")),
+    )
+
+
+def _checks(scores: Mapping[str, Any], where: str) -> Iterator[CheckResult]:
+    for scorer, given in scores.items():
+        score = _mapping(given)
+        value = score.get("value")
+        reason = str(score.get("explanation") or score.get("answer") or f"{scorer}: {value}")
+        if isinstance(value, dict):
+            for name, part in cast("dict[str, Any]", value).items():
+                yield _check(f"{scorer}.{name}", part, reason, where)
+        elif isinstance(value, list):
+            for at, part in enumerate(cast("list[Any]", value)):
+                yield _check(f"{scorer}.{at}", part, reason, where)
+        else:
+            yield _check(scorer, value, reason, where)
+
+
+def _check(name: str, value: Any, reason: str, where: str) -> CheckResult:
+    number = _number(value)
+    if number is None:
+        return CheckResult(
+            id=name,
+            check="imported",
+            layer=Layer.CORRECTNESS,
+            status=CheckStatus.UNSCORED,
+            reason=f"{value!r} is not a number: {reason}"[:1000],
+            weight=0.0,
+        )
+    if not 0 <= number <= 1:
+        raise ProctorError(
+            f"the score {number:g} of {name} does not lie in 0 to 1",
+            where=where,
+            hint="have the scorer give 0 to 1, or export the samples as CSV and use --scale",
+        )
+    return CheckResult(
+        id=name,
+        check="imported",
+        layer=Layer.CORRECTNESS,
+        status=CheckStatus.PASS if number == 1 else CheckStatus.WARN,
+        reason=reason[:1000],
+        score=number,
+    )
+
+
+def _number(value: Any) -> float | None:
+    """A score as Inspect itself turns it into a number; None where it would not."""
+    if isinstance(value, bool):
+        return float(value)
+    if isinstance(value, int | float):
+        return float(value) if math.isfinite(value) else None
+    word = str(value).strip()
+    if word in WORDS:
+        return WORDS[word]
+    if word.lower() in ("yes", "true"):
+        return 1.0
+    if word.lower() in ("no", "false"):
+        return 0.0
+    try:
+        return float(word)
+    except ValueError:
+        return None
+
+
+def _resolved(value: Any, attached: Mapping[str, Any]) -> Any:
+    """Text, long parts of which a log keeps apart under a reference."""
+    if isinstance(value, str) and value.startswith("attachment://"):
+        return attached.get(value.removeprefix("attachment://"), value)
+    if isinstance(value, list):
+        return [_resolved(item, attached) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        return {key: _resolved(item, attached) for key, item in items}
+    return value
+
+
+def _tokens(usage: list[Mapping[str, Any]], name: str) -> int | None:
+    counts = [int(u[name]) for u in usage if u.get(name) is not None]
+    return sum(counts) if counts else None
+
+
+def _milliseconds(seconds: Any) -> float | None:
+    return float(seconds) * 1000 if isinstance(seconds, int | float) else None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

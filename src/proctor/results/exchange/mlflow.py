@@ -1,0 +1,186 @@
+"""Results told to an MLflow server, through its REST API.
+
+One MLflow run per run, agent and parameters: what was set as params, what came out as metrics,
+case by case as well. Telling it again updates the same MLflow run, never makes a second one. A
+figure that is not defined is not sent: MLflow has no null. (Its folder layout is no longer read
+by default, so a server is the one way that keeps working.)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from proctor.errors import ProctorError
+from proctor.results.outcomes import AgentOutcomes
+from proctor.stats.intervals import population_rate
+
+if TYPE_CHECKING:
+    from proctor.results.result_set import ResultSet
+
+BATCH = 900
+"""Metrics sent at a time; the server takes 1,000 entities a request."""
+
+LONGEST_VALUE = 6000
+"""Characters of a param, at most; the server refuses longer ones."""
+
+TIMEOUT = 30.0
+"""Seconds for one answer: a server on another continent, not one that hangs."""
+
+NOT_FOUND = 404
+
+_NAME = re.compile(r"[^\w\-. :/]")
+
+
+class Server:
+    """A tracking server, by its address (or `MLFLOW_TRACKING_URI`)."""
+
+    def __init__(self, address: str = "", environ: Mapping[str, str] | None = None) -> None:
+        environ = os.environ if environ is None else environ
+        self.address = (address or environ.get("MLFLOW_TRACKING_URI", "")).rstrip("/")
+        if not self.address.startswith(("http://", "https://")):
+            raise ProctorError(
+                "MLflow results go to a server",
+                hint="-o http://127.0.0.1:5000, or set MLFLOW_TRACKING_URI; `mlflow server` is one",
+            )
+        self._headers: dict[str, str] = {}
+        self._auth: tuple[str, str] | None = None
+        if token := environ.get("MLFLOW_TRACKING_TOKEN"):
+            self._headers["Authorization"] = f"Bearer {token}"
+        elif user := environ.get("MLFLOW_TRACKING_USERNAME"):
+            self._auth = (user, environ.get("MLFLOW_TRACKING_PASSWORD", ""))
+
+    def ask(
+        self, method: str, endpoint: str, body: Mapping[str, Any], *, missing: bool = False
+    ) -> Mapping[str, Any]:
+        """One call; with `missing`, what is not there is an empty answer."""
+        import httpx
+
+        place = f"{self.address}/api/2.0/mlflow/{endpoint}"
+        extra: dict[str, Any] = {"params": body} if method == "GET" else {"json": body}
+        try:
+            answer = httpx.request(
+                method, place, headers=self._headers, auth=self._auth, timeout=TIMEOUT, **extra
+            )
+        except httpx.HTTPError as error:
+            raise ProctorError(
+                f"the MLflow server does not answer: {error}", where=self.address
+            ) from None
+        if missing and answer.status_code == NOT_FOUND:
+            return {}
+        if answer.is_error:
+            raise ProctorError(
+                f"MLflow refused {endpoint}: {answer.status_code} {answer.text[:300]}",
+                where=self.address,
+            )
+        return cast("Mapping[str, Any]", answer.json())
+
+
+class Told(NamedTuple):
+    """What one MLflow run holds."""
+
+    name: str
+    tags: dict[str, str]
+    params: dict[str, str]
+    metrics: dict[str, float]
+    started_ms: int
+
+
+def send(of: ResultSet, server: Server) -> int:
+    """Tell a server everything about a set; the number of MLflow runs."""
+    count = 0
+    for row in of.group_by("experiment", "run").rows:
+        key = row.key
+        experiment = _experiment(server, str(key["experiment"] or "proctor"))
+        part = of.where(where={"run": [key["run"]]})
+        for outcomes in part.outcomes():
+            _send_run(server, experiment, _told(part, str(key["run"]), outcomes))
+            count += 1
+    return count
+
+
+def _experiment(server: Server, name: str) -> str:
+    found = server.ask("GET", "experiments/get-by-name", {"experiment_name": name}, missing=True)
+    if found:
+        return str(found["experiment"]["experiment_id"])
+    return str(server.ask("POST", "experiments/create", {"name": name})["experiment_id"])
+
+
+def _send_run(server: Server, experiment: str, told: Told) -> None:
+    cell = told.tags["proctor.cell"].replace("'", "")
+    wanted = {"experiment_ids": [experiment], "filter": f"tags.`proctor.cell` = '{cell}'"}
+    found = server.ask("POST", "runs/search", {**wanted, "max_results": 1})
+    runs = cast("list[Any]", found.get("runs") or [])
+    if runs:
+        run_id = str(runs[0]["info"]["run_id"])
+    else:
+        body = {
+            "experiment_id": experiment,
+            "run_name": told.name,
+            "start_time": told.started_ms,
+            "tags": [{"key": key, "value": value} for key, value in told.tags.items()],
+        }
+        run_id = str(server.ask("POST", "runs/create", body)["run"]["info"]["run_id"])
+        params = [{"key": key, "value": value} for key, value in told.params.items()]
+        for at in range(0, len(params), 100):
+            server.ask(
+                "POST", "runs/log-batch", {"run_id": run_id, "params": params[at : at + 100]}
+            )
+    now = time.time_ns() // 1_000_000
+    metrics = [
+        {"key": key, "value": value, "timestamp": now, "step": 0}
+        for key, value in told.metrics.items()
+    ]
+    for at in range(0, len(metrics), BATCH):
+        server.ask(
+            "POST", "runs/log-batch", {"run_id": run_id, "metrics": metrics[at : at + BATCH]}
+        )
+    server.ask("POST", "runs/update", {"run_id": run_id, "status": "FINISHED", "end_time": now})
+
+
+def _told(part: ResultSet, run: str, outcomes: AgentOutcomes) -> Told:
+    asked = ["run_id", "run_started", "git_commit", "model", "params"]
+    row = part.where(where={"agent": [outcomes.agent]}).rows(asked, limit=1)[0]
+    started = row["run_started"]
+    tags = {
+        "proctor.run": run,
+        "proctor.run_id": str(row["run_id"]),
+        "proctor.cell": f"{row['run_id']} {outcomes.name}".replace("'", ""),
+        "mlflow.source.name": "proctor",
+    }
+    if row["git_commit"]:
+        tags["mlflow.source.git.commit"] = str(row["git_commit"])
+    params = {"agent": outcomes.agent, "params": outcomes.params, "model": row["model"]}
+    return Told(
+        name=f"{run} {outcomes.name}",
+        tags={key: value[:LONGEST_VALUE] for key, value in tags.items()},
+        params={k: str(v)[:LONGEST_VALUE] for k, v in params.items() if v},
+        metrics=_metrics(outcomes),
+        started_ms=int(started.timestamp() * 1000) if started is not None else 0,
+    )
+
+
+def _metrics(outcomes: AgentOutcomes) -> dict[str, float]:
+    rate = population_rate(outcomes.counts, clusters=outcomes.clusters)
+    means = [case.mean_score for case in outcomes.cases if case.mean_score is not None]
+    costs = [cost for case in outcomes.cases for cost in case.costs_usd]
+    found: dict[str, float | None] = {
+        "pass_rate": rate.value,
+        "pass_rate_low": rate.low,
+        "pass_rate_high": rate.high,
+        "score_mean": sum(means) / len(means) if means else None,
+        "trials_judged": outcomes.trials,
+        "trials_passed": outcomes.passes,
+        "trials_infra_error": outcomes.infra,
+        "trials_cancelled": outcomes.cancelled,
+        "cases": len(outcomes.cases),
+        "cost_usd": sum(costs) if costs else None,
+    }
+    for case in outcomes.cases:
+        name = _NAME.sub("_", case.case)[:200]
+        found[f"case/{name}/pass_rate"] = case.pass_rate
+        found[f"case/{name}/score_mean"] = case.mean_score
+    return {key: float(value) for key, value in found.items() if value is not None}

@@ -1,0 +1,182 @@
+"""Results of promptfoo: the JSON that `promptfoo eval -o results.json` writes.
+
+A test is a case, a provider an agent, a prompt a parameter (where there are several), a repeat a
+trial, an assertion a check. What promptfoo calls an error (the provider did not answer) is an
+infrastructure error; a failed assertion is a failure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from proctor.checks.result import CheckResult, CheckStatus, Layer
+from proctor.errors import ProctorError
+from proctor.results.exchange.record import Imported, Record
+
+ERRORED = 2
+"""promptfoo's `failureReason` of a test whose provider failed; 1 is a failed assertion."""
+
+LONGEST_ID = 80
+
+
+def read_promptfoo(path: Path) -> Imported:
+    """The trials of one evaluation."""
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ProctorError(f"cannot read: {error.strerror}", where=str(path)) from None
+    except (ValueError, RecursionError) as error:
+        raise ProctorError(f"not JSON: {error}", where=str(path)) from None
+    whole = _mapping(document)
+    table = _mapping(whole.get("results"))
+    results = table.get("results")
+    if not isinstance(results, list):
+        raise ProctorError(
+            "not a file of promptfoo: it has no results.results",
+            where=str(path),
+            hint="write it with `promptfoo eval -o results.json`",
+        )
+    rows = [_mapping(row) for row in cast("list[Any]", results)]
+    names = _case_names(rows)
+    prompts = len({_prompt(row) for row in rows}) > 1
+    config = _mapping(whole.get("config"))
+    return Imported(
+        name=str(config.get("description") or path.stem),
+        source="promptfoo",
+        records=[
+            _record(row, names, f"{path}: result {at}", prompts) for at, row in enumerate(rows)
+        ],
+        created=_text(table.get("timestamp")),
+        about={
+            "eval_id": whole.get("evalId"),
+            "version": _mapping(whole.get("metadata")).get("promptfooVersion"),
+        },
+    )
+
+
+def _case_names(rows: list[Mapping[str, Any]]) -> dict[str, str]:
+    """A name for each test: its description, else its variables. Two tests never share one."""
+    names: dict[str, str] = {}
+    for row in rows:
+        key = _identity(row)
+        if key in names:
+            continue
+        test = _mapping(row.get("testCase"))
+        told = test.get("description") or row.get("description")
+        values = _mapping(row.get("vars") or test.get("vars")).values()
+        text = str(told or " ".join(str(value) for value in values) or "test")
+        base = re.sub(r"[^\w.@-]+", "-", text.lower()).strip("-")[:LONGEST_ID] or "test"
+        taken, name, number = set(names.values()), base, 2
+        while name in taken:
+            name, number = f"{base}-{number}", number + 1
+        names[key] = name
+    return names
+
+
+def _identity(row: Mapping[str, Any]) -> str:
+    """What makes two results repeats of one test: what was asked and what was asserted."""
+    test = _mapping(row.get("testCase"))
+    told = [row.get("vars") or test.get("vars"), test.get("description"), test.get("assert")]
+    return json.dumps(told, sort_keys=True, default=str)
+
+
+def _record(row: Mapping[str, Any], names: Mapping[str, str], where: str, prompts: bool) -> Record:
+    test = _mapping(row.get("testCase"))
+    grading = _mapping(row.get("gradingResult"))
+    response = _mapping(row.get("response"))
+    usage = _mapping(row.get("tokenUsage") or response.get("tokenUsage"))
+    metadata = dict(_mapping(test.get("metadata")))
+    errored = row.get("failureReason") == ERRORED or (not grading and bool(row.get("error")))
+    output = response.get("output")
+    cost = row.get("cost", response.get("cost"))
+    return Record(
+        case=names[_identity(row)],
+        agent=_provider(row),
+        where=where,
+        passed=None if errored else bool(row.get("success")),
+        error=str(row.get("error") or response.get("error") or "error") if errored else None,
+        error_type="PromptfooError",
+        score=None if errored else _share(row.get("score"), where),
+        reason=_text(grading.get("reason")),
+        checks=() if errored else tuple(_checks(grading, where)),
+        answer=output if isinstance(output, str) or output is None else json.dumps(output),
+        params={"prompt": _prompt(row)} if prompts else {},
+        latency_ms=_number(row.get("latencyMs")),
+        input_tokens=_count(usage.get("prompt")),
+        output_tokens=_count(usage.get("completion")),
+        cost_usd=_number(cost) if cost else None,
+        threshold=_number(test.get("threshold")),
+        input=dict(_mapping(row.get("vars") or test.get("vars"))) or None,
+        description=_text(test.get("description")),
+        difficulty=_text(metadata.pop("difficulty", None)),
+        type=_text(metadata.pop("type", None)),
+        properties=metadata,
+    )
+
+
+def _checks(grading: Mapping[str, Any], where: str) -> Iterator[CheckResult]:
+    seen: set[str] = set()
+    for part in cast("list[Any]", grading.get("componentResults") or []):
+        result = _mapping(part)
+        asserted = _mapping(result.get("assertion"))
+        base = str(asserted.get("metric") or asserted.get("type") or "assertion")
+        name, number = base, 2
+        while name in seen:
+            name, number = f"{base}-{number}", number + 1
+        seen.add(name)
+        yield CheckResult(
+            id=name,
+            check=str(asserted.get("type") or "assertion"),
+            layer=Layer.CORRECTNESS,
+            status=CheckStatus.PASS if result.get("pass") else CheckStatus.FAIL,
+            reason=str(result.get("reason") or "")[:1000],
+            score=_share(result.get("score"), where),
+            weight=_number(asserted.get("weight")) or 1.0,
+            expected=asserted.get("value"),
+        )
+
+
+def _provider(row: Mapping[str, Any]) -> str:
+    provider = row.get("provider")
+    if isinstance(provider, str):
+        return provider
+    told = _mapping(provider)
+    return str(told.get("label") or told.get("id") or "provider")
+
+
+def _prompt(row: Mapping[str, Any]) -> str:
+    prompt = _mapping(row.get("prompt"))
+    return str(prompt.get("label") or prompt.get("raw") or "")
+
+
+def _share(value: Any, where: str) -> float | None:
+    """A score of promptfoo, which may be larger than 1 when an assertion of the user's gives it."""
+    number = _number(value)
+    if number is None or 0 <= number <= 1:
+        return number
+    raise ProctorError(
+        f"the score {number:g} does not lie in 0 to 1",
+        where=where,
+        hint="have the assertion give 0 to 1",
+    )
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else None
+
+
+def _count(value: Any) -> int | None:
+    return int(value) if isinstance(value, int | float) and value else None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

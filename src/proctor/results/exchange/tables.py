@@ -1,0 +1,285 @@
+"""Results in CSV and JSONL: one trial a row, columns by name or by a map the user gives."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from proctor.checks.result import CheckResult
+from proctor.errors import ProctorError, did_you_mean
+from proctor.results.exchange.record import Imported, Record
+from proctor.runs.model import TrialStatus
+
+LONGEST_CELL = 100_000_000
+"""Characters of one cell: traces in a column are long, and Python's own limit is 131,072."""
+
+SYNONYMS = {
+    "case": ("case_id", "test", "test_id", "question_id", "sample_id", "id", "name"),
+    "agent": ("model", "provider", "system"),
+    "passed": ("pass", "success", "correct", "ok"),
+    "score": ("grade", "value", "accuracy"),
+    "status": ("outcome", "result"),
+    "answer": ("output", "response", "completion", "prediction"),
+    "input": ("question", "prompt", "query"),
+    "error": ("error_message", "exception"),
+    "reason": ("explanation", "rationale", "comment"),
+    "index": ("trial", "epoch", "repeat"),
+    "cost_usd": ("cost",),
+    "latency_ms": ("latency",),
+    "started": ("timestamp", "time", "date", "created"),
+}
+"""Names that a field goes by elsewhere, the likeliest first."""
+
+STATUS_WORDS = {
+    "pass": "passed",
+    "ok": "passed",
+    "success": "passed",
+    "fail": "failed",
+    "failure": "failed",
+    "error": "infra_error",
+    "errored": "infra_error",
+    "canceled": "cancelled",
+}
+
+FIELDS: tuple[str, ...] = (
+    *(name for name in Record.__struct_fields__ if name not in ("where", "error_type")),
+    "started",
+)
+NESTED = ("params", "properties")
+
+
+def read_csv(path: Path, columns: Mapping[str, str]) -> Imported:
+    """Trials of a CSV file (comma, semicolon or tab; UTF-8, with or without a mark)."""
+    text = _text(path)
+    csv.field_size_limit(LONGEST_CELL)
+    header = text.partition("\n")[0]
+    delimiter = max(",;\t", key=header.count)
+    reader = csv.DictReader(io.StringIO(text), delimiter=delimiter, strict=True)
+    try:
+        names = list(reader.fieldnames or ())
+        rows = [
+            (f"{path}:{reader.line_num}", {k: _unguarded(v) for k, v in row.items() if k and v})
+            for row in reader
+        ]
+    except csv.Error as error:
+        raise ProctorError(f"not CSV: {error}", where=f"{path}:{reader.line_num}") from None
+    return _imported(path, "csv", names, rows, columns)
+
+
+def _unguarded(value: Any) -> Any:
+    """A text without the quote that keeps spreadsheets from reading it as a formula."""
+    from proctor.results.exchange.export import FORMULA
+
+    guarded = isinstance(value, str) and value[:1] == "'" and value[1:2] in FORMULA
+    return value[1:] if guarded and len(value) > 1 else value
+
+
+def read_jsonl(path: Path, columns: Mapping[str, str]) -> Imported:
+    """Trials of a JSONL file: one object a line."""
+    rows: list[tuple[str, dict[str, Any]]] = []
+    names: dict[str, None] = {}
+    for number, line in enumerate(_text(path).split("\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ProctorError(f"not JSON: {error}", where=where) from None
+        if not isinstance(row, dict):
+            raise ProctorError("not an object: a line is one trial", where=where)
+        given = {k: v for k, v in cast("dict[str, Any]", row).items() if v is not None}
+        names.update(dict.fromkeys(cast("dict[str, Any]", row)))
+        rows.append((where, given))
+    return _imported(path, "jsonl", list(names), rows, columns)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ProctorError(f"cannot read: {error.strerror}", where=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise ProctorError(
+            f"not UTF-8 at byte {error.start}", where=str(path), hint="save the file as UTF-8"
+        ) from None
+
+
+def _imported(
+    path: Path,
+    source: str,
+    names: list[str],
+    rows: list[tuple[str, dict[str, Any]]],
+    columns: Mapping[str, str],
+) -> Imported:
+    fields = _fields(names, columns, path)
+    if "case" not in fields.values():
+        raise ProctorError(
+            f"no column names the case (there are: {', '.join(names) or 'none'})",
+            where=f"{path}:1",
+            hint="--map COLUMN=case",
+        )
+    records = [_record(row, fields, where, path) for where, row in rows]
+    left = tuple(name for name in names if name not in fields)
+    return Imported(name=path.stem, source=source, records=records, not_taken=left)
+
+
+def _fields(names: list[str], columns: Mapping[str, str], path: Path) -> dict[str, str]:
+    """Column → field: as the user says, else by its own name, else by a name it goes by."""
+    for column, field in columns.items():
+        if column not in names:
+            raise ProctorError(
+                f"there is no column {column!r}",
+                where=f"{path}:1",
+                hint=did_you_mean(column, names) or f"columns: {', '.join(names)}",
+            )
+        if field not in FIELDS and not field.startswith(tuple(f"{n}." for n in NESTED)):
+            raise ProctorError(
+                f"there is no field {field!r}",
+                where="--map",
+                hint=did_you_mean(field, FIELDS) or f"fields: {', '.join(FIELDS)}",
+            )
+    fields = dict(columns)
+    taken = set(fields.values())
+    for name in names:
+        own = name in FIELDS or name.startswith(tuple(f"{n}." for n in NESTED))
+        if name not in fields and own and name not in taken:
+            fields[name] = name
+            taken.add(name)
+    lowered = {name.strip().lower().replace(" ", "_"): name for name in reversed(names)}
+    for field, words in SYNONYMS.items():
+        found = next((lowered[w] for w in (field, *words) if w in lowered), None)
+        if field not in taken and found is not None and found not in fields:
+            fields[found] = field
+            taken.add(field)
+    # A table that names models and no agents is about the models.
+    if "agent" not in taken and "model" in fields:
+        fields["model"] = "agent"
+    return fields
+
+
+def _record(row: dict[str, Any], fields: Mapping[str, str], where: str, path: Path) -> Record:
+    given: dict[str, Any] = {"agent": path.stem}
+    for column, field in fields.items():
+        if column not in row:
+            continue
+        base, _, rest = field.partition(".")
+        if rest and base in NESTED:
+            given.setdefault(base, {})[rest] = row[column]
+        elif field == "started":
+            given["started_ns"] = started_ns(row[column], where)
+        else:
+            given[field] = _value(field, row[column], where)
+    if "case" not in given:
+        raise ProctorError("the row does not name its case", where=where)
+    return Record(where=where, **given)
+
+
+def _value(field: str, value: Any, where: str) -> Any:
+    convert = _CONVERT.get(field)
+    if convert is None:
+        return value if field == "input" else str(value)
+    try:
+        return convert(value)
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise ProctorError(
+            f"{value!r} is not a {field}", where=where, hint=str(error) or None
+        ) from None
+
+
+def _bool(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower()
+    if word in ("true", "yes", "y", "1", "1.0", "pass", "passed", "ok", "correct", "c"):
+        return True
+    if word in ("false", "no", "n", "0", "0.0", "fail", "failed", "incorrect", "i"):
+        return False
+    raise ValueError("write true or false")
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("leave the cell empty where there is no number")
+    return number
+
+
+def _status(value: Any) -> TrialStatus:
+    word = str(value).strip().lower().replace(" ", "_").replace("-", "_")
+    return TrialStatus(STATUS_WORDS.get(word, word))
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        text = value.strip()
+        listed = json.loads(text) if text.startswith("[") else text.replace(";", ",").split(",")
+    else:
+        listed = value
+    return tuple(str(word).strip() for word in listed if str(word).strip())
+
+
+def _object(value: Any) -> dict[str, Any]:
+    found = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(found, dict):
+        raise TypeError("a JSON object is needed")
+    return cast("dict[str, Any]", found)
+
+
+def _checks(value: Any) -> tuple[CheckResult, ...]:
+    found = json.loads(value) if isinstance(value, str) else value
+    return msgspec.convert(found, tuple[CheckResult, ...])
+
+
+def _error(value: Any) -> str:
+    """An error's message; ours is an object in JSON, others' is text."""
+    if isinstance(value, str) and value.startswith("{"):
+        value = json.loads(value)
+    if isinstance(value, dict):
+        return str(cast("dict[str, Any]", value).get("message", value))  # type: ignore[arg-type]
+    return str(value)
+
+
+_CONVERT: dict[str, Callable[[Any], Any]] = {
+    "passed": _bool,
+    "status": _status,
+    "tags": _words,
+    "params": _object,
+    "properties": _object,
+    "checks": _checks,
+    "error": _error,
+    **dict.fromkeys(("score", "threshold", "duration_ms", "latency_ms", "cost_usd"), _number),
+    **dict.fromkeys(
+        ("axis_seed", "index", "seed", "input_tokens", "output_tokens", "llm_calls", "tool_calls"),
+        lambda value: int(_number(value)),
+    ),
+    "started_ns": int,
+    "retries": int,
+}
+
+
+def started_ns(value: Any, where: str = "") -> int:
+    """A time as nanoseconds since 1970: ISO 8601, or seconds or milliseconds since then."""
+    try:
+        if isinstance(value, int | float) or str(value).replace(".", "", 1).isdigit():
+            seconds = float(value)
+            return int((seconds / 1000 if seconds > 1e11 else seconds) * 1e9)
+        when = datetime.fromisoformat(str(value).strip())
+    except (ValueError, OverflowError):
+        raise ProctorError(
+            f"{value!r} is not a time", where=where, hint="write it as 2026-11-16T09:30:00Z"
+        ) from None
+    aware = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    return (aware - epoch) // _MICROSECOND * 1000
+
+
+_MICROSECOND = datetime.resolution
