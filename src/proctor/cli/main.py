@@ -47,6 +47,7 @@ COMMANDS = {
         "Show what a run says: as a page, Markdown, charts, or here.",
     ),
     "share": Entry("proctor.cli.share", "share", "Write a run to one file to give away."),
+    "serve": Entry("proctor.cli.serve", "serve", "Receive live traces over OTLP and keep them."),
     "init": Entry(
         "proctor.cli.init",
         "init",
@@ -55,7 +56,9 @@ COMMANDS = {
     "test": Entry(
         "proctor.cli.test", "test", "Try every case of suites once and judge what the agent did."
     ),
-    "validate": Entry("proctor.cli.validate", "validate", "Check suites without running anything."),
+    "validate": Entry(
+        "proctor.cli.validate", "validate", "Check suites and experiments without running anything."
+    ),
     "save": Entry("proctor.cli.save", "save", "Save what the agent does as a baseline."),
     "baselines": Entry("proctor.cli.baselines", "baselines", "List saved baselines."),
     "diff": Entry("proctor.cli.diff", "diff", "Show what changed since a baseline."),
@@ -72,7 +75,9 @@ COMMANDS = {
     "tag": Entry("proctor.cli.tag", "tag", "Give a run a name, such as baseline."),
     "audit": Entry("proctor.cli.audit", "audit", "Show who did what with these results."),
     "agent": Entry("proctor.cli.agent", "agent", "Register, list, try and remove agents."),
-    "schema": Entry("proctor.cli.schema", "schema", "Print the JSON Schema of suites or settings."),
+    "schema": Entry(
+        "proctor.cli.schema", "schema", "Print the JSON Schema of suites, experiments or settings."
+    ),
     "config": Entry("proctor.cli.config", "config", "Look at the settings in force."),
     "judge": Entry("proctor.cli.judge", "judge", "Check how far an LLM judge can be trusted."),
     "mock-llm": Entry(

@@ -1,0 +1,116 @@
+"""`proctor serve`: receive live traces, keep, evaluate and show them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from proctor.cli.lazy import Command, Example
+
+if TYPE_CHECKING:
+    from proctor.server.app import Service
+    from proctor.server.store.sql import SqlStore
+    from proctor.server.watch import Watcher
+
+DEFAULT_STORE = "sqlite:///proctor-traces.db"
+DEFAULT_PORT = 4318
+"""OTLP over HTTP has this port everywhere, so exporters need no setting but the host."""
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+class Duration(click.ParamType[float]):
+    """`30d`, `12h`, `90s`: seconds."""
+
+    name = "DURATION"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """Seconds from a number and a unit."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", str(value).strip())
+        if found is None or not float(found[1]):
+            self.fail(f"{value!r} is not a duration such as 30d, 12h or 90s", param, ctx)
+        return float(found[1]) * _UNITS[found[2]]
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        Example("proctor serve", "then run agents with the line it prints"),
+        Example("proctor serve --evaluate --retention 30d", "look at every trace, forget old ones"),
+        Example(
+            "proctor serve --host 0.0.0.0 --store postgresql://proctor@db/traces",
+            "for other machines; the token comes from PROCTOR_TOKEN",
+        ),
+    ],
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Another demands a token.")
+@click.option("--port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(0, 65535))
+@click.option("--store", "url", default=DEFAULT_STORE, show_default=True, help="Where to keep it.")
+@click.option("--token", envvar="PROCTOR_TOKEN", help="What clients must bring.")
+@click.option("--evaluate", is_flag=True, help="Score and diagnose traces once they are quiet.")
+@click.option("--quiet-after", type=Duration(), default="10s", show_default=True)
+@click.option("--checks", type=click.Path(path_type=Path, dir_okay=False), help="Checks to run.")
+@click.option("--judge", help="PROVIDER:MODEL that judges reasoning, of a share of traces.")
+@click.option("--judge-share", type=click.FloatRange(0, 1), default=0.1, show_default=True)
+@click.option("--alert", "webhook", help="An address that alerts are posted to, as JSON.")
+@click.option("--langfuse", help="A Langfuse server that scores are pushed to.")
+@click.option("--retention", type=Duration(), help="Forget traces this long after their end.")
+def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> None:
+    """Receive live traces over OTLP, keep and show them.
+
+    Every trace is answered for only after it is on disk. Ctrl-C ends it; what was taken in by
+    then is written first.
+    """
+    from proctor.imports import needs_extra
+
+    for package in ("starlette", "uvicorn"):
+        needs_extra(package, "server")
+    from proctor.server.app import make_app
+    from proctor.server.guard import check_host
+    from proctor.server.serving import serve_until_told
+    from proctor.server.store import open_store
+
+    check_host(host, token)
+    store = open_store(url)
+    service = _service(store, options)
+    serve_until_told(make_app(service, token), host, port, _welcome)
+
+
+def _service(store: SqlStore, options: dict[str, Any]) -> Service:
+    from proctor.server.app import Service
+
+    watcher = _watcher(store, options) if options["evaluate"] else None
+    return Service.receiving(store, watcher=watcher, retention_seconds=options["retention"])
+
+
+def _watcher(store: SqlStore, options: dict[str, Any]) -> Watcher:
+    from proctor.server.alerts import Webhook, log_alert
+    from proctor.server.langfuse import Langfuse
+    from proctor.server.watch import Watcher, WatchOptions, planned_checks
+
+    judge = None
+    if options["judge"] is not None:
+        from proctor.checks.judge import Judge
+        from proctor.llm import get_model
+
+        judge = Judge(get_model(options["judge"]))
+    case, checks = planned_checks(options["checks"]) if options["checks"] else (None, ())
+    how = WatchOptions(
+        quiet_seconds=options["quiet_after"],
+        judge=judge,
+        judge_share=options["judge_share"],
+        checks=checks,
+        case=case,
+    )
+    push = Langfuse.from_environment(options["langfuse"]).push if options["langfuse"] else None
+    alert = Webhook(options["webhook"]) if options["webhook"] else log_alert
+    return Watcher(store, how, alert=alert, push=push)
+
+
+def _welcome(address: str) -> None:
+    click.echo(f"receiving and showing traces at {address}", err=True)
+    click.echo(f"  OTEL_EXPORTER_OTLP_ENDPOINT={address} python your_agent.py", err=True)
+    click.echo("  Ctrl-C to stop", err=True)

@@ -1,0 +1,205 @@
+"""Look at live traces once they are quiet: quality, checks, diagnosis, alerts.
+
+Promise: never in the way of what comes in: one thread, a little at a time, and a trace that grows
+again is looked at again. What one trace breaks does not stop the others; it is kept as an
+evaluation that says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from proctor.checks.evaluate import PlannedCheck, evaluate
+from proctor.checks.quality import score_trace, score_trace_with
+from proctor.checks.quality_model import Level, Quality, QualityConfig
+from proctor.checks.registry import CheckContext
+from proctor.diagnose.api import diagnose
+from proctor.errors import ProctorError
+from proctor.server.store.sql import Evaluation, SqlStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from proctor.checks.judge import Judge
+    from proctor.diagnose.model import Diagnosis
+    from proctor.trace import Trace
+
+PAUSE = 1.0
+"""Seconds between looks at which traces are quiet."""
+
+AT_A_TIME = 20
+"""Traces looked at before the writer gets its turn again."""
+
+
+class Alert(NamedTuple):
+    """Something about a trace that somebody should know."""
+
+    trace_id: str
+    name: str
+    figure: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchOptions:
+    """How live traces are looked at.
+
+    `judge_share` of the traces, chosen by their id, are shown to the judge as well.
+    """
+
+    quiet_seconds: float = 10.0
+    quality: QualityConfig = field(default_factory=QualityConfig)
+    checks: Sequence[PlannedCheck] = ()
+    case: Any = None
+    judge: Judge | None = None
+    judge_share: float = 1.0
+
+
+class Watcher:
+    """Evaluates quiet traces in a thread of its own."""
+
+    def __init__(
+        self,
+        store: SqlStore,
+        options: WatchOptions | None = None,
+        *,
+        alert: Callable[[Alert], None] | None = None,
+        push: Callable[[str, Quality, Diagnosis], object] | None = None,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._store = store
+        self._options = options or WatchOptions()
+        self._alert = alert
+        self._push = push
+        self._clock = clock
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="proctor-watch", daemon=True)
+        self.looked = 0
+        """Traces evaluated since the start."""
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the trace at hand."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _work(self) -> None:
+        while not self._stop.is_set():
+            if not self.look():
+                self._stop.wait(PAUSE)
+
+    def look(self) -> int:
+        """Evaluate some traces that are quiet; how many there were."""
+        before = self._clock() - int(self._options.quiet_seconds * 1e9)
+        found = self._store.quiet(before, AT_A_TIME)
+        for trace_id in found:
+            if self._stop.is_set():
+                break
+            self._one(trace_id)
+        return len(found)
+
+    def _one(self, trace_id: str) -> None:
+        try:
+            trace = self._store.trace(trace_id)
+            if trace is None:
+                self._store.put_evaluations(trace_id, [], score=None, findings=None)
+                return
+            rows, quality, found = self._evaluated(trace)
+        except Exception as error:  # noqa: BLE001 (one odd trace must not end the watch)
+            words = f"{type(error).__name__}: {error}"[:500]
+            row = Evaluation(trace_id, "evaluation", None, "failed", words, self._clock())
+            self._store.put_evaluations(trace_id, [row], score=None, findings=None)
+            return
+        count = len(found.findings)
+        self._store.put_evaluations(trace_id, rows, score=quality.overall, findings=count)
+        self.looked += 1
+        self._tell(trace_id, quality, found)
+
+    def _evaluated(self, trace: Trace) -> tuple[list[Evaluation], Quality, Diagnosis]:
+        options = self._options
+        if options.judge is not None and sampled(trace.trace_id, options.judge_share):
+            quality = asyncio.run(score_trace_with(options.judge, trace, options.quality))
+        else:
+            quality = score_trace(trace, options.quality)
+        found = diagnose(trace)
+        now = self._clock()
+        rows = [*_quality_rows(trace.trace_id, quality, now), _found_row(found, now)]
+        if options.checks:
+            rows += asyncio.run(self._checked(trace, now))
+        return rows, quality, found
+
+    async def _checked(self, trace: Trace, now: int) -> list[Evaluation]:
+        options = self._options
+        context = CheckContext(case=options.case, trace=trace, answer=trace.response or "")
+        judged = await evaluate(options.checks, context)
+        return [
+            Evaluation(
+                trace.trace_id, f"check.{r.id}", r.score, r.status.value, r.reason[:2000], now
+            )
+            for r in judged.results
+        ]
+
+    def _tell(self, trace_id: str, quality: Quality, found: Diagnosis) -> None:
+        if self._alert is not None:
+            for dimension in quality.dimensions:
+                if dimension.level == Level.ALERT and dimension.score is not None:
+                    self._alert(
+                        Alert(trace_id, dimension.name, dimension.score, dimension.why[:500])
+                    )
+        if self._push is not None:
+            self._push(trace_id, quality, found)
+
+
+def sampled(trace_id: str, share: float) -> bool:
+    """Whether a trace is in the sample: the same answer every time it is asked."""
+    digest = hashlib.sha256(trace_id.encode()).digest()
+    return int.from_bytes(digest[:8]) < share * 2**64
+
+
+def _quality_rows(trace_id: str, quality: Quality, now: int) -> list[Evaluation]:
+    rows = [
+        Evaluation(
+            trace_id,
+            f"quality.{dimension.name}",
+            dimension.score,
+            dimension.level.value if dimension.level is not None else None,
+            _words(dimension.why, dimension.issues),
+            now,
+        )
+        for dimension in quality.dimensions
+    ]
+    return [Evaluation(trace_id, "quality", quality.overall, None, "", now), *rows]
+
+
+def _words(why: str, issues: Sequence[str]) -> str:
+    """Why a dimension has its score, short enough to keep with every trace."""
+    return json.dumps({"why": why[:500], "issues": [text[:300] for text in issues[:20]]})
+
+
+def _found_row(found: Diagnosis, now: int) -> Evaluation:
+    detail = json.dumps(found.to_dict())
+    return Evaluation(found.trace_id, "diagnosis", found.overall, found.method, detail, now)
+
+
+def planned_checks(path: Path) -> tuple[Any, Sequence[PlannedCheck]]:
+    """The checks of a suite with one case: its input is not asked, its checks are run on traces."""
+    from proctor.spec import load_suite, plan_checks
+
+    suite = load_suite(path, need_agent=False)
+    if len(suite.cases) != 1:
+        raise ProctorError(
+            f"the suite has {len(suite.cases)} cases; live traces are checked by those of one",
+            where=str(path),
+        )
+    return suite.cases[0], plan_checks(suite.cases[0])
