@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -51,7 +51,7 @@ def rerun(
     from proctor.trials.rerun import compared, ready_again
 
     find_modules_here()
-    options = {} if concurrency is None else {"concurrency": concurrency}
+    options: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
     first, ready, folder = ready_again(run, results=results, **options)
     carried = carry_out_here(ready, folder, quiet=quiet, events=as_json)
     done = compared(first, carried.run)

@@ -12,24 +12,28 @@ from proctor.errors import ProctorError
 
 EXAMPLES = [
     Example("proctor schema -o .proctor/suite.schema.json", "for the editor, beside the suite"),
-    Example("proctor schema --kind config", "the schema of proctor.yaml"),
+    Example("proctor schema experiment", "the schema of experiment files"),
+    Example("proctor schema config", "the schema of proctor.yaml"),
 ]
+
+KINDS = ("suite", "experiment", "config")
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.option(
-    "--kind", type=click.Choice(["suite", "config"]), default="suite", help="Which kind of file."
-)
+@click.argument("asked", metavar="[KIND]", required=False, type=click.Choice(KINDS))
+@click.option("--kind", type=click.Choice(KINDS), help="Which kind of file; a suite when absent.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to a file."
 )
-def schema(kind: Any, output: Path | None) -> None:
-    """Print the JSON Schema of suites or settings."""
+def schema(asked: Any, kind: Any, output: Path | None) -> None:
+    """Print the JSON Schema of suites, experiments or settings."""
     import json
 
     from proctor.spec import schema_of
 
-    text = json.dumps(schema_of(kind), indent=2) + "\n"
+    if asked is not None and kind is not None and asked != kind:
+        raise click.UsageError(f"{asked} or --kind {kind}, not both")
+    text = json.dumps(schema_of(asked or kind or "suite"), indent=2) + "\n"
     if output is None:
         click.echo(text, nl=False)
         return

@@ -1,9 +1,9 @@
-"""`proctor validate`: every problem of suites, at its place, all at once."""
+"""`proctor validate`: every problem of suites and experiments, at its place, all at once."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -13,26 +13,36 @@ from proctor.errors import EXIT_CANNOT_JUDGE
 
 if TYPE_CHECKING:
     from proctor.spec import Problem, Suite
+    from proctor.spec.experiment import Experiment
+    from proctor.trials.experiments import Resolved
 
 EXAMPLES = [
     Example("proctor validate suite.yaml", "is there anything wrong with a suite?"),
+    Example("proctor validate experiments/*.yaml", "does everything they name exist?"),
     Example("proctor validate --json suites/*.yaml", "the same for a program to read"),
 ]
 
 
+class Good(NamedTuple):
+    """What a good file holds: a suite, or experiments by name with what they resolve to."""
+
+    suite: Suite | None = None
+    experiments: tuple[Resolved, ...] = ()
+
+
 @click.command(cls=Command, examples=EXAMPLES)
-@click.argument("suites", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--traces", is_flag=True, help="For recorded traces: a suite needs no agent.")
 @click.pass_context
-def validate(ctx: click.Context, suites: tuple[Path, ...], as_json: bool, traces: bool) -> None:
-    """Check suites without running anything.
+def validate(ctx: click.Context, files: tuple[Path, ...], as_json: bool, traces: bool) -> None:
+    """Check suites and experiments without running anything.
 
     Exits with 0 when all are good, else with 2.
     """
     problems: list[Problem] = []
-    good: dict[Path, Suite] = {}
-    for path in suites:
+    good: dict[Path, Good] = {}
+    for path in files:
         found = _checked(path, traces=traces)
         if isinstance(found, list):
             # Two suites may include the same file, or stand under the same settings.
@@ -42,25 +52,53 @@ def validate(ctx: click.Context, suites: tuple[Path, ...], as_json: bool, traces
     if as_json:
         click.echo(_document(good, problems))
     else:
-        _print(good, problems, len(suites))
+        _print(good, problems, len(files))
     if problems:
         ctx.exit(EXIT_CANNOT_JUDGE)
 
 
-def _checked(path: Path, *, traces: bool) -> Suite | list[Problem]:
-    from proctor.spec import SpecError, load_configuration, load_suite
+def _checked(path: Path, *, traces: bool) -> Good | list[Problem]:
+    from proctor.errors import ProctorError
+    from proctor.spec import Place, Problem, SpecError, load_configuration
+    from proctor.spec.experiment_load import is_experiment, load_experiments
+    from proctor.spec.load import suite_of
+    from proctor.spec.reader import read
 
     try:
+        if path.suffix == ".py":
+            return _resolved(load_experiments(path))
+        document = read(path)
+        if document.tree is not None and is_experiment(document.tree):
+            return _resolved(load_experiments(path))
         configured = load_configuration(path.parent).settings.agent is not None
-        return load_suite(path, need_agent=not (traces or configured))
+        return Good(suite_of(document, path, need_agent=not (traces or configured)))
     except SpecError as error:
         return error.problems
+    except ProctorError as error:
+        return [Problem(Place(error.where or str(path)), error.message, error.hint)]
 
 
-def _print(good: dict[Path, Suite], problems: list[Problem], asked: int) -> None:
-    for path, suite in good.items():
-        cases, agents = len(suite.cases), ", ".join(suite.all_agents) or "none"
-        click.echo(printable(f"{path}: {_count(cases, 'case')}, agent {agents}"))
+def _resolved(experiments: list[Experiment]) -> Good:
+    """Experiments with every name in them found."""
+    from proctor.cli.run import find_modules_here
+    from proctor.trials.experiments import resolve_experiment
+
+    find_modules_here()
+    return Good(experiments=tuple(resolve_experiment(each) for each in experiments))
+
+
+def _print(good: dict[Path, Good], problems: list[Problem], asked: int) -> None:
+    for path, found in good.items():
+        if found.suite is not None:
+            agents = ", ".join(found.suite.all_agents) or "none"
+            cases = _count(len(found.suite.cases), "case")
+            click.echo(printable(f"{path}: {cases}, agent {agents}"))
+        for each in found.experiments:
+            axes = each.design.axes
+            parts = [_count(len(each.suite.cases), "case"), _count(len(each.agents or {}), "agent")]
+            parts += [_count(len(axes.params), "combination")] if len(axes.params) > 1 else []
+            parts.append(_count(len(axes.seeds or ()), "seed"))
+            click.echo(printable(f"{path}: experiment {each.design.name}: {' × '.join(parts)}"))
     print_problems(problems)
     if problems:
         bad = asked - len(good)
@@ -79,7 +117,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _document(good: dict[Path, Suite], problems: list[Problem]) -> str:
+def _document(good: dict[Path, Good], problems: list[Problem]) -> str:
     import json
 
     def told(problem: Problem) -> dict[str, Any]:
@@ -89,8 +127,20 @@ def _document(good: dict[Path, Suite], problems: list[Problem]) -> str:
     document = {
         "valid": not problems,
         "suites": [
-            {"file": str(path), "cases": [case.id for case in suite.cases]}
-            for path, suite in good.items()
+            {"file": str(path), "cases": [case.id for case in found.suite.cases]}
+            for path, found in good.items()
+            if found.suite is not None
+        ],
+        "experiments": [
+            {
+                "file": str(path),
+                "name": each.design.name,
+                "cases": [case.id for case in each.suite.cases],
+                "agents": list(each.agents or {}),
+                **each.design.axes.record(),
+            }
+            for path, found in good.items()
+            for each in found.experiments
         ],
         "problems": [told(problem) for problem in problems],
     }

@@ -11,6 +11,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from proctor.spec.config import Settings
+from proctor.spec.experiment import Experiment
 from proctor.spec.models import CASE_SPELLINGS, SUITE_SPELLINGS, Suite
 
 if TYPE_CHECKING:
@@ -18,8 +19,12 @@ if TYPE_CHECKING:
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
-Kind = Literal["suite", "config"]
-KINDS: dict[Kind, type[BaseModel]] = {"suite": Suite, "config": Settings}
+Kind = Literal["suite", "experiment", "config"]
+KINDS: dict[Kind, type[BaseModel]] = {
+    "suite": Suite,
+    "experiment": Experiment,
+    "config": Settings,
+}
 
 _OWN = ("id", "input", "query")
 """Keys that belong to one case and so never to `defaults`."""
@@ -37,6 +42,8 @@ def schema_of(kind: Kind = "suite") -> dict[str, Any]:
             "$ref": "#/$defs/Defaults",
             "description": schema["properties"]["defaults"]["description"],
         }
+    if kind == "experiment":
+        schema = _one_or_many(schema)
     _take_references(schema)
     return {"$schema": DIALECT, "title": f"Proctor {kind}", **schema}
 
@@ -64,6 +71,29 @@ def _defaults(case: dict[str, Any]) -> dict[str, Any]:
         "additionalProperties": False,
         "properties": shared,
     }
+
+
+def _one_or_many(one: dict[str, Any]) -> dict[str, Any]:
+    """An experiment, or several under `experiments` with what they share beside it."""
+    definitions = one.pop("$defs", {})
+    part: dict[str, Any] = {**deepcopy(one), "title": "Part of an experiment", "required": []}
+    listed = {**deepcopy(part), "required": ["name"]}
+    many = deepcopy(part)
+    many["title"] = "Several experiments"
+    many["required"] = ["experiments"]
+    many["properties"]["experiments"] = {
+        "description": "Experiments by name; what stands beside this key holds for each of them.",
+        "anyOf": [
+            {
+                "type": "object",
+                "minProperties": 1,
+                "additionalProperties": {"$ref": "#/$defs/ExperimentPart"},
+            },
+            {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/ExperimentInList"}},
+        ],
+    }
+    definitions |= {"ExperimentPart": part, "ExperimentInList": listed}
+    return {"$defs": definitions, "anyOf": [one, many]}
 
 
 _REFERENCE = {"type": "string", "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}"}

@@ -81,7 +81,7 @@ def _builds(ready: Prepared) -> Iterator[bool]:
         if scenario is not None:
             for seed in design.axes.seeds or (0,):
                 for params in design.axes.params:
-                    yield scenario.is_kept(seed, params)
+                    yield scenario.template.is_cached(seed, params)
 
 
 def earlier_results(root: Path, name: str, output: str = OUTPUT) -> Iterator[list[CellSummary]]:

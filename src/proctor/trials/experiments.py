@@ -8,9 +8,9 @@ what the experiment says.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from pydantic import ValidationError
 
@@ -31,7 +31,6 @@ from proctor.trials.staging import (
     ScenarioPool,
     check_parameter,
     check_required,
-    parameter_from_text,
 )
 
 DEFAULT_TRIALS = 1
@@ -114,6 +113,50 @@ def changed(experiment: Experiment, changes: Changes) -> Experiment:
         raise ProctorError(message, where=f"--{name}") from None
 
 
+class Resolved(NamedTuple):
+    """An experiment with every name in it found: its cases as a suite, its agents, its axes."""
+
+    experiment: Experiment
+    suite: Suite
+    agents: dict[str, AgentLike] | None
+    design: Design
+    configuration: Configuration
+
+
+def resolve_experiment(
+    experiment: Experiment,
+    *,
+    changes: Changes | None = None,
+    configuration: Configuration | None = None,
+) -> Resolved:
+    """Find everything an experiment names, importing nothing and building nothing."""
+    changes = changes or Changes()
+    experiment = changed(experiment, changes)
+    base = experiment.folder or Path()
+    configuration = configuration or configuration_for(experiment)
+    gathered = gather(experiment, configuration, ScenarioPool(configuration))
+    written = {name: _written(experiment, name, ref) for name, ref in experiment.agents.items()}
+    where = str(experiment.path or experiment.name)
+    record = {**gathered.record, **({"agents": written} if written else {})}
+    suite = restore_suite(record, folder=base, name=where)
+    design = Design(
+        name=experiment.name,
+        axes=axes_of(experiment, _parameters(experiment, gathered)),
+        output=experiment.output,
+        description=experiment.description,
+        scenarios=gathered.scenarios,
+        origins=gathered.origins,
+    )
+    agents = _agents(
+        suite,
+        gathered,
+        changes.agents,
+        configuration,
+        lambda name: str(experiment.place_of("agents", name) or where),
+    )
+    return Resolved(experiment, suite, agents, design, configuration)
+
+
 def prepare_experiment(
     experiment: Experiment,
     *,
@@ -126,37 +169,14 @@ def prepare_experiment(
 
     A smoke run is one trial per agent: of the first case, seed and parameters.
     """
-    changes = changes or Changes()
-    experiment = changed(experiment, changes)
-    base = experiment.folder or Path()
-    configuration = configuration or configuration_for(experiment)
-    pool = ScenarioPool(configuration)
-    gathered = gather(experiment, configuration, pool)
-    written = {name: _written(experiment, name, ref) for name, ref in experiment.agents.items()}
-    where = str(experiment.path or experiment.name)
-    record = {**gathered.record, **({"agents": written} if written else {})}
-    suite = restore_suite(record, folder=base, name=where)
-    axes = axes_of(experiment, _parameters(experiment, gathered))
-    design = Design(
-        name=experiment.name,
-        axes=axes.first() if smoke else axes,
-        output=experiment.output,
-        description=experiment.description,
-        scenarios=gathered.scenarios,
-        origins=gathered.origins,
-    )
+    found = resolve_experiment(experiment, changes=changes, configuration=configuration)
+    design = replace(found.design, axes=found.design.axes.first()) if smoke else found.design
     return prepare(
-        suite,
-        run_options(experiment, options or {}),
-        agents=_agents(
-            suite,
-            gathered,
-            changes.agents,
-            configuration,
-            lambda name: str(experiment.place_of("agents", name) or where),
-        ),
-        cases=suite.cases[:1] if smoke else None,
-        configuration=configuration,
+        found.suite,
+        run_options(found.experiment, options or {}),
+        agents=found.agents,
+        cases=found.suite.cases[:1] if smoke else None,
+        configuration=found.configuration,
         design=design,
     )
 
@@ -167,13 +187,8 @@ def _parameters(experiment: Experiment, gathered: Gathered) -> dict[str, Any]:
     fixed: dict[str, Any] = {}
     for name, value in parameters_set(experiment).items():
         with told_at(str(experiment.place_of("set", name) or "--set")):
-            fixed[name] = value
-            if isinstance(value, SetText):
-                known = any(name in each.template.params for each in scenarios)
-                fixed[name] = (
-                    parameter_from_text(name, value, scenarios) if known else _value(value)
-                )
-            check_parameter(name, [fixed[name]], scenarios)
+            told = _value(value) if isinstance(value, SetText) and not scenarios else value
+            (fixed[name],) = check_parameter(name, [told], scenarios)
     for name, axis in experiment.params.items():
         with told_at(str(experiment.place_of("params", name) or "params")):
             ends = (axis.low, axis.high) if isinstance(axis, Interval) else axis

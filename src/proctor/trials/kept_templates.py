@@ -29,7 +29,7 @@ def scenarios_record(scenarios: Mapping[str, Scenario]) -> dict[str, Any]:
             templates[template.name] = {
                 "catalog": str(template.root.resolve()),
                 "hash": template.content_hash,
-                "files": _files(template),
+                "files": dict(sorted(template.sources.items())),
             }
     cases = {
         case: {
@@ -40,14 +40,6 @@ def scenarios_record(scenarios: Mapping[str, Scenario]) -> dict[str, Any]:
         for case, each in sorted(scenarios.items())
     }
     return {"templates": dict(sorted(templates.items())), "cases": cases}
-
-
-def _files(template: Template) -> dict[str, str]:
-    root = template.root.resolve()
-    return {
-        file.resolve().relative_to(root).as_posix(): file.read_text(encoding="utf-8")
-        for file in sorted({*template.files})
-    }
 
 
 def restored_scenarios(record: Mapping[str, Any]) -> dict[str, Scenario]:

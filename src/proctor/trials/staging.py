@@ -19,12 +19,9 @@ from proctor.scenarios import (
     Catalog,
     Template,
     UnknownTemplateError,
-    build_template,
     catalog_for,
 )
-from proctor.scenarios.resolve import FailedError, Resolver, SeedNeededError
 from proctor.spec import Case, Configuration, plan_checks, select_cases
-from proctor.spec.tree import plain
 from proctor.trials.perform import PreparedCase
 from proctor.worlds import play, world_check
 
@@ -53,37 +50,14 @@ class Scenario(NamedTuple):
         about: dict[str, Any] = {"scenario": self.template.name}
         if self.template.variant is not None:
             about["variant"] = self.template.variant
-        for key in ("threshold", "trials"):
-            written = self.template.tree.child(key)
-            if written is not None:
-                known[key] = self._without_seed(key)
+        if self.template.threshold is not None:
+            known["threshold"] = self.template.threshold
+        trials = self.template.tree.child("trials")
+        if trials is not None and isinstance(trials.value, int):
+            known["trials"] = trials.value
         if "tags" in known:
             known["tags"] = list(known["tags"])
         return {"id": self.id, "input": about, **known}
-
-    def _without_seed(self, key: str) -> Any:
-        template = self.template
-        tree = template.tree.child(key)
-        assert tree is not None
-        try:
-            resolver = Resolver(template.tree, template.params, template.given, seed=None)
-            return plain(resolver.resolved(tree, (key,)))
-        except (SeedNeededError, FailedError) as error:
-            raise ProctorError(
-                f"{key} of {self.id} must not depend on the seed: {error}", where=str(tree.place)
-            ) from None
-
-    def build(self, seed: int, params: Mapping[str, Any]) -> Built:
-        """The scenario of a seed and parameters."""
-        return build_template(self.template, seed, params)
-
-    def is_kept(self, seed: int, params: Mapping[str, Any]) -> bool:
-        """Whether that build is in the cache."""
-        from proctor.scenarios.building import checked_params, key_of
-        from proctor.scenarios.cache import BuildCache, default_cache_folder
-
-        given = checked_params(self.template, seed, params)
-        return BuildCache(default_cache_folder()).has(key_of(self.template, seed, given))
 
 
 # -- selection -----------------------------------------------------------------------------------
@@ -151,10 +125,12 @@ class ScenarioPool:
 # -- parameters ----------------------------------------------------------------------------------
 
 
-def check_parameter(name: str, values: Iterable[Any], scenarios: Iterable[Scenario]) -> None:
-    """Raise for a parameter that a scenario does not have, or a value that it does not take."""
-    from proctor.scenarios.params import accepted_params
-
+def check_parameter(name: str, values: Iterable[Any], scenarios: Iterable[Scenario]) -> list[Any]:
+    """The values as scenarios take them; raises where one has no such parameter or takes no such
+    value. Texts are read as those of a command line.
+    """
+    given = list(values)
+    found = given
     for scenario in scenarios:
         known = scenario.template.params
         if name not in known:
@@ -162,18 +138,8 @@ def check_parameter(name: str, values: Iterable[Any], scenarios: Iterable[Scenar
             raise ProctorError(
                 f"{scenario.id} has no parameter {name!r}", hint=did_you_mean(name, known) or there
             )
-        for value in values:
-            accepted_params(known, {name: value})
-
-
-def parameter_from_text(name: str, text: str, scenarios: Iterable[Scenario]) -> Any:
-    """What a text on the command line means for the first scenario that has the parameter."""
-    from proctor.scenarios.params import params_from_text
-
-    for scenario in scenarios:
-        if name in scenario.template.params:
-            return params_from_text(scenario.template.params, {name: text})[name]
-    return text
+        found = [scenario.template.check_params({name: value})[name] for value in given]
+    return found
 
 
 def check_required(given: Iterable[str], scenarios: Iterable[Scenario]) -> None:
@@ -204,7 +170,7 @@ def staged_case(scenario: Scenario, case: Case) -> PreparedCase:
         if found is None:
             if len(staged) >= MOST_STAGED:
                 staged.clear()
-            built = scenario.build(key[0], planned.params)
+            built = scenario.template.build(key[0], planned.params)
             found = staged[key] = _prepared(built, scenario, case.threshold)
         return found
 
