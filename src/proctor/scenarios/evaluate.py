@@ -8,7 +8,6 @@ expression it is about. There is no way from here to a Python object that is not
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 from proctor.errors import did_you_mean
@@ -55,7 +54,7 @@ from proctor.scenarios.grammar import (
 from proctor.scenarios.randomness import Stream
 from proctor.scenarios.tokens import ExpressionError
 
-STEPS_PER_WORD = 4
+STEPS_PER_WORD = 12
 """What 64 random bits cost: about the time of as many steps."""
 
 
@@ -90,13 +89,19 @@ class _Evaluator:
         self.drawing: Stream | None = None
 
     def value(self, node: Node) -> Value:
-        with _at(node):
-            try:
-                self.budget.enter()
-                self.budget.charge(1)
-                return bounded(_RULES[type(node)](self, node))
-            finally:
-                self.budget.depth -= 1
+        """What a node is worth; a refusal inside is told with the innermost part it is about."""
+        try:
+            self.budget.enter()
+            self.budget.charge(1)
+            return bounded(_RULES[type(node)](self, node))
+        except RefusedError as error:
+            raise ExpressionError(error.message, *node.at, error.hint) from None
+        except ZeroDivisionError:
+            raise ExpressionError("division by zero", *node.at) from None
+        except ArithmeticError:
+            raise ExpressionError("the result is too large", *node.at) from None
+        finally:
+            self.budget.depth -= 1
 
     def constant(self, node: Constant) -> Value:
         return node.value
@@ -255,19 +260,6 @@ _RULES: Mapping[type[Any], Callable[[_Evaluator, Any], Value]] = {
     Call: _Evaluator.call,
     Text: _Evaluator.text,
 }
-
-
-@contextmanager
-def _at(node: Node) -> Generator[None]:
-    """Tell what is refused inside with the innermost part of the expression it is about."""
-    try:
-        yield
-    except RefusedError as error:
-        raise ExpressionError(error.message, *node.at, error.hint) from None
-    except ZeroDivisionError:
-        raise ExpressionError("division by zero", *node.at) from None
-    except (OverflowError, ArithmeticError):
-        raise ExpressionError("the result is too large", *node.at) from None
 
 
 def truth(value: Value) -> bool:

@@ -17,7 +17,7 @@ from proctor.scenarios.bounds import MAX_ITEMS, MAX_TEXT, RefusedError, Value, s
 Number = int | float
 
 
-SLOW = 20
+SLOW = 40
 """Steps that a function in many digits costs: it takes that much longer than a sum."""
 
 

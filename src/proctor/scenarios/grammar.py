@@ -214,6 +214,8 @@ class _Parser:
         return self.take()
 
     def error(self, message: str, hint: str | None = None) -> ExpressionError:
+        if self.next.kind == "end":
+            hint = hint or "in {…} and […] of YAML a comma ends the text: put it in quotes"
         return ExpressionError(message, self.next.start, max(self.next.end, self.next.start), hint)
 
     def since(self, start: int) -> tuple[int, int]:

@@ -1,9 +1,10 @@
 """Random numbers that are the same on every machine and belong to one place of a template.
 
 Promise: a stream depends on the template's name, the seed and the place it is drawn for, and on
-nothing else: not on what other places draw, nor in which order. Python's own generator promises this for `random()`
-alone, and not across versions for the rest; hence SHA-256 in counter mode, and distributions made
-of exactly rounded arithmetic. That is slower by far, and still microseconds a draw.
+nothing else: not on what other places draw, nor in which order. Python's own generator promises
+this for `random()` alone, and not across versions for the rest; hence SHA-256 in counter mode,
+and distributions made of exactly rounded arithmetic. That is slower by far, and still
+microseconds a draw.
 """
 
 from __future__ import annotations
