@@ -30,6 +30,10 @@ growth: times the pressure it must be above 1, or the endangered species would h
 CONTROL = 1.3
 """How hard `control` bears on a species, in units of its growth: above 1 it does not come back."""
 
+TANGLE = 0.3
+"""What all others together take from a species at full numbers and entanglement 1, as a share of
+its own limit. It leaves the endangered species two thirds of its numbers: enough to be saved."""
+
 INVADING = 0.1
 """Share of its later numbers at which a spreading species begins."""
 
@@ -75,18 +79,17 @@ def drawn_rates(
     growth = np.array(_uniform(seed, "growth", species, 0.28, 0.42))
     usual = np.floor(np.exp(np.array(_uniform(seed, "usual", species, 5.3, 8.0))))
     start = np.array(_uniform(seed, "start", species, 0.9, 1.05))
-    effects = _entangled(seed, species, hidden, growth, levers.entanglement)
+    limits = growth.copy()
     loss, relief = np.zeros(species), np.zeros(species)
     need = None
     moved = [hidden.cause, *hidden.decoys]
     if relation == "dependency":
         who = hidden.endangered
         need = Need(who, hidden.cause, GAIN, HALF)
-        growth[who] = -DEATH
-        effects[who, who] = -(GAIN / (1.0 + HALF) - DEATH)
-        for i in moved:
-            loss[i] = levers.pressure * growth[i]
-    else:
+        growth[who], limits[who] = -DEATH, GAIN / (1.0 + HALF) - DEATH
+        loss[moved] = levers.pressure * growth[moved]
+    effects = _entangled(seed, limits, hidden, levers.entanglement)
+    if relation == "competition":
         effects[hidden.cause, hidden.endangered] = -(
             CROWDING * levers.pressure * growth[hidden.endangered]
         )
@@ -104,17 +107,20 @@ def drawn_rates(
     )
 
 
-def _entangled(seed: int, species: int, hidden: Hidden, growth: Vector, most: float) -> Vector:
-    """Everyone limits itself, and presses a little on some of the others."""
+def _entangled(seed: int, limits: Vector, hidden: Hidden, most: float) -> Vector:
+    """Everyone limits itself, and some press a little on each of the others."""
     random = Random(f"{seed}/effects")  # noqa: S311 (a simulation)
-    effects = np.zeros((species, species))
-    for j in range(species):
-        for i in range(species):
-            # Drawn in any case, so that one lever does not move what others draw.
-            pressed, share = random.random() < 0.5, random.random()
-            if i != j and pressed and j != hidden.endangered:
-                effects[j, i] = -most * share * growth[i] / species
-        effects[j, j] = -growth[j]
+    species = len(limits)
+    # All are drawn, also those not used, so that one lever does not move what others draw.
+    shares = np.array([random.random() for _ in range(species * species)])
+    shares = shares.reshape(species, species)
+    shares[shares < 0.5] = 0.0
+    np.fill_diagonal(shares, 0.0)
+    shares[hidden.endangered] = 0.0
+    shares[:, hidden.cause] = 0.0  # what the endangered one needs must be able to recover
+    totals = np.add.reduce(shares, axis=0)
+    effects = -most * TANGLE * limits * shares / np.where(totals > 0.0, totals, 1.0)
+    np.fill_diagonal(effects, -limits)
     return effects
 
 
