@@ -8,9 +8,20 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from proctor.runs.model import TrialStatus
+
 Theme = Literal["light", "dark"]
 
-STATUSES = ("passed", "failed", "hard_fail", "infra_error", "cancelled")
+STATUS_WORDS = {
+    TrialStatus.PASSED: "passed",
+    TrialStatus.FAILED: "failed",
+    TrialStatus.HARD_FAIL: "hard fail",
+    TrialStatus.INFRA_ERROR: "not judged",
+    TrialStatus.CANCELLED: "cancelled",
+}
+"""Statuses as people call them."""
+
+STATUSES = tuple(status.value for status in STATUS_WORDS)
 """Statuses in the order of their colours."""
 
 _STATUS_COLOURS: dict[Theme, tuple[str, ...]] = {

@@ -7,13 +7,14 @@ nothing is fetched from a network.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from proctor.errors import ProctorError
-from proctor.report.chart_style import STATUSES, config
+from proctor.report.chart_style import STATUS_WORDS, STATUSES, config
 from proctor.report.html.markup import visible
 from proctor.report.run_facts import ReportFacts, TrialRow, arm_name
 from proctor.runs.folder import write_atomic
@@ -27,8 +28,8 @@ Format = Literal["png", "svg"]
 
 INSTALL = 'pip install "proctor[charts]"'
 
-HEATMAP_CASES = 60
-"""Cases drawn in the heatmap, the worst first: as many as can be read on a screen and a half."""
+HEATMAP_CASES = 40
+"""Cases drawn in the heatmap, the worst first: as many as fit a screen."""
 
 SCALE = 2.0
 """Pixels a point of a PNG: sharp on screens and in print."""
@@ -134,7 +135,7 @@ def bars(facts: ReportFacts) -> Chart:
     point = base.mark_point(filled=True, size=70, opacity=1).encode(x="rate:Q", tooltip=shown)
     return alt.layer(filled, span, point).properties(
         width="container",
-        height=alt.Step(34),
+        height=34 * len(facts.names),
         description="Pass rate of each agent with its 95 % interval.",
     )
 
@@ -172,7 +173,7 @@ def heatmap(facts: ReportFacts) -> Chart:
     told = base.mark_text(fontSize=11).encode(text="told:N")
     return alt.layer(square, told).properties(
         width="container",
-        height=alt.Step(24),
+        height=24 * len(order),
         description="Pass rate of each agent on each case; the worst cases first.",
     )
 
@@ -195,7 +196,7 @@ def difficulty(facts: ReportFacts) -> Chart | None:
     score = alt.Y("score:Q", title="score", scale=alt.Scale(domain=[0, 1]))
     points = base.mark_circle(size=46, opacity=0.55).encode(
         y=score,
-        xOffset=alt.XOffset("arm:N"),
+        xOffset=alt.XOffset("arm:N", sort=_order(facts)),
         tooltip=[
             alt.Tooltip("case:N"),
             alt.Tooltip("arm:N", title="agent"),
@@ -219,7 +220,6 @@ def histogram(facts: ReportFacts) -> Chart:
 
     drawn = (
         alt.Chart(alt.NamedData(name="trials"))
-        .transform_filter("isValid(datum.score)")
         .mark_bar()
         .encode(
             x=alt.X(
@@ -230,7 +230,7 @@ def histogram(facts: ReportFacts) -> Chart:
                 axis=alt.Axis(format=".1f", values=[0, 0.2, 0.4, 0.6, 0.8, 1]),
             ),
             y=alt.Y("count():Q", title="trials", axis=alt.Axis(tickMinStep=1)),
-            color=_status_colour(facts),
+            color=_status_colour(facts, judged=True),
             tooltip=[
                 alt.Tooltip("score:Q", bin=alt.Bin(step=0.1, extent=[0, 1]), title="score"),
                 alt.Tooltip("status:N"),
@@ -242,8 +242,12 @@ def histogram(facts: ReportFacts) -> Chart:
         )
     )
     columns = 2 if len(facts.arms) > 1 else 1
-    panels = alt.Facet("arm:N", title=None, sort=_order(facts))
-    return drawn.facet(facet=panels, columns=columns)
+    # A list as the order of wrapped panels is not heeded; a field is.
+    panels = alt.Facet("arm:N", title=None, sort=alt.EncodingSortField("place", op="min"))
+    scored = alt.FilterTransform(filter="isValid(datum.score)")
+    place = f"indexof({json.dumps(_order(facts))}, datum.arm)"
+    ordered = alt.CalculateTransform(calculate=place, **{"as": "place"})
+    return drawn.facet(facet=panels, columns=columns).properties(transform=[scored, ordered])
 
 
 def cost(facts: ReportFacts) -> Chart | None:
@@ -257,7 +261,11 @@ def cost(facts: ReportFacts) -> Chart | None:
         .transform_filter("isValid(datum.cost)")
         .mark_point(filled=True, size=120, opacity=1)
         .encode(
-            x=alt.X("cost:Q", title="cost of all trials, US$", axis=alt.Axis(format="$.2~f")),
+            x=alt.X(
+                "cost:Q",
+                title="cost of all trials, US$",
+                axis=alt.Axis(format="$.2~f", tickCount=6),
+            ),
             y=alt.Y("rate:Q", title="pass rate", scale=alt.Scale(domain=[0, 1]), axis=_percent()),
             color=_arm_colour(facts),
             shape=alt.Shape("arm:N", legend=None),
@@ -286,7 +294,7 @@ def timeline(facts: ReportFacts) -> Chart:
         )
         .mark_bar(height=alt.RelativeBandSize(0.8))
         .encode(
-            x=alt.X("begin:Q", title="seconds since the start"),
+            x=alt.X("begin:Q", title="seconds since the start", scale=alt.Scale(nice=False)),
             x2="end:Q",
             y=alt.Y("lane:O", title="at once", axis=alt.Axis(labels=False, ticks=False)),
             color=_status_colour(facts),
@@ -328,16 +336,20 @@ def _arm_colour(facts: ReportFacts) -> alt.Color:
     return alt.Color("arm:N", title="agent", sort=_order(facts))
 
 
-def _status_colour(facts: ReportFacts) -> alt.Color:
+def _status_colour(facts: ReportFacts, *, judged: bool = False) -> alt.Color:
     """The same colour for a status in every run; the legend names those that occur."""
     import altair as alt
 
-    seen = {row.status for row in facts.rows}
+    seen = {row.status for row in facts.rows if row.score is not None or not judged}
+    words = {status.value: word for status, word in STATUS_WORDS.items()}
     return alt.Color(
         "status:N",
         title=None,
         scale=alt.Scale(domain=list(STATUSES), range="ordinal"),
-        legend=alt.Legend(values=[status for status in STATUSES if status in seen]),
+        legend=alt.Legend(
+            values=[status for status in STATUSES if status in seen],
+            labelExpr=f"{words}[datum.label]",
+        ),
     )
 
 
@@ -369,8 +381,6 @@ def specs(facts: ReportFacts) -> dict[str, dict[str, Any]]:
 
 def write_charts(facts: ReportFacts, folder: Path, form: Format = "png") -> list[Path]:
     """Write every chart into a folder as PNG or SVG; returns the files."""
-    import json
-
     need()
     import vl_convert
 

@@ -7,8 +7,6 @@ nothing in it is markup and a page opens without reading it.
 
 from __future__ import annotations
 
-import base64
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.report.html.packing import packed
 from proctor.report.html.spans import span_facts
 from proctor.report.html.texts import Texts
 from proctor.runs.model import Trial, TrialStatus
@@ -122,13 +121,13 @@ class _Packer:
         self, waiting: list[tuple[int, bytes]], limit: int, places: dict[int, tuple[int, int]]
     ) -> bool:
         joined = b"[" + b",".join(text for _, text in waiting) + b"]"
-        packed = base64.b64encode(zlib.compress(joined, 9)).decode()
-        if self.size + len(packed) > limit:
+        block = packed(joined)
+        if self.size + len(block) > limit:
             return False
         for place, (at, _) in enumerate(waiting):
             places[at] = (len(self.blocks), place)
-        self.blocks.append(packed)
-        self.size += len(packed)
+        self.blocks.append(block)
+        self.size += len(block)
         return True
 
     def _encoded(self, trial: Trial, traces: bool) -> bytes:

@@ -55,6 +55,7 @@ class Figures {
     try {
       await this.vega();
       const spec = { ...this.charts.specs[name] };
+      if (spec.facet) spec.spec = { ...spec.spec, width: this.panel(figure, spec) };
       spec.datasets = { [spec.data.name]: this.tables[spec.data.name] };
       this.views.get(name)?.finalize();
       const drawn = await window.vegaEmbed(figure.querySelector(".chart"), spec, {
@@ -73,6 +74,12 @@ class Figures {
       this.show(figure, "table");
       figure.querySelector(".tools").hidden = true;
     }
+  }
+
+  /** How wide each of several panels may be; 60 pixels are for axes. */
+  panel(figure, spec) {
+    const each = figure.clientWidth / (spec.columns || 1) - 60;
+    return Math.max(120, Math.min(260, Math.floor(each)));
   }
 
   /** A mark that is a trial opens it; one that is a cell lists its trials. */

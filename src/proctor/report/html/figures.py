@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from proctor.report.chart_style import STATUSES
+from proctor.report.chart_style import STATUS_WORDS, STATUSES
+from proctor.report.charts import HEATMAP_CASES
 from proctor.report.html.markup import Child, Html, bar, join, table, tag
-from proctor.report.html.sections import STATUS_WORDS, figure, section
+from proctor.report.html.sections import figure, section
 from proctor.report.run_facts import ReportFacts, TrialRow, arm_name
 from proctor.report.run_words import DASH, score
 from proctor.report.text import money, plural, seconds
@@ -56,6 +57,8 @@ def heatmap(facts: ReportFacts) -> Html:
         "Passed of judged trials, the worst cases first. Choose a case or an agent to see its"
         " trials."
     )
+    if len(cases) > HEATMAP_CASES:
+        note += f" The chart draws the worst {HEATMAP_CASES} of {len(cases)}."
     shown = tag("div", made, class_="scroll", tabindex="0", role="region", aria_label="Heatmap")
     return section("cells", "Agents × cases", figure("heatmap", join([shown, rest])), note=note)
 

@@ -7,14 +7,11 @@ every trace fits; failing ones come first, and the page says how many are left o
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,6 +20,7 @@ from proctor.report.chart_style import config
 from proctor.report.html import changes, details, figures, sections
 from proctor.report.html.columns import columns, data_block
 from proctor.report.html.markup import Html, escape, join, tag
+from proctor.report.html.packing import alone, digest, packed, vega
 from proctor.report.html.texts import LONGEST, Texts, cut
 from proctor.report.run_facts import ReportFacts, TrialRow, arm_name, trial_order
 from proctor.report.text import plural
@@ -173,16 +171,16 @@ def _data_blocks(run: Run, facts: ReportFacts, texts: Texts, budget: int) -> _Bl
     trials = _listed(run)
     rows = _rows(facts.rows, trials)
     table = columns(TrialRow._fields, rows, _DIGITS)
-    cases = _packed("cases", _cases(facts))
+    cases = _packed_block("cases", _cases(facts))
     spent = len(data_block("trials", table)) + len(cases)
     # Places of details are written as two more columns: at most 12 characters a row.
-    packed = details.pack(trials, run.trace, texts, budget - spent - 12 * len(rows))
-    table["block"] = [place and place[0] for place in packed.places]
-    table["place"] = [place and place[1] for place in packed.places]
-    blocks = [_block(f"details-{at}", text) for at, text in enumerate(packed.blocks)]
+    told = details.pack(trials, run.trace, texts, budget - spent - 12 * len(rows))
+    table["block"] = [place and place[0] for place in told.places]
+    table["place"] = [place and place[1] for place in told.places]
+    blocks = [_block(f"details-{at}", text) for at, text in enumerate(told.blocks)]
     return _Blocks(
         markup="\n".join([data_block("trials", table), cases, *blocks]),
-        inside=_told(packed, trials, facts),
+        inside=_told(told, trials, facts),
         listed=len(rows),
         places=_places(trials),
     )
@@ -219,8 +217,8 @@ def _told(packed: details.Packed, trials: Sequence[Trial], facts: ReportFacts) -
     told, every = len(trials) - packed.without, plural(facts.totals.trials, "trial")
     where = f"; the others are in {facts.path}/traces" if packed.traces < having else ""
     lines = [
-        f"{packed.traces:,} of {plural(having, 'trace')}, those of failing trials first{where}.",
-        f"Answers and checks of {told:,} of {every}, texts cut at {LONGEST:,} characters.",
+        f"{packed.traces} of {plural(having, 'trace')}, those of failing trials first{where}.",
+        f"Answers and checks of {told} of {every}, texts cut at {LONGEST:,} characters.",
     ]
     if packed.unreadable:
         lines.append(f"{plural(packed.unreadable, 'trace')} could not be read back.")
@@ -263,12 +261,12 @@ def _clean(facts: ReportFacts, texts: Texts) -> ReportFacts:
     )
 
 
-def _packed(name: str, value: Any) -> str:
-    return _block(name, base64.b64encode(zlib.compress(msgspec.json.encode(value), 9)).decode())
+def _packed_block(name: str, value: Any) -> str:
+    return _block(name, packed(msgspec.json.encode(value)))
 
 
-def _block(name: str, packed: str) -> str:
-    return f'<script type="text/plain" id="data-{name}">{packed}</script>'
+def _block(name: str, content: str) -> str:
+    return f'<script type="text/plain" id="data-{name}">{content}</script>'
 
 
 def _chart_blocks(facts: ReportFacts) -> str:
@@ -280,22 +278,7 @@ def _chart_blocks(facts: ReportFacts) -> str:
     }
     themes = {"light": {**config("light"), "background": "transparent"}, "dark": config("dark")}
     value = {"specs": charts.specs(facts), "tables": tables, "themes": themes}
-    return data_block("charts", value) + "\n" + _block("vega", _vega().packed)
-
-
-class _Vega(NamedTuple):
-    packed: str
-    digest: str
-
-
-@cache
-def _vega() -> _Vega:
-    """Vega, Vega-Lite and Vega-Embed as vl-convert brings them, and the hash that admits them."""
-    import vl_convert
-
-    # Without a snippet (which its types ask for) all of Vega is put on the window.
-    code = _alone(cast("Any", vl_convert).javascript_bundle())
-    return _Vega(base64.b64encode(zlib.compress(code.encode(), 9)).decode(), _digest(code))
+    return data_block("charts", value) + "\n" + _block("vega", vega().packed)
 
 
 # -- the frame ---------------------------------------------------------------------------------
@@ -303,16 +286,12 @@ def _vega() -> _Vega:
 
 def _policy(drawn: bool) -> str:
     """Only our own style and scripts run, known by their hashes; nothing is fetched or sent."""
-    scripts = [_digest(_script()), *([_vega().digest] if drawn else [])]
-    listed = " ".join(f"'{digest}'" for digest in scripts)
+    scripts = [digest(_script()), *([vega().digest] if drawn else [])]
+    listed = " ".join(f"'{known}'" for known in scripts)
     return (
-        f"default-src 'none'; script-src {listed}; style-src '{_digest(_style())}'; "
+        f"default-src 'none'; script-src {listed}; style-src '{digest(_style())}'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-
-
-def _digest(code: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}"
 
 
 @cache
@@ -322,12 +301,7 @@ def _style() -> str:
 
 @cache
 def _script() -> str:
-    return _alone('"use strict";\n' + "\n".join(_file(name) for name in SCRIPTS))
-
-
-def _alone(code: str) -> str:
-    """A script whose names are its own: a bundle has thousands of short ones."""
-    return f"(() => {{\n{code}\n}})();"
+    return alone('"use strict";\n' + "\n".join(_file(name) for name in SCRIPTS))
 
 
 def _file(name: str) -> str:

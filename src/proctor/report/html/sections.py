@@ -23,20 +23,12 @@ from proctor.report.run_words import (
 )
 from proctor.report.text import money, plural, seconds
 from proctor.results.leaderboard import Row
-from proctor.runs.model import TrialStatus
 from proctor.runs.notes import Note
 from proctor.runs.summary import FailureSample, RankedFailure
 
 MOST_FAILURES = 20
 """Ranked failures in the page; the rest matter less by construction and are in results.json."""
 
-STATUS_WORDS = {
-    TrialStatus.PASSED: "passed",
-    TrialStatus.FAILED: "failed",
-    TrialStatus.HARD_FAIL: "hard fail",
-    TrialStatus.INFRA_ERROR: "not judged",
-    TrialStatus.CANCELLED: "cancelled",
-}
 _VERDICT_SIGNS = {"PASS": "✓", "FAIL": "✕", "NOT JUDGED": "?"}
 _VERDICT_TONES = {"PASS": "good", "FAIL": "bad", "NOT JUDGED": "odd"}
 
