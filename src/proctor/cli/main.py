@@ -65,6 +65,18 @@ COMMANDS = {
     "build": Entry("proctor.cli.build", "build", "Build a scenario from a template and a seed."),
     "store": Entry("proctor.cli.store", "store", "Keep a built scenario under a name."),
     "fetch": Entry("proctor.cli.fetch", "fetch", "Bring a stored scenario back."),
+    "results": Entry(
+        "proctor.cli.results", "results", "Show what runs came to, finished or running."
+    ),
+    "sql": Entry(
+        "proctor.cli.sql", "sql", "Answer a SELECT over the views trials, runs, cases and checks."
+    ),
+    "export": Entry("proctor.cli.export", "export", "Write the trials of runs for other programs."),
+    "import": Entry(
+        "proctor.cli.import_",
+        "import_",
+        "Keep results of other programs as runs, to query, compare and gate on.",
+    ),
     "compare": Entry("proctor.cli.compare", "compare", "Compare two runs or two agents."),
     "leaderboard": Entry(
         "proctor.cli.leaderboard", "leaderboard", "Rank agents, with the places each may hold."

@@ -20,6 +20,7 @@ import msgspec
 from proctor.errors import ProctorError
 
 if TYPE_CHECKING:
+    from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
 
 NAME = "facts.json"
@@ -212,18 +213,23 @@ def _text(value: Any) -> str | None:
 
 def write_facts(run: Run) -> None:
     """Keep the facts of a run whose results.parquet has just been written; hold the lock."""
+    keep_facts(run.folder, run.spec, rows_beyond(run))
+
+
+def keep_facts(
+    folder: RunFolder, spec: Mapping[str, Any], beyond: tuple[tuple[int, int], ...] = ()
+) -> None:
+    """The same, for whoever knows already which rows no figure counts."""
     from proctor.runs.finalise import COLUMNS
     from proctor.runs.folder import write_atomic
 
-    folder = run.folder
-    told = facts_of_spec(run.spec)
     facts = msgspec.structs.replace(
-        told,
+        facts_of_spec(spec),
         spec=stamp_of(folder.spec_path),
         journal=stamp_of(folder.journal_path, tail=True),
         parquet=stamp_of(folder.parquet_path, tail=True),
         columns=tuple(COLUMNS),
-        beyond=rows_beyond(run),
+        beyond=beyond,
     )
     write_atomic(folder.path / NAME, msgspec.json.encode(facts) + b"\n")
 

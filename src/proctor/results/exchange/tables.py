@@ -127,9 +127,13 @@ def _imported(
             where=f"{path}:1",
             hint="--map COLUMN=case",
         )
-    records = [_record(row, fields, where, path) for where, row in rows]
-    left = tuple(name for name in names if name not in fields)
-    return Imported(name=path.stem, source=source, records=records, not_taken=left)
+    # Our own exports hold trials that no figure counts; here nothing would tell them apart.
+    counted = [(w, row) for w, row in rows if str(row.get("counted", True)).lower() != "false"]
+    records = [_record(row, fields, where, path) for where, row in counted]
+    left = [name for name in names if name not in fields]
+    if len(counted) < len(rows):
+        left.append(f"{len(rows) - len(counted)} trials that ran on after an early stop")
+    return Imported(name=path.stem, source=source, records=records, not_taken=tuple(left))
 
 
 def _fields(names: list[str], columns: Mapping[str, str], path: Path) -> dict[str, str]:

@@ -1,0 +1,125 @@
+"""`proctor results`: what any number of runs came to, finished or running."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from proctor.cli.choosing import results_option, root_of
+from proctor.cli.lazy import Command, Example
+from proctor.cli.terminal import printable
+
+if TYPE_CHECKING:
+    from proctor.results.result_set import ResultSet
+
+EXAMPLES = [
+    Example("proctor results", "every run, by agent"),
+    Example("proctor results 'shop/*' --group-by agent,difficulty", "who copes with what"),
+    Example("proctor results --agent careful --status failed --trials", "the failed trials"),
+    Example("proctor results --since 7d --where properties.lang=de --format csv", "for a sheet"),
+]
+
+LISTED = ("run", "case", "agent", "params", "index", "status", "score", "latency_ms", "cost_usd")
+"""Columns of a trial that a person is shown; `proctor export` has them all."""
+
+MOST_TRIALS = 100
+"""Trials listed when nobody says how many: a few screens."""
+
+
+def runs_root(results: Path | None) -> Path:
+    """The folder of runs that is meant, without loading settings where there are none."""
+    if results is not None or _configured():
+        return root_of(results)
+    return Path("results")
+
+
+def _configured() -> bool:
+    """Whether any setting may be in force: a file of ours, or a variable."""
+    if any(name.startswith("PROCTOR_") for name in os.environ):
+        return True
+    home = os.environ.get("XDG_CONFIG_HOME") or f"{os.environ.get('HOME', '')}/.config"
+    here = Path.cwd()
+    places = (here, *here.parents)
+    files = (p / name for p in places for name in ("proctor.yaml", "pyproject.toml"))
+    return Path(home, "proctor", "config.yaml").exists() or any(f.exists() for f in files)
+
+
+def tell_problems(found: ResultSet) -> None:
+    """Name on standard error what could not be read."""
+    for problem in found.problems:
+        click.echo(f"warning: {printable(problem)}", err=True)
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
+@click.option("--agent", help="Only this agent; a glob, or several with commas.")
+@click.option("--case", help="Only these cases; a glob, or several with commas.")
+@click.option("--tag", help="Only cases or runs with this tag.")
+@click.option("--model", help="Only agents of this model.")
+@click.option("--since", metavar="DATE", help="Begun from then on: 2026-11-16, 7d, 12h, today.")
+@click.option("--until", metavar="DATE", help="Begun before then; a date means all of it.")
+@click.option("--status", help="passed, failed, hard_fail, infra_error, cancelled.")
+@click.option("--min-score", type=float, metavar="X", help="Only scores from X up.")
+@click.option("--max-score", type=float, metavar="X", help="Only scores up to X.")
+@click.option("--where", multiple=True, metavar="COLUMN=VALUE", help="Any column; !=, <, >= too.")
+@click.option("--group-by", metavar="COLUMNS", help="Columns with commas; run,agent when absent.")
+@click.option("--trials", is_flag=True, help="List the trials themselves.")
+@click.option("--limit", type=click.IntRange(0), metavar="N", help="Trials listed at most.")
+@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table")
+@results_option
+def results(
+    patterns: tuple[str, ...],
+    *,
+    group_by: str | None,
+    trials: bool,
+    limit: int | None,
+    form: str,
+    results: Path | None,
+    **filters: Any,
+) -> None:
+    """Show what runs came to, finished or running.
+
+    PATTERN is a glob over runs (`suite/2026-11-*`), an experiment, a tag or a folder. Rates are of
+    judged trials, with an interval clustered by case; what was not judged is counted apart.
+    """
+    from proctor.results.query import query
+
+    given: Any = {key: value for key, value in filters.items() if value not in (None, ())}
+    found = query(*patterns, root=runs_root(results), **given)
+    if trials or limit is not None:
+        _tell_trials(found, form, limit)
+    else:
+        _tell_groups(found, form, group_by or "run,agent")
+    tell_problems(found)
+
+
+def _tell_groups(found: ResultSet, form: str, group_by: str) -> None:
+    from proctor.report.results_console import as_csv, groups_json, render_groups
+
+    names = [name.strip() for name in group_by.split(",") if name.strip()]
+    groups = found.group_by(*names)
+    if form == "json":
+        click.echo(groups_json(groups.rows, found.problems))
+    elif form == "csv":
+        flat = [row.flat() for row in groups.rows]
+        head = list(flat[0]) if flat else names
+        click.echo(as_csv(head, [list(row.values()) for row in flat]))
+    else:
+        click.echo(render_groups(names, groups.rows))
+
+
+def _tell_trials(found: ResultSet, form: str, limit: int | None) -> None:
+    from proctor.report.results_console import as_csv, render_rows, rows_json
+
+    if form == "json":
+        click.echo(rows_json(found.rows(limit=limit), found.problems))
+        return
+    most = limit if limit is not None else MOST_TRIALS if form == "table" else None
+    rows = found.rows(LISTED, limit=most)
+    values = [list(row.values()) for row in rows]
+    click.echo(as_csv(LISTED, values) if form == "csv" else render_rows(LISTED, values))
+    if form == "table":
+        click.echo(f"{len(rows)} of {len(found)} trials", err=True)
