@@ -131,6 +131,8 @@ class Interval(Strict):
 
 
 def _axis(value: Any) -> Any:
+    if isinstance(value, list | tuple) and not value:
+        raise ValueError("an axis needs at least one value")
     if isinstance(value, list | tuple | Mapping | Interval):
         return cast("Any", value)
     raise ValueError("an axis is a list of values, or {low: …, high: …} to draw from")
@@ -177,7 +179,10 @@ def _selectors(value: Any) -> Any:
 Selectors = Annotated[
     tuple[Selector, ...],
     Field(min_length=1),
-    BeforeValidator(_selectors, json_schema_input_type=str | list[str | Selector]),
+    BeforeValidator(
+        _selectors,
+        json_schema_input_type=str | Annotated[list[str | Selector], Field(min_length=1)],
+    ),
 ]
 
 
@@ -208,7 +213,7 @@ def _agents(value: Any) -> Any:
 
 Agents = Annotated[
     dict[str, Agent],
-    BeforeValidator(_agents, json_schema_input_type=str | list[str] | dict[str, AgentRef]),
+    BeforeValidator(_agents, json_schema_input_type=str | list[str] | dict[str, str | AgentRef]),
 ]
 
 

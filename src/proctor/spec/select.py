@@ -2,7 +2,7 @@
 
 `difficulty:hard,medium` is not two terms but an error with a hint: in a filter a comma means or
 between whole terms (`difficulty:hard,difficulty:medium`), a space means and, `!` means not, and
-the comma binds tighter. Values are globs, case ignored; `hidden*` also finds `mutualism.hidden_flow`
+the comma binds tighter. Values are globs, case ignored; `hidden*` also finds `mutualism.hidden_x`
 by the end of its name. A filter that selects nothing is an error, because a gate over no cases
 would pass.
 """
