@@ -93,7 +93,7 @@ def judge_extending(
     # What was fixed for an earlier judgement of these runs stays fixed.
     on_record = [e for run in (candidate, baseline) for e in extensions_of(run.spec)]
     looks = max((int(e["looks"]) for e in on_record), default=1 + plan.rounds)
-    done = max(len(extensions_of(candidate.spec)), len(extensions_of(baseline.spec)))
+    done = len(extensions_of(candidate.spec))
     by = plan.by or _planned_trials(candidate)
     facts = judge_runs(candidate, baseline, rule=rule, looks=looks, must_pass=must_pass)
     notes: list[str] = []

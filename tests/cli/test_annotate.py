@@ -1,0 +1,74 @@
+"""`proctor annotate`, `proctor tag` and `proctor audit`."""
+
+import json
+
+import pytest
+from outcome_parts import made_run
+
+from proctor.cli.main import run as command
+from proctor.runs import audit
+
+
+@pytest.fixture
+def run(tmp_path):
+    return made_run(tmp_path, {"x": {"a": (1, 2)}})
+
+
+def said(capsys, *args, code=0):
+    assert command([*map(str, args)]) == code
+    captured = capsys.readouterr()
+    return captured.out if code == 0 else captured.err
+
+
+def test_annotations_are_added_and_listed(run, tmp_path, capsys):
+    """R-D5: of a run and of a trial; listed with who and when, safe for a terminal."""
+    results = ("--results", tmp_path)
+    assert "nothing was said" in said(capsys, "annotate", run, *results)
+    said(capsys, "annotate", run, "the \x1b[31mjudge was down", *results)
+    shown = said(capsys, "annotate", "latest", "a/x/0/1", "look here", *results)
+    first, second = shown.splitlines()
+    assert first.endswith(": the \\x1b[31mjudge was down")
+    assert second.endswith(" a/x/0/1: look here")
+    document = json.loads(said(capsys, "annotate", run, *results, "--json"))
+    assert [note["text"] for note in document["annotations"]][1] == "look here"
+    assert "has no trial 'a/x/0/7'" in said(
+        capsys, "annotate", run, "a/x/0/7", "text", *results, code=2
+    )
+    assert "put the text in quotes" in said(
+        capsys, "annotate", run, "a", "b", "c", *results, code=2
+    )
+
+
+def test_tags_are_put_on_listed_and_taken_away(run, tmp_path, capsys):
+    """R-D5: a tag stands beside the results and names its run."""
+    results = ("--results", tmp_path)
+    assert "no run" in said(capsys, "tag", *results)
+    assert said(capsys, "tag", run, "baseline", *results) == "baseline\n"
+    assert str(run) in said(capsys, "tag", *results)
+    assert said(capsys, "tag", "baseline", *results) == "baseline\n"
+    assert json.loads(said(capsys, "tag", *results, "--json"))["tags"][0]["tag"] == "baseline"
+    assert said(capsys, "tag", run, "baseline", "--remove", *results) == "no tag\n"
+    assert "no tag 'baseline'" in said(capsys, "tag", run, "baseline", "--remove", *results, code=2)
+    assert "name the run and the tag" in said(capsys, "tag", run, "--remove", *results, code=2)
+
+
+def test_the_log_shows_what_was_done(run, tmp_path, capsys):
+    """R-D5: who, when, what, on which host; by command, by run, the last ones."""
+    results = ("--results", tmp_path)
+    assert "nothing is on record" in said(capsys, "audit", *results)
+    said(capsys, "tag", run, "baseline", *results)
+    said(capsys, "annotate", run, "text", *results)
+    said(capsys, "tag", run, "other", *results)
+    shown = said(capsys, "audit", *results).splitlines()
+    assert len(shown) == 3
+    entry = next(audit.entries(tmp_path))
+    assert shown[0].startswith(f"{entry.at} {entry.who}@{entry.host}")
+    assert "(baseline)" in shown[0]
+    tags = json.loads(said(capsys, "audit", "--command", "tag", "--last", 1, *results, "--json"))
+    assert [each["outcome"] for each in tags["entries"]] == ["other"]
+    assert "nothing is on record" in said(capsys, "audit", "--run", "elsewhere", *results)
+    (tmp_path / audit.FILE).open("ab").write(b"torn")
+    assert command(["audit", "--results", str(tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert f"{audit.FILE}:4" in captured.err
+    assert len(captured.out.splitlines()) == 3

@@ -1,0 +1,155 @@
+"""`proctor compare` and `proctor leaderboard` and `proctor plan`: the same numbers for people and
+programs, and every edge through the commands."""
+
+import json
+import re
+
+import pytest
+from outcome_parts import made_run, suite
+
+from proctor.cli.main import run as command
+from proctor.runs import notes
+
+
+def told(capsys, *args):
+    """What a command says as JSON, and as text."""
+    assert command([*map(str, args), "--json"]) == 0, capsys.readouterr().err
+    document = json.loads(capsys.readouterr().out)
+    assert command([*map(str, args)]) == 0
+    return document, capsys.readouterr().out
+
+
+def test_two_runs_by_tag(tmp_path, capsys):
+    """R-Q3: the comparison of a tagged run with the latest, the same in both forms."""
+    first = made_run(tmp_path, {"x": suite([(9, 10)] * 6)}, name="old")
+    made_run(tmp_path, {"x": suite([(9, 10)] * 5 + [(1, 10)])}, name="new")
+    notes.tag(first, "baseline")
+    document, text = told(capsys, "compare", "baseline", "latest", "--results", tmp_path)
+    (pair,) = document["pairs"]
+    overall = pair["metrics"][0]
+    assert overall["interval"]["value"] == pytest.approx(-0.8 / 6)
+    assert re.search(r"pass rate +90\.0 % +76\.7 % +−13\.3 points", text)
+    assert f"p {overall['population']['p_value']:.3f}" in text
+    assert re.search(r"case-05 \* +90\.0 % of 10 +10\.0 % of 10 +−80\.0 points", text)
+    assert "5 cases without a change" in text
+    assert "suite, exact stratified (Mantel–Haenszel), mid-p; 6 cases, 120 trials" in text
+
+
+def test_two_agents_of_the_latest_run(tmp_path, capsys):
+    """R-Q3: without a run, of the latest."""
+    made_run(tmp_path, {"x": suite([(9, 10)] * 3), "y": suite([(5, 10)] * 3)})
+    document, text = told(capsys, "compare", "--agents", "x,y", "--results", tmp_path)
+    assert (document["pairs"][0]["first"], document["pairs"][0]["second"]) == ("x", "y")
+    assert text.startswith("y compared with x")
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({"a": (0, 0, 2)}, "undefined: no case in both arms"),
+        ({"a": (5, 5)}, "undefined: no case holds both passes and failures"),
+        ({"a": (0, 5)}, "undefined: no case holds both passes and failures"),
+        ({"a": (1, 1)}, "undefined: one case alone says nothing of how others would differ"),
+        ({"a": (1, 2), "b": (3, 7)}, "2 cases without a change"),
+    ],
+)
+def test_edges_of_a_comparison(tmp_path, capsys, counts, said):
+    """R-Q1: nothing judged, all pass, all fail, one trial, ties: said, not made up."""
+    run = made_run(tmp_path, {"x": counts})
+    document, text = told(capsys, "compare", run, run, "--results", tmp_path)
+    assert said in text
+    assert "nan" not in text.lower()
+    interval = document["pairs"][0]["metrics"][0]["interval"]
+    assert (interval["value"] is None) == (counts == {"a": (0, 0, 2)})
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([], "name two runs, or --agents A,B of one"),
+        (["latest"], "one run alone has nothing to be compared with"),
+        (["latest", "--agents", "x,q"], "no trial of an agent named 'q'"),
+        (["nowhere", "latest"], "no run and no tag is called 'nowhere'"),
+        (["latest", "latest", "--cases", "z*"], "no case matches 'z*'"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(tmp_path, capsys, args, said):
+    """R-Q3: 2 and one line that says what to do."""
+    made_run(tmp_path, {"x": {"a": (1, 2)}})
+    assert command(["compare", *args, "--results", str(tmp_path)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_hostile_names_are_not_obeyed(tmp_path, capsys):
+    """R-Q3: control characters in ids of cases and agents are shown, not sent."""
+    run = made_run(tmp_path, {"x\x1b[2J": {"a\x1b]0;t\x07": (1, 4)}})
+    for args in (["compare", str(run), str(run)], ["leaderboard", str(run)]):
+        assert command([*args, "--results", str(tmp_path)]) == 0
+        assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_leaderboard_of_the_latest_run(tmp_path, capsys):
+    """R-Q3: places, intervals, cost and latency; agents not told apart share places."""
+    arms = {
+        "good": suite([(10, 10)] * 8),
+        "same": suite([(10, 10)] * 8),
+        "bad": suite([(2, 10)] * 8),
+    }
+    made_run(tmp_path, arms)
+    document, text = told(capsys, "leaderboard", "--results", tmp_path)
+    rows = {row["name"]: row for row in document["rows"]}
+    assert (rows["good"]["best"], rows["good"]["worst"]) == (1, 2)
+    assert (rows["bad"]["best"], rows["bad"]["worst"]) == (3, 3)
+    low, high = (100 * rows["bad"]["pass_rate"][end] for end in ("low", "high"))
+    assert re.search(rf"3 +bad +20\.0 % +\[{low:.1f} %, {high:.1f} %\] +16/80", text)
+    assert re.search(r"1–2 +good", text)
+    assert rows["good"]["cost_usd"] == pytest.approx(8 * 0.15)
+    assert "$1.20" in text
+
+
+@pytest.mark.parametrize("metric", ["pass_rate", "score", "cost_usd", "latency_ms"])
+@pytest.mark.parametrize("counts", [{"a": (0, 0, 1)}, {"a": (1, 1)}, {"a": (0, 3), "b": (0, 1)}])
+def test_edges_of_a_leaderboard(tmp_path, capsys, metric, counts):
+    """R-Q1: nothing judged, one trial, all fail: a dash and the reason."""
+    made_run(tmp_path, {"x": counts})
+    document, text = told(capsys, "leaderboard", "--metric", metric, "--results", tmp_path)
+    (row,) = document["rows"]
+    assert row["value"]["value"] is not None or row["value"]["reason"]
+    assert row["value"]["low"] is not None or f"no interval: {row['value']['reason']}" in text
+    assert (row["best"] is None) == (row["value"]["value"] is None)
+
+
+def test_no_runs_at_all(tmp_path, capsys):
+    """R-Q3: an empty folder is said to be one."""
+    assert command(["leaderboard", "--results", str(tmp_path)]) == 2
+    assert "there are no runs" in capsys.readouterr().err
+
+
+def test_a_plan_from_a_run(tmp_path, capsys):
+    """R-Q1: noise and cost as the run had them; without a run as assumed."""
+    made_run(tmp_path, {"x": suite([(5, 10)] * 4)})
+    args = ("plan", "--effect", "0.1", "--from", "latest", "--results", tmp_path)
+    document, text = told(capsys, *args)
+    assert document["within"]["value"] == pytest.approx(0.25 * 10 / 9)
+    row = next(row for row in document["suite"] if row["plan"]["cases"] == 4)
+    shown = f"{row['plan']['trials'][0]}"
+    assert re.search(rf"4 +{shown} +{row['plan']['n']:,} +0\.278 seen in 4 cases, 40 trials", text)
+    assert "no plan for a population" in text
+    document, text = told(capsys, "plan", "--effect", "0.1", "--cases", "30")
+    assert [row["plan"]["trials"][0] for row in document["suite"]] == [5, 11]
+    assert "assumed: typical" in text
+    assert "29 for ≥ 90.0 %" in text
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--effect", "0"], "--effect"),
+        (["--effect", "0.1", "--power", "0.3"], "--power"),
+        ([], "--effect"),
+    ],
+)
+def test_impossible_plans_are_usage_errors(capsys, args, said):
+    """R-R11: 2, and the option is named."""
+    assert command(["plan", *args]) == 2
+    assert said in capsys.readouterr().err
