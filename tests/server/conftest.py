@@ -1,0 +1,34 @@
+"""Both kinds of store, real ones: a SQLite file and a PostgreSQL server."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from proctor.server.store import open_store
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """A PostgreSQL server of this test session; its folder must have a short path."""
+    pgserver = pytest.importorskip("pgserver", reason="pgserver is not installed")
+    folder = Path(tempfile.mkdtemp(prefix="pg-"))
+    server = pgserver.get_server(folder)
+    yield server
+    server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request, tmp_path: Path):
+    """An empty store."""
+    if request.param == "sqlite":
+        opened = open_store(f"sqlite:///{tmp_path / 'traces.db'}".replace(":///", ":////", 1))
+    else:
+        server = request.getfixturevalue("postgres")
+        name = f"t{abs(hash(str(tmp_path))):x}"
+        server.psql(f"create database {name}")
+        opened = open_store(server.get_uri(database=name))
+    yield opened
+    opened.close()

@@ -1,0 +1,121 @@
+"""Who gets in, and what answers carry."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner
+from server_parts import serving, wire_request, write
+
+from proctor.cli.main import cli
+from proctor.server.app import Service
+from proctor.server.guard import HEADERS, check_host, host_of
+from proctor.server.store import open_store
+
+PROTOBUF = {"content-type": "application/x-protobuf"}
+
+
+@pytest.fixture
+def opened(tmp_path: Path):
+    return open_store(f"sqlite:////{tmp_path}/t.db".replace("/////", "////"))
+
+
+def test_every_answer_has_the_headers(opened) -> None:
+    """R-D7: pages may run and load only what is ours; errors carry the same headers."""
+    with serving(Service.receiving(opened)) as running:
+        for path in ("/healthz", "/api/traces", "/nowhere", "/api/traces/..%2f..%2fetc%2fpasswd"):
+            reply = httpx.get(running.url + path)
+            for name, value in HEADERS.items():
+                assert reply.headers[name] == value
+            assert "server" not in reply.headers or "uvicorn" in reply.headers["server"]
+
+
+def test_a_page_elsewhere_cannot_reach_it_by_another_name(opened) -> None:
+    """R-D7: without a token only names of this machine are answered."""
+    with serving(Service.receiving(opened)) as running:
+        for host in ("evil.example", "evil.example:4318", "127.0.0.1.evil.example"):
+            reply = httpx.get(running.url + "/api/traces", headers={"host": host})
+            assert reply.status_code == 421
+        assert httpx.get(running.url + "/api/traces").status_code == 200
+
+
+def test_a_token_is_asked_of_everyone(opened) -> None:
+    """R-D7: header or cookie, spans and pages alike; the address gives it once to a browser."""
+    with serving(Service.receiving(opened), token="right") as running:
+        body = wire_request({"id": 1})
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"cookie": "proctor_token=wrong"}):
+            reply = httpx.post(
+                running.url + "/v1/traces", content=body, headers={**PROTOBUF, **headers}
+            )
+            assert reply.status_code == 401
+        assert opened.count() == 0
+        good = {"authorization": "Bearer right", **PROTOBUF}
+        taken = httpx.post(running.url + "/v1/traces", content=body, headers=good)
+        assert taken.status_code == 200
+        assert httpx.get(running.url + "/healthz").status_code == 200
+        with httpx.Client(base_url=running.url) as browser:
+            came = browser.get("/api/traces?token=right&limit=1")
+            assert came.status_code == 303
+            assert came.headers["location"] == "/api/traces?limit=1"
+            assert "HttpOnly" in came.headers["set-cookie"]
+            assert "SameSite=Strict" in came.headers["set-cookie"]
+            assert browser.get("/api/traces").json()["count"] == 1
+        elsewhere = httpx.get(running.url + "//evil.example/?token=right")
+        assert not elsewhere.headers["location"].startswith("//")
+
+
+def test_other_machines_need_a_token(tmp_path: Path) -> None:
+    """R-D7: another host than this one is refused without a token, before anything is made."""
+    with pytest.raises(Exception, match="there is no token"):
+        check_host("0.0.0.0", None)
+    check_host("0.0.0.0", "x")
+    check_host("127.0.0.1", None)
+    store = tmp_path / "x.db"
+    address = f"sqlite:////{store}".replace("/////", "////")
+    done = CliRunner().invoke(cli, ["serve", "--host", "0.0.0.0", "--store", address])
+    assert "there is no token" in str(done.exception)
+    assert not store.exists()
+
+
+@pytest.mark.parametrize(
+    ("header", "host"),
+    [("localhost:4318", "localhost"), ("[::1]:80", "[::1]"), ("LOCALHOST", "localhost"), ("", "")],
+)
+def test_hosts_are_read_without_their_port(header: str, host: str) -> None:
+    """R-D7: the name alone decides."""
+    assert host_of(header) == host
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("?tol=x", "unknown parameter 'tol'"),
+        ("?min_ms=fast", "min_ms is not a number"),
+        ("?since=yesterday", "not a date"),
+        ("?status=broken", "no status"),
+        ("?sort=sideways", "no order"),
+        ("?limit=nan", "limit is not a number"),
+    ],
+)
+def test_bad_questions_are_answered_with_a_reason(opened, query: str, says: str) -> None:
+    """R-D7: a wrong filter is 400 and says what is wrong."""
+    with serving(Service(opened)) as running:
+        reply = httpx.get(running.url + "/api/traces" + query)
+        assert reply.status_code == 400
+        assert says in reply.json()["error"]
+
+
+def test_the_api_gives_traces_and_figures(opened) -> None:
+    """R-D7: list, one whole trace in our form and as OTLP, evaluations, figures."""
+    write(opened, {"id": 1, "name": "hello"})
+    with serving(Service(opened)) as running:
+        get = httpx.Client(base_url=running.url).get
+        (row,) = get("/api/traces?text=hello").json()["traces"]
+        whole = get(f"/api/traces/{row['trace_id']}").json()
+        assert whole["spans"][0]["name"] == "hello"
+        otlp = get(f"/api/traces/{row['trace_id']}?format=otlp").json()
+        assert otlp["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["name"] == "hello"
+        assert get("/api/traces/none").status_code == 404
+        assert get("/api/figures").json()["spans"] == 1
+        assert get(f"/api/traces/{row['trace_id']}/evaluations").json() == {"evaluations": []}
+        assert httpx.post(running.url + "/v1/traces", content=b"").status_code == 404

@@ -1,0 +1,196 @@
+"""The trace store, in SQLite and in PostgreSQL alike."""
+
+import itertools
+import random
+import threading
+
+import pytest
+from server_parts import LLM, TOOL, TRACE, wire_request, write
+
+from proctor.errors import ProctorError
+from proctor.server.store import open_store
+from proctor.server.store.filters import Page, TraceFilter
+from proctor.server.store.rows import batch_of
+from proctor.server.store.sql import Evaluation, StoreError
+from proctor.server.wire import PROTOBUF, received
+
+SECOND = 1_000_000_000
+OTHER = "1" * 32
+
+
+def spans_of_a_trace() -> list[dict]:
+    return [
+        {"id": 1, "name": "agent", "start": SECOND, "end": 9 * SECOND},
+        {"id": 2, "parent": 1, "attributes": LLM, "start": 2 * SECOND, "end": 3 * SECOND},
+        {"id": 3, "parent": 1, "attributes": TOOL, "start": 4 * SECOND, "status": 2},
+        {"id": 4, "parent": 1, "attributes": LLM, "start": 5 * SECOND, "end": 8 * SECOND},
+    ]
+
+
+def totals(store) -> tuple:
+    row = store.row(TRACE)
+    return (
+        row.name,
+        row.spans,
+        row.errors,
+        row.status,
+        row.llm_calls,
+        row.tool_calls,
+        row.input_tokens,
+        row.output_tokens,
+        row.duration_ms,
+    )
+
+
+def test_totals_are_right_in_any_order_and_any_parts(store) -> None:
+    """R-D7: late, out-of-order and repeated spans: the same totals after every way they come."""
+    rng = random.Random(7)
+    expected = ("agent", 4, 1, "error", 2, 1, 22, 14, 8000.0)
+    for order in rng.sample(list(itertools.permutations(spans_of_a_trace())), 6):
+        store.prune(2**62)
+        for span in order:
+            write(store, span)
+        write(store, *order[:2])
+        assert totals(store) == expected
+    trace = store.trace(TRACE)
+    assert len(trace.spans) == 4
+    assert trace.tool_sequence == ["search"]
+    assert trace.total_tokens == 36
+
+
+def test_a_trace_that_grows_has_new_totals(store) -> None:
+    """R-D7: every write leaves totals that are those of all spans so far."""
+    first, *rest = spans_of_a_trace()
+    write(store, first)
+    assert totals(store)[1:4] == (1, 0, "ok")
+    write(store, *rest)
+    assert totals(store)[1:4] == (4, 1, "error")
+
+
+def test_filters(store) -> None:
+    """R-D7: by text, service, status, tool, model, time, duration and score, one and all."""
+    write(store, *spans_of_a_trace())
+    other = {"trace": OTHER, "id": 9, "name": "100%_sure", "start": 50 * SECOND, "end": 51 * SECOND}
+    write(store, other, service="mail")
+    store.put_evaluations(OTHER, [], score=0.25, findings=0)
+    for chosen, found in {
+        TraceFilter(text="AGENT"): [TRACE],
+        TraceFilter(text="0%_"): [OTHER],
+        TraceFilter(text="nt 8448eb"): [TRACE],
+        TraceFilter(service="mail"): [OTHER],
+        TraceFilter(status="error"): [TRACE],
+        TraceFilter(tool="search"): [TRACE],
+        TraceFilter(model="gpt-4o", status="ok"): [],
+        TraceFilter(since_ns=10 * SECOND): [OTHER],
+        TraceFilter(until_ns=10 * SECOND, min_ms=8000): [TRACE],
+        TraceFilter(max_ms=1000): [OTHER],
+        TraceFilter(min_score=0.2, max_score=0.3): [OTHER],
+        TraceFilter(): [OTHER, TRACE],
+        TraceFilter(text="' OR 1=1 --"): [],
+    }.items():
+        assert [row.trace_id for row in store.traces(chosen)] == found
+        assert store.count(chosen) == len(found)
+    assert [r.trace_id for r in store.traces(page=Page(1, 1, "slowest"))] == [OTHER]
+    assert store.tools() == [("search", 1, 1)]
+    figures = store.figures()
+    assert (figures.traces, figures.spans, figures.p50_ms, figures.p95_ms) == (2, 5, 8000, 8000)
+    assert store.figures(TraceFilter(service="nobody")).p50_ms is None
+    with pytest.raises(ProctorError, match="no order 'slow'"):
+        store.traces(page=Page(sort="slow"))
+
+
+def test_an_ended_span_is_not_replaced_by_its_beginning(store) -> None:
+    """R-D7: a late notice that a span began changes nothing."""
+    write(store, {"id": 1, "end": 3 * SECOND})
+    write(store, {"id": 1, "end": 0})
+    assert store.row(TRACE).duration_ms == 2000.0
+    assert store.trace(TRACE).spans[0].end_ns == 3 * SECOND
+
+
+def test_evaluations_and_quiet_traces(store) -> None:
+    """R-D7: a trace is looked at once it is quiet, and again after it has grown."""
+    write(store, *spans_of_a_trace())
+    assert store.quiet(2**62) == [TRACE]
+    assert store.quiet(0) == []
+    rows = [Evaluation(TRACE, "quality", 0.5, None, "", 1)]
+    store.put_evaluations(TRACE, rows, score=0.5, findings=2)
+    assert store.quiet(2**62) == []
+    assert store.evaluations(TRACE) == rows
+    assert (store.row(TRACE).score, store.row(TRACE).findings) == (0.5, 2)
+    write(store, {"id": 9, "parent": 1})
+    assert store.quiet(2**62) == [TRACE]
+
+
+def test_retention_forgets_whole_traces(store) -> None:
+    """R-D7: what is old goes with everything about it; what is new stays."""
+    write(store, *spans_of_a_trace())
+    store.put_evaluations(TRACE, [Evaluation(TRACE, "q", 1.0, None, "", 1)], score=1, findings=0)
+    assert store.prune(1) == 0
+    assert store.prune(2**62) == 1
+    assert store.row(TRACE) is None
+    assert store.trace(TRACE) is None
+    assert store.evaluations(TRACE) == []
+    assert store.figures().spans == 0
+
+
+def test_writers_side_by_side_lose_nothing(store) -> None:
+    """R-D7: spans of one trace from several threads at once are all there, counted once."""
+
+    def send(start: int) -> None:
+        for number in range(start, start + 20):
+            write(store, {"id": number + 1})
+
+    threads = [threading.Thread(target=send, args=(i * 15,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store.row(TRACE).spans == 65
+    assert len(store.trace(TRACE).spans) == 65
+
+
+def test_hostile_text_is_kept(store) -> None:
+    """R-D7: NUL, lone surrogates and SQL in names are text; the payload holds what came."""
+    name = "a\0b'); DROP TABLE traces; --"
+    write(store, {"id": 1, "name": name, "attributes": {**TOOL, "tool.name": name}})
+    assert store.trace(TRACE).spans[0].name == name
+    assert store.row(TRACE).name.startswith("a\ufffdb")
+
+
+def test_log_records_before_their_spans(store) -> None:
+    """R-D7: what only logs know of a trace is kept, and joined when the spans come."""
+    log = b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"traceId":"%s","spanId":"%s",'
+    log += b'"timeUnixNano":"5","eventName":"gen_ai.choice","body":{"stringValue":"hi"}}]}]}]}'
+    body = log % (TRACE.encode(), f"{1:016x}".encode())
+    store.write(batch_of(received(body, "application/json").collected, None))
+    assert store.row(TRACE).spans == 0
+    write(store, {"id": 1})
+    assert store.row(TRACE).spans == 1
+    assert [event.name for event in store.trace(TRACE).spans[0].events] == ["gen_ai.choice"]
+
+
+def test_a_newer_store_is_refused(tmp_path) -> None:
+    """R-D7: tables of a later version are left alone, with advice; a wrong address is named."""
+    address = f"sqlite:////{tmp_path}/x.db".replace("/////", "////")
+    store = open_store(address)
+    with store.writing() as cursor:
+        cursor.execute("UPDATE notes SET value = '99' WHERE key = 'version'")
+    store.close()
+    with pytest.raises(StoreError, match="version 99") as caught:
+        open_store(address)
+    assert caught.value.hint == "upgrade proctor"
+    with pytest.raises(ProctorError, match="not the address of a store"):
+        open_store("mysql://x")
+    with pytest.raises(StoreError, match="cannot reach the store"):
+        open_store("postgresql://nobody@127.0.0.1:1/none")
+
+
+def test_a_failed_write_leaves_nothing(store) -> None:
+    """R-D7: all of a batch or none of it."""
+    batch = batch_of(received(wire_request(*spans_of_a_trace()), PROTOBUF).collected, None)
+    batch.facts.append(("x", object(), None, None, None, None, None))
+    with pytest.raises(Exception, match=r"(?s)."):
+        store.write(batch)
+    assert store.row(TRACE) is None
+    write(store, *spans_of_a_trace())
+    assert store.row(TRACE).spans == 4
