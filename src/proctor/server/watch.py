@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from proctor.checks.evaluate import PlannedCheck, evaluate
-from proctor.checks.quality import score_trace, score_trace_with
+from proctor.checks.quality import score_trace, score_traces_with
 from proctor.checks.quality_model import Level, Quality, QualityConfig
 from proctor.checks.registry import CheckContext
 from proctor.diagnose.api import diagnose
@@ -129,7 +129,7 @@ class Watcher:
     def _evaluated(self, trace: Trace) -> tuple[list[Evaluation], Quality, Diagnosis]:
         options = self._options
         if options.judge is not None and sampled(trace.trace_id, options.judge_share):
-            quality = asyncio.run(score_trace_with(options.judge, trace, options.quality))
+            (quality,) = asyncio.run(score_traces_with(options.judge, [trace], options.quality))
         else:
             quality = score_trace(trace, options.quality)
         found = diagnose(trace)
