@@ -85,8 +85,10 @@ def test_every_problem_is_told_at_once(catalog: Catalog, write) -> None:
             "scenario.a → scenario.b → scenario.a",
         ),
         (
-            "params: {p: {type: int, default: !ev q}, q: {type: int, default: !ev p}}"
-            + "\nscenario: {a: !ev p}",
+            """params:
+  p: {type: int, default: !ev q}
+  q: {type: int, default: !ev p}
+scenario: {a: !ev p}""",
             "params.p.default → params.q.default → params.p.default",
         ),
         (

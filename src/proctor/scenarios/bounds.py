@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 
 MAX_STEPS = 200_000
-"""Steps of a build: well under a second of work, and hundreds of times what the shipped ones need."""
+"""Steps of a build: under a second of work, and hundreds of times what the shipped ones need."""
 
 MAX_DEPTH = 100
 """Expressions within expressions, over all the values they refer to: far inside Python's stack."""

@@ -27,6 +27,7 @@ from proctor.scenarios.folder import (
     TRUTH,
     VISIBILITY,
     VISIBLE,
+    refuse_taken,
     rendered,
     write_folder,
 )
@@ -143,6 +144,8 @@ def build_template(
 ) -> Built:
     """Build a template that was found already; see `build`."""
     given = checked_params(template, seed, params or {})
+    if out is not None:
+        refuse_taken(Path(out))
     kept = BuildCache(default_cache_folder()) if cache is True else cache
     key = key_of(template, seed, given)
     found = kept.get(key) if isinstance(kept, BuildCache) else None

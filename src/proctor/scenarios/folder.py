@@ -112,13 +112,8 @@ def digest(content: bytes) -> str:
 
 def write_folder(path: Path, files: Mapping[str, bytes], *, sync: bool = True) -> None:
     """Write a folder wholly or not at all; it must not exist, or be empty."""
+    refuse_taken(path)
     try:
-        if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
-            raise ProctorError(
-                "there is something already",
-                where=str(path),
-                hint="name a folder that is not there",
-            )
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = write_aside(path.parent, files, sync=sync)
         try:
@@ -132,6 +127,18 @@ def write_folder(path: Path, files: Mapping[str, bytes], *, sync: bool = True) -
         raise ProctorError(
             f"cannot write the folder: {error.strerror or error}", where=str(path)
         ) from None
+
+
+def refuse_taken(path: Path) -> None:
+    """Raise where a folder cannot be written because something is there."""
+    try:
+        taken = path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir())))
+    except OSError as error:
+        raise ProctorError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    if taken:
+        raise ProctorError(
+            "there is something already", where=str(path), hint="name a folder that is not there"
+        )
 
 
 def write_aside(parent: Path, files: Mapping[str, bytes], *, sync: bool) -> Path:

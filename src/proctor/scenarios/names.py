@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from proctor.errors import did_you_mean
 from proctor.scenarios.randomness import Source
 from proctor.scenarios.resolve import numbered
 from proctor.schema import Strict
@@ -35,7 +34,7 @@ def _group(value: Any) -> Any:
 class NameGroup(Strict):
     """Names of one sort, and how they are replaced."""
 
-    of: tuple[Annotated[str, Field(min_length=2)], ...] = ()
+    of: tuple[str, ...] = ()
     """The true names."""
     count: Annotated[int, Field(ge=1, le=1_000)] | None = None
     """How many, where they have no true names of their own: those are GROUP_1, GROUP_2, …"""
@@ -165,7 +164,7 @@ def name_problems(groups: Mapping[str, NameGroup], place: Place) -> list[Problem
             if true.casefold() in seen:
                 problems.append(Problem(place, f"names: {true!r} is there twice"))
             elif not re.fullmatch(r"[^\W_].*[^\W_]", true):
-                message = f"names: {true!r} must begin and end with a letter or digit"
+                message = f"names: {true!r} must be two letters or digits, with anything between"
                 problems.append(Problem(place, message))
             seen[true.casefold()] = name
     for name, group in groups.items():
@@ -174,7 +173,6 @@ def name_problems(groups: Mapping[str, NameGroup], place: Place) -> list[Problem
             problems.append(Problem(place, message))
         for new in group.pool or ():
             if new.casefold() in seen:
-                hint = did_you_mean(new, seen)
                 message = f"names: the pool of {name!r} holds the true name {new!r}"
-                problems.append(Problem(place, message, hint and "give it other names"))
+                problems.append(Problem(place, message))
     return problems
