@@ -49,7 +49,11 @@ EXAMPLES = [
     multiple=True,
     help="The format of charts; give it twice for both.  [default: png]",
 )
-@click.option("--baseline", help="The run to compare with: a folder, a tag or `latest`.")
+@click.option(
+    "--baseline",
+    help="Compare with this run: a folder or a tag.  [default: the one of its experiment that is"
+    " tagged `baseline`]",
+)
 @click.option(
     "--results",
     type=click.Path(path_type=Path),
@@ -72,15 +76,15 @@ def report(
 
     RUN is a run folder, a tag, or `latest`. Without options the summary is printed here.
     """
-    from proctor.report.run_facts import facts_of_run
+    from proctor.report.run_facts import facts_of_run, tagged_baseline
     from proctor.runs.find import find_run
     from proctor.runs.run import Run
 
     if forms and charts is None:
         raise click.UsageError("--format is for --charts: name a folder with --charts DIR")
     found = Run(find_run(run, results))
-    before = None if baseline is None else Run(find_run(baseline, results))
-    facts = facts_of_run(found, baseline=before)
+    before = tagged_baseline(found.path) if baseline is None else find_run(baseline, results)
+    facts = facts_of_run(found, baseline=None if before is None else Run(before))
     if page is not None or show:
         _write_page(found, facts, Path(page) if page else found.path / "report.html", show)
     if charts is not None:

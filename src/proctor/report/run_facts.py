@@ -11,6 +11,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -20,7 +21,7 @@ from proctor.results.gating import GateFacts, judge_runs
 from proctor.results.leaderboard import Leaderboard, entrants_of, leaderboard
 from proctor.results.outcomes import case_properties
 from proctor.runs.model import CellKey, Trial, TrialStatus
-from proctor.runs.notes import Note, annotations_of, tags_of
+from proctor.runs.notes import Note, annotations_of, runs_tagged, tags_of
 from proctor.runs.run import Run
 from proctor.runs.summary import CellSummary, RankedFailure, Verdict
 from proctor.runs.totals import Totals
@@ -162,6 +163,12 @@ def facts_of_run(run: Run, *, baseline: Run | None = None) -> ReportFacts:
         notes=tuple(annotations_of(run.path)),
         since=None if baseline is None else judge_runs(run, baseline),
     )
+
+
+def tagged_baseline(run: Path) -> Path | None:
+    """The run of the same experiment that was tagged `baseline` last, unless it is this one."""
+    others = [path for path in runs_tagged(run.parent, "baseline") if not path.samefile(run)]
+    return others[-1] if others and "baseline" not in tags_of(run) else None
 
 
 def arm_name(cell: CellKey) -> str:

@@ -1,0 +1,104 @@
+"""A real Chromium for tests: pages opened from disk, watched for errors and for requests."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-sync",
+    "--no-first-run",
+    "--metrics-recording-only",
+)
+"""A browser that talks to nobody of its own accord, and runs where there is no sandbox."""
+
+
+def chromium() -> str:
+    """The path of Chromium; the test is skipped where there is none."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name):
+            return path
+    pytest.skip("no Chromium on this machine")
+
+
+@dataclass
+class Seen:
+    """What a page did besides showing itself."""
+
+    problems: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """A running browser."""
+    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = chromium()
+    with sync.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=path, args=list(ARGUMENTS))
+        try:
+            yield running
+        finally:
+            running.close()
+
+
+@contextmanager
+def opened(
+    running: Any, path: Path, *, theme: str = "light", width: int = 1200, height: int = 900
+) -> Iterator[tuple[Any, Seen]]:
+    """A page opened from a file, once its scripts have started; and what it did."""
+    context = running.new_context(
+        color_scheme=theme, viewport={"width": width, "height": height}, reduced_motion="reduce"
+    )
+    page, seen = context.new_page(), Seen()
+    page.set_default_timeout(20_000)
+    page.on("console", lambda said: _note(seen, said))
+    page.on("pageerror", lambda error: seen.problems.append(f"error: {error}"))
+    page.on("request", lambda request: seen.requests.append(request.url))
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-ready]", state="attached")
+    try:
+        yield page, seen
+    finally:
+        context.close()
+
+
+def _note(seen: Seen, said: Any) -> None:
+    if said.type in ("error", "warning"):
+        seen.problems.append(f"{said.type}: {said.text}")
+
+
+def contrast(page: Any, selector: str) -> float:
+    """The contrast of an element's text against what is behind it, after WCAG."""
+    return page.evaluate(CONTRAST, selector)
+
+
+CONTRAST = """(selector) => {
+  const element = document.querySelector(selector);
+  const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => {
+    const parts = [r, g, b].map((v) => v / 255)
+      .map((v) => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+  };
+  const ink = numbers(getComputedStyle(element).color);
+  let ground = element;
+  let colour = [255, 255, 255];
+  while (ground) {
+    const found = numbers(getComputedStyle(ground).backgroundColor);
+    if (found.length === 3 || found[3] > 0) { colour = found; break; }
+    ground = ground.parentElement;
+  }
+  const [a, b] = [light(ink), light(colour)].sort((x, y) => y - x);
+  return (a + 0.05) / (b + 0.05);
+}"""

@@ -1,0 +1,128 @@
+"""`proctor report` and `proctor share` as a user types them."""
+
+import os
+import stat
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from report_runs import make_run
+from run_parts import proctor
+
+from proctor.runs.notes import annotate, tag
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Two runs of one experiment, in the folder that commands look in."""
+    make_run(tmp_path / "results" / "made" / "2026-05-28_001", pass_rates=(0.95, 0.95))
+    make_run(tmp_path / "results" / "made" / "2026-05-29_001", pass_rates=(0.95, 0.2), cases=5)
+    return tmp_path / "results"
+
+
+def test_a_report_is_printed_where_it_is_asked_for(results: Path) -> None:
+    """R-Q5: the summary with the leaderboard, and nothing written."""
+    before = sorted(results.rglob("*"))
+    told = proctor("report", "results/made/2026-05-29_001", cwd=results.parent)
+    assert told.returncode == 0, told.stderr
+    assert "place" in told.stdout.splitlines()[0]
+    assert "What broke, the most harmful first" in told.stdout
+    assert sorted(results.rglob("*")) == before
+
+
+def test_one_html_file_is_written_where_it_is_wanted(results: Path) -> None:
+    """R-Q5: into the run folder, or to a file; replaced as a whole."""
+    run = results / "made" / "2026-05-28_001"
+    told = proctor("report", run, "--html", cwd=results.parent)
+    assert told.returncode == 0, told.stderr
+    assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    told = proctor("report", run, "--html", "page.html", cwd=results.parent)
+    assert (results.parent / "page.html").read_bytes() == (run / "report.html").read_bytes()
+    assert "page.html" in told.stderr
+    assert told.stdout == ""
+
+
+def test_markdown_goes_to_standard_output_alone(results: Path) -> None:
+    """R-Q5: ready to be redirected into a file or a comment."""
+    told = proctor("report", results / "made" / "2026-05-28_001", "--markdown", cwd=results.parent)
+    assert told.returncode == 0
+    assert told.stdout.startswith("## ")
+    assert told.stderr == ""
+
+
+def test_charts_are_written_in_both_formats(results: Path) -> None:
+    """R-Q4: PNG and SVG into a folder."""
+    pytest.importorskip("vl_convert", reason="the extra charts is not installed")
+    folder = results.parent / "charts"
+    run = results / "made" / "2026-05-28_001"
+    told = proctor("report", run, "--charts", folder, "--format", "png", "--format", "svg")
+    assert told.returncode == 0, told.stderr
+    kinds = {path.suffix for path in folder.iterdir()}
+    assert kinds == {".png", ".svg"}
+    assert len(list(folder.iterdir())) == 12
+
+
+def test_the_run_tagged_baseline_is_compared_with(results: Path) -> None:
+    """R-Q3 R-D5: a tag is enough; a name may also be given, and another run."""
+    old, new = results / "made" / "2026-05-28_001", results / "made" / "2026-05-29_001"
+    assert "Since" not in proctor("report", new, cwd=results.parent).stdout
+    tag(old, "baseline")
+    told = proctor("report", new, cwd=results.parent).stdout
+    assert "Since made/2026-05-28_001" in told
+    named = proctor("report", new, "--baseline", "baseline", cwd=results.parent).stdout
+    assert named == told
+    assert "Since" not in proctor("report", old, cwd=results.parent).stdout  # not with itself
+    wrong = proctor("report", new, "--baseline", "baselin", cwd=results.parent)
+    assert wrong.returncode == 2
+    assert "did you mean 'baseline'" in wrong.stderr
+
+
+def test_annotations_are_told(results: Path) -> None:
+    """R-D5: what people said about the run stands in its report."""
+    run = results / "made" / "2026-05-28_001"
+    annotate(run, "the search index was <b>down</b>")
+    assert "the search index was" in proctor("report", run, cwd=results.parent).stdout
+    proctor("report", run, "--html", cwd=results.parent)
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert "the search index was &lt;b&gt;down&lt;/b&gt;" in page
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a browser is a shell script here")
+def test_open_starts_a_browser_with_the_page(results: Path) -> None:
+    """R-Q5: --open alone writes the page into the run folder first."""
+    run = results / "made" / "2026-05-28_001"
+    place = results.parent / "bin"
+    place.mkdir()
+    browser = place / "xdg-open"
+    browser.write_text(f'#!/bin/sh\necho "$@" > {results.parent}/opened\n')
+    browser.chmod(browser.stat().st_mode | stat.S_IXUSR)
+    environment = {**os.environ, "PATH": f"{place}:{os.environ['PATH']}", "DISPLAY": ":0"}
+    told = proctor("report", run, "--open", cwd=results.parent, env=environment)
+    assert told.returncode == 0, told.stderr
+    assert (results.parent / "opened").read_text().strip().endswith("report.html")
+
+
+def test_mistakes_are_said_in_a_line(results: Path) -> None:
+    """R-Q5: a run that is not there, a format without charts, an ending that is not known."""
+    for arguments, words in (
+        (("report", "results/made/nothing"), "no run and no tag is called"),
+        (("report", "latest", "--format", "svg"), "--format is for --charts"),
+        (("share", "latest", "-o", "out.pdf"), "cannot share as .pdf"),
+        (("share", "latest"), "Missing option"),
+        (("report", "latest", "--html", "no/such/folder/x.html"), "cannot write"),
+    ):
+        told = proctor(*arguments, cwd=results.parent)
+        assert told.returncode == 2, arguments
+        assert words in told.stderr
+        assert "Traceback" not in told.stderr
+
+
+def test_share_tells_what_is_inside(results: Path) -> None:
+    """R-D5: whoever sends it sees what they send."""
+    told = proctor("share", "latest", "-o", "out.zip", cwd=results.parent)
+    assert told.returncode == 0, told.stderr
+    with zipfile.ZipFile(results.parent / "out.zip") as archive:
+        for name in archive.namelist():
+            assert name in told.stdout
+    assert "redaction was applied again" in told.stdout

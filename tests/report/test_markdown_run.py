@@ -1,0 +1,110 @@
+"""A run as Markdown and in a terminal: the numbers of the page, no markup of an agent."""
+
+import re
+from pathlib import Path
+
+import pytest
+from report_runs import HOSTILE, check, make_run
+
+from proctor.report.html.page import render_page
+from proctor.report.markdown_run import render_run
+from proctor.report.run_facts import facts_of_run
+from proctor.report.run_text import render_report
+from proctor.report.run_words import interval, percent, places
+from proctor.runs.model import Trial, TrialStatus
+from proctor.runs.run import Run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("run") / "made" / "2026-05-28_001"
+    return Run(make_run(folder, cases=9, trials=5, pass_rates=(1.0, 0.3)))
+
+
+def plain_words(text: str) -> str:
+    """A text without what each form adds: escapes of Markdown, tags and entities of HTML."""
+    bare = re.sub(r"<[^>]+>", " ", text).replace("\\", "")
+    return re.sub(r"\s+", " ", bare.replace("|", " ").replace("&#x27;", "'"))
+
+
+def test_every_form_says_the_same_numbers(run: Run) -> None:
+    """R-Q5: HTML, Markdown and console agree, down to the rounding."""
+    facts = facts_of_run(run)
+    forms = {
+        "html": plain_words(render_page(run, facts, with_charts=False).text),
+        "markdown": plain_words(render_run(facts)),
+        "console": plain_words(re.sub(r"\x1b\[\d+m", "", render_report(run, facts))),
+    }
+    for name, text in forms.items():
+        assert facts.headline in text, name
+        for row in facts.board.rows:
+            rate = f"{places(row.best, row.worst)} {percent(row.pass_rate.value)}"
+            assert f"{row.name} {rate} {interval(row.pass_rate)}" in text, name
+            assert f"{row.passes}/{row.trials}" in text, name
+        for failure in facts.failures:
+            share = rf"{failure.count} of {failure.of} (judged )?trials \({percent(failure.rate)}\)"
+            assert re.search(share, text), name
+
+
+def test_the_leader_is_named_only_when_tests_tell(run: Run, tmp_path: Path) -> None:
+    """R-Q3: ahead where the difference is real, otherwise not told apart."""
+    told = render_run(facts_of_run(run))
+    assert "careful is ahead of all others on 9 shared cases" in told
+    few = Run(make_run(tmp_path / "few" / "2026-05-28_001", cases=2, pass_rates=(1.0, 0.3)))
+    assert "careful and hasty cannot be told apart on 2 shared cases" in render_run(
+        facts_of_run(few)
+    )
+
+
+def test_a_baseline_shows_what_moved(run: Run, tmp_path: Path) -> None:
+    """R-Q3 R-Q2: the verdict against the baseline, agent by agent, and the cases behind it."""
+    worse = Run(
+        make_run(tmp_path / "made" / "2026-05-29_001", cases=9, trials=5, pass_rates=(0.3, 0.3))
+    )
+    facts = facts_of_run(worse, baseline=run)
+    text = render_run(facts)
+    page = plain_words(render_page(worse, facts, with_charts=False).text)
+    assert "### Since made/2026\\-05\\-28\\_001: REGRESSION" in text
+    assert "**careful: REGRESSION.**" in text
+    moved = [line for line in text.splitlines() if re.match(r"\| case\\-\d+ \| 5/5 \| \d/", line)]
+    assert moved
+    case, before, now, change = [part.strip() for part in moved[0].split("|")[1:5]]
+    assert plain_words(f"{case} {before} {now} {change}") in page
+    assert "REGRESSION" in page
+    assert "REGRESSION" in render_report(worse, facts)
+
+
+def test_an_agent_cannot_write_markdown(tmp_path: Path) -> None:
+    """R-Q5: no HTML, no link, no table row, no mention comes from what an agent said."""
+    said = f"{HOSTILE} [x](https://example.invalid) | a | b |\n# head @somebody ![i](x) `code`"
+
+    def attack(trial: Trial, _rng: object) -> None:
+        trial.status, trial.score = TrialStatus.HARD_FAIL, 0.0
+        trial.checks = (check("lacks", False, said, blocking=True),)
+
+    run = Run(make_run(tmp_path / "made" / "2026-05-28_001", change=attack, name=said, cases=1))
+    text = render_run(facts_of_run(run))
+    assert "<script" not in text
+    assert "](http" not in text
+    assert "@somebody" not in text
+    assert "\n# head" not in text
+    assert "\u202e" not in text
+    heads = [line for line in text.splitlines() if line.startswith("#")]
+    assert len(heads) == 4  # ours: title, leaderboard, what broke, cases
+
+
+def test_what_could_not_be_judged_is_said_apart(tmp_path: Path) -> None:
+    """R-Q1: infrastructure errors are neither passes nor failures in any form."""
+
+    def break_down(trial: Trial, _rng: object) -> None:
+        if trial.agent == "hasty":
+            trial.status, trial.score, trial.checks = TrialStatus.INFRA_ERROR, None, ()
+
+    run = Run(make_run(tmp_path / "made" / "2026-05-28_001", change=break_down, pass_rates=(1.0,)))
+    facts = facts_of_run(run)
+    text = render_run(facts)
+    assert "Not judged\\: 12 infrastructure errors." in text
+    row = next(line for line in text.splitlines() if line.startswith("| hasty |"))
+    assert [part.strip() for part in row.split("|")[2:6]] == ["–", "–", "–", "–"]
+    page = plain_words(render_page(run, facts, with_charts=False).text)
+    assert "Not judged 12" in page
