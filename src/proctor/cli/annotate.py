@@ -22,9 +22,10 @@ EXAMPLES = [
 @results_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def annotate(run: str, words: tuple[str, ...], results: Path | None, as_json: bool) -> None:
-    """Annotate a run, or one of its trials; without a text, list what was said.
+    """Say something about a run or a trial.
 
-    A trial is named as reports name it (case/agent/seed/index) or by its trace id.
+    Without a text, list what was said. A trial is named as reports name it
+    (case/agent/seed/index) or by its trace id.
     """
     from proctor.runs import notes
 

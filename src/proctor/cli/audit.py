@@ -29,7 +29,10 @@ EXAMPLES = [
 def audit(
     command: str | None, run: str | None, last: int | None, results: Path | None, as_json: bool
 ) -> None:
-    """Show the audit log of a folder of runs. It is only ever added to."""
+    """Show who did what with these results.
+
+    When, with which commit and on which host. The log is only ever added to.
+    """
     import msgspec
 
     from proctor.cli.terminal import printable

@@ -41,10 +41,11 @@ def compare(
     results: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare two runs or two agents, case by case and overall.
+    """Compare two runs or two agents.
 
-    A run is a folder, <experiment>/<date>_<seq>, a tag or `latest`. Pairs the same cases; cases
-    that changed between the runs are left out and named.
+    Case by case and overall, with what was left out. A run is a folder,
+    <experiment>/<date>_<seq>, a tag or `latest`. Pairs the same cases; cases that changed
+    between the runs are left out and named.
     """
     from proctor.report.comparison_console import render
     from proctor.report.figures import document

@@ -103,10 +103,11 @@ def gate(
     results: Path | None,
     **how: Any,
 ) -> None:
-    """Hold a run against a baseline: REGRESSION, NO REGRESSION or INCONCLUSIVE.
+    """Say whether a run is worse than its baseline.
 
-    Exits with 0 when it passes, 1 for a regression, 2 when it could not be judged: not
-    comparable, too many errors, or still inconclusive after it was extended.
+    REGRESSION, NO REGRESSION or INCONCLUSIVE, at a stated error rate. Exits with 0 when it
+    passes, 1 for a regression, 2 when it could not be judged: not comparable, too many errors,
+    or still inconclusive after it was extended.
     """
     from proctor.stats.gate import Rule
 

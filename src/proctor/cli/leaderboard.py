@@ -42,9 +42,10 @@ def leaderboard(
     results: Path | None,
     as_json: bool,
 ) -> None:
-    """Rank the agents of some runs; without a run, of the latest.
+    """Rank agents, with the places each may hold.
 
-    Agents that paired tests do not tell apart share places. Intervals are clustered by case.
+    Those of some runs; without a run, of the latest. Agents that paired tests do not tell apart
+    share places. Intervals are clustered by case.
     """
     from proctor.report.figures import document
     from proctor.report.leaderboard_console import render

@@ -52,10 +52,10 @@ def plan(
     as_json: bool,
     **asked: float | int | None,
 ) -> None:
-    """Say how many cases and trials would show a difference.
+    """Say how many cases and trials are needed.
 
-    Trials help against the noise of a trial, cases against differences between cases; a plan for
-    a population says when only more cases help.
+    To show a difference of pass rates. Trials help against the noise of a trial, cases against
+    differences between cases; a plan for a population says when only more cases help.
     """
     from proctor.report.figures import document
     from proctor.report.planning_console import render

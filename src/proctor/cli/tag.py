@@ -25,9 +25,10 @@ EXAMPLES = [
 def tag(
     run: str | None, name: str | None, remove: bool, results: Path | None, as_json: bool
 ) -> None:
-    """Tag a run; without a name, list tags.
+    """Give a run a name, such as baseline.
 
-    Tags stand beside the results. Where several runs carry one, the one tagged last is meant.
+    Without a name, list tags. Tags stand beside the results. Where several runs carry one, the
+    one tagged last is meant.
     """
     from proctor.runs import notes
 
