@@ -1,0 +1,94 @@
+"""The pages about templates say what the code does, and their examples work."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import proctor
+from proctor.scenarios import Catalog, bounds, grammar, tokens
+from proctor.scenarios.building import WorldSpec
+from proctor.scenarios.draws import DRAWS, KNOWN
+from proctor.scenarios.functions import CONSTANTS, FUNCTIONS, OTHER
+from proctor.scenarios.names import NameGroup
+from proctor.scenarios.params import RESERVED, TYPES
+from proctor.scenarios.template import KEYS, MAX_CHARACTERS
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+
+
+@pytest.fixture
+def reference(root: Path) -> Path:
+    return root / "docs/reference/templates.md"
+
+
+def test_every_function_has_its_line(reference: Path) -> None:
+    """R-S4: the language is documented whole: each function once, as it is written."""
+    page = reference.read_text("utf-8")
+    functions = page.partition("### Functions")[2].partition("### Bounds")[0]
+    written = re.findall(r"^\| `(\w+)(\(.*?\))`", functions, re.MULTILINE)
+    assert sorted(name for name, _ in written) == sorted(KNOWN)
+    usages = {name: function.usage for name, function in {**FUNCTIONS, **DRAWS}.items()}
+    assert {name: f"{name}{rest}" for name, rest in written if name not in OTHER} == usages
+    assert all(f"`{name}`" in page for name in CONSTANTS)
+
+
+def test_every_key_and_bound_has_its_line(reference: Path) -> None:
+    """R-S4: keys of templates, parameters, names and worlds, and every limit as it is."""
+    page = reference.read_text("utf-8")
+    keys = [*KEYS, *TYPES, *RESERVED, *NameGroup.model_fields, *WorldSpec.model_fields]
+    assert [key for key in keys if f"`{key}`" not in page] == []
+    limits = page.partition("### Bounds")[2].partition("## Opaque")[0]
+    told = {int(number.replace(",", "")) for number in re.findall(r"\| ([\d,]+) \|", limits)}
+    assert told == {
+        bounds.MAX_STEPS,
+        tokens.MAX_LENGTH,
+        grammar.MAX_NESTING,
+        bounds.MAX_DEPTH,
+        bounds.MAX_NESTING,
+        bounds.MAX_ITEMS,
+        bounds.MAX_TEXT,
+        bounds.MAX_BITS,
+        MAX_CHARACTERS,
+    }
+
+
+def test_templates_of_the_reference_build(reference: Path, write, catalog: Catalog) -> None:
+    """R-S4: every template on the page can be copied."""
+    examples = blocks(reference, "yaml")
+    assert len(examples) == 2
+    for text in examples:
+        write(text)
+        for seed in range(5):
+            assert catalog.get("a.b").build(seed).scenario
+    assert "bee" not in str(catalog.get("a.b").build(1).scenario).casefold()
+
+
+def test_the_how_to_works(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """R-S4: the page's three scenarios build, and its Python runs as printed."""
+    page = root / "docs/how-to/write-a-scenario.md"
+    names = ["sums/total", "garden/pollinator", "control/thermostat"]
+    programs = blocks(page, "python")
+    for name, text in zip(names, blocks(page, "yaml"), strict=True):
+        folder = tmp_path / "catalog" / name
+        folder.mkdir(parents=True)
+        (folder / "spec.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "catalog/control/thermostat/thermostat.py").write_text(
+        programs[1], encoding="utf-8"
+    )
+    monkeypatch.chdir(tmp_path)
+    for program in (programs[0], programs[2]):
+        exec(compile(program, str(page), "exec"), {})
+    assert capsys.readouterr().out.startswith("0.0 ")
+    for seed in range(10):
+        garden = proctor.build("garden.pollinator", seed)
+        first, second = garden.scenario["first_year"], garden.scenario["second_year"]
+        assert min(first, key=lambda plant: second[plant] / first[plant]) == garden.truth["host"]
+        room = proctor.build("control.thermostat", seed)
+        assert room.run(agent="solution").score >= 0.9
