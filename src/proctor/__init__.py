@@ -7,6 +7,7 @@ nothing; the price is a table that must name each of them twice.
 TYPE_CHECKING = False  # type checkers take it for typing's, which would be half of our cost
 if TYPE_CHECKING:
     from proctor.diagnose.methods import diagnose
+    from proctor.results.verbs import compare
     from proctor.runs.run import Run
     from proctor.scenarios.building import build
     from proctor.scenarios.storage import fetch, store
@@ -42,6 +43,7 @@ __all__ = [
     "batch",
     "build",
     "capture",
+    "compare",
     "diagnose",
     "fetch",
     "handoff",
@@ -70,6 +72,7 @@ _HOME_OF = {
     "batch": "proctor.trials.targets",
     "build": "proctor.scenarios.building",
     "capture": "proctor.trace.capture",
+    "compare": "proctor.results.verbs",
     "fetch": "proctor.scenarios.storage",
     "handoff": "proctor.trace.capture",
     "llm_call": "proctor.trace.capture",
