@@ -1,18 +1,20 @@
 """Answer a user's SQL over the results, and let it do nothing else.
 
-Four locks, since one could have a hole: only a single SELECT is taken, and it must also bind as a
-subquery (DuckDB lets a WITH clause at the top hold INSERT or COPY, in a subquery it does not); it
-runs in a read-only transaction; the file system is closed but for the Parquet files of the runs,
-extensions and the network with it; and the configuration is locked before the query is looked at.
+Four locks, since one could have a hole: only a single SELECT is taken, and no part of it may be
+another statement (DuckDB lets a WITH clause hold INSERT or COPY); it runs in a read-only
+transaction; the file system is closed but for the Parquet files of the runs, extensions and the
+network with it; and the configuration is locked before the query runs.
 """
 # ruff: noqa: S608 (SQL from the table of columns; the user's own is what this module guards)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import msgspec
 
 from proctor.errors import ProctorError
-from proctor.results.columns import COLUMNS, literal, literal_list
+from proctor.results.columns import COLUMNS, Source, literal, literal_list
 from proctor.results.facts import as_glob
 from proctor.results.selection import Condition
 
@@ -40,6 +42,9 @@ CHECKS = {
 }
 """Columns of the view `checks`: one row for each check of each trial."""
 
+CHECK_COLUMNS = {"run", "case", "agent", "params", "axis_seed", "index", "counted", "checks"}
+"""Columns of `trials` that those are made from."""
+
 RUNS = ("run", "run_id", "run_path", "experiment", "run_started", "run_tags", "run_stopped")
 """Columns of the view `runs`, besides `read_from`: results.parquet, or the journal."""
 
@@ -57,24 +62,29 @@ def answer(view: View, query: str, selected: Condition | None = None) -> Answer:
     import duckdb
 
     try:
-        checked = _single_select(query)
+        text = _single_select(query)
         try:
-            return _answer(view, checked, selected)
+            return _answer(view, text, selected)
+        except duckdb.BinderException:
+            # A name that is none: with every column in sight the error says which was meant.
+            return _answer(view, text, selected, EVERYTHING)
         except (duckdb.IOException, duckdb.InvalidInputException):
             if not view.leave_damaged():
                 raise
-            return _answer(view, checked, selected)
+            return _answer(view, text, selected)
     except duckdb.Error as error:
         raise ProctorError(f"the query failed: {_first_lines(error)}", hint=_hint(error)) from None
 
 
-def _answer(view: View, query: str, selected: Condition | None) -> Answer:
-    connection = _guarded(view, selected)
-    try:
-        connection.execute(f"EXPLAIN SELECT * FROM (\n{query}\n)")
+def _answer(
+    view: View, query: str, selected: Condition | None, asked: Asked | None = None
+) -> Answer:
+    import duckdb
+
+    with duckdb.connect() as connection:
+        needed = _asked(connection, query)
+        _guard(connection, view, selected, asked or needed)
         return _fetched(connection, connection.execute(query), query)
-    finally:
-        connection.close()
 
 
 def _single_select(query: str) -> str:
@@ -84,25 +94,96 @@ def _single_select(query: str) -> str:
     statements = duckdb.extract_statements(text)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         kinds = ", ".join(str(s.type).rpartition(".")[2] for s in statements) or "nothing"
-        raise ProctorError(
-            f"only one SELECT is answered, this is: {kinds}",
-            hint="results are never changed by a query; `proctor export` writes files",
-        )
+        raise _refused(f"only one SELECT is answered, this is: {kinds}")
     return text
 
 
-def _guarded(view: View, selected: Condition | None) -> duckdb.DuckDBPyConnection:
-    """A connection of its own that can read the views and nothing else."""
-    connection = view.fresh()
-    where = selected.sql if selected is not None else ""
-    connection.execute(f"CREATE VIEW trials AS {view.relation(COLUMNS, where)}")
-    picked = ", ".join(f"{sql} AS {name}" for name, sql in CHECKS.items())
-    connection.execute(
-        f"CREATE VIEW checks AS SELECT {picked} FROM"
-        " (SELECT *, unnest(json_extract(checks, '$[*]')) AS k FROM trials)"
-    )
-    connection.execute(f"CREATE VIEW runs AS {view.run_rows(RUNS)}")
-    connection.execute(f"CREATE VIEW cases AS {_cases(view)}")
+def _refused(why: str) -> ProctorError:
+    return ProctorError(why, hint="a query changes nothing; `proctor export` writes files")
+
+
+# -- what a query needs --------------------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """The tables a query names, and the columns; None of these is all of them."""
+
+    tables: frozenset[str]
+    columns: frozenset[str] | None
+
+
+EVERYTHING = Asked(frozenset({"trials", "runs", "cases", "checks"}), None)
+
+READING = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
+"""Kinds of query that read; any other is a statement in disguise."""
+
+WHOLE_ROWS = frozenset({"STAR", "SHOW_REF", "PIVOT", "TABLE_FUNCTION"})
+"""Parts of a query that may mean columns without naming them."""
+
+
+def _asked(connection: duckdb.DuckDBPyConnection, query: str) -> Asked:
+    """What a query needs, read from its syntax tree; a statement inside it is refused."""
+    row = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchone()
+    tree: Any = msgspec.json.decode(row[0]) if row else {}
+    if tree.get("error"):
+        raise _refused(f"the query cannot be checked: {tree.get('error_message')}")
+    seen = _Seen(set(), set(), set())
+    _walk(tree.get("statements"), seen)
+    foreign = {kind for kind in seen.kinds if kind.endswith("_NODE")} - READING
+    if foreign:
+        what = sorted(foreign)[0].removesuffix("_QUERY_NODE").removesuffix("_NODE")
+        raise _refused(f"only one SELECT is answered, this one holds: {what}")
+    tables = frozenset(seen.tables)
+    # `select t from trials t` is a whole row; so is what a natural join compares.
+    whole = seen.kinds & WHOLE_ROWS or seen.names & tables or "NATURAL" in seen.kinds
+    return Asked(tables, None if whole else frozenset(seen.names))
+
+
+class _Seen(NamedTuple):
+    kinds: set[str]
+    tables: set[str]
+    names: set[str]
+
+
+def _walk(node: Any, seen: _Seen) -> None:
+    if isinstance(node, list):
+        for part in cast("list[Any]", node):
+            _walk(part, seen)
+    if not isinstance(node, dict):
+        return
+    given = cast("dict[str, Any]", node)
+    seen.kinds.update(str(given[key]) for key in ("class", "type", "ref_type") if key in given)
+    seen.tables.update(str(given[k]).lower() for k in ("table_name", "alias") if given.get(k))
+    for key in ("column_names", "using_columns"):
+        seen.names.update(str(name).lower() for name in given.get(key) or ())
+    for part in given.values():
+        _walk(part, seen)
+
+
+# -- the connection ------------------------------------------------------------------------------
+
+
+def _guard(
+    connection: duckdb.DuckDBPyConnection, view: View, selected: Condition | None, asked: Asked
+) -> None:
+    """Give a connection the views, and take everything else away from it."""
+    condition = selected or Condition("", frozenset())
+    columns = set(COLUMNS) if asked.columns is None else set(COLUMNS) & asked.columns
+    columns |= CHECK_COLUMNS if "checks" in asked.tables else set()
+    columns |= condition.columns | {"status"}
+    sources = {COLUMNS[name].source for name in columns}
+    view.load_into(connection, sources | ({Source.CASE} if "cases" in asked.tables else set()))
+    connection.execute(f"CREATE VIEW trials AS {view.relation(columns, condition.sql)}")
+    if "checks" in asked.tables:
+        picked = ", ".join(f"{sql} AS {name}" for name, sql in CHECKS.items())
+        connection.execute(
+            f"CREATE VIEW checks AS SELECT {picked} FROM"
+            " (SELECT *, unnest(json_extract(checks, '$[*]')) AS k FROM trials)"
+        )
+    if "runs" in asked.tables:
+        connection.execute(f"CREATE VIEW runs AS {view.run_rows(RUNS)}")
+    if "cases" in asked.tables:
+        connection.execute(f"CREATE VIEW cases AS {_cases(view)}")
     paths = {p for run in view.columnar for p in (str(run.source), as_glob(run.source))}
     allowed = literal_list([literal(path) for path in sorted(paths)], "VARCHAR")
     for setting in (
@@ -112,7 +193,6 @@ def _guarded(view: View, selected: Condition | None) -> duckdb.DuckDBPyConnectio
     ):
         connection.execute(f"SET {setting}")
     connection.execute("BEGIN TRANSACTION READ ONLY")
-    return connection
 
 
 def _cases(view: View) -> str:
@@ -147,7 +227,7 @@ def _first_lines(error: Exception) -> str:
 
 def _hint(error: Exception) -> str | None:
     text = str(error)
-    if "disabled by configuration" in text or "must be at the top level" in text:
+    if "disabled by configuration" in text:
         return "a query reads the results and nothing else; `proctor export` writes files"
     if "read-only" in text:
         return "results are never changed by a query"

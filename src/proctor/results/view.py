@@ -66,22 +66,22 @@ class View:
     def connection(self) -> duckdb.DuckDBPyConnection:
         """The connection figures are asked through, made when it is first needed."""
         if self._connection is None:
-            self._connection = self._open(self.problems)
+            import duckdb
+
+            connection = duckdb.connect()
+            self._load_trials(connection, self.problems)
+            self._connection = connection
             self._loaded: set[Source] = set()
         return self._connection
 
-    def fresh(self) -> duckdb.DuckDBPyConnection:
-        """Another connection with everything in it that a relation of any columns needs."""
-        told: list[str] = self.problems if self._connection is None else []
-        connection = self._open(told)
-        for source in (Source.CASE, Source.AGENT):
+    def load_into(self, connection: duckdb.DuckDBPyConnection, sources: Iterable[Source]) -> None:
+        """Put what columns of these sources are made from into another connection."""
+        self._load_trials(connection, self.problems if self._connection is None else [])
+        for source in sources:
             self._load_dimension(connection, source)
-        return connection
 
-    def _open(self, problems: list[str]) -> duckdb.DuckDBPyConnection:
-        import duckdb
-
-        connection = duckdb.connect()
+    def _load_trials(self, connection: duckdb.DuckDBPyConnection, problems: list[str]) -> None:
+        """Journals, and which rows of columns no figure counts; the rest is read where it lies."""
         waiting = [(number, run) for number, run in enumerate(self.runs) if run.live]
         if waiting:
             from proctor.results import live
@@ -92,7 +92,6 @@ class View:
                     live.load(connection, run, number, problems)
         if self._beyond:
             self._load_beyond(connection)
-        return connection
 
     def close(self) -> None:
         """Let go of files and memory."""
