@@ -1,41 +1,125 @@
-"""`diagnose`: one trace in, findings out."""
+"""`diagnose`: one trace in, findings out, by rules, by the learned detector, or by both."""
 
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.resources import files
+from io import BytesIO
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import proctor
 from proctor.diagnose.api import diagnose
 from proctor.diagnose.evidence import stands_in
+from proctor.diagnose.learned.detector import MODEL_FILE
+from proctor.diagnose.learned.find import detectors, judged
+from proctor.diagnose.learned.rows import rows_of
+from proctor.diagnose.model import Diagnosis
+from proctor.diagnose.moves import read_moves
+from proctor.diagnose.rules import RULES, apply_rules
 from proctor.errors import ProctorError
-from proctor.trace import Trace
+from proctor.trace import Message, Span, SpanKind, Trace
+from proctor.trace.model import SpanStatus
+
+METHODS = ("rules", "learned", "offline")
 
 
-def test_findings_hold(shared: Path) -> None:
+def holds(trace: Trace, diagnosis: Diagnosis) -> int:
+    """How many findings there are, each of them on a span of the trace that holds its quote."""
+    pairs = {(f.location, f.category) for f in diagnosis.findings}
+    assert len(pairs) == len(diagnosis.findings)
+    for finding in diagnosis.findings:
+        node = trace.node(finding.location)
+        assert node is not None
+        assert stands_in(node.span, finding.evidence)
+        assert 0 < finding.confidence <= 1
+    return len(pairs)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_findings_hold(shared: Path, method: str) -> None:
     """R-G2: each finding names a span once, quotes what stands in it, and comes out again."""
-    paths = sorted((shared / "trail" / "data").rglob("*.json"))[::8]
+    paths = sorted((shared / "trail" / "data").rglob("*.json"))
     found = 0
-    for path in paths:
+    for number, path in enumerate(paths):
         (trace,) = proctor.load_traces(path)
-        diagnosis = diagnose(trace)
-        assert diagnosis.findings == diagnose(trace).findings
-        pairs = {(f.location, f.category) for f in diagnosis.findings}
-        assert len(pairs) == len(diagnosis.findings)
-        for finding in diagnosis.findings:
-            node = trace.node(finding.location)
-            assert node is not None
-            assert stands_in(node.span, finding.evidence)
-            assert 0 < finding.confidence <= 1
-            found += 1
-    assert found
+        diagnosis = diagnose(trace, method)
+        found += holds(trace, diagnosis)
+        if number % 8 == 0:
+            assert diagnosis.findings == diagnose(trace, method).findings
+    assert found > len(paths)
+
+
+words = st.text(max_size=40) | st.sampled_from(
+    [
+        "Error in code parsing: SyntaxError",
+        "Now write your plan below.",
+        "```py\nfinal_answer(3)\n```",
+        "- web_search: looks it up",
+        "\ud83d\ude00",
+        "Traceback (most recent call last)\nTypeError: unexpected keyword argument 'x'",
+    ]
+)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    """Any few model calls and tools under an agent, with any texts and failures."""
+    spans = [Span(span_id="a", trace_id="t", name="agent", kind=SpanKind.AGENT, end_ns=99)]
+    for number in range(draw(st.integers(0, 6))):
+        tool, failed = draw(st.booleans()), draw(st.booleans())
+        span = Span(
+            span_id=f"s{number}",
+            trace_id="t",
+            name=draw(words),
+            parent_id="a",
+            kind=SpanKind.TOOL if tool else SpanKind.LLM,
+            status=SpanStatus.ERROR if failed else SpanStatus.OK,
+            start_ns=number + 1,
+            end_ns=number + 2,
+            error_message=draw(words) if failed else None,
+        )
+        if tool:
+            span.tool_name = draw(st.sampled_from(["web_search", "final_answer"]))
+            span.tool_output = draw(words)
+        else:
+            told = (Message(role="system", content=draw(words)),)
+            span.input_messages = (*told, Message(role="user", content=draw(words)))
+            span.output_messages = (Message(role="assistant", content=draw(words)),)
+        spans.append(span)
+    return Trace(trace_id="t", spans=spans)
+
+
+@settings(max_examples=60, deadline=None)
+@given(traces(), st.sampled_from(METHODS))
+def test_findings_hold_in_any_trace(trace: Trace, method: str) -> None:
+    """R-G2: evidence stands in its span whatever the spans say, by every method."""
+    holds(trace, diagnose(trace, method))
+
+
+@settings(max_examples=60, deadline=None)
+@given(traces())
+def test_the_detector_itself_holds_in_any_trace(trace: Trace) -> None:
+    """R-G2: the same when the detector is made to speak of traces it does not know."""
+    moves = read_moves(trace)
+    rows = rows_of(moves, apply_rules(moves, RULES))
+    known = detectors()
+    bold = known._replace(learned=replace(known.learned, threshold=np.array(0.01)))
+    found = judged(bold, bold.detector.read_rows(rows), rows, (), "learned")
+    holds(trace, Diagnosis("t", "learned", tuple(found)))
 
 
 def test_nothing_in_an_empty_trace() -> None:
     """R-G3: a trace without spans has no findings, and no score is made up."""
-    diagnosis = diagnose(Trace(trace_id="t"), "off")
-    assert diagnosis.findings == ()
-    assert diagnosis.overall is None
-    assert diagnosis.method == "rules"
+    for method in (*METHODS, "off"):
+        diagnosis = diagnose(Trace(trace_id="t"), method)
+        assert diagnosis.findings == ()
+        assert diagnosis.overall is None
+    assert diagnose(Trace(trace_id="t"), "off").method == "offline"
 
 
 def test_unknown_method() -> None:
@@ -43,3 +127,43 @@ def test_unknown_method() -> None:
     with pytest.raises(ProctorError, match="rulez") as caught:
         diagnose(Trace(trace_id="t"), "rulez")
     assert "'rules'" in str(caught.value.hint)
+
+
+def test_clean_runs_of_the_demo(tmp_path: Path) -> None:
+    """R-G3: no method finds anything in 30 right traces of the demo's careful agent."""
+    suite = Path(proctor.__file__).parent / "demo" / "suite.yaml"
+    run = proctor.run(suite, agent=["careful"], results=tmp_path)
+    held = [run.trace(trial) for trial in run.trials()]
+    assert len(held) >= 30
+    for trace in held:
+        assert trace is not None
+        assert [diagnose(trace, method).findings for method in METHODS] == [(), (), ()]
+
+
+def test_other_frameworks(shared: Path) -> None:
+    """R-G3: on other frameworks' traces in which nothing failed no method finds anything."""
+    clean = 0
+    for path in sorted((shared / "traces").rglob("*.json")):
+        try:
+            loaded = proctor.load_traces(path)
+        except ProctorError:
+            continue
+        for trace in loaded:
+            if not trace.errors:
+                clean += 1
+                assert [diagnose(trace, method).findings for method in METHODS] == [(), (), ()]
+    assert clean >= 10
+
+
+def test_model_is_small_and_plain() -> None:
+    """R-G3: the shipped model is at most 5 MB, and holds arrays of numbers and names only."""
+    data = (files("proctor.diagnose.learned") / MODEL_FILE).read_bytes()
+    assert len(data) <= 5_000_000
+    with np.load(BytesIO(data), allow_pickle=False) as arrays:
+        assert {arrays[name].dtype.kind for name in arrays.files} <= {"f", "U"}
+
+
+def test_nothing_heavy_at_import() -> None:
+    """R-G3: importing diagnosis does not load numpy; only the learned detector does."""
+    code = "import sys, proctor.diagnose.api; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

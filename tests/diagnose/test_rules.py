@@ -124,27 +124,6 @@ def test_a_limit_that_is_stated() -> None:
     assert told(agent(call("m", 1, "print(text[:400])", rule))) == set()
 
 
-def test_clean_runs_of_the_demo(tmp_path: Path) -> None:
-    """R-G3: nothing is found in 30 traces of the demo's careful agent, all of them right."""
-    suite = Path(proctor.__file__).parent / "demo" / "suite.yaml"
-    run = proctor.run(suite, agent=["careful"], results=tmp_path)
-    traces = [run.trace(trial) for trial in run.trials()]
-    assert len(traces) >= 30
-    assert [findings(trace) for trace in traces if trace is not None] == [[]] * len(traces)
-
-
-def test_other_frameworks(shared: Path) -> None:
-    """R-G3: on other frameworks' traces only those with a failed span give any finding."""
-    for path in sorted((shared / "traces").rglob("*.json")):
-        try:
-            traces = proctor.load_traces(path)
-        except proctor.errors.ProctorError:
-            continue
-        for trace in traces:
-            if not trace.errors:
-                assert findings(trace) == [], path.name
-
-
 def measured(shared: Path, split: str, gold: str) -> Scorecard:
     predicted: dict[str, Annotation] = {}
     for path in sorted((shared / "trail" / "data" / split).glob("*.json")):

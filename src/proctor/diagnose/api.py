@@ -1,4 +1,4 @@
-"""`diagnose`: what broke in a trace.
+"""`diagnose`: what broke in a trace, without any model of a provider.
 
 Promise: deterministic, offline, milliseconds a trace. Every finding names a span of the trace
 and quotes text that stands in it. `Diagnosis.method` says what really looked.
@@ -18,12 +18,18 @@ from .rules import RULES, apply_rules
 if TYPE_CHECKING:
     from proctor.trace import Trace
 
-METHODS = {"offline": "rules", "off": "rules", "rules": "rules"}
+    from .model import Finding
+    from .moves import Moves
+
+METHODS = {"offline": "offline", "off": "offline", "rules": "rules", "learned": "learned"}
 """Names users write, and the method each stands for: `offline` is the best that needs no LLM."""
 
 
 def diagnose(trace: Trace, method: str = "offline") -> Diagnosis:
-    """Find what broke in a trace, without any model of a provider."""
+    """Find what broke in a trace.
+
+    `rules` needs no training, `learned` is the shipped detector alone, `offline` is both.
+    """
     chosen = METHODS.get(method)
     if chosen is None:
         hint = did_you_mean(method, METHODS)
@@ -32,6 +38,21 @@ def diagnose(trace: Trace, method: str = "offline") -> Diagnosis:
             hint=hint or f"choose one of {', '.join(METHODS)}",
         )
     started = perf_counter()
-    findings = apply_rules(read_moves(trace), RULES)
-    seconds = {chosen: perf_counter() - started}
+    moves = read_moves(trace)
+    findings = apply_rules(moves, RULES)
+    seconds = {"rules": perf_counter() - started}
+    if chosen != "rules":
+        started = perf_counter()
+        findings = _learned(moves, findings, chosen)
+        seconds["learned"] = perf_counter() - started
     return Diagnosis(trace.trace_id, chosen, tuple(findings), seconds=seconds)
+
+
+def _learned(moves: Moves, rules: list[Finding], method: str) -> list[Finding]:
+    """Findings by the detector, in the order of spans. Numpy is not loaded before it is needed."""
+    from .learned.find import detectors, find
+    from .learned.rows import rows_of
+
+    found = find(detectors(), rows_of(moves, rules), rules, method)
+    order = moves.trace.index.position
+    return sorted(found, key=lambda finding: (order[finding.location], finding.category))

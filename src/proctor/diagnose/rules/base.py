@@ -52,10 +52,13 @@ def apply_rules(moves: Moves, rules: Iterable[Rule]) -> list[Finding]:
             key = (hit.span.span_id, category)
             if key in best and best[key].confidence >= rule.confidence:
                 continue
+            evidence = quote(hit.span, *hit.passages)
+            if not evidence:  # an empty span: nothing to point at
+                continue
             best[key] = Finding(
                 category=category,
                 location=hit.span.span_id,
-                evidence=quote(hit.span, *hit.passages),
+                evidence=evidence,
                 description=hit.description,
                 impact=rule.impact,
                 confidence=rule.confidence,

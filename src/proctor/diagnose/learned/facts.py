@@ -1,0 +1,251 @@
+"""Facts of a span that a detector can learn from: its place, its outcome, its turns of phrase.
+
+Promise: facts are read from `Scene`s, never from a wire format, and carry plain names, so that
+what the model goes by can be looked up. A value lies between 0 and 1; absent means 0.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from .scenes import kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from proctor.trace import Span
+
+    from .scenes import Scene
+
+    Facts = dict[str, float]
+    Rules = Mapping[str, Sequence[str]]
+
+_NUMBER = re.compile(r"\d[\d,.]*\d|\d")
+
+PHRASES = {
+    "simulates": re.compile(r"\bsimulat|\bhypothetical|\bfor demonstration|\bplaceholder|\bdummy"),
+    "assumes": re.compile(r"\b[Aa]ssum|\bsuppose|\bpresum|\bimagine"),
+    "knows": re.compile(
+        r"\bI recall|\bI know|\b(?:well[- ]|is )known\b|\bmemory\b|\b[Bb]ased on (?:my|what we)"
+        r"|\bunderstanding of|\bliterature\b|\bmy knowledge"
+    ),
+    "found": re.compile(
+        r"\b[Bb]ased on (?:the|our|all|extensive|confirm)|\b[Vv]erified|\bconfirm(?:s|ed)"
+        r"|\bindicates|\bprovided by|\binvestigation|\bour search"
+        r"|\bfindings|\brecords? (?:show|list)"
+    ),
+    "according": re.compile(r"\b[Aa]ccording to"),
+    "ran": re.compile(
+        r"\b[Cc]ode (?:confirmed|execution|output|show)|\bcomputed result|\bsimulation"
+    ),
+    "intends": re.compile(r"\bI will (?:now )?(?:ask|use|call|request|contact)|\bLet(?:'s| me)"),
+    "retries": re.compile(r"\bagain\b|\b[Rr]etry|\bdifferent approach|\b[Ii]nstead\b|\bprevious"),
+    "gives up": re.compile(
+        r"\b[Uu]nable to|\bcould(?: not|n't)|\bcannot|\bfailed to|\bno (?:clear|direct)"
+    ),
+    "sorry": re.compile(r"\b[Aa]pologi|\b[Ss]orry"),
+    "understands": re.compile(r"\bNow I (?:understand|have|can|see)|\bI understand"),
+    "prints": re.compile(r"\bprint\("),
+    "searches text": re.compile(r"\bre\.(?:search|findall|compile)|\.find\("),
+    "slices": re.compile(r"\[\s*:?\s*\d{3,}\s*:?|:\s*\d{3,}\s*\]"),
+    "defines": re.compile(r"^\s*def \w+|^\s*class \w+", re.MULTILINE),
+    "imports": re.compile(r"^\s*(?:import|from) \w+", re.MULTILINE),
+    "patch": re.compile(r"diff --git|^[-+]{3} [ab]/", re.MULTILINE),
+    "tag": re.compile(r"<end_\w+>"),
+    "numbered": re.compile(r"^\s*1\. ", re.MULTILINE),
+    "approximate": re.compile(
+        r"\b[Aa]pproximately|\babout \d|\b[Rr]oughly|\b[Tt]ypical|\blikely\b"
+    ),
+    "retrieves": re.compile(
+        r"\b(?:[Ss]earch|[Rr]etrieve|[Ll]ocate|[Ll]ook up|[Aa]ccess|[Cc]onsult)\b"
+    ),
+    "reads files": re.compile(r"\b(?:attached|file)\b"),
+    "ends with period": re.compile(r"\.\s*\Z"),
+    "refuses": re.compile(r"\bI'm sorry|\bcopyright|\bpolicy\b"),
+}
+"""Turns of phrase that tell a guess from work."""
+
+
+def facts_of_trace(scenes: Sequence[Scene], rules: Rules) -> Facts:
+    """Facts that every span of a trace shares."""
+    count = len(scenes)
+    failures = sum(bool(s.move.failure) for s in scenes)
+    found = {name for names in rules.values() for name in names}
+    return {
+        "trace length": _scaled(count, 40),
+        "trace short": float(count <= 4),
+        "trace failures": _scaled(failures, 10),
+        "trace fails": float(failures > 0),
+        "trace agents": _scaled(len({s.move.agent for s in scenes}), 4),
+        "trace answers": float(any(s.move.answers for s in scenes)),
+        "trace works": float(any(s.move.works for s in scenes)),
+    } | {f"trace rule {name}": 1.0 for name in found}
+
+
+def facts_of_move(scene: Scene, scenes: Sequence[Scene]) -> Facts:
+    """Facts of one model call."""
+    move, before, after = scene.move, scene.previous, scene.following
+    mine = [s for s in scenes if s.move.agent == move.agent]
+    same_role = [s for s in mine if s.role == scene.role]
+    failing = [s for s in mine if s.move.failure]
+    facts = {
+        "top agent": float(move.agent == scenes[0].move.agent),
+        "fails": float(bool(move.failure)),
+        f"fails {scene.kind}": float(bool(scene.kind)),
+        "streak": _scaled(scene.streak, 5),
+        "first failure": float(bool(failing) and failing[0] is scene),
+        "last failure": float(bool(failing) and failing[-1] is scene),
+        "failures before": _scaled(scene.failures, 8),
+        "failed before": float(scene.failures > 0),
+        "successes before": _scaled(scene.successes, 8),
+        "unworked": float(scene.successes == 0),
+        "never tried": float(scene.successes + scene.failures == 0),
+        "place": scene.place / max(len(scenes) - 1, 1),
+        "index": _scaled(move.index, 20),
+        "left": _scaled(move.of - 1 - move.index, 20),
+        "last": float(move.index == move.of - 1),
+        "last but one": float(move.index == move.of - 2),
+        "first of role": float(same_role[0] is scene),
+        "last of role": float(same_role[-1] is scene),
+        "times of role": _scaled(len(same_role), 10),
+        "likeness": scene.likeness,
+        "much alike": float(scene.likeness > 0.7),
+        "alike": _scaled(scene.alike, 8),
+        "says": _scaled(len(move.text), 6000),
+        "told": _scaled(len(move.told), 20000),
+        "shown": _scaled(len(move.came_back), 20000),
+        "shown little": float(0 < len(move.came_back) < 200),
+        "calls": _scaled(len(move.calls), 4),
+        "tools": _scaled(len(move.tools), 4),
+        "names tools": _scaled(len(scene.named), 4),
+        "names no tool": float(not scene.named),
+        "names uncalled": float(bool(scene.named - {c.name for c in move.calls})),
+    }
+    facts |= _run(scene, scenes) | {f"shown {name}": 1.0 for name in scene.outcomes}
+    facts |= {f"call {call.name}": 1.0 for call in move.calls}
+    facts |= {f"error {name}": 1.0 for name in scene.errors}
+    facts |= {f"says {name}": 1.0 for name, p in PHRASES.items() if p.search(move.text)}
+    facts |= _plan(scene) | _support(scene)
+    if before is not None:
+        facts |= {
+            f"after {before.role}": 1.0,
+            f"after failure {before.kind}": float(bool(before.kind)),
+            "after failure": float(bool(before.kind)),
+            "same failure": float(bool(before.kind) and before.kind == scene.kind),
+            "was shown": _scaled(len(before.move.came_back), 20000),
+            "was shown little": float(0 < len(before.move.came_back) < 200),
+        }
+        facts |= {f"was shown {name}": 1.0 for name in before.outcomes}
+        facts |= {f"after error {name}": 1.0 for name in before.errors}
+        facts |= {f"after call {call.name}": 1.0 for call in before.move.calls}
+    if after is not None:
+        facts |= {f"before {after.role}": 1.0, f"before failure {after.kind}": 1.0}
+        facts |= {f"before call {call.name}": 1.0 for call in after.move.calls}
+    return facts
+
+
+def _plan(scene: Scene) -> Facts:
+    """What its plan promised to use, and what of that was never called."""
+    plan = scene.plan
+    if plan is None:
+        return {"no plan": 1.0}
+    called: set[str] = set()
+    step: Scene | None = scene
+    while step is not None and step is not plan:
+        called |= {call.name for call in step.move.calls}
+        step = step.previous
+    promised = plan.named
+    return {
+        "plan names tools": float(bool(promised)),
+        "plan undone": float(bool(promised - called)),
+        "plan done": float(bool(promised) and not promised - called),
+        "plan lacks tag": float("<end_plan>" not in plan.move.text),
+        "plan again": float(plan.role == "replan"),
+        "plan retrieves": float(bool(PHRASES["retrieves"].search(plan.move.text))),
+        "plan reads files": float(bool(PHRASES["reads files"].search(plan.move.text))),
+        "plan tools": _scaled(len(promised), 4),
+        "plan tool share": len(promised - called) / len(promised) if promised else 0.0,
+    }
+
+
+def _run(scene: Scene, scenes: Sequence[Scene]) -> Facts:
+    """Whether it calls the same again, how often by now, and whether it is the last time."""
+    if not scene.call:
+        return {}
+    later = [s for s in scenes[scene.place + 1 :] if s.call and s.move.agent == scene.move.agent]
+    ends = not later or later[0].call != scene.call
+    fails_on = any(s.call == scene.call and s.kind == scene.kind for s in later)
+    return {
+        "run": _scaled(scene.run, 8),
+        "run ends": float(ends and scene.run > 1),
+        "run starts": float(scene.run == 1 and not ends),
+        "same failures": _scaled(scene.same_failures, 6),
+        "first such failure": float(bool(scene.kind) and not scene.same_failures),
+        "last such failure": float(bool(scene.kind) and not fails_on),
+        "call likeness": scene.call_likeness,
+        "same call": float(scene.call_likeness > 0.75),
+        "never again": float(not any(s.call == scene.call for s in later)),
+    }
+
+
+def _support(scene: Scene) -> Facts:
+    """Whether the numbers of its answer stand in what it was shown."""
+    answers = [call.arguments for call in scene.move.calls if call.answers]
+    if not answers:
+        return {}
+    shown = " ".join((m.content or "")[:20_000] for m in scene.move.span.input_messages)
+    numbers = _NUMBER.findall(answers[-1][:300])
+    unseen = [number for number in numbers if number not in shown]
+    return {
+        "answer numbers": float(bool(numbers)),
+        "answer unseen": float(bool(unseen)),
+        "answer ends with period": float(bool(re.search(r"""\.['")\s]*\Z""", answers[-1][:300]))),
+        "answer long": float(len(answers[-1]) > 150),
+    }
+
+
+def facts_of_rules(scene: Scene, rules: Rules) -> Facts:
+    """What the rules say of a model call and of the ones next to it."""
+    facts = {f"rule {name}": 1.0 for name in rules.get(scene.move.span_id, ())}
+    for near, other in (("after", scene.previous), ("before", scene.following)):
+        if other is not None:
+            names = rules.get(other.move.span_id, ())
+            facts |= {f"{near} rule {name}": 1.0 for name in names}
+    return facts
+
+
+def facts_of_tool(scene: Scene, tool: Span, scenes: Sequence[Scene]) -> Facts:
+    """Facts of one tool span."""
+    alike = [
+        t
+        for s in scenes
+        if s.move.agent == scene.move.agent
+        for t in s.move.tools
+        if t.tool_name == tool.tool_name
+    ]
+    failed = [t for t in alike if t.failed]
+    kind = kind_of(tool.error_message or "") if tool.failed else ""
+    return {
+        f"tool {tool.tool_name}": 1.0,
+        "failed": float(tool.failed),
+        f"failed {kind}": float(tool.failed),
+        "silent": float(tool.tool_output is None),
+        "place": scene.place / max(len(scenes) - 1, 1),
+        "last alike": float(alike[-1] is tool),
+        "first alike": float(alike[0] is tool),
+        "alike": _scaled(len(alike), 10),
+        "once": float(len(alike) == 1),
+        "failed alike": _scaled(len(failed), 10),
+        "last failed": float(bool(failed) and failed[-1] is tool),
+        "first failed": float(bool(failed) and failed[0] is tool),
+        "streak": _scaled(scene.streak, 5),
+        "unworked": float(scene.successes == 0),
+        "failures before": _scaled(scene.failures, 8),
+    } | {f"move {name}": value for name, value in (_plan(scene) | _run(scene, scenes)).items()}
+
+
+def _scaled(count: float, most: float) -> float:
+    """A count on a log scale, 0 to 1, level from `most` on."""
+    return math.log1p(min(count, most)) / math.log1p(most)

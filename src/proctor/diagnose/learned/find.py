@@ -1,0 +1,152 @@
+"""Findings by the learned detector, alone or together with the rules (`offline`).
+
+Promise: on a trace unlike those it was trained on the detector keeps silent, and `offline` is
+what the rules say. So is a trace in which nothing failed, no rule speaks and nobody planned:
+there is nothing to hold the agent to.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from proctor.diagnose.evidence import quote
+from proctor.diagnose.model import Finding, Impact
+from proctor.diagnose.taxonomy import Category
+
+from .decide import Judge
+from .detector import Detector, Reading, shipped
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Self
+
+    from numpy.typing import NDArray
+
+    from .rows import Row
+
+CATEGORIES = tuple(Category)
+
+FAMILIAR = 0.55
+"""Mean likeness of a trace's spans to known ones. Traces of TRAIL held out lie above it; those of
+one half of TRAIL seen from the other lie below 0.46."""
+
+_SENTENCE = re.compile(r"[^.\n]{20,200}")
+
+_HIGH = frozenset(
+    {
+        Category.LANGUAGE_ONLY,
+        Category.TOOL_RELATED,
+        Category.GOAL_DEVIATION,
+        Category.MISREAD_OUTPUT,
+        Category.WRONG_PROBLEM,
+    }
+)
+"""Categories that annotators mark HIGH more often than not: they touch the answer."""
+
+
+class Detectors(NamedTuple):
+    """The detector, and the judges over it: alone, and with the rules heard."""
+
+    detector: Detector
+    learned: Judge
+    offline: Judge
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """What a file keeps of them."""
+        return {
+            **self.detector.arrays(),
+            **self.learned.arrays("learned"),
+            **self.offline.arrays("offline"),
+        }
+
+    @classmethod
+    def read(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
+        """The detectors a file keeps."""
+        judges = (Judge.read("learned", arrays), Judge.read("offline", arrays))
+        return cls(Detector.read(arrays), *judges)
+
+    def chances(
+        self, reading: Reading, rows: Sequence[Row], rules: Sequence[Finding], method: str
+    ) -> NDArray[np.float64]:
+        """Rows by categories: how likely each is an error."""
+        said = np.zeros((len(rows), len(CATEGORIES)))
+        if method == "offline":
+            place = {row.span.span_id: number for number, row in enumerate(rows)}
+            for finding in rules:
+                column = CATEGORIES.index(finding.category)
+                said[place[finding.location], column] = finding.confidence
+        judge = self.offline if method == "offline" else self.learned
+        return judge.chances(reading.scores, said)
+
+
+@cache
+def detectors() -> Detectors:
+    """The shipped ones, read once."""
+    return Detectors.read(shipped())
+
+
+def find(
+    known: Detectors, rows: Sequence[Row], rules: Sequence[Finding], method: str
+) -> list[Finding]:
+    """The findings of `learned` or `offline`, in no order; `rules` are those of the rules."""
+    reading = known.detector.read_rows(rows)
+    held = bool(rules) or any(row.scene.kind or row.scene.role == "plan" for row in rows)
+    if held and reading.familiar >= FAMILIAR:
+        return judged(known, reading, rows, rules, method)
+    return list(rules) if method == "offline" else []
+
+
+def judged(
+    known: Detectors,
+    reading: Reading,
+    rows: Sequence[Row],
+    rules: Sequence[Finding],
+    method: str,
+) -> list[Finding]:
+    """Every pair of span and category from the threshold on, however strange the trace is."""
+    chances = known.chances(reading, rows, rules, method)
+    threshold = (known.offline if method == "offline" else known.learned).threshold
+    by_rule = {(f.location, f.category): f for f in rules} if method == "offline" else {}
+    findings: list[Finding] = []
+    for number in np.flatnonzero(chances >= threshold):
+        place, column = divmod(int(number), len(CATEGORIES))
+        row, category, sure = rows[place], CATEGORIES[column], float(chances[place, column])
+        rule = by_rule.get((row.span.span_id, category))
+        evidence = rule.evidence if rule else _evidence(row)
+        if not evidence:  # an empty span: nothing to point at
+            continue
+        findings.append(
+            Finding(
+                category=category,
+                location=row.span.span_id,
+                evidence=evidence,
+                description=rule.description if rule else _description(category, row),
+                impact=rule.impact if rule else _impact(category),
+                confidence=sure,
+                detector=f"{rule.detector}+learned" if rule else "learned",
+            )
+        )
+    return findings
+
+
+def _evidence(row: Row) -> str:
+    move = row.scene.move
+    if row.span is not move.span:
+        return quote(row.span, row.span.error_message or "")
+    lines = [line for line in move.failure.splitlines() if line.strip()][:2]
+    return quote(row.span, *lines, *_SENTENCE.findall(move.text)[:1])
+
+
+def _description(category: Category, row: Row) -> str:
+    what = "This tool call" if row.span is not row.scene.move.span else "This model call"
+    return f"{what} looks like others marked {category.value}: {category.meaning}"
+
+
+def _impact(category: Category) -> Impact:
+    if category in _HIGH:
+        return Impact.HIGH
+    return Impact.LOW if category is Category.FORMATTING else Impact.MEDIUM

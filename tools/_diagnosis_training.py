@@ -1,0 +1,224 @@
+"""Training of the learned detector: ridge machines, then a judge over what they say.
+
+Nothing is drawn at random. Whatever is chosen (weights, calibration, threshold) is chosen on
+traces held out from the machines: `held_out` leaves each trace out in turn, in closed form.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from proctor.diagnose.learned.decide import Judge, considered, pair_features
+from proctor.diagnose.learned.detector import (
+    MACHINES,
+    VIEWS,
+    Detector,
+    Machine,
+    fact_table,
+    likeness,
+)
+from proctor.diagnose.learned.find import CATEGORIES, Detectors
+from proctor.diagnose.learned.rows import Row, rows_of
+from proctor.diagnose.learned.words import BUCKETS
+from proctor.diagnose.moves import read_moves
+from proctor.diagnose.rules import RULES, apply_rules
+from proctor.diagnose.taxonomy import Category, parse_category
+from proctor.diagnose.trail_data import read_annotations
+from proctor.trace.load import load_traces
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from proctor.diagnose.model import Finding
+    from proctor.diagnose.trail_data import Annotation
+
+    Array = NDArray[np.float64]
+
+SPLITS = {"GAIA": "gaia", "SWE Bench": "swe_bench"}
+
+SEEN = 2
+"""Spans a fact must show in to be kept: one that shows once teaches nothing about others."""
+
+FINDINGS_PER_ERROR = 1.4
+"""How many findings the threshold allows for each error in gold. Pair F1 is level from 1.0 to
+1.4, while the share of errors found still grows; beyond, precision falls away."""
+
+JUDGE_PENALTY = 10.0
+"""Of the judge's weights, on standardised inputs: a tenth or ten times of it changes nothing."""
+
+
+class Example(NamedTuple):
+    """A trace with its gold, ready to learn from or to be judged."""
+
+    split: str
+    name: str
+    rows: list[Row]
+    findings: list[Finding]
+    gold: Annotation
+    truth: Array
+    """Rows by categories: 1 where gold marks the pair."""
+    rules: Array
+    """Rows by categories: the confidence of a rule that marks the pair."""
+
+
+def read(folder: Path) -> tuple[list[Example], list[str]]:
+    """Every trace of both splits, and what was wrong with the files."""
+    examples: list[Example] = []
+    problems: list[str] = []
+    for split, suffix in SPLITS.items():
+        gold = read_annotations(folder / f"processed_annotations_{suffix}")
+        problems += gold.problems
+        for path in sorted((folder / "data" / split).glob("*.json")):
+            moves = read_moves(load_traces(path)[0])
+            found = apply_rules(moves, RULES)
+            rows = rows_of(moves, found)
+            marks = gold.by_trace[path.stem]
+            pairs = {(m.location, parse_category(m.label)): 1.0 for m in marks.marks}
+            said = {(f.location, f.category): f.confidence for f in found}
+            truth, rules = _table(rows, pairs), _table(rows, said)
+            examples.append(Example(split, path.stem, rows, found, marks, truth, rules))
+    return examples, problems
+
+
+def _table(rows: Sequence[Row], values: dict[tuple[str, Category | None], float]) -> Array:
+    pairs = [[values.get((row.span.span_id, c), 0.0) for c in CATEGORIES] for row in rows]
+    return np.array(pairs).reshape(len(rows), len(CATEGORIES))
+
+
+class _Kernels:
+    """The rows of a training set, and how alike each machine finds them."""
+
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self.rows = [row for example in examples for row in example.rows]
+        self.truth = np.concatenate([example.truth for example in examples])
+        self.traces = np.repeat(np.arange(len(examples)), [len(e.rows) for e in examples])
+        count: dict[str, int] = {}
+        for row in self.rows:
+            for name in row.facts:
+                count[name] = count.get(name, 0) + 1
+        self.names = tuple(sorted(name for name, times in count.items() if times >= SEEN))
+        self.facts = fact_table(self.rows, self.names)
+        self.rarity: dict[str, Array] = {}
+        self.words: dict[str, sparse.csr_array] = {}
+        for field in sorted({field for _, field in VIEWS}):
+            self.rarity[field], self.words[field] = self._field(field)
+
+    def _field(self, field: str) -> tuple[Array, sparse.csr_array]:
+        """How much each bucket counts (rare ones more), and the rows scaled to length one."""
+        held = [row.words.get(field, {}) for row in self.rows]
+        starts = np.cumsum([0, *(len(words) for words in held)])
+        columns = np.array([bucket for words in held for bucket in words], dtype=np.intp)
+        values = np.array([value for words in held for value in words.values()])
+        seen = np.bincount(columns, minlength=BUCKETS)
+        rarity = np.log((1 + len(held)) / (1 + seen)) + 1.0
+        # At the precision the model keeps, so that training and use see the same numbers.
+        rarity = rarity.astype(np.float16).astype(np.float64)
+        table = sparse.csr_array((values * rarity[columns], columns, starts), (len(held), BUCKETS))
+        length = np.sqrt(np.asarray(table.multiply(table).sum(axis=1)).ravel())
+        return rarity, sparse.csr_array(sparse.diags_array(1 / np.maximum(length, 1e-12)) @ table)
+
+    def of(self, machine: Machine) -> Array:
+        """Rows by rows: how alike they are to a machine."""
+        alike = np.zeros((len(self.rows), len(self.rows)))
+        if machine.likeness:
+            alike += machine.likeness * likeness(self.facts, self.facts)
+        if machine.facts:
+            alike += machine.facts * (self.facts @ self.facts.T)
+        for field, weight in machine.words.items():
+            words = self.words[field]
+            alike += weight * (words @ words.T).toarray()
+        return alike
+
+
+def train(examples: Sequence[Example]) -> Detectors:
+    """Machines on all spans; judges on what the machines say of each trace without knowing it."""
+    kernels = _Kernels(examples)
+    base = kernels.truth.mean(axis=0)
+    alphas: list[Array] = []
+    outside: list[Array] = []
+    for machine in MACHINES:
+        inverse = np.linalg.inv(kernels.of(machine) + machine.penalty * np.eye(len(kernels.rows)))
+        alpha = inverse @ (kernels.truth - base)
+        alphas.append(alpha)
+        outside.append(held_out(inverse, alpha, kernels))
+    scores = np.stack(outside)
+    parts = [scores[:, kernels.traces == number] for number in range(len(examples))]
+    silent = [np.zeros_like(example.rules) for example in examples]
+    spoken = [example.rules for example in examples]
+    truths = [example.truth for example in examples]
+    return Detectors(
+        _detector(kernels, alphas, base),
+        judge(parts, silent, truths, base),
+        judge(parts, spoken, truths, base),
+    )
+
+
+def held_out(inverse: Array, alpha: Array, kernels: _Kernels) -> Array:
+    """What a machine would say of each trace had it not been trained on it.
+
+    For ridge regression this needs no second training: the residuals of a group left out are
+    the group's part of the inverse, solved for the group's alphas.
+    """
+    result = np.empty_like(kernels.truth)
+    for number in range(int(kernels.traces[-1]) + 1):
+        here = np.flatnonzero(kernels.traces == number)
+        left = np.linalg.solve(inverse[np.ix_(here, here)], alpha[here])
+        result[here] = kernels.truth[here] - left
+    return result
+
+
+def _detector(kernels: _Kernels, alphas: Sequence[Array], base: Array) -> Detector:
+    words = np.zeros((len(VIEWS), BUCKETS, len(CATEGORIES)), dtype=np.float32)
+    for block, (number, field) in enumerate(VIEWS):
+        weight = MACHINES[number].words[field]
+        words[block] = weight * (kernels.words[field].T @ alphas[number])
+    straight = sum(m.facts * (kernels.facts.T @ a) for m, a in zip(MACHINES, alphas, strict=True))
+    near = np.stack([m.likeness * a for m, a in zip(MACHINES, alphas, strict=True)])
+    return Detector(
+        fact_names=kernels.names,
+        support=kernels.facts,
+        alphas=near.astype(np.float32),
+        fact_weights=np.asarray(straight, dtype=np.float32),
+        rarity=np.stack([kernels.rarity[field] for _, field in VIEWS]).astype(np.float32),
+        word_weights=words,
+        base=base.astype(np.float32),
+    )
+
+
+def judge(
+    scores: Sequence[Array], rules: Sequence[Array], truths: Sequence[Array], prior: Array
+) -> Judge:
+    """A logistic regression over the pairs worth a look, and the threshold for findings."""
+    looked = [considered(s, r) for s, r in zip(scores, rules, strict=True)]
+    features = [pair_features(s, r, prior) for s, r in zip(scores, rules, strict=True)]
+    inputs = np.concatenate([f[look] for f, look in zip(features, looked, strict=True)])
+    wanted = np.concatenate([t[look] for t, look in zip(truths, looked, strict=True)])
+    mean, scale = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 1e-9)
+    weights, bias = _logistic((inputs - mean) / scale, wanted, JUDGE_PENALTY)
+    chances = 1.0 / (1.0 + np.exp(-(((inputs - mean) / scale) @ weights + bias)))
+    errors = sum(float(truth.sum()) for truth in truths)
+    most = min(round(FINDINGS_PER_ERROR * errors), len(chances))
+    threshold = np.sort(chances)[::-1][most - 1]
+    return Judge(mean, scale, weights, np.array(bias), np.array(threshold), prior)
+
+
+def _logistic(inputs: Array, wanted: Array, penalty: float) -> tuple[Array, float]:
+    """Newton's method for logistic regression with a penalty on all weights but the bias."""
+    table = np.column_stack([inputs, np.ones(len(inputs))])
+    held = np.diag([penalty] * inputs.shape[1] + [0.0])
+    weights = np.zeros(table.shape[1])
+    for _ in range(50):
+        chances = 1.0 / (1.0 + np.exp(-(table @ weights)))
+        slope = table.T @ (chances - wanted) + held @ weights
+        bend = (table * (chances * (1 - chances))[:, None]).T @ table + held
+        step = np.linalg.solve(bend, slope)
+        weights -= step
+        if float(np.abs(step).max()) < 1e-9:
+            break
+    return weights[:-1], float(weights[-1])
