@@ -85,9 +85,9 @@ def _value(text: str) -> Any:
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
-        return text
+        return str(text)
     structured = text.lstrip()[:1] in ("[", "{")
-    return value if structured or isinstance(value, bool | int | float | None) else text
+    return value if structured or isinstance(value, bool | int | float | None) else str(text)
 
 
 def changed(experiment: Experiment, changes: Changes) -> Experiment:
@@ -187,7 +187,9 @@ def _parameters(experiment: Experiment, gathered: Gathered) -> dict[str, Any]:
     fixed: dict[str, Any] = {}
     for name, value in parameters_set(experiment).items():
         with told_at(str(experiment.place_of("set", name) or "--set")):
-            told = _value(value) if isinstance(value, SetText) and not scenarios else value
+            told = value
+            if isinstance(value, SetText):
+                told = str(value) if scenarios else _value(value)
             (fixed[name],) = check_parameter(name, [told], scenarios)
     for name, axis in experiment.params.items():
         with told_at(str(experiment.place_of("params", name) or "params")):
