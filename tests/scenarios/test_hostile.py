@@ -187,7 +187,8 @@ def test_includes_stay_in_the_catalog(
     (file.parent / "leads-out.yaml").symlink_to(outside)
     (file.parent / "folder-out").symlink_to(tmp_path)
     (file.parent / "loop.yaml").symlink_to("loop.yaml")
-    os.mkfifo(file.parent / "pipe")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(file.parent / "pipe")
     (found,) = problems(catalog)
     assert found.startswith("a/b/spec.yaml:2:6: ")
     assert any(each in found for each in message.split("|")), found
