@@ -47,6 +47,7 @@ COMMANDS = {
         "Show what a run says: as a page, Markdown, charts, or here.",
     ),
     "share": Entry("proctor.cli.share", "share", "Write a run to one file to give away."),
+    "view": Entry("proctor.cli.view", "view", "Look at runs in the browser."),
     "serve": Entry("proctor.cli.serve", "serve", "Receive live traces over OTLP and keep them."),
     "init": Entry(
         "proctor.cli.init",

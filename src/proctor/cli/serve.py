@@ -57,6 +57,7 @@ class Duration(click.ParamType[float]):
 @click.option("--judge-share", type=click.FloatRange(0, 1), default=0.1, show_default=True)
 @click.option("--alert", "webhook", help="An address that alerts are posted to, as JSON.")
 @click.option("--langfuse", help="A Langfuse server that scores are pushed to.")
+@click.option("--results", type=click.Path(path_type=Path, file_okay=False), help="Runs to show.")
 @click.option("--retention", type=Duration(), help="Forget traces this long after their end.")
 def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> None:
     """Receive live traces over OTLP, keep and show them.
@@ -66,7 +67,7 @@ def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> 
     """
     from proctor.imports import needs_extra
 
-    for package in ("starlette", "uvicorn"):
+    for package in ("starlette", "uvicorn", "jinja2"):
         needs_extra(package, "server")
     from proctor.server.app import make_app
     from proctor.server.guard import check_host
@@ -83,7 +84,12 @@ def _service(store: SqlStore, options: dict[str, Any]) -> Service:
     from proctor.server.app import Service
 
     watcher = _watcher(store, options) if options["evaluate"] else None
-    return Service.receiving(store, watcher=watcher, retention_seconds=options["retention"])
+    return Service.receiving(
+        store,
+        watcher=watcher,
+        retention_seconds=options["retention"],
+        results=options["results"],
+    )
 
 
 def _watcher(store: SqlStore, options: dict[str, Any]) -> Watcher:

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.routing import Route
 
 from proctor.server import api, otlp
 from proctor.server.guard import Guard
 from proctor.server.ingest import Ingest
+from proctor.server.pages.render import static_file
+from proctor.server.pages.runs import Runs
+from proctor.server.pages.traces import Traces
 from proctor.server.store.sql import SqlStore
 from proctor.trace.redact import default_redactor
 
@@ -40,7 +43,7 @@ PRUNE_EVERY = 60.0
 class Service:
     """What one server does, besides answering."""
 
-    store: SqlStore
+    store: SqlStore | None = None
     ingest: Ingest | None = None
     watcher: Watcher | None = None
     retention_seconds: float | None = None
@@ -71,12 +74,14 @@ class Service:
                 part.stop()
         if self._pruner is not None:
             self._pruner.join()
-        self.store.close()
+        if self.store is not None:
+            self.store.close()
 
     def _prune(self) -> None:
         kept = self.retention_seconds or 0.0
         pause = min(PRUNE_EVERY, max(1.0, kept / 4))
         while not self._stop.wait(pause):
+            assert self.store is not None
             self.store.prune(time.time_ns() - int(kept * 1e9))
 
 
@@ -91,13 +96,28 @@ def make_app(service: Service, token: str | None = None) -> ASGIApp:
         finally:
             service.stop()
 
-    routes = [Route("/healthz", health, methods=["GET"]), *api.routes(service.store)]
+    app = Starlette(routes=list(_routes(service)), lifespan=life)
+    app.state.has = {"traces": service.store is not None, "runs": service.results is not None}
+    return Guard(app, token)
+
+
+def _routes(service: Service) -> Iterator[Route]:
+    yield Route("/healthz", health)
+    yield Route("/static/{name:str}", static_file)
+    yield Route("/", home)
+    if service.store is not None:
+        yield from api.routes(service.store)
+        yield from Traces(service.store).routes()
+    if service.results is not None:
+        yield from Runs(service.results).routes()
     if service.ingest is not None:
-        routes += [
-            Route(path, otlp.endpoint(service.ingest, what), methods=["POST"])
-            for path, what in otlp.PATHS.items()
-        ]
-    return Guard(Starlette(routes=routes, lifespan=life), token)
+        for path, what in otlp.PATHS.items():
+            yield Route(path, otlp.endpoint(service.ingest, what), methods=["POST"])
+
+
+async def home(request: Request) -> Response:
+    """Where there is something to see."""
+    return RedirectResponse("/traces" if request.app.state.has["traces"] else "/runs", 303)
 
 
 async def health(_request: Request) -> Response:

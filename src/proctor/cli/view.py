@@ -1,0 +1,60 @@
+"""`proctor view`: look at runs in the browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from proctor.cli.lazy import Command, Example
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        Example("proctor view", "the runs of this project"),
+        Example("proctor view results --no-open --port 8000", "only serve, at a port of your own"),
+    ],
+)
+@click.argument("results", required=False, type=click.Path(path_type=Path, file_okay=False))
+@click.option("--store", "url", help="Show the traces of a store as well.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Another demands a token.")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="0 takes any free one.")
+@click.option("--token", envvar="PROCTOR_TOKEN", help="What the browser must bring.")
+@click.option("--no-open", is_flag=True, help="Do not open the browser.")
+def view(
+    results: Path | None, *, url: str | None, host: str, port: int, token: str | None, no_open: bool
+) -> None:
+    """Look at runs in the browser.
+
+    RESULTS is a folder of runs; that of the settings when absent. Nothing is changed, and nothing
+    leaves this machine.
+    """
+    from proctor.errors import ProctorError
+    from proctor.imports import needs_extra
+
+    for package in ("starlette", "uvicorn", "jinja2"):
+        needs_extra(package, "server")
+    from proctor.server.app import Service, make_app
+    from proctor.server.guard import check_host
+    from proctor.server.serving import serve_until_told
+    from proctor.server.store import open_store
+    from proctor.spec import load_configuration
+
+    root = results or load_configuration(Path.cwd()).results
+    if not root.is_dir():
+        raise ProctorError(
+            "no such folder of runs", where=str(root), hint="`proctor demo` makes a first run"
+        )
+    check_host(host, token)
+    service = Service(store=open_store(url) if url else None, results=root)
+
+    def ready(address: str) -> None:
+        place = f"{address}/runs" + (f"?token={token}" if token else "")
+        click.echo(f"showing {root} at {address}/runs (Ctrl-C to stop)", err=True)
+        if not no_open:
+            import webbrowser
+
+            webbrowser.open(place)
+
+    serve_until_told(make_app(service, token), host, port, ready)

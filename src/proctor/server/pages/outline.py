@@ -1,0 +1,132 @@
+"""A trace as the viewer's script takes it: an outline of all spans at once, details one by one.
+
+The outline is columns, so that thousands of spans are one small document; a span's messages and
+values come when somebody looks at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from proctor.report.html.markup import visible
+from proctor.trace import Span, Trace
+from proctor.trace.conventions.values import encode_json
+from proctor.trace.model import Message
+from proctor.trace.text import safe
+
+MAX_TEXT = 100_000
+"""Characters shown of one text; the whole of it is in the API's answer."""
+
+MAX_ITEMS = 500
+"""Messages, documents or events shown of one span."""
+
+
+def outline(trace: Trace, findings: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Every span in document order, as columns; parents are positions, times count from 0."""
+    tree = trace.index
+    order = [int(position) for position in _document_order(trace)]
+    place = {position: number for number, position in enumerate(order)}
+    spans = [tree.spans[position] for position in order]
+    began = min((span.start_ns for span in spans), default=0)
+    marked: dict[str, int] = {}
+    for finding in findings:
+        location = str(finding.get("location"))
+        marked[location] = marked.get(location, 0) + 1
+    return {
+        "trace_id": trace.trace_id,
+        "id": [span.span_id for span in spans],
+        "parent": [place.get(tree.parent[position], -1) for position in order],
+        "name": [safe(span.tool_name or span.name, 200) for span in spans],
+        "kind": [span.kind.value for span in spans],
+        "failed": [int(span.failed) for span in spans],
+        "start": [round((span.start_ns - began) / 1e6, 3) for span in spans],
+        "ms": [None if s.duration_ns is None else round(s.duration_ns / 1e6, 3) for s in spans],
+        "found": [marked.get(span.span_id, 0) for span in spans],
+        "findings": [_finding(finding) for finding in findings],
+    }
+
+
+def _document_order(trace: Trace) -> list[int]:
+    """Positions so that each span stands after its parent and before its parent's next child."""
+    tree = trace.index
+    children: dict[int, list[int]] = {}
+    for position, parent in enumerate(tree.parent):
+        children.setdefault(parent, []).append(position)
+    stack = list(reversed(children.get(-1, [])))
+    order: list[int] = []
+    while stack:
+        position = stack.pop()
+        order.append(position)
+        stack.extend(reversed(children.get(position, [])))
+    return order
+
+
+def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("category", "location", "description", "evidence", "impact")
+    told = {key: visible(str(finding.get(key) or ""))[:2000] for key in keys}
+    return {**told, "confidence": finding.get("confidence")}
+
+
+def detail(span: Span) -> dict[str, Any]:
+    """All there is to see of one span."""
+    facts: dict[str, Any] = {
+        "id": span.span_id,
+        "name": safe(span.name, 300),
+        "kind": span.kind.value,
+        "status": span.status.value,
+        "ms": None if span.duration_ns is None else span.duration_ns / 1e6,
+        "model": span.model,
+        "tokens": _tokens(span),
+        "cost_usd": span.cost_usd,
+        "tool": span.tool_name,
+        "agent": span.agent_name,
+        "handoff_to": span.handoff_to,
+        "error": text_of(": ".join(p for p in (span.error_type, span.error_message) if p)),
+        "told": [message_of(message) for message in span.input_messages[:MAX_ITEMS]],
+        "said": [message_of(message) for message in span.output_messages[:MAX_ITEMS]],
+        "input": None if span.input_messages else text_of(_first(span.tool_input, span.input)),
+        "output": None if span.output_messages else text_of(_first(span.tool_output, span.output)),
+        "documents": [
+            {"id": d.id, "text": text_of(d.text), "score": d.score}
+            for d in span.documents[:MAX_ITEMS]
+        ],
+        "events": [
+            {"name": safe(event.name, 200), "attributes": text_of(event.attributes)}
+            for event in span.events[:MAX_ITEMS]
+        ],
+        "attributes": {safe(k, 200): text_of(v) for k, v in sorted(span.attributes.items())},
+    }
+    return {key: value for key, value in facts.items() if value not in (None, "", [], {})}
+
+
+def message_of(message: Message) -> dict[str, Any]:
+    """A message with its calls."""
+    return {
+        "role": safe(message.role, 60),
+        "text": text_of(message.content),
+        "calls": [
+            {"name": safe(call.name, 200), "arguments": text_of(call.arguments)}
+            for call in message.tool_calls[:MAX_ITEMS]
+        ],
+    }
+
+
+def text_of(value: Any) -> str | None:
+    """A value as text in which every character can be seen."""
+    if value is None or value == "":
+        return None
+    text = value if isinstance(value, str) else encode_json(value)
+    cut = f"\n… {len(text) - MAX_TEXT:,} more characters" if len(text) > MAX_TEXT else ""
+    return visible(text[:MAX_TEXT]) + cut
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+def _tokens(span: Span) -> str | None:
+    if span.input_tokens is None and span.output_tokens is None:
+        return None
+    sent, got = ("?" if n is None else f"{n:,}" for n in (span.input_tokens, span.output_tokens))
+    return f"{sent} in, {got} out"

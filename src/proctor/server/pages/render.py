@@ -1,0 +1,115 @@
+"""Templates and static files of the pages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from functools import lru_cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any, cast
+
+from starlette.responses import HTMLResponse, Response
+
+from proctor.report.text import money, whole_text
+from proctor.trace.text import safe
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from starlette.requests import Request
+
+STATIC = {
+    "theme.css": ("proctor.report.html", "theme.css", "text/css"),
+    "core.js": ("proctor.report.html", "core.js", "text/javascript"),
+    "viewer.css": ("proctor.server.pages", "static/viewer.css", "text/css"),
+    "viewer.js": ("proctor.server.pages", "static/viewer.js", "text/javascript"),
+    "trace.js": ("proctor.server.pages", "static/trace.js", "text/javascript"),
+    "live.js": ("proctor.server.pages", "static/live.js", "text/javascript"),
+}
+"""File name → package, file in it, media type. Nothing else is served, whatever is asked for."""
+
+
+@lru_cache(maxsize=1)
+def environment() -> Environment:
+    """The template engine: every value is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader("proctor.server.pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    ours = {"time": in_time, "ms": in_ms, "money": money, "brief": brief}
+    filters = cast("dict[str, Any]", made.filters)  # pyright: ignore[reportUnknownMemberType]
+    filters.update({**ours, "share": in_share, "figure": in_figure})
+    return made
+
+
+def page(template: str, request: Request, /, status: int = 200, **values: Any) -> Response:
+    """A page from its template."""
+    here = request.url.path
+    has = request.app.state.has
+    text = environment().get_template(template).render(here=here, has=has, **values)
+    return HTMLResponse(whole_text(text), status_code=status)
+
+
+class Query(dict[str, str]):
+    """What an address asks for; what it does not name is empty."""
+
+    def __missing__(self, key: str) -> str:
+        return ""
+
+
+async def static_file(request: Request) -> Response:
+    """One of our own files."""
+    found = STATIC.get(request.path_params["name"])
+    if found is None:
+        return Response("no such file", status_code=404, media_type="text/plain")
+    package, name, kind = found
+    content = resources.files(package).joinpath(name).read_bytes()
+    return Response(content, media_type=kind, headers={"cache-control": "no-cache"})
+
+
+def brief(text: object, limit: int = 120) -> str:
+    """A text on one line, every character visible."""
+    return "" if text is None else safe(text, limit)
+
+
+def in_time(nanoseconds: int | None) -> str:
+    """A moment in UTC."""
+    if nanoseconds is None:
+        return "–"
+    return f"{datetime.fromtimestamp(nanoseconds / 1e9, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def in_ms(milliseconds: float | None) -> str:
+    """A duration."""
+    if milliseconds is None:
+        return "–"
+    if milliseconds < 1000:
+        return f"{milliseconds:.0f} ms"
+    seconds = milliseconds / 1000
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
+
+
+def in_share(value: float | None) -> str:
+    """A share as a percentage."""
+    return "–" if value is None else f"{value:.0%}"
+
+
+def in_figure(value: float | None) -> str:
+    """A score."""
+    return "–" if value is None else f"{value:.2f}"
+
+
+def in_thread(
+    work: Callable[[Request], Response],
+) -> Callable[[Request], Awaitable[Response]]:
+    """Databases block, so pages are made in threads."""
+
+    async def answer(request: Request) -> Response:
+        return await asyncio.to_thread(work, request)
+
+    return answer

@@ -1,0 +1,327 @@
+"""Pages of run folders: the list, one run, a cell, a trial with its trace, two trials aligned.
+
+A run is named by its path below the results folder; a path that leads out of it, or to something
+that is no run, is not found. Folders are read anew when they have changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from proctor.errors import ProctorError
+from proctor.runs.find import all_runs
+from proctor.runs.model import CellKey, Trial
+from proctor.runs.run import Run
+from proctor.runs.summary import CellSummary
+from proctor.server.pages.align import aligned
+from proctor.server.pages.outline import detail, outline
+from proctor.server.pages.render import in_thread, page
+from proctor.server.pages.traces import span_of
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from proctor.trace import Trace
+
+KEPT_RUNS = 4
+MAX_TRIALS = 500
+"""Trials listed of one cell."""
+
+
+class Listed(NamedTuple):
+    """A line of the list of runs."""
+
+    name: str
+    link: str
+    created: str
+    agents: Sequence[str]
+    done: int
+    asked: int
+    passed: int | None
+    problem: str | None
+
+
+class Runs:
+    """The pages over one folder of runs."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.resolve()
+        self._read: OrderedDict[Path, tuple[tuple[int, int], Run]] = OrderedDict()
+        self._lock = Lock()
+
+    def routes(self) -> list[Route]:
+        """Where the pages are."""
+        return [
+            Route("/runs", in_thread(self.listed)),
+            Route("/runs/{name:path}/progress", in_thread(self.progress)),
+            Route("/runs/{name:path}/cell", in_thread(self.cell)),
+            Route("/runs/{name:path}/compare", in_thread(self.compare)),
+            Route("/runs/{name:path}/trial/{trial:str}", in_thread(self.trial)),
+            Route("/runs/{name:path}/trial/{trial:str}/outline", in_thread(self.outlined)),
+            Route("/runs/{name:path}/trial/{trial:str}/spans/{span_id:str}", in_thread(self.span)),
+            Route("/runs/{name:path}", in_thread(self.one)),
+        ]
+
+    # -- pages ----------------------------------------------------------------------------------
+
+    def listed(self, request: Request) -> Response:
+        """Every run, the latest first."""
+        rows = [self._line(path) for path in reversed(all_runs(self._root))]
+        return page("runs.html", request, rows=rows, root=str(self._root))
+
+    def one(self, request: Request) -> Response:
+        """One run: verdicts, a heatmap of agents and cases, failures, how far it is."""
+        run = self._run(request)
+        if run is None:
+            return _missing(request)
+        return page(
+            "run.html",
+            request,
+            run=run,
+            base=self._link(run.path),
+            name=self._name(run.path),
+            board=_board(run),
+            heat=_heat(run),
+            failures=run.failures[:20],
+            totals=run.totals,
+            asked=_asked(run),
+        )
+
+    def progress(self, request: Request) -> Response:
+        """How far a run is, for a page that follows it."""
+        run = self._run(request)
+        if run is None:
+            return JSONResponse({"error": "no such run"}, status_code=404)
+        totals, asked = run.totals, _asked(run)
+        judged = totals.passed + totals.failed + totals.hard_fail
+        return JSONResponse(
+            {
+                "done": totals.trials,
+                "asked": asked,
+                "passed": totals.passed,
+                "judged": judged,
+                "cost_usd": totals.cost_usd,
+                "ended": run.folder.results_path.is_file() and totals.trials >= asked,
+            }
+        )
+
+    def cell(self, request: Request) -> Response:
+        """The trials of one cell."""
+        run, wanted = self._run(request), request.query_params
+        if run is None:
+            return _missing(request)
+        key = CellKey(wanted.get("case", ""), wanted.get("agent", ""), wanted.get("params", ""))
+        found = [cell for cell in run.cells if cell.cell == key]
+        if not found:
+            return page("missing.html", request, status=404, what="cell", name=str(key))
+        trials = [trial for trial in run.trials() if trial.cell == key]
+        trials.sort(key=lambda trial: (trial.axis_seed or 0, trial.index))
+        return page(
+            "cell.html",
+            request,
+            base=self._link(run.path),
+            name=self._name(run.path),
+            cell=found[0],
+            trials=[(trial_name(trial), trial) for trial in trials[:MAX_TRIALS]],
+            count=len(trials),
+        )
+
+    def trial(self, request: Request) -> Response:
+        """One trial: its checks, and its trace to look through."""
+        run, trial = self._trial(request)
+        if run is None or trial is None:
+            return _missing(request, "trial")
+        base = self._link(run.path)
+        same = [other for other in run.trials() if other.case == trial.case]
+        return page(
+            "trial.html",
+            request,
+            name=self._name(run.path),
+            run_link=base,
+            base=f"{base}/trial/{trial_name(trial)}",
+            trial=trial,
+            others=[
+                (trial_name(other), other)
+                for other in same
+                if trial_name(other) != trial_name(trial)
+            ][:50],
+            this=trial_name(trial),
+        )
+
+    def compare(self, request: Request) -> Response:
+        """Two trials of a case side by side, aligned by what they did."""
+        run = self._run(request)
+        if run is None:
+            return _missing(request)
+        names = [request.query_params.get(side, "") for side in ("a", "b")]
+        by_name = {trial_name(trial): trial for trial in run.trials()}
+        found = [by_name.get(name) for name in names]
+        traces = [None if trial is None else run.trace(trial) for trial in found]
+        if any(trace is None for trace in traces):
+            return _missing(request, "pair of trials with traces")
+        base = self._link(run.path)
+        steps = aligned(*traces)  # type: ignore[arg-type]
+        return page(
+            "compare.html",
+            request,
+            name=self._name(run.path),
+            run_link=base,
+            sides=list(zip(names, found, strict=True)),
+            steps=steps,
+        )
+
+    # -- the trace of a trial ---------------------------------------------------------------------
+
+    def outlined(self, request: Request) -> Response:
+        """The spans of a trial, with what its diagnosis finds."""
+        trace = self._trace(request)
+        if trace is None:
+            return JSONResponse({"error": "no such trace"}, status_code=404)
+        from proctor.diagnose.api import diagnose
+
+        found = [finding.to_dict() for finding in diagnose(trace).findings]
+        return JSONResponse(outline(trace, found))
+
+    def span(self, request: Request) -> Response:
+        """Everything about one span of a trial."""
+        trace = self._trace(request)
+        found = None if trace is None else span_of(trace, request.path_params["span_id"])
+        if found is None:
+            return JSONResponse({"error": "no such span"}, status_code=404)
+        return JSONResponse(detail(found))
+
+    def _trace(self, request: Request) -> Trace | None:
+        run, trial = self._trial(request)
+        return None if run is None or trial is None else run.trace(trial)
+
+    # -- finding ----------------------------------------------------------------------------------
+
+    def _trial(self, request: Request) -> tuple[Run | None, Trial | None]:
+        run, wanted = self._run(request), request.path_params["trial"]
+        if run is None:
+            return None, None
+        return run, next((t for t in run.trials() if trial_name(t) == wanted), None)
+
+    def _run(self, request: Request) -> Run | None:
+        """The run an address names, if it is a run below the results folder."""
+        path = (self._root / request.path_params["name"]).resolve()
+        if not path.is_relative_to(self._root) or not (path / "_spec_.yaml").is_file():
+            return None
+        journal = path / "trials.jsonl"
+        size = journal.stat().st_size if journal.is_file() else 0
+        state = (size, int((path / "_spec_.yaml").stat().st_mtime_ns))
+        with self._lock:
+            known = self._read.get(path)
+            if known is not None and known[0] == state:
+                self._read.move_to_end(path)
+                return known[1]
+        try:
+            run = Run(path)
+        except ProctorError:
+            return None
+        with self._lock:
+            self._read[path] = (state, run)
+            while len(self._read) > KEPT_RUNS:
+                self._read.popitem(last=False)
+        return run
+
+    def _line(self, path: Path) -> Listed:
+        link, name = self._link(path), self._name(path)
+        try:
+            run = Run(path)
+            totals = run.totals
+        except ProctorError as error:
+            return Listed(name, link, "", (), 0, 0, None, error.message)
+        agents = list(run.spec.get("agents") or {})
+        created = str(run.spec.get("created", ""))[:19].replace("T", " ")
+        return Listed(name, link, created, agents, totals.trials, _asked(run), totals.passed, None)
+
+    def _name(self, path: Path) -> str:
+        return path.resolve().relative_to(self._root).as_posix()
+
+    def _link(self, path: Path) -> str:
+        return "/runs/" + quote(self._name(path))
+
+
+def trial_name(trial: Trial) -> str:
+    """A trial's name in an address: short, and the same as long as the run is."""
+    return hashlib.sha256(trial.key.encode()).hexdigest()[:16]
+
+
+def _missing(request: Request, what: str = "run") -> Response:
+    name = request.path_params.get("name", "")
+    return page("missing.html", request, status=404, what=what, name=name)
+
+
+def _asked(run: Run) -> int:
+    return sum(int(cell["trials"]) for cell in run.spec.get("cells", ()))
+
+
+class Placed(NamedTuple):
+    """An agent on the board of a run, over the cells it has."""
+
+    agent: str
+    cells: int
+    passed_cells: int
+    trials: int
+    passed: int
+    score: float | None
+    cost_usd: float | None
+
+
+def _board(run: Run) -> list[Placed]:
+    """Agents by mean score of their cells; those without any score last."""
+    by_agent: dict[str, list[CellSummary]] = {}
+    for cell in run.cells:
+        by_agent.setdefault(f"{cell.agent} {cell.params}".strip(), []).append(cell)
+    rows: list[Placed] = []
+    for agent, cells in by_agent.items():
+        scores = [cell.score_mean for cell in cells if cell.score_mean is not None]
+        costs = [cell.cost_usd for cell in cells if cell.cost_usd is not None]
+        rows.append(
+            Placed(
+                agent,
+                len(cells),
+                sum(cell.verdict == "PASS" for cell in cells),
+                sum(cell.trials for cell in cells),
+                sum(cell.passed for cell in cells),
+                sum(scores) / len(scores) if scores else None,
+                sum(costs) if costs else None,
+            )
+        )
+    return sorted(rows, key=lambda row: (row.score is None, -(row.score or 0), row.agent))
+
+
+class Heat(NamedTuple):
+    """Pass rates of agents (columns) on cases (rows)."""
+
+    agents: list[str]
+    rows: list[tuple[str, list[Any]]]
+
+
+def _heat(run: Run) -> Heat:
+    agents = sorted({(cell.agent, cell.params) for cell in run.cells})
+    cells = {(cell.case, cell.agent, cell.params): cell for cell in run.cells}
+    rows = [
+        (case, [_square(cells.get((case, *agent))) for agent in agents])
+        for case in sorted({cell.case for cell in run.cells})
+    ]
+    return Heat([f"{agent} {params}".strip() for agent, params in agents], rows)
+
+
+def _square(cell: CellSummary | None) -> dict[str, Any] | None:
+    if cell is None:
+        return None
+    rate = cell.pass_rate
+    shade = "rx" if rate is None else f"r{min(4, int(rate * 4.999))}"
+    where = {"case": cell.case, "agent": cell.agent, "params": cell.params}
+    return {"cell": cell, "shade": shade, "query": urlencode(where)}

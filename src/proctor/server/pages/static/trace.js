@@ -1,0 +1,295 @@
+// One trace: a tree with a waterfall beside it, of which only the rows in sight exist, and the
+// details of the chosen span. The address names the span (#span=…), so that a look can be sent on.
+
+const ROW = 28; // pixels; viewer.css says the same
+const SPARE = 12; // rows made beyond those in sight, so that scrolling shows no gaps
+
+class TraceView {
+  constructor(outline, base) {
+    this.spans = outline;
+    this.base = base;
+    this.tree = document.getElementById("tree");
+    this.room = this.tree.querySelector(".tree-room");
+    this.detail = document.getElementById("detail");
+    this.count = outline.id.length;
+    this.total = Math.max(1, ...outline.start.map((at, i) => at + (outline.ms[i] || 0)));
+    this.depth = [];
+    this.children = new Array(this.count).fill(0);
+    outline.parent.forEach((parent, i) => {
+      this.depth[i] = parent < 0 ? 0 : this.depth[parent] + 1;
+      if (parent >= 0) this.children[parent] += 1;
+    });
+    this.closed = new Set();
+    this.chosen = -1;
+    this.rows = new Map();
+    this.lay();
+    this.listen();
+    this.findings();
+    if (!this.follow()) this.choose(this.firstWorthALook(), { quiet: true });
+  }
+
+  /** Positions that are in sight when nothing above them is closed, and match what is looked for. */
+  lay() {
+    const wanted = document.getElementById("find").value.trim().toLowerCase();
+    const { name, kind, id, parent } = this.spans;
+    this.shown = [];
+    const hidden = new Set();
+    for (let i = 0; i < this.count; i += 1) {
+      const above = parent[i];
+      if (!wanted && above >= 0 && (hidden.has(above) || this.closed.has(above))) {
+        hidden.add(i);
+        continue;
+      }
+      if (wanted && !`${name[i]} ${kind[i]} ${id[i]}`.toLowerCase().includes(wanted)) continue;
+      this.shown.push(i);
+    }
+    this.at = new Map(this.shown.map((i, row) => [i, row]));
+    this.room.style.height = `${this.shown.length * ROW}px`;
+    const said = document.getElementById("tree-count");
+    said.textContent = wanted ? `${this.shown.length} of ${this.count} spans` : `${this.count} spans`;
+    for (const row of this.rows.values()) row.remove();
+    this.rows.clear();
+    this.draw();
+  }
+
+  draw() {
+    const first = Math.max(0, Math.floor(this.tree.scrollTop / ROW) - SPARE);
+    const last = Math.min(this.shown.length, Math.ceil((this.tree.scrollTop + this.tree.clientHeight) / ROW) + SPARE);
+    for (const [row, made] of this.rows) {
+      if (row < first || row >= last) {
+        made.remove();
+        this.rows.delete(row);
+      }
+    }
+    const added = document.createDocumentFragment();
+    for (let row = first; row < last; row += 1) {
+      if (!this.rows.has(row)) {
+        const made = this.row(row);
+        this.rows.set(row, made);
+        added.append(made);
+      }
+    }
+    this.room.append(added);
+  }
+
+  row(row) {
+    const i = this.shown[row];
+    const { id, name, kind, failed, start, ms, found } = this.spans;
+    const open = this.children[i] ? !this.closed.has(i) : null;
+    const twig = open === null ? "" : open ? "▾" : "▸";
+    const made = el(
+      "div",
+      {
+        class: failed[i] ? "span failed" : "span",
+        role: "treeitem",
+        id: `span-${id[i]}`,
+        "aria-level": this.depth[i] + 1,
+        "aria-selected": String(i === this.chosen),
+        "aria-expanded": open === null ? null : String(open),
+        "aria-setsize": this.count,
+        "aria-posinset": i + 1,
+        "data-kind": kind[i],
+        on: {
+          click: (event) => {
+            if (event.target.classList.contains("twig")) this.toggle(i);
+            else this.choose(i);
+          },
+        },
+      },
+      el(
+        "span",
+        { class: "what" },
+        el("span", { class: "twig", "aria-hidden": "true" }, twig),
+        el("span", { class: "kind" }, kind[i]),
+        failed[i] ? el("span", { class: "mark", title: "failed" }, "✗", el("span", { class: "sr" }, " failed")) : null,
+        found[i] ? el("span", { class: "mark", title: "finding" }, "⚑", el("span", { class: "sr" }, ` ${found[i]} findings`)) : null,
+        el("span", { class: "said" }, name[i]),
+      ),
+      el("span", { class: "took" }, ms[i] === null ? "open" : inTime(ms[i])),
+      stretch((100 * start[i]) / this.total, (100 * (ms[i] || 0)) / this.total),
+    );
+    made.style.top = `${row * ROW}px`;
+    made.querySelector(".what").style.paddingLeft = `${Math.min(this.depth[i], 20) * 14}px`;
+    return made;
+  }
+
+  listen() {
+    this.tree.addEventListener("scroll", () => this.draw(), { passive: true });
+    new ResizeObserver(() => this.draw()).observe(this.tree);
+    this.tree.addEventListener("keydown", (event) => this.key(event));
+    document.getElementById("find").addEventListener("input", () => this.lay());
+    document.getElementById("next-failed").addEventListener("click", () => this.nextFailed());
+    window.addEventListener("hashchange", () => this.follow());
+  }
+
+  key(event) {
+    const row = this.at.has(this.chosen) ? this.at.get(this.chosen) : -1;
+    const page = Math.max(1, Math.floor(this.tree.clientHeight / ROW) - 1);
+    const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page };
+    if (event.key in moves) {
+      const next = Math.min(this.shown.length - 1, Math.max(0, row + moves[event.key]));
+      this.choose(this.shown[next]);
+    } else if (event.key === "Home") this.choose(this.shown[0]);
+    else if (event.key === "End") this.choose(this.shown[this.shown.length - 1]);
+    else if (event.key === "ArrowLeft") {
+      if (this.children[this.chosen] && !this.closed.has(this.chosen)) this.toggle(this.chosen);
+      else if (this.spans.parent[this.chosen] >= 0) this.choose(this.spans.parent[this.chosen]);
+    } else if (event.key === "ArrowRight") {
+      if (this.closed.has(this.chosen)) this.toggle(this.chosen);
+      else if (this.children[this.chosen]) this.choose(this.chosen + 1);
+    } else if (event.key === "Enter") this.detail.focus();
+    else return;
+    event.preventDefault();
+  }
+
+  toggle(i) {
+    if (!this.children[i]) return;
+    if (!this.closed.delete(i)) this.closed.add(i);
+    this.lay();
+  }
+
+  nextFailed() {
+    const { failed, found } = this.spans;
+    for (let step = 1; step <= this.count; step += 1) {
+      const i = (this.chosen + step) % this.count;
+      if (failed[i] || found[i]) {
+        this.choose(i);
+        this.tree.focus();
+        return;
+      }
+    }
+  }
+
+  firstWorthALook() {
+    const bad = this.spans.found.findIndex((n) => n > 0);
+    return bad >= 0 ? bad : 0;
+  }
+
+  /** Show what the address names; whether it named a span. */
+  follow() {
+    const named = /^#span=(.+)$/.exec(location.hash);
+    const i = named ? this.spans.id.indexOf(decodeURIComponent(named[1])) : -1;
+    if (i >= 0 && i !== this.chosen) this.choose(i, { quiet: true });
+    return i >= 0;
+  }
+
+  choose(i, { quiet = false } = {}) {
+    if (i === undefined || i < 0 || i >= this.count) return;
+    for (let above = this.spans.parent[i]; above >= 0; above = this.spans.parent[above]) this.closed.delete(above);
+    this.chosen = i;
+    if (!this.at.has(i)) {
+      document.getElementById("find").value = "";
+      this.lay();
+    }
+    const row = this.at.get(i);
+    const top = row * ROW;
+    if (top < this.tree.scrollTop) this.tree.scrollTop = top;
+    else if (top + ROW > this.tree.scrollTop + this.tree.clientHeight) this.tree.scrollTop = top + ROW - this.tree.clientHeight;
+    this.draw();
+    for (const [at, made] of this.rows) made.setAttribute("aria-selected", String(at === row));
+    this.tree.setAttribute("aria-activedescendant", `span-${this.spans.id[i]}`);
+    if (!quiet) history.replaceState(null, "", `#span=${encodeURIComponent(this.spans.id[i])}`);
+    this.show(i);
+  }
+
+  async show(i) {
+    const id = this.spans.id[i];
+    const reply = await fetch(`${this.base}/spans/${encodeURIComponent(id)}`);
+    if (this.chosen !== i) return;
+    if (!reply.ok) {
+      this.detail.replaceChildren(el("p", { class: "note" }, "This span cannot be read any more."));
+      return;
+    }
+    this.detail.replaceChildren(...spanDetail(await reply.json(), this.about(id)));
+    this.detail.scrollTop = 0;
+  }
+
+  about(id) {
+    return this.spans.findings.filter((finding) => finding.location === id);
+  }
+
+  findings() {
+    const place = document.getElementById("findings");
+    if (!place || !this.spans.findings.length) return;
+    place.hidden = false;
+    place.replaceChildren(
+      el("h2", null, `${this.spans.findings.length} finding${this.spans.findings.length === 1 ? "" : "s"}`),
+      ...this.spans.findings.map((finding) => {
+        const i = this.spans.id.indexOf(finding.location);
+        const go = el("button", { type: "button", on: { click: () => { this.choose(i); this.tree.focus(); } } }, i >= 0 ? this.spans.name[i] : "gone");
+        return findingLine(finding, go);
+      }),
+    );
+  }
+}
+
+function findingLine(finding, go) {
+  return el(
+    "div",
+    { class: "finding" },
+    el("strong", null, finding.category),
+    el("span", { class: "chip" }, finding.impact),
+    go || null,
+    el("span", { class: "said" }, finding.description),
+    el("q", { class: "said" }, finding.evidence),
+  );
+}
+
+function spanDetail(span, findings) {
+  const facts = [
+    ["kind", span.kind],
+    ["status", span.status],
+    ["took", span.ms === undefined ? "not ended" : inTime(span.ms)],
+    ["model", span.model],
+    ["tokens", span.tokens],
+    ["cost", span.cost_usd === undefined ? null : inMoney(span.cost_usd)],
+    ["tool", span.tool],
+    ["agent", span.agent],
+    ["hands over to", span.handoff_to],
+    ["id", span.id],
+  ].filter(([, value]) => value);
+  const parts = [
+    el("h2", { class: "said" }, span.name),
+    el("dl", null, ...facts.flatMap(([name, value]) => [el("dt", null, name), el("dd", { class: "said" }, value)])),
+    ...findings.map((finding) => findingLine(finding)),
+  ];
+  const part = (title, ...nodes) => parts.push(el("h3", null, title), ...nodes);
+  const text = (value) => el("pre", { class: "said", tabindex: "0" }, value);
+  if (span.error) part("Error", text(span.error));
+  if (span.said) part("Said", ...span.said.map(message));
+  if (span.output) part("Output", text(span.output));
+  if (span.input) part("Input", text(span.input));
+  if (span.told) part("Told", ...span.told.map(message));
+  if (span.documents) {
+    part("Documents", ...span.documents.map((d) =>
+      el("div", { class: "message" }, el("div", { class: "role" }, `${d.id || "document"}${d.score === null ? "" : ` · score ${d.score}`}`), text(d.text || ""))));
+  }
+  if (span.events) part("Events", ...span.events.map((e) => el("div", { class: "message" }, el("div", { class: "role" }, e.name), e.attributes ? text(e.attributes) : null)));
+  if (span.attributes) {
+    const rows = Object.entries(span.attributes).flatMap(([name, value]) => [el("dt", null, name), el("dd", { class: "said mono" }, value)]);
+    parts.push(el("details", null, el("summary", null, `${rows.length / 2} attributes`), el("dl", null, ...rows)));
+  }
+  return parts;
+}
+
+function message(said) {
+  return el(
+    "div",
+    { class: "message" },
+    el("div", { class: "role" }, said.role),
+    said.text ? el("pre", { class: "said", tabindex: "0" }, said.text) : null,
+    ...said.calls.map((call) =>
+      el("div", { class: "call" }, el("div", { class: "role" }, `calls ${call.name}`), call.arguments ? el("pre", { class: "said", tabindex: "0" }, call.arguments) : null)),
+  );
+}
+
+(async () => {
+  const place = document.getElementById("looking");
+  if (!place) return;
+  const reply = await fetch(`${place.dataset.base}/outline`);
+  if (!reply.ok) {
+    document.getElementById("detail").replaceChildren(el("p", { class: "note" }, "The spans of this trace cannot be read."));
+    return;
+  }
+  window.traceView = new TraceView(await reply.json(), place.dataset.base);
+})();
