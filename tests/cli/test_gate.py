@@ -190,6 +190,18 @@ def test_a_run_made_by_other_code_is_not_extended(work):
     assert any("the candidate was not extended: it was made by commit" in n for n in told["notes"])
 
 
+def test_what_cannot_be_extended_is_said(tmp_path, capsys):
+    """R-Q2: a run without its agent (an imported one) keeps its verdict, with the reason."""
+    baseline = made_run(tmp_path, {"x": suite([(19, 20)] * 4)}, name="old")
+    run = made_run(tmp_path, {"x": suite([(18, 20)] * 4)}, name="new")
+    args = ["gate", str(run), "--baseline", str(baseline), "--results", str(tmp_path)]
+    assert command([*args, "--inconclusive", "extend", "--json"]) == 2
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == "INCONCLUSIVE"
+    assert any("the candidate could not be extended" in note for note in told["notes"])
+    assert len(told["history"]) == 1
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [

@@ -161,6 +161,17 @@ def test_no_agent_in_both_is_not_comparable(tmp_path):
     assert (found.verdict, found.exit_code("pass")) == ("NOT COMPARABLE", 2)
 
 
+def test_missing_trials_are_said(tmp_path):
+    """R-Q2: a run that is not finished is judged by what is there, and that is said."""
+    cells = {"cells": [{"case": "a", "agent": "x", "trials": 9, "threshold": 0.8}]}
+    run = Run(made_run(tmp_path, {"x": {"a": (5, 5)}}, spec={**cells, "stopped": "at a limit"}))
+    whole = Run(made_run(tmp_path, {"x": {"a": (9, 9)}}))
+    told = judge_runs(run, whole).notes
+    assert told == (
+        "4 planned trials of the candidate are not there (at a limit): `proctor run --resume`",
+    )
+
+
 def test_flaky_cases_are_named_with_their_source(tmp_path):
     """R-Q2: in the candidate by source, in the baseline as the gate has them."""
     found = judged(

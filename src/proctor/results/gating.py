@@ -161,7 +161,8 @@ def judge_runs(
     """
     rule = rule or Rule()
     looks = max(looks, _looks_on_record(candidate.spec), _looks_on_record(baseline.spec))
-    arms = pair_arms(outcomes_of(baseline), outcomes_of(candidate))
+    before, after = outcomes_of(baseline), outcomes_of(candidate)
+    arms = pair_arms(before, after)
     _refuse_unknown(must_pass, (after for _, after in arms.pairs))
     incomparable = changed_cases(baseline.spec, candidate.spec)
     each = replace(rule, alpha=rule.alpha / (max(1, len(arms.pairs)) * looks))
@@ -184,7 +185,12 @@ def judge_runs(
         only_candidate=arms.only_candidate,
         flaky=tuple(_flaky((after for _, after in arms.pairs), votes)),
         history=(*history, _look(len(history) + 1, verdict, reason, judged)),
-        notes=(*arms.notes, *remarks(baseline.spec, candidate.spec)),
+        notes=(
+            *arms.notes,
+            *remarks(baseline.spec, candidate.spec),
+            *_unfinished("candidate", candidate, after),
+            *_unfinished("baseline", baseline, before),
+        ),
     )
 
 
@@ -251,6 +257,19 @@ def _overall(arms: Sequence[ArmGate]) -> tuple[Verdict, str]:
 def _look(number: int, verdict: Verdict, reason: str, arms: Sequence[ArmGate]) -> Look:
     trials = sum(arm.gate.n for arm in arms)
     return Look(number=number, verdict=verdict, trials=trials, reason=reason)
+
+
+def _unfinished(name: str, run: Run, arms: Sequence[AgentOutcomes]) -> Iterator[str]:
+    """Trials that were planned and are not there: judged is what is there."""
+    missing = sum(
+        max(0, case.asked - case.trials - case.infra - case.cancelled - case.after_stop)
+        for arm in arms
+        for case in arm.cases
+        if case.asked is not None and not case.stopped
+    )
+    if missing:
+        why = f" ({run.stopped})" if run.stopped else ""
+        yield f"{missing} planned trials of the {name} are not there{why}: `proctor run --resume`"
 
 
 def _flaky(arms: Iterator[AgentOutcomes], votes: Votes) -> Iterator[CaseFlakiness]:

@@ -136,7 +136,12 @@ def _grow(
             return
         if same is None:
             notes.append(f"whether the code of the {name} changed since cannot be known")
-        done = carry(*extend(run.path, by, looks=looks))
+        try:
+            ready = extend(run.path, by, looks=looks)
+        except ProctorError as error:  # imported, or its agent is not here any more
+            notes.append(f"the {name} could not be extended: {error}")
+            return
+        done = carry(*ready)
         yield done
         if done.stopped:
             return
