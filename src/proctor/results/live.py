@@ -138,7 +138,14 @@ def _lines(file: Any, journal: Path, problems: list[str]) -> Iterator[Line]:
 @contextlib.contextmanager
 def named_problems(run: FoundRun, problems: list[str]) -> Generator[None]:
     """Turn what is wrong with one run into a line about it."""
+    import duckdb
+
     try:
         yield
     except ProctorError as error:
         problems.append(f"{run.path}: skipped: {error.message}")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"its spec is not one of a run: {type(error).__name__}: {error}"
+        problems.append(f"{run.path}: skipped: {why}")
+    except duckdb.Error as error:
+        problems.append(f"{run.path}: skipped: {str(error).splitlines()[0]}")
