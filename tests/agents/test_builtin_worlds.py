@@ -148,7 +148,7 @@ def test_a_person_plays_quits_and_goes_on(tmp_path):
     """R-A2: state and valid actions are shown; who quits goes on where they stopped."""
     left, shown = at_the_keyboard(tmp_path, "right\nfly\n/task\n/quit\n")
     assert left["error"] == "the person left at step 1"
-    assert "go on" in left["hint"]
+    assert "goes on" in left["hint"]
     assert "step 1 of at most 1000" in shown
     assert '"at": 0' in shown
     assert "2) right" in shown

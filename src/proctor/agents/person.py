@@ -204,7 +204,7 @@ def _left(step: int | None) -> AgentError:
         return AgentError("the person left without an answer")
     return AgentError(
         f"the person left at step {step}",
-        hint="the moves are kept: resume the run, or run the same again, to go on",
+        hint="the moves are kept: `proctor run --retry-infra RUN`, or the same run again, goes on",
     )
 
 
