@@ -118,6 +118,21 @@ def test_mistakes_are_said_in_a_line(results: Path) -> None:
         assert "Traceback" not in told.stderr
 
 
+def test_share_knows_the_secrets_of_the_project(results: Path) -> None:
+    """R-D5 R-T9: patterns of the settings count, also when they are younger than the run."""
+    run = results / "made" / "2026-05-28_001"
+    annotate(run, "ask about CUST-4711")
+    settings = "redaction: {patterns: {customer: 'CUST-[0-9]+'}}"
+    (results.parent / "proctor.yaml").write_text(settings)
+    told = proctor("share", run, "-o", "out.html", cwd=results.parent)
+    assert told.returncode == 0, told.stderr
+    page = (results.parent / "out.html").read_text(encoding="utf-8")
+    assert "CUST-4711" not in page
+    assert "ask about [redacted:customer]" in page
+    assert "1 secret taken out" in told.stdout
+    assert "share" in proctor("audit", cwd=results.parent).stdout
+
+
 def test_share_tells_what_is_inside(results: Path) -> None:
     """R-D5: whoever sends it sees what they send."""
     told = proctor("share", "latest", "-o", "out.zip", cwd=results.parent)

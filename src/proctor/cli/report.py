@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from proctor.cli.choosing import open_run, results_option, root_of, tell
 from proctor.cli.lazy import Command, Example
 
 if TYPE_CHECKING:
@@ -54,13 +55,7 @@ EXAMPLES = [
     help="Compare with this run: a folder or a tag.  [default: the one of its experiment that is"
     " tagged `baseline`]",
 )
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path),
-    default=Path("results"),
-    show_default=True,
-    help="The folder of runs, where tags and `latest` are looked for.",
-)
+@results_option
 def report(
     *,
     run: str,
@@ -70,21 +65,20 @@ def report(
     charts: Path | None,
     forms: tuple[str, ...],
     baseline: str | None,
-    results: Path,
+    results: Path | None,
 ) -> None:
     """Show what a run says: as a page, Markdown, charts, or here.
 
     RUN is a run folder, a tag, or `latest`. Without options the summary is printed here.
     """
     from proctor.report.run_facts import facts_of_run, tagged_baseline
-    from proctor.runs.find import find_run
-    from proctor.runs.run import Run
 
     if forms and charts is None:
         raise click.UsageError("--format is for --charts: name a folder with --charts DIR")
-    found = Run(find_run(run, results))
-    before = tagged_baseline(found.path) if baseline is None else find_run(baseline, results)
-    facts = facts_of_run(found, baseline=None if before is None else Run(before))
+    root = root_of(results)
+    found = open_run(run, root)
+    before = tagged_baseline(found) if baseline is None else open_run(baseline, root)
+    facts = facts_of_run(found, baseline=before)
     if page is not None or show:
         _write_page(found, facts, Path(page) if page else found.path / "report.html", show)
     if charts is not None:
@@ -94,10 +88,9 @@ def report(
 
         click.echo(render_run(facts), nl=False)
     elif page is None and not show and charts is None:
-        from proctor.cli.colour import wants_colour
         from proctor.report.run_text import render_report
 
-        click.echo(render_report(found, facts), color=wants_colour())
+        tell(render_report(found, facts))
 
 
 def _write_page(run: Run, facts: ReportFacts, target: Path, show: bool) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from proctor.cli.choosing import open_run, put_on_record, results_option, root_of
 from proctor.cli.lazy import Command, Example
 
 EXAMPLES = [
@@ -23,25 +24,22 @@ EXAMPLES = [
     required=True,
     help="The file to write: .html for one page, .zip for everything.",
 )
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path),
-    default=Path("results"),
-    show_default=True,
-    help="The folder of runs, where tags and `latest` are looked for.",
-)
-def share(*, run: str, output: Path, results: Path) -> None:
+@results_option
+def share(*, run: str, output: Path, results: Path | None) -> None:
     """Write a run to one file to give away.
 
     RUN is a run folder, a tag, or `latest`. Prints what is inside, so that you know what you send.
     """
     from proctor.report.sharing import share as share_run
     from proctor.report.text import line, plural
-    from proctor.runs.find import find_run
-    from proctor.runs.run import Run
-    from proctor.trace.redact import default_redactor
+    from proctor.spec import load_configuration
+    from proctor.trace.redact import Redactor
 
-    made = share_run(Run(find_run(run, results)), output, default_redactor())
+    root = root_of(results)
+    found = open_run(run, root)
+    redactor = Redactor(load_configuration().settings.redaction.patterns)
+    made = share_run(found, output, redactor)
+    put_on_record("share", root, run=found.path, run_id=found.run_id, outcome=output.name)
     click.echo(f"{line(str(made.path), 400)}: {made.size / 1e6:.1f} MB")
     for part in made.inside:
         click.echo(f"  {line(part, 400)}")

@@ -11,7 +11,6 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -165,10 +164,12 @@ def facts_of_run(run: Run, *, baseline: Run | None = None) -> ReportFacts:
     )
 
 
-def tagged_baseline(run: Path) -> Path | None:
-    """The run of the same experiment that was tagged `baseline` last, unless it is this one."""
-    others = [path for path in runs_tagged(run.parent, "baseline") if not path.samefile(run)]
-    return others[-1] if others and "baseline" not in tags_of(run) else None
+def tagged_baseline(run: Run) -> Run | None:
+    """The run of the same experiment that was tagged `baseline` last; None for that run itself."""
+    if "baseline" in tags_of(run.path):
+        return None
+    others = runs_tagged(run.path.parent, "baseline")
+    return Run(others[-1]) if others else None
 
 
 def arm_name(cell: CellKey) -> str:

@@ -121,8 +121,11 @@ def histogram(facts: ReportFacts) -> Html:
     return section("seeds", "Spread over seeds", figure("histogram", made), note=note)
 
 
-def cost(facts: ReportFacts) -> Html:
-    """What each agent cost, in all and for each trial that passed."""
+def cost(facts: ReportFacts) -> Html | None:
+    """What each agent cost, in all and for each trial that passed; None without a model call."""
+    totals = facts.totals
+    if totals.cost_usd is None and totals.judge_cost_usd is None and not totals.llm_calls:
+        return None
     rows: list[list[Child]] = []
     for arm in facts.board.rows:
         tokens = facts.arms[arm.name].tokens
@@ -140,17 +143,11 @@ def cost(facts: ReportFacts) -> Html:
         )
     head = ("Agent", "In all", "A trial", "A passed trial", "Tokens")
     made = table("Cost by agent", head, rows, numeric=(1, 2, 3, 4))
-    totals = facts.totals
     judges = money(totals.judge_cost_usd)
     note = "What the agents' model calls cost."
-    note += f" Judging cost {judges} more." if judges else ""
     if totals.cost_usd is None:
-        calls = totals.llm_calls
-        note = (
-            f"No cost is known: {plural(calls, 'model call')} without a price."
-            if calls
-            else "The agents made no model call."
-        )
+        note = f"No cost is known: {plural(totals.llm_calls, 'model call')} without a price."
+    note += f" Judging cost {judges} more." if judges else ""
     return section("cost", "Cost", figure("cost", made), note=note)
 
 

@@ -94,7 +94,7 @@ def render_page(
             "policy": _policy(drawn),
             "title": escape(f"{facts.verdict}: {facts.name}"),
             "style": _style(),
-            "nav": _nav(facts),
+            "nav": _nav(body),
             "body": body,
             "note": "" if drawn else _chart_hint(),
             "data": blocks.markup + chart_blocks,
@@ -128,11 +128,13 @@ def _top_sections(facts: ReportFacts, rows: Mapping[str, int] | None = None) -> 
     )
 
 
-def _nav(facts: ReportFacts) -> Html:
+def _nav(body: str) -> Html:
+    """Links to the sections that are there."""
     names = {
         "since": "Changes",
         "leaderboard": "Leaderboard",
         "failures": "What broke",
+        "notes": "Annotations",
         "cells": "Cases",
         "difficulty": "Difficulty",
         "seeds": "Spread",
@@ -141,9 +143,8 @@ def _nav(facts: ReportFacts) -> Html:
         "trials": "Trials",
         "about": "About",
     }
-    absent = {"since": facts.since is None, "difficulty": not facts.levels()}
-    names = {name: word for name, word in names.items() if not absent.get(name)}
-    return join(tag("a", word, href=f"#{name}") for name, word in names.items())
+    present = {name: word for name, word in names.items() if f'<section id="{name}"' in body}
+    return join(tag("a", word, href=f"#{name}") for name, word in present.items())
 
 
 def _chart_hint() -> Html:

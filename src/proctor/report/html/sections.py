@@ -37,7 +37,8 @@ def section(name: str, title: str, *content: Child, note: Child = None) -> Html:
     """A section with its heading, and a line that says how to read it."""
     told = None if note is None else tag("p", note, class_="note")
     heading = tag("h2", title, id=f"{name}-title")
-    return tag("section", heading, told, *content, id=name, aria_labelledby=f"{name}-title")
+    parts = (heading, told, *content)
+    return tag("section", *parts, id=name, aria_labelledby=f"{name}-title")
 
 
 def figure(name: str, plain: Html, *, first: str = "chart") -> Html:

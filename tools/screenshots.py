@@ -1,0 +1,84 @@
+# ruff: noqa: T201, S603 - a script that reports to its terminal and runs our own command
+"""Make the screenshots of the documentation anew, from a real run of `proctor demo`.
+
+    python tools/screenshots.py            writes docs/images/*.png
+
+Needs the extras `charts` and `dev` (Playwright) and a Chromium. Nothing is fetched.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from browser import ARGUMENTS, chromium  # noqa: E402 (beside the tests, which use it too)
+
+IMAGES = ROOT / "docs" / "images"
+MAX_BYTES = 200_000
+"""A page with a few of them should still load at once."""
+
+WIDTH = 1100
+
+
+def main() -> int:
+    """Run the demo, make its report, take the pictures."""
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as place:
+        page = report_of_demo(Path(place))
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium(), args=list(ARGUMENTS))
+            for name, (theme, height, show) in PICTURES.items():
+                shown = browser.new_page(
+                    color_scheme=theme, viewport={"width": WIDTH, "height": height}
+                )
+                shown.goto(page.as_uri())
+                shown.wait_for_selector("html[data-ready]", state="attached")
+                show(shown)
+                shown.screenshot(path=IMAGES / f"{name}.png")
+            browser.close()
+    sizes = {path.name: path.stat().st_size for path in sorted(IMAGES.glob("*.png"))}
+    for name, size in sizes.items():
+        print(f"{name}: {size / 1000:.0f} kB{'' if size < MAX_BYTES else ', too large'}")
+    return 0 if all(size < MAX_BYTES for size in sizes.values()) else 1
+
+
+def report_of_demo(place: Path) -> Path:
+    """The report of a fresh run of the demo."""
+    for arguments in (["demo"], ["report", "latest", "--html", "report.html"]):
+        subprocess.run([sys.executable, "-m", "proctor", *arguments], cwd=place, check=True)
+    return place / "report.html"
+
+
+def top(_shown: Page) -> None:
+    """The page as it opens."""
+
+
+def charts(shown: Page) -> None:
+    """The cases and what follows, once their charts are drawn."""
+    shown.locator("#cells").evaluate("it => it.scrollIntoView({behavior: 'instant'})")
+    for name in ("heatmap", "histogram", "timeline"):
+        shown.wait_for_selector(f"[data-chart={name}] canvas", state="attached")
+
+
+def trial(shown: Page) -> None:
+    """A trial that did what it must not, and the step in which it did."""
+    shown.get_by_role("link", name="unknown-order").first.click()
+    shown.wait_for_selector("dialog[open] .spans")
+    shown.get_by_role("treeitem").last.click()
+
+
+PICTURES = {
+    "report": ("light", 1180, top),
+    "report-cases": ("dark", 1100, charts),
+    "report-trial": ("light", 860, trial),
+}
+"""Name → theme, height, and what to do before the picture is taken."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
