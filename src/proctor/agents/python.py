@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,14 +71,18 @@ class PythonAgentConfig(AgentConfig):
 
     def create(self) -> Agent:
         """A fresh wrapper; a fresh instance where the target is a class or factory."""
+        return self._creator()
+
+    @cached_property
+    def _creator(self) -> Callable[[], Agent]:
+        """What `create` comes to for this target, worked out once."""
         if self.isolation == "process":
             from proctor.agents.process import ProcessAgent
 
-            return ProcessAgent(self)
+            return partial(ProcessAgent, self)
         if self.factory or inspect.isclass(self.loaded):
-            instance = self.loaded()
-            return PythonAgent(instance, _shape(instance), is_async(instance))
-        return PythonAgent(self.loaded, self.call_shape, self.loaded_is_async)
+            return partial(_instance, self.loaded)
+        return partial(PythonAgent, self.loaded, self.call_shape, self.loaded_is_async)
 
     def version(self) -> dict[str, Any]:
         """The import path and the file it came from."""
@@ -87,6 +91,11 @@ class PythonAgentConfig(AgentConfig):
         except TypeError:
             source = None
         return {"target": self.target, "source": Path(source).name if source else None}
+
+
+def _instance(make: Callable[[], Any]) -> PythonAgent:
+    instance = make()
+    return PythonAgent(instance, _shape(instance), is_async(instance))
 
 
 def _shape(function: Any) -> frozenset[str]:
@@ -111,7 +120,8 @@ class PythonAgent:
     async def run(self, request: AgentRequest) -> AgentReply:
         """Call it: async ones here, plain ones in a thread."""
         function = self._function
-        arguments = {name: _argument(name, request) for name in self._shape}
+        shape = self._shape
+        arguments = {name: _argument(name, request) for name in shape} if shape else {}
         if self._is_async:
             value = await (function(**arguments) if arguments else function(request.input))
         elif arguments:

@@ -43,32 +43,42 @@ async def evaluate(plan: Sequence[PlannedCheck], context: CheckContext) -> Judge
     """Run a case's checks in order; see the module for what is promised."""
     results: list[CheckResult] = []
     for planned in plan:
-        blocked_by = _first_failure(results) if planned.judged else None
-        if blocked_by is not None:
-            outcomes: Outcomes = skipped(f"not judged: {blocked_by} already failed")
-        else:
-            outcomes = await _run(planned, context)
+        outcomes = _run(planned, context, results)
         if isinstance(outcomes, Outcome):
             results.append(_result(planned, planned.id, outcomes))
             continue
-        for name, outcome in outcomes:
-            results.append(_result(planned, f"{planned.id}.{name}", outcome))
+        if isawaitable(outcomes):
+            outcomes = await _awaited(outcomes)
+        for name, outcome in [("", outcomes)] if isinstance(outcomes, Outcome) else outcomes:
+            check_id = f"{planned.id}.{name}" if name else planned.id
+            results.append(_result(planned, check_id, outcome))
     return Judgement(results=tuple(results))
 
 
-def _first_failure(results: Iterable[CheckResult]) -> str | None:
-    return next((result.id for result in results if result.status == CheckStatus.FAIL), None)
-
-
-async def _run(planned: PlannedCheck, context: CheckContext) -> Outcomes:
-    """The outcome of one check; one that raises is unscored: the check is broken, not the agent."""
+def _run(
+    planned: PlannedCheck, context: CheckContext, results: Iterable[CheckResult]
+) -> Outcomes | Awaitable[Outcomes]:
+    """The outcome of one check, or what to wait for; `results` are those of earlier checks."""
+    if planned.judged:
+        failed = next((result.id for result in results if result.status == CheckStatus.FAIL), None)
+        if failed is not None:
+            return skipped(f"not judged: {failed} already failed")
     try:
-        outcomes: Outcomes | Awaitable[Outcomes] = planned.run(planned.options, context)
-        if isinstance(outcomes, Outcome) or not isawaitable(outcomes):
-            return outcomes
-        return await outcomes
+        return planned.run(planned.options, context)
     except Exception as error:  # noqa: BLE001 (checks are users' code; any of them may raise)
-        return unscored(f"the check itself failed: {type(error).__name__}: {error}")
+        return _raised(error)
+
+
+async def _awaited(outcomes: Awaitable[Outcomes]) -> Outcomes:
+    try:
+        return await outcomes
+    except Exception as error:  # noqa: BLE001
+        return _raised(error)
+
+
+def _raised(error: Exception) -> Outcome:
+    """A check that raises is unscored: the check is broken, not the agent."""
+    return unscored(f"the check itself failed: {type(error).__name__}: {error}")
 
 
 def _result(planned: PlannedCheck, check_id: str, outcome: Outcome) -> CheckResult:

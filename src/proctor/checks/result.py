@@ -37,6 +37,10 @@ class CheckStatus(StrEnum):
     UNSCORED = "unscored"
 
 
+FAILED = (CheckStatus.WARN, CheckStatus.FAIL)
+"""Statuses of checks that were judged and did not hold."""
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one check found. `score` is 0..1; None means not judged, and `unscored` says why not:
     False for nothing to judge (skip), True for could not be judged.
@@ -102,7 +106,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     @property
     def failed(self) -> bool:
         """Whether the check was judged and did not hold, blocking or not."""
-        return self.status in (CheckStatus.WARN, CheckStatus.FAIL)
+        return self.status in FAILED
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):

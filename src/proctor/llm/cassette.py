@@ -207,6 +207,11 @@ class Cassette:
         return keep
 
 
+def cassette_in_use() -> bool:
+    """Whether requests are recorded or replayed now."""
+    return _active is not None
+
+
 def cassette_trial(key: str | Callable[[], str]) -> AbstractContextManager[None]:
     """Name the trial that requests belong to; costs nothing when no cassette is in use."""
     if _active is None:

@@ -168,5 +168,5 @@ def derive_seed(base: int, *parts: object) -> int:
 
     63 bits, so that it fits signed 64-bit columns and every random generator.
     """
-    text = "\0".join(str(part) for part in (base, *parts))
+    text = "\0".join(map(str, (base, *parts)))
     return int.from_bytes(sha256(text.encode()).digest()[:8]) >> 1

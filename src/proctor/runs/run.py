@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.runs.folder import RunFolder
-from proctor.runs.model import CellKey, Trial, params_key
+from proctor.runs.model import JUDGED, CellKey, Trial, params_key
 from proctor.runs.slim import Pool
 from proctor.runs.stopping import rules_named
 from proctor.runs.summary import (
@@ -77,10 +77,9 @@ class Run:
             trials = found.get(key)
             if trials is None:
                 trials = found[key] = []
+            if trials:  # names are shared, since there may be very many trials
+                trial.case, trial.agent = trials[0].case, trials[0].agent
             trials.append(trial)
-        for trials in found.values():
-            # The order they finished in is chance; samples must not depend on it.
-            trials.sort(key=plan_order)
         return {CellKey(*key): found[key] for key in sorted(found)}
 
     @cached_property
@@ -111,8 +110,9 @@ class Run:
     @cached_property
     def failures(self) -> tuple[RankedFailure, ...]:
         """Failed checks over all cells, the most harmful first."""
-        trials = chain.from_iterable(self._by_cell.values())
-        return rank_failures(trial for trial in trials if trial.status.judged)
+        # The order they finished in is chance; samples must not depend on it.
+        ordered = (sorted(trials, key=plan_order) for trials in self._by_cell.values())
+        return rank_failures(t for t in chain.from_iterable(ordered) if t.status in JUDGED)
 
     @cached_property
     def totals(self) -> Totals:

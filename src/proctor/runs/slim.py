@@ -6,10 +6,9 @@ differ only in words that nobody reads.
 
 from __future__ import annotations
 
-import sys
-from copy import copy
+from msgspec.structs import replace
 
-from proctor.checks.result import CheckResult
+from proctor.checks.result import FAILED, CheckResult
 from proctor.runs.model import Trial
 
 _Key = tuple[object, ...]
@@ -24,24 +23,27 @@ class Pool:
         self._last: dict[_Key, tuple[CheckResult, ...]] = {}
 
     def slim(self, trial: Trial) -> Trial:
-        """The trial itself, changed to what summaries need."""
-        trial.case, trial.agent = sys.intern(trial.case), sys.intern(trial.agent)
-        trial.answer = trial.trace = trial.workdir = None
-        trial.retry_errors = ()
-        trial.seed = trial.started_ns = 0
-        trial.duration_ms = 0.0
-        checks = trial.checks
+        """A copy with what summaries need."""
+        trace_id, checks = None, trial.checks
         for result in checks:
-            if result.failed:
-                trial.checks = tuple(r if r.failed else self._shared(r) for r in checks)
-                return trial
-        trial.trace_id = None
-        trial.checks = self._row(trial, checks)
-        return trial
-
-    def slim_copy(self, trial: Trial) -> Trial:
-        """A small copy; the trial stays as it is."""
-        return self.slim(copy(trial))
+            if result.status in FAILED:
+                checks = tuple(r if r.failed else self._shared(r) for r in checks)
+                trace_id = trial.trace_id
+                break
+        else:
+            checks = self._row(trial, checks)
+        return replace(
+            trial,
+            seed=0,
+            answer=None,
+            checks=checks,
+            started_ns=0,
+            duration_ms=0.0,
+            retry_errors=(),
+            trace_id=trace_id,
+            trace=None,
+            workdir=None,
+        )
 
     def _row(self, trial: Trial, checks: tuple[CheckResult, ...]) -> tuple[CheckResult, ...]:
         """Shared results of passed checks: nearly always those of the cell's last trial."""

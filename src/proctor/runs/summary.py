@@ -13,6 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
+from proctor.checks.result import FAILED
 from proctor.runs.model import JUDGED, CellKey, Trial, TrialStatus
 from proctor.runs.stopping import CellPlan, Seen, StoppingRule, find_stop
 
@@ -102,15 +103,15 @@ def percentile(values: Sequence[float], q: float) -> float | None:
 
 def verdict_of(trials: Sequence[Trial], threshold: float, *, allow_infra: bool = False) -> Verdict:
     """Infrastructure first (unless allowed), then hard failures, then the mean, then pass."""
+    statuses = [trial.status for trial in trials]
     judged = [trial for trial in trials if trial.status in JUDGED]
-    broken = any(trial.status == TrialStatus.INFRA_ERROR for trial in trials)
-    if not judged or (broken and not allow_infra):
+    if not judged or (TrialStatus.INFRA_ERROR in statuses and not allow_infra):
         return Verdict.INFRA_ERROR
-    if any(trial.status == TrialStatus.HARD_FAIL for trial in judged):
+    if TrialStatus.HARD_FAIL in statuses:
         return Verdict.HARD_FAIL
     scores = [trial.score for trial in judged if trial.score is not None]
     if scores and sum(scores) / len(scores) < threshold:
-        return Verdict.PARTIAL if any(trial.passed for trial in judged) else Verdict.FAIL
+        return Verdict.PARTIAL if TrialStatus.PASSED in statuses else Verdict.FAIL
     return Verdict.PASS
 
 
@@ -135,6 +136,7 @@ def summarise_cell(
     of = {status: statuses.count(status) for status in TrialStatus}
     scores = [trial.score for trial in judged if trial.score is not None]
     latencies = [t.latency_ms for t in judged if t.latency_ms is not None]
+    retries = [trial.retries for trial in counted]
     costs = [trial.cost_usd for trial in counted if trial.cost_usd is not None]
     tokens = [
         (t.input_tokens or 0) + (t.output_tokens or 0)
@@ -163,10 +165,10 @@ def summarise_cell(
         latency_p95_ms=percentile(latencies, 0.95),
         cost_usd=sum(costs) if costs else None,
         cost_mean_usd=sum(costs) / len(costs) if costs else None,
-        unpriced_calls=sum(t.unpriced_calls for t in counted),
+        unpriced_calls=sum([t.unpriced_calls for t in counted]),
         tokens=sum(tokens) if tokens else None,
-        retries=sum(t.retries for t in counted),
-        trials_with_retries=sum(t.retries > 0 for t in counted),
+        retries=sum(retries),
+        trials_with_retries=len(retries) - retries.count(0),
         early_stop=stop.reason if stop is not None and stop.after < asked else None,
         failures=rank_failures(judged),
     )
@@ -185,7 +187,7 @@ def rank_failures(judged: Iterable[Trial]) -> tuple[RankedFailure, ...]:
         for position, result in enumerate(trial.checks):
             if result.score is not None:
                 counted[result.id] += 1
-            if result.failed:
+            if result.status in FAILED:
                 failures[result.id].append((trial, position))
     ranked = [_ranked(check_id, seen, counted[check_id]) for check_id, seen in failures.items()]
     ranked.sort(key=lambda f: (-f.weight_lost, not f.blocking, -f.count, f.check_id))

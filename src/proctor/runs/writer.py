@@ -44,38 +44,34 @@ class TrialWriter:
         self._clock = clock
         self._most = 1 if sync == Sync.ALWAYS else MAX_WAITING
         self._waiting: list[Trial] = []
-        self._traced: list[Trial] = []
-        self._traces: list[bytes] = []
+        self._traces: list[bytes | None] = []
         self._bytes = 0
         self._since = 0.0
 
     def add(self, trial: Trial, encoded: bytes | None) -> bool:
         """Take a trial and its trace; true when it is the first to wait for a `flush`."""
+        self._waiting.append(trial)
+        self._traces.append(encoded)
         if encoded is not None:
-            self._traced.append(trial)
-            self._traces.append(encoded)
             self._bytes += len(encoded)
-        waiting = self._waiting
-        waiting.append(trial)
-        if len(waiting) == 1:
-            self._since = self._clock()
-        if (
-            len(waiting) >= self._most
-            or self._bytes >= MAX_BYTES
-            or self._clock() - self._since >= MAX_SECONDS
-        ):
+        waiting, now = len(self._waiting), self._clock()
+        if waiting == 1:
+            self._since = now
+        if waiting >= self._most or self._bytes >= MAX_BYTES or now - self._since >= MAX_SECONDS:
             self.flush()
-        return len(waiting) == 1
+        return waiting == 1
 
     def flush(self) -> None:
         """Write what waits and report it."""
-        trials, traced, traces = self._waiting, self._traced, self._traces
+        trials, traces = self._waiting, self._traces
         if not trials:
             return
-        self._waiting, self._traced, self._traces, self._bytes = [], [], [], 0
-        if traces:
-            for trial, place in zip(traced, self._segments.extend(traces), strict=True):
-                trial.trace = place
+        self._waiting, self._traces, self._bytes = [], [], 0
+        kept = [encoded for encoded in traces if encoded is not None]
+        places = iter(self._segments.extend(kept)) if kept else iter(())
+        for trial, encoded in zip(trials, traces, strict=True):
+            if encoded is not None:
+                trial.trace = next(places)
         self._journal.extend(trials)
         self._written(trials)
 

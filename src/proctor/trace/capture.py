@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
 from random import Random
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
@@ -29,45 +29,6 @@ from proctor.trace.model import Document, Span, SpanKind, SpanStatus, Trace
 P = ParamSpec("P")
 R = TypeVar("R")
 Clock = Callable[[], int]
-
-
-class Recorder:
-    """One capture in progress: the trace it fills and the clock it reads."""
-
-    __slots__ = ("clock", "foreign", "root", "seen_error", "trace")
-
-    def __init__(self, trace: Trace, root: Span, clock: Clock) -> None:
-        self.trace = trace
-        self.root = root
-        self.clock = clock
-        self.foreign = False
-        self.seen_error: BaseException | None = None
-
-    def keep(self, span: Span) -> None:
-        """Add a finished or open span; appending is atomic, so threads may share a capture."""
-        self.trace.spans.append(span)
-
-    def keep_foreign(self, span: Span) -> None:
-        """File a span of an instrumentation under this capture."""
-        if span.trace_id != self.trace.trace_id:
-            span.trace_id = self.trace.trace_id
-            span.parent_id = span.parent_id or self.root.span_id
-        normalise(span)
-        self.foreign = True
-        self.keep(span)
-
-
-class _Here:
-    """Where in which capture the current task stands."""
-
-    __slots__ = ("recorder", "span_id")
-
-    def __init__(self, recorder: Recorder, span_id: str) -> None:
-        self.recorder = recorder
-        self.span_id = span_id
-
-
-_here: ContextVar[_Here | None] = ContextVar("proctor_capture", default=None)
 
 
 # A generator of our own: agents seed the global one, and would then repeat our ids.
@@ -108,34 +69,53 @@ def capture(
         user_id=user_id,
         metadata=dict(metadata) if metadata else {},
     )
-    return _Capture(trace, name, clock)
+    return Recorder(trace, name, clock)
 
 
-class _Capture:
-    """The block of a capture; a class, since a generator would cost half as much again."""
+class Recorder(otel.Sink):
+    """A capture: the block itself, the trace it fills and the clock it reads.
 
-    __slots__ = ("_attached", "_clock", "_name", "_recorder", "_sink", "_token", "_trace")
+    A class and not a generator, since the latter would cost half as much again.
+    """
+
+    __slots__ = ("_attached", "_name", "_token", "clock", "foreign", "root", "seen_error", "trace")
 
     def __init__(self, trace: Trace, name: str, clock: Clock) -> None:
-        self._trace = trace
+        self.trace_ids = []
+        self.trace = trace
+        self.clock = clock
+        self.foreign = False
+        self.seen_error: BaseException | None = None
         self._name = name
-        self._clock = clock
+
+    def keep(self, span: Span) -> None:
+        """Add a finished or open span; appending is atomic, so threads may share a capture."""
+        self.trace.spans.append(span)
+
+    def keep_foreign(self, span: Span) -> None:
+        """File a span of an instrumentation under this capture."""
+        if span.trace_id != self.trace.trace_id:
+            span.trace_id = self.trace.trace_id
+            span.parent_id = span.parent_id or self.root.span_id
+        normalise(span)
+        self.foreign = True
+        self.keep(span)
 
     def __enter__(self) -> Trace:
-        trace = self._trace
-        root = Span(
-            span_id=new_span_id(),
-            trace_id=trace.trace_id,
+        trace = self.trace
+        trace_id, span_id = trace.trace_id, new_span_id()
+        self.root = Span(
+            span_id=span_id,
+            trace_id=trace_id,
             name=self._name,
             kind=SpanKind.AGENT,
-            start_ns=self._clock(),
+            start_ns=self.clock(),
             input=trace.query,
         )
-        recorder = self._recorder = Recorder(trace, root, self._clock)
-        recorder.keep(root)
-        self._sink = otel.listen(trace.trace_id, recorder.keep_foreign)
-        self._token = _here.set(_Here(recorder, root.span_id))
-        self._attached = otel.attach(root.trace_id, root.span_id)
+        trace.spans.append(self.root)
+        otel.listen(trace_id, self)
+        self._token = otel.here.set(otel.Here(self, span_id))
+        self._attached = otel.attach(trace_id, span_id)
         return trace
 
     def __exit__(
@@ -144,36 +124,44 @@ class _Capture:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        recorder, trace = self._recorder, self._trace
-        root = recorder.root
+        root, trace = self.root, self.trace
         if error is not None:
-            if recorder.seen_error is not error:
-                _record_error(recorder, root, error)
+            if self.seen_error is not error:
+                _record_error(self, root, error)
             _fail(root, error)
         otel.detach(self._attached)
-        _here.reset(self._token)
-        self._sink.close()
-        root.end_ns = max(recorder.clock(), root.start_ns)
+        otel.here.reset(self._token)
+        self.close()
+        ended = self.clock()
+        root.end_ns = ended if ended > root.start_ns else root.start_ns
         # What was derived while the block ran is out of date.
         trace.forget()
         # Our own spans say what they mean; only others need reading, or a missing answer finding.
-        if recorder.foreign or trace.query is None or trace.response is None:
+        if self.foreign or trace.query is None or trace.response is None:
             finish(trace)
             trace.forget()
         if root.output is None:
             root.output = trace.response
 
 
+def _standing() -> tuple[Recorder, str] | None:
+    """The capture the current task is in, and the id of the span it stands at."""
+    place = otel.here.get()
+    if place is None or not isinstance(place.sink, Recorder):
+        return None
+    return place.sink, place.span_id
+
+
 @contextmanager
 def _inside(recorder: Recorder, span: Span) -> Generator[None]:
     """Make a span the current one, for our helpers and for OpenTelemetry alike."""
-    token = _here.set(_Here(recorder, span.span_id))
+    token = otel.here.set(otel.Here(recorder, span.span_id))
     attached = otel.attach(span.trace_id, span.span_id)
     try:
         yield
     finally:
         otel.detach(attached)
-        _here.reset(token)
+        otel.here.reset(token)
 
 
 @contextmanager
@@ -182,26 +170,27 @@ def span(name: str, *, kind: SpanKind | str = SpanKind.CHAIN, **fields: Any) -> 
 
     Outside any capture the block runs just the same and the span is dropped.
     """
-    here = _here.get()
-    clock = here.recorder.clock if here is not None else time.time_ns
+    standing = _standing()
+    recorder = None if standing is None else standing[0]
+    clock = time.time_ns if recorder is None else recorder.clock
     step = Span(
         span_id=new_span_id(),
-        trace_id=here.recorder.trace.trace_id if here is not None else new_trace_id(),
+        trace_id=new_trace_id() if recorder is None else recorder.trace.trace_id,
         name=name,
         kind=SpanKind(kind),
         start_ns=clock(),
         **fields,
     )
-    if here is None:
+    if standing is None or recorder is None:
         yield step
         return
-    step.parent_id = otel.innermost(step.trace_id) or here.span_id
-    here.recorder.keep(step)
+    step.parent_id = otel.innermost(step.trace_id) or standing[1]
+    recorder.keep(step)
     try:
-        with _inside(here.recorder, step):
+        with _inside(recorder, step):
             yield step
     except BaseException as error:
-        here.recorder.seen_error = error
+        recorder.seen_error = error
         _fail(step, error)
         raise
     finally:
@@ -295,7 +284,7 @@ def _as_tool(function: Callable[..., Any], *, name: str | None) -> Callable[...,
 
         @functools.wraps(function)
         async def call_async(*args: Any, **kwargs: Any) -> Any:
-            if _here.get() is None:
+            if otel.here.get() is None:
                 return await function(*args, **kwargs)
             with tool_call(called, _arguments(signature, args, kwargs)) as step:
                 step.tool_output = result = await function(*args, **kwargs)
@@ -305,7 +294,7 @@ def _as_tool(function: Callable[..., Any], *, name: str | None) -> Callable[...,
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _here.get() is None:
+        if otel.here.get() is None:
             return function(*args, **kwargs)
         with tool_call(called, _arguments(signature, args, kwargs)) as step:
             step.tool_output = result = function(*args, **kwargs)
@@ -342,5 +331,5 @@ def carry(function: Callable[P, R]) -> Callable[P, R]:
 
 def current_trace() -> Trace | None:
     """The trace being captured here, or None."""
-    here = _here.get()
-    return None if here is None else here.recorder.trace
+    standing = _standing()
+    return None if standing is None else standing[0].trace

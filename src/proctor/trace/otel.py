@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
+from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.trace import NonRecordingSpan, SpanContext, StatusCode, TraceFlags
 
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 class Sink:
     """Where the spans of one capture go, and the trace ids that lead there."""
 
-    __slots__ = ("keep", "token", "trace_ids")
+    __slots__ = ("trace_ids",)
 
-    def __init__(self, keep: Callable[[Span], None]) -> None:
-        self.keep = keep
+    def __init__(self) -> None:
         self.trace_ids: list[int] = []
-        self.token: Token[Sink | None] | None = None
+
+    def keep_foreign(self, span: Span) -> None:
+        """Take a span of an instrumentation, or of another process."""
+        raise NotImplementedError
 
     def adopt(self, trace_id: int) -> None:
         """Take the spans of one more trace."""
@@ -41,11 +43,21 @@ class Sink:
 
     def close(self) -> None:
         """Take no more spans."""
-        if self.token is not None:
-            _sink_here.reset(self.token)
         for adopted in self.trace_ids:
             _sinks.pop(adopted, None)
 
+
+class Here:
+    """Where in which capture the current task stands."""
+
+    __slots__ = ("sink", "span_id")
+
+    def __init__(self, sink: Sink, span_id: str) -> None:
+        self.sink = sink
+        self.span_id = span_id
+
+
+here: ContextVar[Here | None] = ContextVar("proctor_capture", default=None)
 
 _HEX = re.compile(r"[0-9a-f]{32}")
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
@@ -55,10 +67,13 @@ _STATUS = {
     StatusCode.ERROR: SpanStatus.ERROR,
 }
 
+# `set_span_in_context` as it is copies the context twice, and this is done for every trial.
+(_SPAN_KEY,) = otel_trace.set_span_in_context(otel_trace.INVALID_SPAN, Context())
+
 _sinks: dict[int, Sink] = {}
-_sink_here: ContextVar[Sink | None] = ContextVar("proctor_otel_sink", default=None)
 _installing = threading.Lock()
 _listened: set[int] = set()
+_listened_last: object = None
 
 
 class _Listener(SpanProcessor):
@@ -67,16 +82,16 @@ class _Listener(SpanProcessor):
     def on_start(self, span: Any, parent_context: Any = None) -> None:
         """Adopt a trace that an instrumentation starts afresh inside a capture."""
         context = span.get_span_context()
-        sink = _sink_here.get()
-        if sink is not None and context is not None and context.trace_id not in _sinks:
-            sink.adopt(context.trace_id)
+        place = here.get()
+        if place is not None and context is not None and context.trace_id not in _sinks:
+            place.sink.adopt(context.trace_id)
 
     def on_end(self, span: ReadableSpan) -> None:
         """File a finished span."""
         context = span.get_span_context()
         sink = _sinks.get(context.trace_id) if context is not None else None
         if sink is not None:
-            sink.keep(from_sdk(span))
+            sink.keep_foreign(from_sdk(span))
 
 
 class _OurSpan(NonRecordingSpan):
@@ -96,28 +111,25 @@ class _OurSpan(NonRecordingSpan):
         return f"NonRecordingSpan({self.get_span_context()!r})"
 
 
-def listen(trace_id: str, keep: Callable[[Span], None]) -> Sink:
-    """From here until `close`, spans of this trace, and of traces started in it, go to `keep`."""
-    _install()
-    sink = Sink(keep)
+def listen(trace_id: str, sink: Sink) -> None:
+    """Until it is closed, spans of this trace, and of traces started in it, go to the sink."""
+    if otel_trace.get_tracer_provider() is not _listened_last:
+        _install()
     sink.adopt(int(trace_id, 16))
-    sink.token = _sink_here.set(sink)
-    return sink
 
 
 def deliver(span: Span) -> bool:
     """File a span that came from outside this process; False when no capture waits for it."""
     sink = _sinks.get(int(span.trace_id, 16)) if _HEX.fullmatch(span.trace_id) else None
     if sink is not None:
-        sink.keep(span)
+        sink.keep_foreign(span)
     return sink is not None
 
 
 def _install() -> None:
     """Listen at the tracer provider in force; a provider set up later is listened to as well."""
+    global _listened_last  # noqa: PLW0603 (there is one provider in force in a process)
     provider = otel_trace.get_tracer_provider()
-    if id(provider) in _listened:
-        return
     with _installing:
         if not hasattr(provider, "add_span_processor"):
             otel_trace.set_tracer_provider(TracerProvider())
@@ -125,11 +137,13 @@ def _install() -> None:
         if id(provider) not in _listened and isinstance(provider, TracerProvider):
             provider.add_span_processor(_Listener())
             _listened.add(id(provider))
+        _listened_last = provider
 
 
 def attach(trace_id: str, span_id: str) -> Token[Any]:
     """Make our span the parent of SDK spans started from here on."""
-    return otel_context.attach(otel_trace.set_span_in_context(_OurSpan(trace_id, span_id)))
+    around = otel_context.get_current()
+    return otel_context.attach(Context({**around, _SPAN_KEY: _OurSpan(trace_id, span_id)}))
 
 
 def detach(token: Token[Any]) -> None:

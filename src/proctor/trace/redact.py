@@ -13,15 +13,18 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from hashlib import sha256
-from typing import Any, cast
+from operator import is_not
+from typing import Any, TypeVar, cast
 
 import msgspec
 
 from proctor.errors import ProctorError
-from proctor.trace.model import Span, Trace
+from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
 from proctor.trace.redact_names import BARE_TOKEN, secret_kind
 from proctor.trace.redact_pairs import STEMS, pairs
 from proctor.trace.redact_tokens import DETECTORS, Hit
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 MARK = re.compile(r"\[redacted:[A-Za-z0-9_-]+\]")
 """What a secret leaves behind."""
@@ -48,7 +51,9 @@ _HINTS = tuple(
 )
 """A part of each telling word, so that few searches clear most short texts."""
 
-_WITHOUT_TEXT = frozenset({type(None), bool, int, float})
+_WITHOUT_TEXT = frozenset({type(None), bool, int, float, SpanKind, SpanStatus})
+
+_EMPTY: tuple[Any, ...] = ()
 
 # Not passwords but the folder a shell stands in.
 _FOLDERS = frozenset({"PWD", "OLDPWD"})
@@ -57,7 +62,7 @@ _FORCED = frozenset({"password", "secret", "api_key", "token", "private_key", "c
 _IDS = frozenset({"span_id", "trace_id", "parent_id"})
 _WORDS = frozenset({"kind", "status", "role"})
 # What ids look like almost always; they need no search.
-_PLAIN_ID = re.compile(r"[0-9a-f-]{1,36}")
+_ID_DIGITS, _LONGEST_ID = "0123456789abcdef-", 36
 
 
 class Redactor:
@@ -75,6 +80,10 @@ class Redactor:
         self._patterns = [_compiled(name, text) for name, text in (patterns or {}).items()]
         self._values = _secret_values(os.environ if environ is None else environ)
         self._clean: set[str] = set()
+        # Nothing else that is secret could be part of an id as OpenTelemetry makes them.
+        self._ids_are_clean = not self._patterns and not any(
+            value.strip(_ID_DIGITS.encode()) == b"" for value in self._values
+        )
 
     # -- texts ----------------------------------------------------------------------------------
 
@@ -145,16 +154,16 @@ class Redactor:
 
     def span(self, span: Span) -> Span:
         """A span without its secrets."""
-        return self._walk(span, 0)
+        return self._struct(span, 1)
 
     def trace(self, trace: Trace) -> Trace:
         """A trace without its secrets."""
-        return self._walk(trace, 0)
+        return self._struct(trace, 1)
 
     def _walk(self, value: Any, depth: int) -> Any:
         kind = value.__class__
         if kind is str:
-            return self.text(value)
+            return value if value in self._clean else self.text(value)
         if kind in _WITHOUT_TEXT:
             return value
         if depth > _DEEPEST:
@@ -223,25 +232,44 @@ class Redactor:
         self, items: list[Any] | tuple[Any, ...], depth: int
     ) -> list[Any] | tuple[Any, ...]:
         redacted = [self._walk(item, depth) for item in items]
-        for before, after in zip(items, redacted, strict=True):
-            if before is not after:
-                return tuple(redacted) if isinstance(items, tuple) else redacted
-        return items
+        if not any(map(is_not, items, redacted)):
+            return items
+        return tuple(redacted) if isinstance(items, tuple) else redacted
 
-    def _struct(self, struct: msgspec.Struct, depth: int) -> msgspec.Struct:
+    def _struct(self, struct: S, depth: int) -> S:
+        if self._is_clean(struct, depth):
+            return struct
         changes: dict[str, Any] = {}
-        values = msgspec.structs.astuple(struct)
-        for field, value in zip(struct.__struct_fields__, values, strict=True):
-            if value is None or field in _WORDS:
-                continue
-            redacted = self._id(value) if field in _IDS else self._walk(value, depth)
-            if redacted is not value:
-                changes[field] = redacted
+        for field in struct.__struct_fields__:
+            if field not in _WORDS:
+                value = getattr(struct, field)
+                redacted = self._id(value) if field in _IDS else self._walk(value, depth)
+                if redacted is not value:
+                    changes[field] = redacted
         return msgspec.structs.replace(struct, **changes) if changes else struct
 
-    def _id(self, original: str) -> str:
+    def _is_clean(self, struct: msgspec.Struct, depth: int) -> bool:
+        """Whether nothing in a struct needs to change, found without asking for its fields."""
+        clean, ids_are_clean = self._clean, self._ids_are_clean
+        for value in msgspec.structs.astuple(struct):
+            if value is None or value is _EMPTY:
+                continue
+            kind = value.__class__
+            if kind is str:
+                if value in clean or (ids_are_clean and _is_plain_id(value)):
+                    continue
+                redacted = self.text(value)
+            elif kind in _WITHOUT_TEXT:
+                continue
+            else:
+                redacted = self._walk(value, depth)
+            if redacted is not value:
+                return False
+        return True
+
+    def _id(self, original: Any) -> Any:
         """An id; one with a secret gets a hash, so that it still finds its parent and children."""
-        if _PLAIN_ID.fullmatch(original):
+        if original is None or _is_plain_id(original):
             return original
         redacted = self.text(original)
         if redacted is original:
@@ -280,6 +308,10 @@ def redactor_for(redact: Redactor | bool) -> Redactor | None:
     if isinstance(redact, Redactor):
         return redact
     return default_redactor() if redact else None
+
+
+def _is_plain_id(text: str) -> bool:
+    return len(text) <= _LONGEST_ID and not text.strip(_ID_DIGITS)
 
 
 def _compiled(name: str, pattern: str) -> tuple[str, re.Pattern[str]]:

@@ -36,6 +36,7 @@ class Spending:
         self.tokens = 0
         self.started = 0
         self.unpriced = 0
+        self._bound = limits != Limits(timeout_s=limits.timeout_s)
 
     def start(self) -> None:
         """A trial starts."""
@@ -49,6 +50,8 @@ class Spending:
 
     def exhausted(self) -> str | None:
         """Why no further trial may start, or None."""
+        if not self._bound:
+            return None
         limits = self.limits
         if limits.max_trials is not None and self.started >= limits.max_trials:
             return f"trial limit reached: {self.started} started"

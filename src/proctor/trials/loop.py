@@ -1,17 +1,27 @@
 """Run async work from plain code, and come back even when agents leave tasks that will not end.
 
 `asyncio.run` waits for every cancelled task; an agent that swallows its cancellation would keep
-the whole program. Here they get a moment, then the loop is closed without them.
+the whole program. Here they get a moment, then the loop is closed without them. Timers are kept
+to a fraction of a millisecond, where asyncio's own loop rounds every wait up to whole ones.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import select
+import selectors
+import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+COARSE = 0.1
+"""Seconds from which on a millisecond does not matter."""
+
+FD_SETSIZE = 1024
+"""Files `select` can watch: their numbers are below this."""
 
 LEFTOVER_GRACE = 1.0
 """Seconds left-over tasks get to clean up after they are cancelled."""
@@ -19,7 +29,7 @@ LEFTOVER_GRACE = 1.0
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:
     """The result of the work; left-over tasks are cancelled and, if they resist, left behind."""
-    loop = asyncio.new_event_loop()
+    loop = _new_loop()
     try:
         return loop.run_until_complete(work)
     finally:
@@ -28,6 +38,31 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
         finally:
             asyncio.set_event_loop(None)
             loop.close()
+
+
+if sys.platform == "linux":
+
+    class _PreciseSelector(selectors.EpollSelector):
+        """epoll, which waits whole milliseconds, behind `select`, which waits microseconds.
+
+        What `select` watches is the epoll object alone, so its limit on files does not matter.
+        """
+
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            """Wait for what is registered."""
+            if timeout is not None and 0 < timeout < COARSE and self.fileno() < FD_SETSIZE:
+                select.select([self], (), (), timeout)
+                timeout = 0
+            return super().select(timeout)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """The loop of the user's policy; asyncio's own one with precise timers."""
+    loop = asyncio.new_event_loop()
+    if sys.platform != "linux" or type(loop) is not asyncio.SelectorEventLoop:
+        return loop
+    loop.close()
+    return asyncio.SelectorEventLoop(_PreciseSelector())
 
 
 def _dismiss(loop: asyncio.AbstractEventLoop) -> None:

@@ -25,7 +25,7 @@ from proctor.checks.evaluate import PlannedCheck, evaluate
 from proctor.checks.judge import Judge
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import CheckResult, CheckStatus, Judgement
-from proctor.llm.cassette import cassette_trial
+from proctor.llm.cassette import cassette_in_use, cassette_trial
 from proctor.llm.prices import PriceTable
 from proctor.runs.model import PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.runs.segments import encode_trace
@@ -109,17 +109,23 @@ async def perform(planned: PlannedTrial, bench: Bench, *, attempt: int = 1) -> F
             prepared = prepared.stage(planned)
         reply = await _with_retries(planned, prepared, bench, tries)
         trial.latency_ms = _latency_ms(reply, began)
-        with cassette_trial(lambda: f"{_cassette_key(planned)}#judge"):
-            await _judge(trial, prepared, bench, tries, reply)
+        judging = _judge(trial, prepared, bench, tries, reply)
+        if cassette_in_use():
+            with cassette_trial(f"{_cassette_key(planned)}#judge"):
+                await judging
+        else:
+            await judging
     except asyncio.CancelledError:
         trial.status = TrialStatus.CANCELLED
         trial.error = TrialError("Cancelled", "the run was stopped while this trial was running")
     except Exception as error:  # noqa: BLE001 (agents raise anything; the trial says what)
         trial.error = TrialError(type(error).__name__, str(error) or repr(error))
     trial.duration_ms = (time.perf_counter() - began) * 1000
-    trial.retries = len(tries.errors)
-    trial.retry_errors = tuple(tries.errors)
-    _clean_up(trial, tries, bench)
+    if tries.errors:
+        trial.retries = len(tries.errors)
+        trial.retry_errors = tuple(tries.errors)
+    if tries.workdir is not None:
+        _clean_up(trial, tries.workdir, bench)
     return _redacted(trial, tries.trace, bench.redactor)
 
 
@@ -182,10 +188,15 @@ async def _attempt(
             prepared.input, name=planned.agent, trace_id=request.trace_id, clock=bench.clock
         ) as trace:
             tries.trace = trace
-            with cassette_trial(lambda: _cassette_key(planned)):
-                play = prepared.play
-                work = agent.run(request) if play is None else play(agent, request)
-                reply = await _within(work, request.timeout)
+            play = prepared.play
+            work = agent.run(request) if play is None else play(agent, request)
+            if request.timeout is not None:
+                work = _within(work, request.timeout)
+            if cassette_in_use():
+                with cassette_trial(_cassette_key(planned)):
+                    reply = await work
+            else:
+                reply = await work
             trace.response = reply.answer
     finally:
         tries.workdir = request.used_workdir
@@ -203,10 +214,8 @@ class TrialTimeout(TimeoutError):
     """Our own limit on a trial: never retried, since another try would take as long."""
 
 
-async def _within(work: Coroutine[Any, Any, AgentReply], seconds: float | None) -> AgentReply:
+async def _within(work: Coroutine[Any, Any, AgentReply], seconds: float) -> AgentReply:
     """The work's result, or `TrialTimeout`. Work that will not stop is left behind."""
-    if seconds is None:
-        return await work
     task = asyncio.ensure_future(work)
     done, _ = await _wait(task, seconds)
     if task in done:
@@ -232,9 +241,9 @@ async def _judge(
     trace = tries.trace
     assert trace is not None
     trial.answer = reply.answer
-    price_calls(trace, bench.prices)
     trial.trace_id = trace.trace_id
-    if len(trace.spans) > 1:
+    if len(trace.spans) > 1 or reply.trace is not None:  # else there is the root we made, no call
+        price_calls(trace, bench.prices)
         _count(trial, trace)
     judgement = await evaluate(
         prepared.checks,
@@ -269,27 +278,30 @@ def status_of(judgement: Judgement, threshold: float) -> TrialStatus:
 
 
 def _status(judgement: Judgement, score: float | None, threshold: float) -> TrialStatus:
-    statuses = {result.status for result in judgement.results}
-    if CheckStatus.FAIL in statuses:
-        return TrialStatus.HARD_FAIL
-    if CheckStatus.UNSCORED in statuses:
+    unscored = False
+    for result in judgement.results:
+        if result.status is CheckStatus.FAIL:
+            return TrialStatus.HARD_FAIL
+        unscored = unscored or result.status is CheckStatus.UNSCORED
+    if unscored:
         return TrialStatus.INFRA_ERROR
     return TrialStatus.FAILED if score is not None and score < threshold else TrialStatus.PASSED
 
 
 def _judge_cost(judgement: Judgement) -> float | None:
-    costs = [r.cost_usd for r in judgement.results if r.cost_usd is not None]
-    return sum(costs) if costs else None
+    total: float | None = None
+    for result in judgement.results:
+        if result.cost_usd is not None:
+            total = (total or 0.0) + result.cost_usd
+    return total
 
 
-def _clean_up(trial: Trial, tries: _Attempts, bench: Bench) -> None:
+def _clean_up(trial: Trial, workdir: Path, bench: Bench) -> None:
     """Remove the trial's directory, or keep it for a person when it did not pass."""
-    if tries.workdir is None:
-        return
     if bench.keep_workdirs and not trial.passed:
-        trial.workdir = str(tries.workdir)
+        trial.workdir = str(workdir)
     else:
-        shutil.rmtree(tries.workdir, ignore_errors=True)
+        shutil.rmtree(workdir, ignore_errors=True)
 
 
 def _redacted(trial: Trial, trace: Trace | None, redactor: Redactor | None) -> Finished:
@@ -301,7 +313,7 @@ def _redacted(trial: Trial, trace: Trace | None, redactor: Redactor | None) -> F
     if trial.answer:
         trial.answer = redactor.text(trial.answer)
     if trial.checks:
-        trial.checks = tuple(_clean_result(result, redactor) for result in trial.checks)
+        trial.checks = tuple([_clean_result(result, redactor) for result in trial.checks])
     if trial.error is not None:
         trial.error = redactor.value(trial.error)
     if trial.retry_errors:

@@ -160,7 +160,7 @@ class Session:
     def _written(self, trials: Sequence[Trial]) -> None:
         """Trials that are in the journal now."""
         if self._finished is not None:
-            self._finished.extend(map(self._pool.slim_copy, trials))
+            self._finished.extend(map(self._pool.slim, trials))
         if self._observer is not None:
             for trial in trials:
                 self._observer.finished(trial)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 
 from proctor.agents.failures import Transient
-from proctor.trials.executors import Deliver, Job, Jobs
-from proctor.trials.perform import Bench, Finished, perform
+from proctor.trials.executors import Deliver, Jobs
+from proctor.trials.perform import Bench, perform
 from proctor.trials.throttle import Throttle
 
 TURN = 16
@@ -41,26 +41,23 @@ class LocalExecutor:
             ]
 
     async def _work(self, jobs: Jobs, deliver: Deliver) -> None:
-        throttle, done = self._throttle, 0
+        throttle, bench, done = self._throttle, self._bench, 0
         while not self._stopping:
             if not throttle.enter_now():
                 await throttle.enter()
             try:
                 if self._stopping or (job := next(jobs, None)) is None:
                     return
-                deliver(job, await self._perform(job))
+                finished = await perform(job.planned, bench, attempt=job.attempt)
+                # A cancelled trial is delivered as such; the worker ends by leaving its loop.
+                if self._stopping and (task := asyncio.current_task()) is not None:
+                    task.uncancel()
+                deliver(job, finished)
             finally:
                 throttle.leave()
             done += 1
             if done % TURN == 0:
                 await asyncio.sleep(0)
-
-    async def _perform(self, job: Job) -> Finished:
-        finished = await perform(job.planned, self._bench, attempt=job.attempt)
-        # A cancelled trial was delivered as such; the worker itself ends by leaving its loop.
-        if self._stopping and (task := asyncio.current_task()) is not None:
-            task.uncancel()
-        return finished
 
     def stop(self) -> None:
         """Cancel what runs; `run` returns once every taken job is delivered."""
