@@ -15,8 +15,8 @@ Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | 
 MAX_STEPS = 200_000
 """Steps of a build: under a second of work, and hundreds of times what the shipped ones need."""
 
-MAX_DEPTH = 100
-"""Expressions within expressions, over all the values they refer to: far inside Python's stack."""
+MAX_DEPTH = 60
+"""Values within values, over all they refer to: at eight frames each still inside the stack."""
 
 MAX_BITS = 256
 """Size of whole numbers: seeds and digests fit, and arithmetic on them stays one step."""

@@ -164,8 +164,8 @@ class Resolver:
 
     def _worked_out(self, tree: Tree, text: str, place: Place) -> Value:
         if tree.tag == REF:
-            self.budget.enter()
             try:
+                self.budget.enter()
                 return self._referred(text.strip())
             finally:
                 self.budget.depth -= 1
@@ -242,13 +242,19 @@ class Resolver:
         if tree.tag is not None:
             return self._leaf(tree, place)
         self.budget.charge(1)
-        if isinstance(tree.value, str):
-            self.budget.made(tree.value)
-        if isinstance(tree.value, dict):
-            return {key: self._plain(item, (*place, key)) for key, item in tree.value.items()}
-        if isinstance(tree.value, list):
-            return [self._plain(item, (*place, at)) for at, item in enumerate(tree.value)]
+        if isinstance(tree.value, dict | list):
+            try:
+                self.budget.enter()
+                return self._members(tree.value, place)
+            finally:
+                self.budget.depth -= 1
+        self.budget.made(tree.value)
         return tree.value
+
+    def _members(self, value: dict[str, Tree] | list[Tree], place: Place) -> Value:
+        if isinstance(value, dict):
+            return {key: self._plain(item, (*place, key)) for key, item in value.items()}
+        return [self._plain(item, (*place, at)) for at, item in enumerate(value)]
 
     def _problem(self, place: FilePlace, message: str, hint: str | None = None) -> NoReturn:
         self.problems.append(Problem(place, message, hint))
