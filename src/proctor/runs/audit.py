@@ -12,14 +12,13 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from proctor.errors import ProctorError
-from proctor.runs.identity import git_state, host, who
+from proctor.runs.identity import git_state, host, proctor_version, who
 from proctor.runs.lines import append_line, read_lines
 from proctor.trace.redact import Redactor, default_redactor
 
@@ -72,7 +71,7 @@ def record(
         exit_code=exit_code,
         commit=str(state["commit"]) if state else None,
         dirty=bool(state["dirty"]) if state else None,
-        proctor=metadata.version("proctor"),
+        proctor=proctor_version(),
     )
     try:
         append_line(Path(root) / FILE, entry)

@@ -44,6 +44,7 @@ class RunFolder:
         self.results_path = path / "results.json"
         self.summary_path = path / "summary.csv"
         self.traces_path = path / "traces"
+        self._written: dict[str, Any] | None = None
 
     # -- making and opening -------------------------------------------------------------------
 
@@ -91,6 +92,11 @@ class RunFolder:
         content = {"format": FORMAT, **spec}
         text: str = yaml.dump(content, Dumper=dumper, sort_keys=False, allow_unicode=True)
         write_atomic(self.spec_path, text.encode())
+        self._written = content
+
+    def known_spec(self) -> dict[str, Any]:
+        """The resolved spec as it was written through this object, else as it is read."""
+        return self.read_spec() if self._written is None else self._written
 
     def read_spec(self) -> dict[str, Any]:
         """The resolved spec."""

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,14 +30,20 @@ def new_run_id(clock: Callable[[], int] = time.time_ns) -> str:
 def provenance(folder: Path) -> dict[str, Any]:
     """Versions, commit and host, for the record; nothing secret, nothing looked up on a network."""
     return {
-        "proctor": metadata.version("proctor"),
+        "proctor": proctor_version(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "host": host(),
         "user": user(),
         "git": git_state(folder),
-        "packages": package_versions(),
+        "packages": dict(package_versions()),
     }
+
+
+@cache
+def proctor_version() -> str:
+    """The version of Proctor that is installed."""
+    return metadata.version("proctor")
 
 
 def host() -> str:
@@ -58,6 +65,12 @@ def who() -> str:
 
 def git_state(folder: Path) -> dict[str, Any] | None:
     """The commit a folder is at and whether it has changes; None outside a repository."""
+    here = folder.resolve()
+    # To ask git takes longer than to see that there is nothing to ask about.
+    if "GIT_DIR" not in os.environ and not any(
+        os.path.lexists(f"{place}/.git") for place in (here, *here.parents)
+    ):
+        return None
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
@@ -78,10 +91,11 @@ def _git(folder: Path, *args: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def package_versions() -> dict[str, str]:
+@cache
+def package_versions() -> Mapping[str, str]:
     """Installed versions of what Proctor can use: its dependencies and those of its extras.
 
-    Read from the names of folders, which is what an installer leaves, since asking for each
+    Read once, from the names of folders, which is what an installer leaves, since asking for each
     package takes milliseconds and a run should begin at once.
     """
     wanted = {_normal(_REST.sub("", text)) for text in metadata.requires("proctor") or ()}

@@ -237,7 +237,7 @@ async def carry_out(
         async with closing(ready.bench.judges):
             with ready.options.cassette(going_on=going_on), rates_in_force(rates):
                 await run_until_stopped(session, lambda: LocalExecutor(ready.bench, at_once))
-        spec = folder.read_spec()
+        spec = folder.known_spec()
         now = {**spec, "options": ready.options.record(), "stopped": session.stopped}
         if now != spec:
             folder.write_spec(now)
