@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 from world_parts import Corridor, played
 
+from proctor.checks.quality import score_trace
+from proctor.diagnose.api import diagnose
 from proctor.llm import MockLLM
 from proctor.scenarios.building import build
+from proctor.trace.capture import capture
 
 
 @pytest.fixture
@@ -53,6 +56,22 @@ async def test_a_chat_model_acts():
     assert (outcome.score, outcome.trajectory.invalid_actions) == (1.0, 0)
     assert "Find the door." in asked[0]
     assert asked[3].count("history") == 1
+
+
+async def test_quality_and_diagnosis_see_what_went_wrong_in_a_world():
+    """R-S5: a model that insists on what is not valid is diagnosed at the step, and scored."""
+    with MockLLM(["open the door"] * 4) as server, capture("q") as trace:
+        agent = {"kind": "chat", "model": "openai:gpt-4o-mini", "base_url": f"{server.url}/v1"}
+        outcome = await played(Corridor, agent)
+        trace.response = outcome.answer
+    assert outcome.ended == "no_valid_action"
+    (finding,) = diagnose(trace, "rules").findings
+    assert (finding.category, finding.evidence) == ("Resource Abuse", "invalid_action")
+    refused = [span for span in trace.spans if span.tool_name == "invalid_action"]
+    assert finding.location == refused[-1].span_id
+    quality = {dimension.name: dimension.score for dimension in score_trace(trace).dimensions}
+    assert quality["redundancy"] == 0.25
+    assert quality["error_recovery"] == 0.0
 
 
 def test_a_person_quits_a_run_and_goes_on(home):
