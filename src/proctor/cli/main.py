@@ -64,7 +64,9 @@ COMMANDS = {
     "baselines": Entry("proctor.cli.baselines", "baselines", "List saved baselines."),
     "diff": Entry("proctor.cli.diff", "diff", "Show what changed since a baseline."),
     "build": Entry("proctor.cli.build", "build", "Build a scenario from a template and a seed."),
-    "store": Entry("proctor.cli.store", "store", "Keep a built scenario under a name."),
+    "store": Entry(
+        "proctor.cli.store", "store", "Keep built scenarios, and look after live traces."
+    ),
     "fetch": Entry("proctor.cli.fetch", "fetch", "Bring a stored scenario back."),
     "results": Entry(
         "proctor.cli.results", "results", "Show what runs came to, finished or running."

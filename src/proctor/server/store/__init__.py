@@ -8,6 +8,7 @@ connect and how to write many rows at once.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proctor.errors import ProctorError
@@ -15,7 +16,18 @@ from proctor.errors import ProctorError
 if TYPE_CHECKING:
     from proctor.server.store.sql import SqlStore
 
-__all__ = ["open_store"]
+__all__ = ["existing_store", "open_store"]
+
+
+def existing_store(url: str) -> SqlStore:
+    """The store at a URL; a file that is not there is an error, not an empty store."""
+    scheme, _, rest = url.partition("://")
+    path = Path(rest.removeprefix("/"))
+    if scheme == "sqlite" and not path.is_file():
+        raise ProctorError(
+            "there is no store", where=str(path), hint="`proctor serve` makes one; see --store"
+        )
+    return open_store(url)
 
 
 def open_store(url: str) -> SqlStore:

@@ -107,6 +107,9 @@ class PostgresStore(SqlStore):
         parts = " + ".join(f"pg_total_relation_size('{table}')" for table in tables)
         return int(self._all(f"SELECT {parts}")[0][0])
 
+    def compact(self) -> None:
+        """Left to the server's own vacuum."""
+
     def close(self) -> None:
         """Close every connection."""
         for connection in (*self._readers, *([self._writer] if self._writer else [])):

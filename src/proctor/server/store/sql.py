@@ -164,6 +164,10 @@ class SqlStore(ABC):
         """Bytes on disk."""
 
     @abstractmethod
+    def compact(self) -> None:
+        """Give freed space back to the disk, where the database does not do so by itself."""
+
+    @abstractmethod
     def close(self) -> None:
         """Let go of connections."""
 

@@ -1,0 +1,272 @@
+"""The pages in a real Chromium: no error, no foreign request, hostile text as text, keys work."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from browser import ARGUMENTS, chromium
+from server_parts import LLM, TOOL, TRACE, serving, write
+from spans import span, trace
+
+import proctor
+from proctor.server.app import Service
+from proctor.server.pages.align import aligned
+from proctor.server.store import open_store
+from proctor.server.store.sql import Evaluation
+from proctor.server.watch import Watcher, WatchOptions
+from proctor.spec import Case, Suite
+from proctor.trace import SpanKind
+from proctor.trials.api import carry_out, new_folder, prepare
+from proctor.trials.loop import run_to_end
+from proctor.trials.options import RunOptions
+
+SECOND = 1_000_000_000
+HOSTILE = (
+    "<script>window.hacked=1</script></textarea></style>"
+    "<img src=x onerror=window.hacked=1>{{7*7}}{%x%}'\"`&lt; javascript:alert(1) \u202e\0"
+)
+
+
+def hostile_agent(_question: str) -> str:
+    with proctor.tool_call(HOSTILE, {"q": HOSTILE}) as call:
+        call.tool_output = HOSTILE
+    return HOSTILE
+
+
+def plain_agent(_question: str) -> str:
+    with proctor.tool_call("search", {"q": "x"}) as call:
+        call.tool_output = "found"
+    return "fine"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A server with two traces, one of them hostile in every field, and a run of two agents."""
+    folder = tmp_path_factory.mktemp("site")
+    store = open_store(f"sqlite:////{folder}/t.db".replace("/////", "////"))
+    message = {
+        "llm.input_messages.0.message.role": "user",
+        "llm.input_messages.0.message.content": HOSTILE,
+        "llm.output_messages.0.message.role": HOSTILE,
+        "llm.output_messages.0.message.content": HOSTILE,
+    }
+    facts = {"session.id": HOSTILE, "user.id": HOSTILE, "input.value": HOSTILE}
+    spans = [
+        {"id": 1, "name": HOSTILE, "end": 9 * SECOND, "attributes": facts},
+        {"id": 2, "parent": 1, "attributes": {**LLM, **message, "llm.model_name": HOSTILE}},
+        {"id": 3, "parent": 1, "status": 2, "attributes": {**TOOL, "tool.name": HOSTILE}},
+    ]
+    write(store, *spans, service=HOSTILE)
+    many = [{"id": 100, "trace": "3" * 32, "name": "long", "end": 90 * SECOND}]
+    many += [
+        {"id": 101 + i, "parent": 100, "trace": "3" * 32, "name": f"step {i}", "start": SECOND + i}
+        for i in range(5000)
+    ]
+    write(store, *many)
+    Watcher(store, WatchOptions(quiet_seconds=0), clock=lambda: 2**62).look()
+    finding = {"category": "Rate Limiting", "location": f"{3:016x}", "description": HOSTILE}
+    detail = json.dumps({"errors": [{**finding, "evidence": HOSTILE}]})
+    rows = [Evaluation(TRACE, "diagnosis", None, HOSTILE, detail, 1)]
+    store.put_evaluations(TRACE, rows, score=0.4, findings=1)
+    cases = [Case(id="first", input="x", correctness={"expected_in_answer": ["fine"]})]
+    agents = {"plain": plain_agent, "hostile": hostile_agent}
+    results = folder / "results"
+    run = _run(Suite(cases=cases), agents, results)
+    with serving(Service(store=store, results=results)) as running:
+        running.run_link = f"/runs/suite/{run.name}"
+        yield running
+
+
+def _run(suite: Suite, agents: dict, results: Path) -> Path:
+    ready = prepare(suite, RunOptions(trials=2), agents=agents)
+    return done(ready, new_folder(ready, results)).path
+
+
+def done(ready, folder):
+    """Carry a run out in a thread of its own: the browser's driver has a loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: run_to_end(carry_out(ready, folder))).result()
+
+
+@pytest.fixture(scope="module")
+def browsing():
+    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    path = chromium()
+    with sync.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=path, args=list(ARGUMENTS))
+        yield running
+        running.close()
+
+
+@contextmanager
+def page_at(browsing, site, path: str, *, theme: str = "light", width: int = 1200):
+    context = browsing.new_context(
+        color_scheme=theme, viewport={"width": width, "height": 900}, reduced_motion="reduce"
+    )
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    problems: list[str] = []
+    page.on("console", lambda m: problems.append(m.text) if m.type in ("error", "warning") else 0)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on(
+        "request",
+        lambda r: None if r.url.startswith((site.url, "data:")) else problems.append(r.url),
+    )
+    page.goto(site.url + path)
+    page.wait_for_load_state("networkidle")
+    try:
+        yield page
+        assert problems == []
+    finally:
+        context.close()
+
+
+def links(page, part: str) -> list[str]:
+    found = page.eval_on_selector_all("a", "all => all.map(a => a.getAttribute('href'))")
+    return [link for link in found if part in link]
+
+
+def test_every_page_opens_clean_and_hostile_text_stays_text(browsing, site) -> None:
+    """R-D7: lists, a trace, a run, a cell, a trial, two trials: no error, no foreign request."""
+    run = site.run_link
+    pages = ["/", "/traces", "/traces?text=x&min_ms=1", f"/traces/{TRACE}", "/runs", run]
+    with page_at(browsing, site, run) as page:
+        cells = links(page, "/cell?")
+    assert len(cells) == 2
+    pages += cells
+    trials: list[str] = []
+    for cell in cells:
+        with page_at(browsing, site, cell) as page:
+            trials += links(page, "/trial/")
+    assert len(trials) == 4
+    pages += [trials[0], trials[-1]]
+    names = [link.rsplit("/", 1)[1] for link in trials]
+    pages.append(f"{run}/compare?a={names[0]}&b={names[-1]}")
+    for path in pages:
+        for theme, width in (("light", 1200), ("dark", 390)):
+            with page_at(browsing, site, path, theme=theme, width=width) as page:
+                assert page.evaluate("window.hacked") is None
+                assert "49" not in page.title()
+                wide = page.evaluate("document.documentElement.scrollWidth")
+                assert wide <= width + 1, f"{path} is {wide} wide on a screen of {width}"
+
+
+def test_the_tree_works_by_keyboard(browsing, site) -> None:
+    """R-D7: arrows move, left closes, right opens, the address names the span, Enter shows it."""
+    with page_at(browsing, site, f"/traces/{TRACE}") as page:
+        tree = page.locator("#tree")
+        tree.focus()
+        page.keyboard.press("Home")
+        assert page.locator(".span[aria-selected=true]").get_attribute("aria-level") == "1"
+        page.keyboard.press("ArrowLeft")
+        assert page.locator(".span").count() == 1
+        page.keyboard.press("ArrowRight")
+        assert page.locator(".span").count() == 3
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        assert page.evaluate("location.hash") == f"#span={3:016x}"
+        page.locator("#detail dl", has_text="tool").wait_for()
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "detail"
+        assert "Rate Limiting" in page.locator("#detail").inner_text()
+        page.locator("#find").fill("nothing like it")
+        assert page.locator(".span").count() == 0
+
+
+def test_a_deep_link_opens_its_span(browsing, site) -> None:
+    """R-D7: an address with a span shows that span, in a trace of 5,000 too."""
+    wanted = f"{101 + 4321:016x}"
+    with page_at(browsing, site, f"/traces/{'3' * 32}#span={wanted}") as page:
+        page.locator("#detail h2", has_text="step 4321").wait_for()
+        chosen = page.locator(".span[aria-selected=true]")
+        assert "step 4321" in chosen.inner_text()
+        assert page.locator(".span").count() < 100
+        page.locator("#tree").focus()
+        page.keyboard.press("End")
+        page.locator("#detail h2", has_text="step 4999").wait_for()
+
+
+def test_findings_lead_to_their_spans(browsing, site) -> None:
+    """R-D7: a finding stands on its span, and its button goes there."""
+    with page_at(browsing, site, f"/traces/{TRACE}") as page:
+        page.locator("#findings button").first.click()
+        assert page.evaluate("location.hash") == f"#span={3:016x}"
+        assert page.locator(".span[aria-selected=true] .mark").count() == 2
+
+
+def test_the_theme_is_remembered(browsing, site) -> None:
+    """R-D7: by mouse or keyboard, and on the next page."""
+    with page_at(browsing, site, "/traces") as page:
+        assert page.locator("#theme").inner_text() == "Dark"
+        page.locator("#theme").focus()
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+        page.goto(site.url + "/runs")
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_filters_by_form(browsing, site) -> None:
+    """R-D7: what is typed is looked for; a bad value is said and nothing is lost."""
+    with page_at(browsing, site, "/traces") as page:
+        page.locator("input[name=text]").fill("long")
+        page.keyboard.press("Enter")
+        page.wait_for_load_state("networkidle")
+        assert page.locator("table.list tbody tr").count() == 1
+    reply = httpx.get(site.url + "/traces?min_ms=fast&text=long")
+    assert reply.status_code == 400
+    assert "min_ms is not a number" in reply.text
+    assert 'value="fast"' in reply.text
+
+
+def test_what_is_not_there(site) -> None:
+    """R-D7: unknown things are 404 pages, and no path leads out of the results folder."""
+    for path in (
+        "/traces/none",
+        "/runs/none",
+        "/runs/..%2f..%2fetc",
+        "/runs/%2e%2e/%2e%2e/etc/passwd",
+        "/static/..%2f..%2fapp.py",
+        f"{site.run_link}/trial/none",
+        f"{site.run_link}/cell?case=x",
+        f"{site.run_link}/compare?a=1&b=2",
+        "/traces/none/outline",
+        f"/traces/{TRACE}/spans/none",
+    ):
+        reply = httpx.get(site.url + path)
+        assert reply.status_code == 404, path
+        assert "root:" not in reply.text
+
+
+def test_a_run_in_progress_is_followed(browsing, tmp_path: Path) -> None:
+    """R-D7: the page of a run that grows tells how far it is, and shows the end by itself."""
+    suite = Suite(cases=[Case(id="one", input="x")])
+    first = prepare(suite, RunOptions(trials=3, max_trials=1), agents={"plain": plain_agent})
+    folder = new_folder(first, tmp_path)
+    done(first, folder)
+    with serving(Service(results=tmp_path)) as running:
+        link = f"/runs/suite/{folder.path.name}"
+        with page_at(browsing, running, link) as page:
+            assert page.locator("#live").inner_text().startswith("1 of 3 trials")
+            rest = prepare(suite, RunOptions(trials=3), agents={"plain": plain_agent})
+            done(rest, folder)
+            page.locator("#live", has_text="3 of 3 trials").wait_for()
+
+
+def test_steps_are_aligned() -> None:
+    """R-D7: the same steps stand beside each other, others alone, in the order of both."""
+
+    def tools(*names: str):
+        return trace(
+            *(
+                span(f"{n}{i}", start=i, kind=SpanKind.TOOL, tool_name=n)
+                for i, n in enumerate(names)
+            )
+        )
+
+    lines = aligned(tools("a", "b", "c"), tools("a", "x", "c", "d"))
+    told = [(line.left and line.left.name, line.right and line.right.name) for line in lines]
+    assert told == [("a", "a"), ("b", None), (None, "x"), ("c", "c"), (None, "d")]
+    assert [line.same for line in lines] == [True, False, False, True, False]
