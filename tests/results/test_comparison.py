@@ -54,27 +54,47 @@ def test_case_p_values_are_corrected_over_all_cases():
 
 def test_beside_metrics_are_corrected_by_holm():
     """R-Q1: the pass rate is the planned test; score, cost and latency share theirs by Holm."""
-    rows = {
-        "old": [case("a", 5, 5, costs_usd=(1.0, 1.1, 1.2, 1.3), latencies_ms=(5.0, 6.0, 7.0))],
-        "new": [case("a", 1, 5, costs_usd=(2.0, 2.1, 2.2, 2.3), latencies_ms=(5.5, 6.5, 7.5))],
-    }
-    given_arms = [
-        Given(name, AgentOutcomes(agent=name, params="", cases=tuple(cases)))
-        for name, cases in rows.items()
+    arms = [
+        AgentOutcomes(
+            agent=name,
+            params="",
+            cases=tuple(
+                case(
+                    f"c{at}",
+                    *(5 - shift, 5),
+                    scores=tuple(0.9 - 0.1 * shift - 0.01 * (at + n) for n in range(5)),
+                    costs_usd=(1.0 + shift + 0.1 * at,),
+                    latencies_ms=(10.0 + (shift if at % 3 else -shift),),
+                )
+                for at in range(8)
+            ),
+        )
+        for name, shift in (("old", 0), ("new", 1))
     ]
-    found = compare_arms(*given_arms)
+    found = compare_arms(*(Given(each.agent, each) for each in arms))
     metrics = {each.metric: each for each in found.metrics}
     assert list(metrics) == ["pass_rate", "score", "cost_usd", "latency_ms"]
+    assert metrics["pass_rate"].adjusted == metrics["pass_rate"].suite.p_value
+    # All eight cases cost more: of the 2⁸ ways to swap their arms two are as extreme.
+    assert metrics["cost_usd"].population.p_value == pytest.approx(2 / 2**8)
     beside = ["score", "cost_usd", "latency_ms"]
-    p = [metrics[name].suite.p_value for name in beside]
-    order = sorted(range(3), key=p.__getitem__)
+    p = [(metrics[name].suite or metrics[name].population).p_value for name in beside]
     expected, highest = {}, 0.0
-    for rank, at in enumerate(order):
+    for rank, at in enumerate(sorted(range(3), key=p.__getitem__)):
         highest = max(highest, min(1.0, p[at] * (3 - rank)))
         expected[beside[at]] = highest
     assert {name: metrics[name].adjusted for name in beside} == pytest.approx(expected)
-    # Every one of the 8!/(4!4!) arrangements of costs is less extreme than the one seen.
-    assert metrics["cost_usd"].suite.p_value == pytest.approx(2 / math.comb(8, 4))
+
+
+def test_scores_that_are_passes_have_the_test_of_passes():
+    """R-Q1: the same data, the same p-value; scores between 0 and 1 are permuted instead."""
+    found = compared(suite([(9, 10)] * 5), suite([(5, 10)] * 5))
+    passes, score = found.metrics
+    assert score.metric == "score"
+    assert score.suite.p_value == passes.suite.p_value
+    parts = AgentOutcomes(agent="a", params="", cases=(case("a", 1, 2, scores=(0.9, 0.4)),))
+    between = compare_arms(Given("old", parts), Given("new", parts)).metrics[1]
+    assert "permutation within cases" in between.suite.method
 
 
 @pytest.mark.parametrize(
@@ -122,7 +142,8 @@ def test_every_case_is_compared_or_left_out_with_why(first, second, incomparable
         assert each.test.p_value is None or 0 <= each.test.p_value <= 1
         assert (each.test.p_value is None) == (each.test.reason is not None)
     for metric in found.metrics:
-        for figure in (metric.suite, metric.population, metric.interval, metric.effect):
+        tests = (metric.suite, metric.population, metric.interval, metric.effect)
+        for figure in (each for each in tests if each is not None):
             value = getattr(figure, "p_value", getattr(figure, "low", getattr(figure, "value", 0)))
             assert value is not None or figure.reason
 

@@ -290,26 +290,42 @@ def _measured(
     seed: int,
     values: Callable[[CaseOutcome], tuple[float, ...]],
 ) -> MetricDifference:
-    """A figure that every trial may have, over the cases that have it in both arms."""
+    """A figure that every trial may have, over the cases that have it in both arms.
+
+    Cost and duration of a trial are read as what a case takes wherever it runs, so they are
+    tested over cases; scores are tested on these very cases as well.
+    """
     rows = [(a, b) for a, b in zip(before, after, strict=True) if values(a) and values(b)]
     means = ([_mean(values(a)) or 0.0 for a, _ in rows], [_mean(values(b)) or 0.0 for _, b in rows])
     left_out = len(before) - len(rows)
-    suite = within_case([values(a) for a, _ in rows], [values(b) for _, b in rows], seed=seed)
-    # Costs and durations of a trial are read as what a case takes wherever it runs, so their
-    # interval is over cases; scores have the one of these very cases as their test.
-    interval = _over_cases(*means, level, seed)
     cases = tuple(case for row in rows for case in row)
+    interval = replace(_over_cases(*means, level, seed), left_out=left_out)
     return MetricDifference(
         metric=metric,
         first=_mean(means[0]),
         second=_mean(means[1]),
-        interval=_honest_interval(replace(interval, left_out=left_out), cases),
-        suite=_honest(replace(suite, left_out=left_out), cases),
+        interval=_honest_interval(interval, cases),
+        suite=_score_test(rows, left_out, seed) if metric == "score" else None,
         population=replace(paired_means(*means, seed=seed), left_out=left_out),
-        population_interval=_honest_interval(replace(interval, left_out=left_out), cases),
+        population_interval=_honest_interval(interval, cases),
         effect=replace(cohen_dz(*means), left_out=left_out),
         adjusted=None,
     )
+
+
+def _score_test(
+    rows: Sequence[tuple[CaseOutcome, CaseOutcome]], left_out: int, seed: int
+) -> Comparison:
+    """Scores on these very cases; where they are pass or fail, the exact test of those."""
+    if all(_pass_or_fail(case) for row in rows for case in row):
+        found = stratified([a.counts for a, _ in rows], [b.counts for _, b in rows])
+    else:
+        found = within_case([a.scores for a, _ in rows], [b.scores for _, b in rows], seed=seed)
+    return _honest(replace(found, left_out=left_out), [case for row in rows for case in row])
+
+
+def _pass_or_fail(case: CaseOutcome) -> bool:
+    return set(case.scores) <= {0.0, 1.0} and case.scores.count(1.0) == case.passes
 
 
 def _over_cases(
