@@ -168,7 +168,7 @@ def test_the_tree_works_by_keyboard(browsing, site) -> None:
         page.keyboard.press("ArrowDown")
         page.keyboard.press("ArrowDown")
         assert page.evaluate("location.hash") == f"#span={3:016x}"
-        page.locator("#detail dl", has_text="tool").wait_for()
+        page.locator("#detail dl", has_text="tool").first.wait_for()
         page.keyboard.press("Enter")
         assert page.evaluate("document.activeElement.id") == "detail"
         assert "Rate Limiting" in page.locator("#detail").inner_text()
@@ -213,7 +213,7 @@ def test_filters_by_form(browsing, site) -> None:
     with page_at(browsing, site, "/traces") as page:
         page.locator("input[name=text]").fill("long")
         page.keyboard.press("Enter")
-        page.wait_for_load_state("networkidle")
+        page.wait_for_url("**/traces?text=long**")
         assert page.locator("table.list tbody tr").count() == 1
     reply = httpx.get(site.url + "/traces?min_ms=fast&text=long")
     assert reply.status_code == 400
