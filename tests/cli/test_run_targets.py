@@ -59,6 +59,13 @@ def test_a_scope_is_every_scenario_in_it(project: Path) -> None:
     assert "arithmetic.sum@hard" in out
 
 
+@pytest.mark.parametrize("path", ["catalog/arithmetic/sum", "catalog/arithmetic/sum/spec.yaml"])
+def test_a_template_by_its_path(path: str, project: Path) -> None:
+    """R-S3, R-S4: a shell completes paths; they mean the scenario that is there."""
+    result = api.run(path, agent="adder")
+    assert (result.case, result.passed) == ("arithmetic.sum", True)
+
+
 def test_files_and_dotted_names_of_experiments(project: Path) -> None:
     """R-S3: a file runs every experiment in it; a name one of them. The worst exit code counts."""
     write_experiment(

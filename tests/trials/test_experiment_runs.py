@@ -16,6 +16,7 @@ from run_parts import CLOCKS_AND_IDS, journal, only_run, proctor, rows, until, w
 
 import proctor as api
 from proctor import Experiment
+from proctor.report.run_console import render_run
 from proctor.runs.run import Run
 from proctor.trials.loop import run_to_end
 from proctor.trials.rerun import arerun
@@ -262,7 +263,10 @@ def test_the_spec_says_what_ran(project: Path) -> None:
     clean = Run(ran(project, "clean")).spec
     assert clean["provenance"]["git"]["dirty"] is False
     (project / "bots2.py").write_text(BOTS + "\n# changed\n")
-    spec = Run(ran(project, "dirty")).spec
+    dirty = Run(ran(project, "dirty"))
+    spec = dirty.spec
+    said = render_run(dirty)
+    assert f"uncommitted changes on top of {spec['provenance']['git']['commit'][:11]}" in said
     assert spec["provenance"]["git"] == {
         "commit": _git(project, "rev-parse", "HEAD"),
         "dirty": True,

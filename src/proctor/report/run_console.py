@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -135,6 +135,11 @@ def closing_lines(run: Run) -> list[str]:
         out.append(f"go on with: {resume_command(run.path)}")
     elif totals.infra_error:
         out.append(f"try those again with: {resume_command(run.path, '--retry-infra')}")
+    provenance: dict[str, Any] = run.spec.get("provenance") or {}
+    git: dict[str, Any] = provenance.get("git") or {}
+    if git.get("dirty"):
+        commit = line(str(git.get("commit", "")), 12)
+        out.append(f"the code had uncommitted changes on top of {commit}")
     out.append(f"kept in {line(str(run.path), 400)}")
     return out
 

@@ -96,9 +96,9 @@ def _selected(
     suite = suites.get(path.resolve())
     if suite is None:
         suite = suites[path.resolve()] = load_suite(path, need_agent=False)
-    written = {case["id"]: case for case in suite.resolved()["cases"]}
-    chosen = select_cases(suite.cases, filter=selector.filter)
-    return [_of_suite(case, written[case.id], suite) for case in chosen]
+    chosen = {case.id for case in select_cases(suite.cases, filter=selector.filter)}
+    both = zip(suite.cases, suite.resolved()["cases"], strict=True)
+    return [_of_suite(case, written, suite) for case, written in both if case.id in chosen]
 
 
 def _of_suite(case: Case, written: dict[str, Any], suite: Suite) -> Item:

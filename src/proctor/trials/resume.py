@@ -64,7 +64,10 @@ def restore(path: str | Path, *, agent: AgentLike | None = None, **changes: Any)
         (only,) = given.values()
         given = dict.fromkeys(suite.all_agents, only)
     options = _changed(kept, changes)
-    design = Design.restored(spec["experiment"]) if "experiment" in spec else None
+    try:
+        design = Design.restored(spec["experiment"]) if "experiment" in spec else None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ProctorError(f"the experiment in the spec lacks {error}", where=where) from None
     ready = prepare(suite, options, agents=given, configuration=configuration, design=design)
     if ready.plan.record() != spec["cells"]:
         raise ProctorError("the plan in the spec is not the one its cases make", where=where)

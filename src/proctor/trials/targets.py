@@ -24,6 +24,7 @@ from proctor.errors import ProctorError, did_you_mean
 from proctor.runs.folder import RunFolder
 from proctor.runs.model import Trial, TrialStatus
 from proctor.runs.run import Run
+from proctor.scenarios.template import FILE as TEMPLATE
 from proctor.spec import Configuration, Suite, load_configuration, select_cases
 from proctor.spec.experiment import Experiment, read_seeds
 from proctor.spec.experiment_load import (
@@ -114,9 +115,12 @@ def find_target(name: str | Path, configuration: Configuration | None = None) ->
     """What a name means; an error says what comes nearest."""
     path = Path(name)
     text = str(name)
-    if path.is_file() or path.suffix in SUFFIXES:
-        return _of_file(path)
     configuration = configuration or load_configuration()
+    inside = _in_catalog(path, configuration)
+    if inside is not None:
+        text = inside
+    elif path.is_file() or path.suffix in SUFFIXES:
+        return _of_file(path)
     found = find_experiments(text, configuration.folder)
     if found is not None:
         return Target(Kind.EXPERIMENTS, experiments=tuple(found))
@@ -132,6 +136,17 @@ def find_target(name: str | Path, configuration: Configuration | None = None) ->
         hint=did_you_mean(text, known)
         or "`proctor list cases` and `proctor list experiments` show what there is",
     )
+
+
+def _in_catalog(path: Path, configuration: Configuration) -> str | None:
+    """The dotted name of a template's file or folder in the project's catalog."""
+    folder = path.parent if path.name == TEMPLATE and path.is_file() else path
+    if not folder.is_dir():
+        return None
+    for root in configuration.catalogs:
+        if folder.resolve().is_relative_to(root.resolve()) and folder.resolve() != root.resolve():
+            return ".".join(folder.resolve().relative_to(root.resolve()).parts)
+    return None
 
 
 def _of_file(path: Path) -> Target:
@@ -294,10 +309,11 @@ async def _arun(
     changes = Changes(agents=agent, seeds=seeds, filter=filter, set=set or {})
     kept = {key: options.pop(key, None) for key in ("results", "name")}
     observer: Observer | None = options.pop("observer", None)
+    tags: Sequence[str] = options.pop("tags", ())
     if found.kind in (Kind.SCENARIO, Kind.SCOPE):
         _one_each(changes, options)
     # All are made ready before the first begins: a slip in the last must not cost an hour.
-    ready = prepare_target(found, changes, options, tags=options.pop("tags", ()))
+    ready = prepare_target(found, changes, options, tags=tags)
     runs = {
         each.name: await carry_out(each, folder_for(each, **kept), observer=observer)
         for each in ready
@@ -338,6 +354,8 @@ def _given_back(kind: Kind, run: Run) -> Given:
     by_case = {trial.case: Result(run, trial) for trial in run.trials()}
     if kind == Kind.SCOPE:
         return dict(sorted(by_case.items()))
+    if not by_case:
+        raise ProctorError(f"the scenario was not run: {run.stopped}", where=str(run.path))
     (result,) = by_case.values()
     return result
 
