@@ -41,6 +41,8 @@ def test_two_agents_of_the_latest_run(tmp_path, capsys):
     document, text = told(capsys, "compare", "--agents", "x,y", "--results", tmp_path)
     assert (document["pairs"][0]["first"], document["pairs"][0]["second"]) == ("x", "y")
     assert text.startswith("y compared with x")
+    twice = ("compare", "--agents", "y", "--agents", "x", "--results", tmp_path)
+    assert told(capsys, *twice)[1].startswith("x compared with y")
 
 
 @pytest.mark.parametrize(

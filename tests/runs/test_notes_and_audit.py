@@ -94,6 +94,15 @@ def test_tags_name_runs_and_move(results):
     assert "did you mean 'baseline'" in error.value.hint
 
 
+def test_a_folder_of_the_same_name_does_not_hide_a_tag(results, tmp_path, monkeypatch):
+    """R-D5: `baseline` is the tagged run although a folder here is called so too."""
+    run = all_runs(results)[0]
+    notes.tag(run, "kept")
+    (tmp_path / "kept").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert find_run("kept", results) == run
+
+
 def test_a_torn_or_foreign_line_is_named_and_skipped(tmp_path):
     """R-D5: what a crash left of a line takes nothing else with it."""
     path = tmp_path / "log.jsonl"

@@ -18,7 +18,12 @@ EXAMPLES = [
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("runs", nargs=-1, metavar="RUN_A [RUN_B]")
-@click.option("--agents", metavar="A,B", help="Compare these two: of one run, or one of each.")
+@click.option(
+    "--agents",
+    multiple=True,
+    metavar="A,B",
+    help="Compare these two: of one run, or one of each. Names with commas: give it twice.",
+)
 @click.option("--cases", metavar="PATTERN", help="Only cases whose id matches, such as 'x*'.")
 @click.option(
     "--level",
@@ -34,7 +39,7 @@ EXAMPLES = [
 def compare(
     *,
     runs: tuple[str, ...],
-    agents: str | None,
+    agents: tuple[str, ...],
     cases: str | None,
     level: float,
     seed: int,
@@ -54,7 +59,7 @@ def compare(
     if len(runs) > 2 or (not runs and not agents):
         raise click.UsageError("name two runs, or --agents A,B of one")
     root = root_of(results)
-    names = tuple(part.strip() for part in agents.split(",")) if agents else ()
+    names = tuple(part.strip() for part in agents[0].split(",")) if len(agents) == 1 else agents
     opened = [open_run(text, root) for text in runs or ("latest",)]
     second = opened[1] if len(opened) > 1 else None
     found = compare_runs(opened[0], second, agents=names, cases=cases, level=level, seed=seed)

@@ -28,16 +28,16 @@ def find_run(text: str | Path, root: Path | str) -> Path:
     for place in (path, root / path):
         if (place / "_spec_.yaml").is_file():
             return place
+    tags = tagged(root)
+    named = [each.run for each in tags if each.name == str(text)]
+    if named:  # also where a folder that is no run has the same name
+        return named[-1]
     if path.is_dir():
         raise ProctorError(
             "not a run folder: it has no _spec_.yaml",
             where=str(path),
             hint="name a folder such as results/<experiment>/<date>_<seq>",
         )
-    tags = tagged(root)
-    named = [each.run for each in tags if each.name == str(text)]
-    if named:
-        return named[-1]
     if str(text) == LATEST:
         return latest_run(root)
     runs = [str(run.relative_to(root)) for run in all_runs(root)]
