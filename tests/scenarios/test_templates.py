@@ -311,3 +311,19 @@ def test_what_ships_builds() -> None:
             assert built.case().id == entry.id
             assert built.case().difficulty == entry.difficulty
             assert not {*built.names.values()} & {*str(built.scenario).split("'")}
+
+
+def test_expressions_are_checked_before_anything_is_built(catalog: Catalog, write) -> None:
+    """R-S4: a slip in a value that no build has asked for yet is told when the template is read."""
+    write("scenario: {a: 1}\nvalues:\n  unused: !ev unifrom(0, 1)\n")
+    with pytest.raises(SpecError, match="there is no function 'unifrom'"):
+        catalog.get("a.b")
+
+
+def test_what_many_refer_to_is_worked_out_once(catalog: Catalog, write) -> None:
+    """R-S4: forty values that each use the next one twice are forty values, not a billion."""
+    links = "".join(f"  v{n}: !ev v{n + 1} + v{n + 1}\n" for n in range(25))
+    more = "".join(f"  s{n}: !ev ref('scenario.s{n - 1}') * 2\n" for n in range(1, 40))
+    write(f"scenario:\n  a: !ref values.v0\n  s0: 1\n{more}values:\n{links}  v25: 1\n")
+    found = build("a.b", catalog=catalog).scenario
+    assert (found["a"], found["s39"]) == (2**25, 2**39)
