@@ -292,3 +292,39 @@ def test_a_chart_can_be_saved(running: Any, page_file: Path) -> None:
             assert saved.value.suggested_filename == f"heatmap.{form}"
             assert Path(saved.value.path()).read_bytes().startswith(begins)
         assert seen.problems == []
+
+
+def never_judged(trial: Trial, _rng: object) -> None:
+    trial.status, trial.score, trial.checks = TrialStatus.INFRA_ERROR, None, ()
+
+
+def outside_the_plan(trial: Trial, _rng: object) -> None:
+    trial.params, trial.axis_seed = {"temperature": trial.index % 2}, 3
+
+
+ODD_RUNS: dict[str, dict[str, Any]] = {
+    "no trial": {"trials": 0},
+    "one of everything": {"agents": ("a",), "cases": 1, "trials": 1},
+    "nothing judged": {"change": never_judged},
+    "trials outside the plan": {"change": outside_the_plan},
+}
+
+
+@pytest.mark.parametrize("odd", ODD_RUNS)
+def test_odd_runs_have_a_report_too(running: Any, tmp_path: Path, odd: str) -> None:
+    """R-Q3: empty, tiny, broken or foreign: a page without an error, and no made-up figure."""
+    file = written(make_run(tmp_path / "made" / "2026-05-28_001", **ODD_RUNS[odd]), tmp_path / "r")
+    file = file.rename(tmp_path / "report.html")
+    with opened(running, file) as (page, seen):
+        if charts.available():
+            charts_drawn(page)
+        verdict = page.locator(".verdict").inner_text()
+        rates = page.locator("#leaderboard tbody td:nth-child(3)").all_inner_texts()
+        if odd in ("no trial", "nothing judged"):
+            assert verdict == "? NOT JUDGED"
+            assert set(rates) == {"–"}
+        if odd == "one of everything":
+            assert page.locator("#leaderboard tbody td:nth-child(4)").inner_text() == "–"
+        assert "NaN" not in page.locator("body").inner_text()
+        assert "undefined" not in page.locator("body").inner_text()
+        assert seen.problems == []

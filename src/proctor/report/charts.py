@@ -112,10 +112,12 @@ def _cells(facts: ReportFacts) -> list[tuple[Any, ...]]:
 # -- the charts --------------------------------------------------------------------------------
 
 
-def bars(facts: ReportFacts) -> Chart:
-    """The pass rate of each agent, with its interval."""
+def bars(facts: ReportFacts) -> Chart | None:
+    """The pass rate of each agent, with its interval; None where nothing was judged."""
     import altair as alt
 
+    if all(row.pass_rate.value is None for row in facts.board.rows):
+        return None
     order = _order(facts)
     base = alt.Chart(alt.NamedData(name="arms")).encode(
         y=alt.Y("arm:N", sort=order, title=None, axis=alt.Axis(labelLimit=220))
@@ -179,11 +181,11 @@ def heatmap(facts: ReportFacts) -> Chart:
 
 
 def difficulty(facts: ReportFacts) -> Chart | None:
-    """Mean score of each case against its difficulty; None where no case states one."""
+    """Mean score of each case against its difficulty; None where none is stated or scored."""
     import altair as alt
 
     levels = facts.levels()
-    if not levels:
+    if not levels or all(cell.score_mean is None for cell in facts.cells):
         return None
     base = (
         alt.Chart(alt.NamedData(name="cells"))
@@ -214,10 +216,12 @@ def difficulty(facts: ReportFacts) -> Chart | None:
     )
 
 
-def histogram(facts: ReportFacts) -> Chart:
-    """How scores spread over seeds and repeats, agent by agent."""
+def histogram(facts: ReportFacts) -> Chart | None:
+    """How scores spread over seeds and repeats, agent by agent; None without a score."""
     import altair as alt
 
+    if all(row.score is None for row in facts.rows):
+        return None
     drawn = (
         alt.Chart(alt.NamedData(name="trials"))
         .mark_bar()
@@ -242,23 +246,24 @@ def histogram(facts: ReportFacts) -> Chart:
         )
     )
     columns = 2 if len(facts.arms) > 1 else 1
-    # A list as the order of wrapped panels is not heeded; a field is.
-    panels = alt.Facet("arm:N", title=None, sort=alt.EncodingSortField("place", op="min"))
+    # Panels are ordered by place and named by a label: their own order is the alphabet's.
+    names = json.dumps(_order(facts))
+    titles = alt.Header(labelExpr=f"{names}[datum.value]")
+    panels = alt.Facet("place:O", title=None, header=titles)
     scored = alt.FilterTransform(filter="isValid(datum.score)")
-    place = f"indexof({json.dumps(_order(facts))}, datum.arm)"
-    ordered = alt.CalculateTransform(calculate=place, **{"as": "place"})
-    return drawn.facet(facet=panels, columns=columns).properties(transform=[scored, ordered])
+    placed = alt.CalculateTransform(calculate=f"indexof({names}, datum.arm)", **{"as": "place"})
+    return drawn.facet(facet=panels, columns=columns).properties(transform=[scored, placed])
 
 
 def cost(facts: ReportFacts) -> Chart | None:
-    """Cost of each trial by agent against its score; None where no cost is known."""
+    """Cost of each agent against its pass rate; None where no cost is known."""
     import altair as alt
 
-    if all(row.cost_usd is None for row in facts.board.rows):
+    if all(row.cost_usd is None or row.pass_rate.value is None for row in facts.board.rows):
         return None
     return (
         alt.Chart(alt.NamedData(name="arms"))
-        .transform_filter("isValid(datum.cost)")
+        .transform_filter("isValid(datum.cost) && isValid(datum.rate)")
         .mark_point(filled=True, size=120, opacity=1)
         .encode(
             x=alt.X(

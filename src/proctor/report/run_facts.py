@@ -139,6 +139,7 @@ class ReportFacts(msgspec.Struct, kw_only=True):
 def facts_of_run(run: Run, *, baseline: Run | None = None) -> ReportFacts:
     """Gather what a report tells of a run, and what changed since a baseline."""
     rows = trial_rows(run.trials())
+    board = leaderboard(entrants_of([run]))
     ends = [row.start_ms + row.duration_ms for row in rows]
     spec = run.spec
     return ReportFacts(
@@ -150,8 +151,8 @@ def facts_of_run(run: Run, *, baseline: Run | None = None) -> ReportFacts:
         exit_code=run.exit_code,
         stopped=run.stopped,
         headline=sentence(run.cells, run.totals),
-        board=leaderboard(entrants_of([run])),
-        arms=_arms(run.cells),
+        board=board,
+        arms=_arms(run.cells, board),
         cells=run.cells,
         cases=_cases(spec),
         failures=run.failures,
@@ -177,10 +178,11 @@ def arm_name(cell: CellKey) -> str:
     return f"{cell.agent} ({cell.params})" if cell.params else cell.agent
 
 
-def _arms(cells: Sequence[CellSummary]) -> dict[str, ArmCells]:
-    found: dict[str, list[CellSummary]] = defaultdict(list)
+def _arms(cells: Sequence[CellSummary], board: Leaderboard) -> dict[str, ArmCells]:
+    # Trials may lie outside the plan (imported ones do): then there are no cells.
+    found: dict[str, list[CellSummary]] = {row.name: [] for row in board.rows}
     for cell in cells:
-        found[arm_name(cell.cell)].append(cell)
+        found.setdefault(arm_name(cell.cell), []).append(cell)
     return {name: _arm(own) for name, own in found.items()}
 
 

@@ -97,7 +97,7 @@ class TrialView {
     if (!about) return [];
     const words = [about.difficulty, about.type, ...(about.tags || [])].filter(Boolean);
     return [
-      el("h3", null, "Asked ", ...words.map((word) => el("span", { class: "chip" }, word))),
+      el("h3", null, "Asked", ...words.flatMap((word) => [" ", el("span", { class: "chip" }, word)])),
       about.description ? el("p", { class: "note said" }, about.description) : null,
       el("pre", { class: "said", tabindex: "0" }, about.input),
     ].filter(Boolean);
