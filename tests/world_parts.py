@@ -34,6 +34,11 @@ class Corridor:
         self.at = min(self.at, self.length)
         return {"at": self.at, "door": self.length}, 0.0, False, False, {}
 
+    def render(self) -> str:
+        row = ["."] * self.length + ["D"]
+        row[self.at] = "@"
+        return "".join(row)
+
     def score(self, truth: Any) -> Scores:
         return Scores(float(self.open), {"opened": float(self.open)}, "the door")
 

@@ -75,7 +75,10 @@ def test_defaults_words_and_numbers():
         ('{"call": "add", "arguments": "{"}', "is missing"),
         (None, "is not one of"),
         (True, "is not one of"),
-        ("[" * 100_000, "is not one of"),
+        ("[" * 90_000, "is not one of"),
+        ("```" + "\n" * 90_000, "is not one of"),
+        ('add "' * 20_000, "add"),
+        ("#" * 10_000_000, "is not one of"),
     ],
 )
 def test_what_is_wrong_is_said(said, message):

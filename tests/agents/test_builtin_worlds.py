@@ -163,6 +163,13 @@ def test_a_person_plays_quits_and_goes_on(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_person_is_shown_what_the_world_draws(tmp_path):
+    """R-A2: a world that can draw itself as text is seen drawn."""
+    _, shown = at_the_keyboard(tmp_path, "right\n/quit\n")
+    assert "@..D" in shown
+    assert ".@.D" in shown
+
+
 def test_a_person_may_begin_again(tmp_path):
     """R-A2: what was left can be left for good."""
     at_the_keyboard(tmp_path, "right\n/quit\n")

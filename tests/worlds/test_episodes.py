@@ -127,6 +127,16 @@ async def test_an_agent_without_a_valid_action_ends_the_episode():
     assert len(agent.turns) == 2 + MAX_INVALID
 
 
+async def test_a_flood_is_not_kept():
+    """R-S5: an answer of megabytes is refused without filling the trace with it."""
+    agent = Says("x" * 5_000_000, *RIGHT)
+    with capture("q") as trace:
+        outcome = await played(Corridor, agent)
+    assert outcome.score == 1.0
+    assert len(msgspec.json.encode(trace)) < 20_000
+    assert len(agent.turns[1].last["said"]) < 3000
+
+
 @pytest.mark.parametrize("limit", ["play", "make"])
 async def test_max_steps(limit):
     """R-S5: an episode ends at its limit, whoever sets it."""

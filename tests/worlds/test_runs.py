@@ -83,7 +83,9 @@ def test_a_person_quits_a_run_and_goes_on(home):
         typed="measure\nwait 2\n/quit\n",
     )  # fmt: skip
     assert left.returncode == 2, left.stderr
-    (run,) = (path.parent for path in home.rglob("trials.jsonl"))
+    runs = [path.parent for path in home.rglob("trials.jsonl")]
+    assert len(runs) == 1, left.stderr
+    (run,) = runs
     first = json.loads((run / "trials.jsonl").read_text().splitlines()[0])
     assert first["status"] == "infra_error"
     assert first["error"]["message"] == "the person left at step 2"

@@ -27,11 +27,14 @@ CALL_NAMES = ("call", "action", "tool", "name")
 MAX_SAMPLED_LENGTH = 16
 """Items or characters of a random value whose length is not limited."""
 
+MAX_READ = 100_000
+"""Characters of an answer that are searched for an action: a longer one is text, or a flood."""
+
 _SHOWN = 12
 """Actions named in a message: a person reads no more, and a model gets the list anyway."""
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-_FENCED = re.compile(r"```[\w-]*\s*\n(.*?)```", re.DOTALL)
+_FENCED = re.compile(r"```[\w-]*[^\S\n]*\n(.*?)```", re.DOTALL)
 _SPOKEN = re.compile(r"^\W*(?:final\s+)?(?:action|answer|move)\W*:\s*", re.IGNORECASE)
 _CALL = re.compile(r"([A-Za-z_][\w.-]*)\s*(?:\((.*)\)|\s(.*))?", re.DOTALL)
 _ARGUMENT = re.compile(r"""(?:(\w+)\s*[=:]\s*)?("[^"]*"|'[^']*'|[^\s,]+)""")
@@ -88,7 +91,7 @@ def understand(said: Any, actions: Actions) -> Any:
 def _readings(said: Any) -> Iterator[Any]:
     """What an answer may mean, the most literal first."""
     yield said
-    if not isinstance(said, str):
+    if not isinstance(said, str) or len(said) > MAX_READ:
         return
     text = said.strip()
     parts = [text, *(block.strip() for block in reversed(_FENCED.findall(text)))]

@@ -229,6 +229,9 @@ class HumanAgentConfig(AgentConfig):
 class HumanAgent:
     """A person, asked one question at a time however many trials run at once."""
 
+    looks = True
+    """People are shown what the world draws as text, where it draws."""
+
     def __init__(self, keep_dir: Path | None = None) -> None:
         self._keep_dir = keep_dir
         self._kept: Kept | None = None

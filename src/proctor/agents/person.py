@@ -241,6 +241,8 @@ def _question(value: Any, turn: Turn | None) -> str:
         parts += [
             f"{key}: {_words(turn.last[key])}" for key in ("reward", "info") if key in turn.last
         ]
+    if turn.picture is not None:
+        parts.append(turn.picture)
     parts.append(_text(turn.observation))
     return "\n".join(parts)
 

@@ -25,7 +25,10 @@ HOW = (
 class Turn(AgentRequest):
     """What an agent is asked at one step of an episode."""
 
-    __slots__ = ("_trial", "actions", "history", "last", "max_steps", "observation", "step", "task")
+    __slots__ = (
+        "_trial", "actions", "history", "last", "max_steps", "observation", "picture", "step",
+        "task",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -56,6 +59,8 @@ class Turn(AgentRequest):
         self.max_steps = max_steps
         self.last = last
         self.history = history
+        self.picture: str | None = None
+        """The state as the world draws it, for agents that look (see `HumanAgent`)."""
         self.input = self._as_input()
 
     @property

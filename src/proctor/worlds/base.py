@@ -52,7 +52,7 @@ class World(Protocol):
         ...
 
     def render(self) -> str | None:
-        """The state in words, for people and models; None where there are none."""
+        """The state drawn as text, for people; None where it is not."""
         ...
 
     def score(self, truth: Mapping[str, Any]) -> Any:

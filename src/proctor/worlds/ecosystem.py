@@ -127,11 +127,6 @@ class Ecosystem:
         calls.append({"call": "declare", "arguments": {"species": others}})
         return calls
 
-    def render(self) -> str:
-        """The last observation in words."""
-        seen = self._observation()
-        return f"day {seen['day']}, {seen['days_left']} left"
-
     def score(self, truth: Mapping[str, Any]) -> Scores:
         """Half for naming the cause, half for the endangered species when the days are over."""
         state = self._running

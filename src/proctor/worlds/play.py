@@ -33,6 +33,9 @@ MAX_INVALID = 3
 DEFAULT_MAX_STEPS = 1000
 """Steps of an episode where neither the world nor the user sets a limit: each must end."""
 
+MAX_SAID = 2000
+"""Characters kept of an answer that was no action: enough to see what it was."""
+
 HISTORY = 50
 """Past steps told with each turn. Kinds that remember nothing need them; more costs tokens."""
 
@@ -134,6 +137,7 @@ class _Game:
         self._max_steps = max_steps
         self._history: list[dict[str, Any]] = []
         self._last: dict[str, Any] | None = None
+        self._looks = bool(getattr(agent, "looks", False))
         self._deadline = None if request.timeout is None else time.monotonic() + request.timeout
 
     async def begin(self) -> _Seen:
@@ -194,6 +198,8 @@ class _Game:
             last=self._last,
             history=self._history[-HISTORY:],
         )
+        if self._looks:
+            turn.picture = await _of_world(self._world.render)
         if self._deadline is not None:
             turn.timeout = max(0.0, self._deadline - time.monotonic())
         reply = await self._agent.run(turn)
@@ -204,13 +210,13 @@ class _Game:
         return reply.answer if reply.output is None else reply.output
 
     def _refuse(self, said: Any, problem: str, call: str | None) -> None:
-        with tool_call(call or "invalid_action", {"said": plain(said)}) as step:
+        with tool_call(call or "invalid_action", {"said": _kept(said)}) as step:
             _failed(step, problem)
         self._told(said, problem)
 
     def _told(self, said: Any, problem: str) -> None:
         self._outcome.trajectory.invalid_actions += 1
-        self._last = {"error": problem, "said": plain(said)}
+        self._last = {"error": problem, "said": _kept(said)}
 
     def _remember(self, action: Any, seen: _Seen) -> None:
         facts: dict[str, Any] = {
@@ -223,6 +229,12 @@ class _Game:
         self._last = {"action": facts["action"], "reward": seen.reward}
         if seen.info:
             self._last["info"] = plain(seen.info)
+
+
+def _kept(said: Any) -> Any:
+    """What was said, as far as it is worth keeping; a flood is not told twice."""
+    text = said if isinstance(said, str) else None
+    return plain(said) if text is None or len(text) <= MAX_SAID else text[:MAX_SAID] + "… [cut]"
 
 
 def _failed(step: Span, problem: str) -> None:
