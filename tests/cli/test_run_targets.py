@@ -110,6 +110,13 @@ def test_what_is_asked_for_wins(project: Path) -> None:
     assert {cell.threshold for cell in Run(run).cells} == {0.1}
 
 
+def test_values_are_what_scenarios_take_them_for(project: Path) -> None:
+    """R-S3: text that means a number is that number, in the file and on the command line."""
+    run = api.batch("arithmetic.sum", "adder", params={"most": ["7", 8.0]}, set={"level": "hard"})
+    assert run.exit_code == 0
+    assert {cell.params for cell in run.cells} == {"level=hard,most=7", "level=hard,most=8"}
+
+
 def test_a_suite_stays_a_suite_unless_it_gets_axes(project: Path) -> None:
     """R-S3: --seeds and --set make an experiment of it, kept under the same name."""
     assert command(project, "run", "suite.yaml", "--trials", 1, "--quiet")[0] == 0
@@ -207,6 +214,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"params": {"mots": [1]}}, r"has no parameter 'mots'.*did you mean 'most'"),
     ({"params": {"most": [5, 5000]}}, "most.*at most 1000, got 5000"),
     ({"params": {"most": ["many"]}}, "most.*whole number"),
+    (
+        {"params": {"most": {"low": 1, "high": 9}}, "sample": {"n": 2}},
+        "most.*expected a whole number, got",
+    ),
+    ({"params": {"most": [7, "7"]}}, "'most=7' are there twice"),
     ({"set": {"level": "medium"}}, "level.*easy.*hard"),
     ({"set": {"case.treshold": 1}}, r"no field 'treshold'.*did you mean 'threshold'"),
     ({"set": {"case.threshold": 7}}, "threshold must be at most 1"),

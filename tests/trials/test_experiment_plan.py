@@ -23,7 +23,8 @@ def experiment(**fields: Any) -> Experiment:
 
 
 def params(**fields: Any) -> tuple[dict[str, Any], ...]:
-    return axes_of(experiment(**fields), {}).params
+    made = experiment(**fields)
+    return axes_of(made, made.params, {}).params
 
 
 # -- axes ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from proctor.errors import ProctorError
 from proctor.runs.model import derive_seed, params_key
-from proctor.spec.experiment import Experiment, Interval
+from proctor.spec.experiment import Axis, Experiment, Interval
 
 MAX_PLANNED = 1_000_000
 """More trials in one run are a slip in an axis; a plan this long is a few hundred megabytes."""
@@ -50,9 +50,9 @@ class Axes(NamedTuple):
         return cls(None if seeds is None else tuple(seeds), tuple(params))
 
 
-def axes_of(experiment: Experiment, fixed: Mapping[str, Any]) -> Axes:
+def axes_of(experiment: Experiment, params: Mapping[str, Axis], fixed: Mapping[str, Any]) -> Axes:
     """Seeds and every combination of parameters, those with one value (`fixed`) included."""
-    found = [{**fixed, **each} for each in _combinations(experiment)]
+    found = [{**fixed, **each} for each in _combinations(experiment, params)]
     found.sort(key=params_key)
     for one, other in itertools.pairwise(found):
         if params_key(one) == params_key(other):
@@ -64,10 +64,10 @@ def axes_of(experiment: Experiment, fixed: Mapping[str, Any]) -> Axes:
     return Axes(experiment.seeds, tuple(found))
 
 
-def _combinations(experiment: Experiment) -> list[dict[str, Any]]:
-    if not experiment.params:
+def _combinations(experiment: Experiment, params: Mapping[str, Axis]) -> list[dict[str, Any]]:
+    if not params:
         return [{}]
-    axes = dict(sorted(experiment.params.items()))
+    axes = dict(sorted(params.items()))
     if any(isinstance(axis, Interval) for axis in axes.values()):
         return _drawn(experiment, axes)
     size = math.prod(len(axis) for axis in axes.values() if not isinstance(axis, Interval))

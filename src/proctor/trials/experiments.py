@@ -22,7 +22,7 @@ from proctor.spec.experiment import SET_CASE, Experiment, Interval
 from proctor.spec.refs import AgentRef
 from proctor.spec.tree import escaped, plain
 from proctor.trials.api import AgentLike, Prepared, given_agents, prepare
-from proctor.trials.axes import axes_of
+from proctor.trials.axes import Axes, axes_of
 from proctor.trials.choose import ChosenAgent, choose_agents
 from proctor.trials.design import Design
 from proctor.trials.gather import Gathered, gather, parameters_set, told_at
@@ -141,7 +141,7 @@ def resolve_experiment(
     suite = restore_suite(record, folder=base, name=where)
     design = Design(
         name=experiment.name,
-        axes=axes_of(experiment, _parameters(experiment, gathered)),
+        axes=_axes(experiment, gathered),
         output=experiment.output,
         description=experiment.description,
         scenarios=gathered.scenarios,
@@ -181,8 +181,8 @@ def prepare_experiment(
     )
 
 
-def _parameters(experiment: Experiment, gathered: Gathered) -> dict[str, Any]:
-    """Parameters with one value; these and the axes are held against every scenario."""
+def _axes(experiment: Experiment, gathered: Gathered) -> Axes:
+    """The axes, with every parameter and value held against every scenario before it is used."""
     scenarios = list(gathered.scenarios.values())
     fixed: dict[str, Any] = {}
     for name, value in parameters_set(experiment).items():
@@ -191,14 +191,21 @@ def _parameters(experiment: Experiment, gathered: Gathered) -> dict[str, Any]:
             if isinstance(value, SetText):
                 told = str(value) if scenarios else _value(value)
             (fixed[name],) = check_parameter(name, [told], scenarios)
+    listed: dict[str, Any] = dict(experiment.params)
     for name, axis in experiment.params.items():
         with told_at(str(experiment.place_of("params", name) or "params")):
-            ends = (axis.low, axis.high) if isinstance(axis, Interval) else axis
-            whole = isinstance(axis, Interval) and axis.integer
-            check_parameter(name, [round(end) for end in ends] if whole else ends, scenarios)
+            values = () if isinstance(axis, Interval) else axis
+            # As scenarios take them, so that `"7"` and `7` are one cell.
+            checked = check_parameter(name, values, scenarios)
+            listed[name] = axis if isinstance(axis, Interval) else tuple(checked)
     with told_at(str(experiment.place_of("cases") or experiment.name)):
         check_required([*fixed, *experiment.params], scenarios)
-    return fixed
+    axes = axes_of(experiment, listed, fixed)
+    for name, axis in experiment.params.items():
+        if isinstance(axis, Interval):
+            with told_at(str(experiment.place_of("params", name) or "params")):
+                check_parameter(name, [each[name] for each in axes.params], scenarios)
+    return axes
 
 
 def configuration_for(experiment: Experiment) -> Configuration:
