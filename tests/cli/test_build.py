@@ -110,6 +110,18 @@ def test_mistakes_end_with_2_and_change_nothing(
     assert sorted(path for path in project.parent.rglob("*")) == before
 
 
+def test_a_cache_that_cannot_be_written(
+    project: Path, proctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-S4: no folder is named that would be gone; with -o nothing is amiss."""
+    (project.parent / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(project.parent / "file"))
+    done = proctor("build", "pond.frogs")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "add -o DIR" in done.stderr
+    assert proctor("build", "pond.frogs", "-o", "out").returncode == 0
+
+
 def test_a_mistake_in_a_template_is_shown_with_its_place(project: Path, proctor) -> None:
     """R-S4: file, line and column on the terminal."""
     file = project / "catalog" / "pond" / "frogs" / "spec.yaml"

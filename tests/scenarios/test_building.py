@@ -265,7 +265,9 @@ def test_a_cache_that_cannot_be_written_costs_nothing_else(
     (tmp_path / "in-the-way").write_text("a file", encoding="utf-8")
     expected = contents(build("a.b", 7, catalog=catalog).path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "in-the-way"))
-    assert contents(build("a.b", 7, catalog=catalog).path) == expected
+    built = build("a.b", 7, catalog=catalog)
+    assert contents(built.path) == expected
+    assert not built.is_kept
 
 
 def test_out_is_written_wholly_or_not_at_all(catalog: Catalog, write, tmp_path: Path) -> None:

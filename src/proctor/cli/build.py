@@ -8,6 +8,7 @@ import click
 
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import printable
+from proctor.errors import ProctorError
 
 EXAMPLES = [
     Example("proctor build mutualism.hidden_dependency --seed 7 -o meadow", "into a folder"),
@@ -62,6 +63,7 @@ def build(
     of a template. Prints the folder.
     """
     from proctor.scenarios import build_template, find_template
+    from proctor.scenarios.cache import default_cache_folder
     from proctor.scenarios.params import params_from_text
 
     if no_cache and out is None:
@@ -69,4 +71,8 @@ def build(
     template = find_template(name)
     given = params_from_text(template.params, params)
     built = build_template(template, seed, given, out=out, cache=not no_cache)
+    if not built.is_kept:
+        raise ProctorError(
+            "the cache cannot be written", where=str(default_cache_folder()), hint="add -o DIR"
+        )
     click.echo(printable(str(built.path)))

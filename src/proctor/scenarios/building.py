@@ -7,7 +7,6 @@ builds are looked up by content.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -104,7 +103,7 @@ def build(
     """Build a scenario: a template by name (`a.b`, `a.b@variant`), or by its file.
 
     It stands in the cache, or in `out` when that is given. With `cache=False` it is built anew,
-    and without `out` in a temporary folder, which is the caller's to remove.
+    and without `out` its folder goes when the process does.
     """
     template = find_template(path, catalog)
     return build_template(template, seed, params, out=out, cache=cache)
@@ -157,9 +156,6 @@ def build_template(
     if out is not None:
         place = Path(out)
         write_folder(place, files)
-    elif place is None:
-        place = Path(tempfile.mkdtemp(prefix="proctor-scenario-"))
-        write_folder(place, files, sync=False)
     return Built(place, template=template, files=files)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,28 +33,47 @@ AS_WRITTEN = Dialect(portable=True)
 """What was built is read as it stands: nothing of this machine is put in."""
 
 
+@lru_cache(maxsize=1)
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    """A folder for builds that stand nowhere else; it goes when the process does."""
+    return tempfile.TemporaryDirectory(prefix="proctor-scenarios-")
+
+
 class Built:
-    """One built scenario; `path` is its folder, `template` what it came from, where that is known.
+    """One built scenario; `template` is what it came from, where that is known.
 
     Everything it says comes from its files, so that one brought back from a store is the same.
     """
 
     def __init__(
         self,
-        path: Path,
+        path: Path | None,
         *,
         template: Template | None = None,
         files: Mapping[str, bytes] | None = None,
     ) -> None:
-        self.path = path
+        self._path = path
         self.template = template
-        self._files = dict(files) if files is not None else BuiltFolder.open(path).contents()
+        self._files = dict(files) if files is not None else BuiltFolder.open(self.path).contents()
         self._outcome: Outcome | None = None
 
     @classmethod
     def open(cls, path: str | Path) -> Built:
         """A built scenario from its folder, which must be as it was built."""
         return cls(Path(path))
+
+    @property
+    def path(self) -> Path:
+        """Its folder. One that stands nowhere is written when it is asked for, until the end."""
+        if self._path is None:
+            self._path = Path(tempfile.mkdtemp(dir=_scratch().name)) / "scenario"
+            write_folder(self._path, self._files, sync=False)
+        return self._path
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether its folder outlives the process."""
+        return self._path is not None and not self._path.is_relative_to(_scratch().name)
 
     # -- what it says ---------------------------------------------------------------------------
 
