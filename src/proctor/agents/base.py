@@ -142,16 +142,16 @@ def as_reply(value: Any) -> AgentReply:
     Text stays text; None is an empty answer; bytes are decoded; anything else is kept as `output`
     and answered as its JSON (or its text, where JSON cannot hold it).
     """
+    if isinstance(value, str):
+        if len(value) > MAX_ANSWER_CHARS:
+            value = value[:MAX_ANSWER_CHARS] + "… [cut]"
+        return AgentReply(answer=value)
     if isinstance(value, AgentReply):
         return value
     if value is None:
         return AgentReply(answer="")
     if isinstance(value, bytes | bytearray):
-        value = bytes(value).decode(errors="replace")
-    if isinstance(value, str):
-        if len(value) > MAX_ANSWER_CHARS:
-            value = value[:MAX_ANSWER_CHARS] + "… [cut]"
-        return AgentReply(answer=value)
+        return as_reply(bytes(value).decode(errors="replace"))
     try:
         text = msgspec.json.encode(value, enc_hook=str).decode()
     except (TypeError, ValueError, RecursionError):

@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 from pydantic import Field, PrivateAttr
 
 from proctor.agents import threads
@@ -107,15 +108,12 @@ def _shape(function: Any) -> frozenset[str]:
     return named if len(named) > 1 or "request" in named else frozenset()
 
 
-class PythonAgent:
+class PythonAgent(msgspec.Struct, eq=False):
     """One call of the callable."""
 
-    __slots__ = ("_function", "_is_async", "_shape")
-
-    def __init__(self, function: Any, shape: frozenset[str], is_async: bool) -> None:
-        self._function = function
-        self._shape = shape
-        self._is_async = is_async
+    _function: Any
+    _shape: frozenset[str]
+    _is_async: bool
 
     async def run(self, request: AgentRequest) -> AgentReply:
         """Call it: async ones here, plain ones in a thread."""

@@ -7,7 +7,7 @@ judged; judges come after everything that can be decided without one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, field_validator
@@ -125,6 +125,12 @@ class Correctness(Strict):
 # -- the checks, in the order they are judged ----------------------------------------------------
 
 
+@lru_cache(maxsize=1024)
+def _wanted(text: str, case_sensitive: bool) -> str:
+    """A text of a case in the form texts are compared in; the same for all its trials."""
+    return normalised(text, case_sensitive=case_sensitive)
+
+
 class _Answer:
     """The answer in the form texts are compared in."""
 
@@ -133,7 +139,7 @@ class _Answer:
         self.text = normalised(context.answer, case_sensitive=options.case_sensitive)
 
     def holds(self, text: str) -> bool:
-        return normalised(text, case_sensitive=self.case_sensitive) in self.text
+        return _wanted(text, self.case_sensitive) in self.text
 
 
 @check(Layer.CORRECTNESS)
@@ -302,7 +308,7 @@ _SHOWN = 5
 
 
 def _quoted(texts: Sequence[str]) -> str:
-    listed = ", ".join(shown(text, 80) for text in texts[:_SHOWN])
+    listed = ", ".join([shown(text, 80) for text in texts[:_SHOWN]])
     return f"{listed} and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else listed
 
 

@@ -82,26 +82,25 @@ def _raised(error: Exception) -> Outcome:
 
 
 def _result(planned: PlannedCheck, check_id: str, outcome: Outcome) -> CheckResult:
+    score, blocking = outcome.score, planned.blocking
+    if score is None:
+        status = CheckStatus.UNSCORED if outcome.unscored else CheckStatus.SKIP
+    elif outcome.holds:
+        status = CheckStatus.PASS
+    else:
+        status = CheckStatus.FAIL if blocking else CheckStatus.WARN
     return CheckResult(
         id=check_id,
         check=planned.check,
         layer=planned.layer,
-        status=_status(planned, outcome),
+        status=status,
         reason=outcome.reason,
-        score=outcome.score,
+        score=score,
         weight=planned.weight,
-        blocking=planned.blocking,
+        blocking=blocking,
         expected=outcome.expected,
         actual=outcome.actual,
         span_ids=outcome.span_ids,
         method=outcome.method,
         cost_usd=outcome.cost_usd,
     )
-
-
-def _status(planned: PlannedCheck, outcome: Outcome) -> CheckStatus:
-    if outcome.score is None:
-        return CheckStatus.UNSCORED if outcome.unscored else CheckStatus.SKIP
-    if outcome.holds:
-        return CheckStatus.PASS
-    return CheckStatus.FAIL if planned.blocking else CheckStatus.WARN

@@ -168,5 +168,14 @@ def derive_seed(base: int, *parts: object) -> int:
 
     63 bits, so that it fits signed 64-bit columns and every random generator.
     """
-    text = "\0".join(map(str, (base, *parts)))
-    return int.from_bytes(sha256(text.encode()).digest()[:8]) >> 1
+    return _seed("\0".join(map(str, (base, *parts))).encode())
+
+
+def derive_seeds(count: int, base: int, *parts: object) -> list[int]:
+    """`derive_seed(base, *parts, number)` for the numbers below `count`."""
+    head = "\0".join(map(str, (base, *parts, ""))).encode()
+    return [_seed(head + b"%d" % number) for number in range(count)]
+
+
+def _seed(text: bytes) -> int:
+    return int.from_bytes(sha256(text).digest()[:8]) >> 1

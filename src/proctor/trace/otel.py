@@ -12,6 +12,7 @@ import threading
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
 from opentelemetry.context import Context
@@ -47,14 +48,11 @@ class Sink:
             _sinks.pop(adopted, None)
 
 
-class Here:
+class Here(msgspec.Struct, eq=False):
     """Where in which capture the current task stands."""
 
-    __slots__ = ("sink", "span_id")
-
-    def __init__(self, sink: Sink, span_id: str) -> None:
-        self.sink = sink
-        self.span_id = span_id
+    sink: Sink
+    span_id: str
 
 
 here: ContextVar[Here | None] = ContextVar("proctor_capture", default=None)

@@ -86,15 +86,12 @@ class Finished(NamedTuple):
     encoded: bytes | None = None
 
 
-class _Attempts:
+class _Attempts(msgspec.Struct):
     """What the tries at one trial have come to so far."""
 
-    __slots__ = ("errors", "trace", "workdir")
-
-    def __init__(self) -> None:
-        self.errors: list[str] = []
-        self.trace: Trace | None = None
-        self.workdir: Path | None = None
+    errors: list[str] = []
+    trace: Trace | None = None
+    workdir: Path | None = None
 
 
 async def perform(planned: PlannedTrial, bench: Bench, *, attempt: int = 1) -> Finished:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from proctor.errors import ProctorError
-from proctor.runs.model import CellKey, PlannedTrial, derive_seed, params_key
+from proctor.runs.model import CellKey, PlannedTrial, derive_seeds, params_key
 from proctor.runs.stopping import CellPlan
 from proctor.spec import Case
 from proctor.trials.axes import MAX_PLANNED, Axes
@@ -86,9 +86,13 @@ def _planned(
 
 
 def _repeats(case: str, count: int, base: int, seeds: tuple[int, ...] | None) -> list[_Repeat]:
-    if seeds is None:
-        return [_Repeat(None, i, derive_seed(base, case, i)) for i in range(count)]
-    return [_Repeat(s, i, derive_seed(s, case, i)) for s in seeds for i in range(count)]
+    return [
+        _Repeat(axis_seed, index, seed)
+        for axis_seed in ((None,) if seeds is None else seeds)
+        for index, seed in enumerate(
+            derive_seeds(count, base if axis_seed is None else axis_seed, case)
+        )
+    ]
 
 
 def _count(case: Case, options: RunOptions) -> int:

@@ -13,7 +13,7 @@ from proctor.trials.executors import Deliver, Jobs
 from proctor.trials.perform import Bench, perform
 from proctor.trials.throttle import Throttle
 
-TURN = 16
+TURN = 32
 """Trials after which a worker gives the event loop a turn: agents that never wait would keep it
 from signals, timers and the other workers."""
 

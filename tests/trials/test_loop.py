@@ -1,0 +1,106 @@
+"""The event loop runs are driven by, and what a session hands to those who read the run."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import proctor
+from proctor.runs.model import derive_seed, derive_seeds
+from proctor.runs.run import Run
+from proctor.trials.loop import run_to_end
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere timers are as asyncio has them")
+def test_timers_are_not_rounded_up_to_milliseconds():
+    """R-R2: a hundred agents that wait are not each woken up to a millisecond late."""
+
+    async def late() -> float:
+        asked = 0.0022
+        began = time.perf_counter()
+        await asyncio.sleep(asked)
+        return time.perf_counter() - began - asked
+
+    async def least() -> float:
+        return min([await late() for _ in range(50)])
+
+    assert 0 <= run_to_end(least()) < 0.0007
+
+
+def test_sockets_and_timers_work_together():
+    """R-R2: waiting precisely does not miss what happens meanwhile."""
+
+    async def answered() -> tuple[bytes, float]:
+        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(await reader.readline())
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(echo, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+        began = time.perf_counter()
+        asyncio.get_running_loop().call_later(0.05, writer.write, b"late\n")
+        line = await asyncio.wait_for(reader.readline(), timeout=20)
+        server.close()
+        return line, time.perf_counter() - began
+
+    line, took = run_to_end(answered())
+    assert line == b"late\n"
+    assert 0.05 <= took < 20
+
+
+def test_an_agent_that_never_waits_leaves_turns_to_others(tmp_path: Path):
+    """R-R6: signals and timers are served while agents return at once."""
+    ticks: list[float] = []
+
+    async def at_once(_question: object) -> str:
+        return "yes"
+
+    class Watch:
+        def planned(self, total: int, kept: object) -> None:
+            asyncio.get_running_loop().call_later(0.0, self.tick)
+
+        def tick(self) -> None:
+            ticks.append(time.monotonic())
+            asyncio.get_running_loop().call_later(0.0, self.tick)
+
+        def started(self, trial: object) -> None: ...
+        def finished(self, trial: object) -> None: ...
+        def skipped(self, trial: object) -> None: ...
+
+    suite = tmp_path / "suite.yaml"
+    suite.write_text("cases: [{input: q, correctness: {expected_in_answer: ['yes']}}]\n")
+    proctor.run(
+        suite, agent=at_once, trials=400, concurrency=2, results=tmp_path / "r", observer=Watch()
+    )
+    assert len(ticks) >= 5
+
+
+def test_a_run_says_the_same_from_the_session_and_from_its_folder(tmp_path: Path):
+    """R-R13, R-D1: what is told at the end is what the folder tells anybody later."""
+
+    async def flaky(input: object, seed: int) -> str:  # noqa: A002 (the word users write)
+        await asyncio.sleep(0.001 * (seed % 3))
+        return "42" if seed % 4 else "41"
+
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        "cases:\n"
+        "  - {id: b, input: {x: 1}, tags: [t], correctness: {expected_in_answer: ['42']}}\n"
+        "  - {id: a, input: q, correctness: {expected_in_answer: ['4', '42']}}\n"
+    )
+    run = proctor.run(suite, agent=flaky, trials=40, concurrency=7, results=tmp_path / "r")
+    later = Run(run.path)
+    assert later.spec == run.spec
+    assert later.cells == run.cells
+    assert later.failures == run.failures
+    assert later.failures
+    assert later.totals == run.totals
+
+
+def test_seeds_of_many_repeats_are_those_of_each():
+    """R-R5: however many are planned, a repeat has the seed it always had."""
+    assert derive_seeds(40, 7, "case") == [derive_seed(7, "case", i) for i in range(40)]
+    assert derive_seed(0, "c", 0) != derive_seed(0, "c", 1)
