@@ -1,0 +1,59 @@
+"""`proctor sql` from outside."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from result_parts import CASES, trial, write_run
+from run_parts import proctor
+
+from proctor.cli.main import run
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A run of two agents."""
+    write_run(tmp_path / "results", [trial(c, a, i) for c in CASES for a in "ab" for i in (0, 1)])
+    return tmp_path / "results"
+
+
+ASKED = "select agent, count(*) as n, avg(score) as mean from trials group by 1 order by 1"
+
+
+def test_an_answer_in_each_form(root: Path, capsys) -> None:
+    """R-D2: a table, one JSON document, CSV."""
+    assert run(["sql", ASKED, "--results", str(root)]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["agent", "n", "mean"],
+        ["a", "6", "1"],
+        ["b", "6", "1"],
+    ]
+    assert run(["sql", ASKED, "--results", str(root), "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["rows"] == [
+        {"agent": "a", "n": 6, "mean": 1.0},
+        {"agent": "b", "n": 6, "mean": 1.0},
+    ]
+    assert run(["sql", ASKED, "--results", str(root), "--format", "csv"]) == 0
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert rows == [["agent", "n", "mean"], ["a", "6", "1.0"], ["b", "6", "1.0"]]
+
+
+def test_only_some_runs_and_from_standard_input(root: Path) -> None:
+    """R-D2: `--run` narrows, `-` reads the query."""
+    write_run(root, [trial("greet", "c")], name="other")
+    done = proctor("sql", "-", "--run", "other/*", "--results", root, input=ASKED)
+    assert done.stdout.splitlines()[1].split() == ["c", "1", "1"]
+    assert len(done.stdout.splitlines()) == 2
+
+
+def test_a_query_that_would_write_is_refused(root: Path, tmp_path: Path, capsys) -> None:
+    """R-D2: exit code 2, a reason, and no file."""
+    out = tmp_path / "out.csv"
+    assert run(["sql", f"copy trials to '{out}'", "--results", str(root)]) == 2
+    told = capsys.readouterr().err
+    assert "only one SELECT is answered" in told
+    assert "proctor export" in told
+    assert not out.exists()
