@@ -269,10 +269,15 @@ def test_without_javascript_the_verdict_still_stands(running: Any, page_file: Pa
     context.close()
 
 
-def test_it_prints_without_its_controls(running: Any, page_file: Path) -> None:
-    """R-Q5: on paper there is the report, not the toolbar."""
-    with opened(running, page_file) as (page, _):
-        page.emulate_media(media="print")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_it_prints_without_its_controls(running: Any, page_file: Path, theme: str) -> None:
+    """R-Q5: on paper there is the report, dark on white, not the toolbar."""
+    with opened(running, page_file, theme=theme) as (page, _):
+        page.emulate_media(media="print", color_scheme=theme)
+        assert page.evaluate("getComputedStyle(document.body).color") == "rgb(27, 31, 36)"
+        assert page.locator("table.heat").is_visible() == (
+            theme == "dark" or not charts.available()
+        )
         for control in (".bar-top", ".filters", ".pager", ".tools"):
             assert not page.locator(control).first.is_visible(), control
         assert page.locator(".verdict").is_visible()

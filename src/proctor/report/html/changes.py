@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from proctor.report.html.markup import Child, Html, join, table, tag
-from proctor.report.html.sections import section
+from proctor.report.html.sections import GATE_TONES, section
 from proctor.report.run_facts import ReportFacts
 from proctor.report.run_words import gate_line, points
 from proctor.report.text import plural
@@ -16,13 +16,6 @@ from proctor.stats.kinds import CaseCounts
 
 MOST_MOVES = 12
 """Cases told that moved, the largest moves first."""
-
-_TONES = {
-    "REGRESSION": "bad",
-    "NO REGRESSION": "good",
-    "INCONCLUSIVE": "odd",
-    "NOT COMPARABLE": "odd",
-}
 
 
 def since(facts: ReportFacts) -> Html:
@@ -37,8 +30,8 @@ def since(facts: ReportFacts) -> Html:
         if names:
             parts.append(tag("p", f"{', '.join(names)}: {words}.", class_="note"))
     parts += [tag("p", note, ".", class_="note") for note in found.notes]
-    chip = tag("span", found.verdict, class_=f"chip {_TONES[found.verdict]}")
-    lead = tag("p", chip, " ", found.reason)
+    chip = tag("span", found.verdict, class_=f"chip {GATE_TONES[found.verdict]}")
+    lead = tag("p", chip, " ", found.reason, ".")
     commit = f", commit {found.baseline.commit[:10]}" if found.baseline.commit else ""
     note = f"Against {run_name(Path(found.baseline.path))}{commit}; {found.error_rate}."
     return section("since", "Since the baseline", lead, *parts, note=note)
@@ -46,7 +39,7 @@ def since(facts: ReportFacts) -> Html:
 
 def _change(arm: ArmGate) -> Html:
     gate = arm.gate
-    chip = tag("span", gate.verdict, class_=f"chip {_TONES[gate.verdict]}")
+    chip = tag("span", gate.verdict, class_=f"chip {GATE_TONES[gate.verdict]}")
     moved = sorted((m for m in gate.moves if m.drop), key=lambda m: (-abs(m.drop), m.case))
     rows = [_move(move) for move in moved[:MOST_MOVES]]
     shown = (

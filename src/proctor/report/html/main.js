@@ -16,8 +16,8 @@ function currentTheme() {
 function setTheme(theme) {
   if (theme === "system") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
-  const button = document.getElementById("theme");
-  button.textContent = `Theme: ${theme}`;
+  document.documentElement.dataset.shown = currentTheme();
+  document.getElementById("theme").textContent = `Theme: ${theme}`;
   try {
     localStorage.setItem("proctor-theme", theme);
   } catch {
@@ -40,7 +40,10 @@ function startThemes(changed) {
     say(button.textContent);
     changed();
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    document.documentElement.dataset.shown = currentTheme();
+    changed();
+  });
 }
 
 function startHeatmap(list) {

@@ -29,6 +29,14 @@ from proctor.runs.summary import FailureSample, RankedFailure
 MOST_FAILURES = 20
 """Ranked failures in the page; the rest matter less by construction and are in results.json."""
 
+GATE_TONES = {
+    "REGRESSION": "bad",
+    "NO REGRESSION": "good",
+    "INCONCLUSIVE": "odd",
+    "NOT COMPARABLE": "odd",
+}
+"""How the verdict of a gate is coloured; the word says it too."""
+
 _VERDICT_SIGNS = {"PASS": "✓", "FAIL": "✕", "NOT JUDGED": "?"}
 _VERDICT_TONES = {"PASS": "good", "FAIL": "bad", "NOT JUDGED": "odd"}
 
@@ -66,6 +74,10 @@ def top(facts: ReportFacts) -> Html:
     lines: list[Child] = [tag("p", facts.headline, class_="headline")]
     if facts.stopped:
         lines.append(tag("p", f"Stopped early: {facts.stopped}", class_="warn"))
+    if facts.since is not None:
+        found = facts.since
+        chip = tag("span", found.verdict, class_=f"chip {GATE_TONES[found.verdict]}")
+        lines.append(tag("p", "Since the baseline: ", chip, " ", found.reason, "."))
     if said := leading(facts.board):
         lines.append(tag("p", said))
     tags = join((tag("span", name, class_="chip") for name in facts.tags), " ")
