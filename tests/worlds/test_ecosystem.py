@@ -11,11 +11,13 @@ from world_parts import Says, played
 
 from proctor.agents.registry import agent_config
 from proctor.scenarios.building import build
+from proctor.scenarios.catalog import SHIPPED, Catalog
 from proctor.worlds import InvalidAction, WorldError, make_world
 from proctor.worlds.ecosystem import Ecosystem
 from proctor.worlds.ecosystem_rates import Hidden, Levers, drawn_rates
 
 ECOSYSTEM = "proctor.worlds.ecosystem:Ecosystem"
+CATALOG = Catalog([SHIPPED])
 TEMPLATES = ["mutualism.hidden_dependency", "mutualism.competition"]
 LEVELS = ["easy", "medium", "hard"]
 INVESTIGATOR = {"kind": "python", "target": "proctor.worlds.ecosystem_agents:Investigator"}
@@ -34,7 +36,7 @@ def own_cache(tmp_path_factory, monkeypatch):
 async def scores_of(name: str, agent, seeds: range) -> list[float]:
     found = []
     for seed in seeds:
-        built = build(name, seed)
+        built = build(name, seed, catalog=CATALOG)
         config = agent_config(built.solution["agent"] if agent == "solution" else agent)
         found.append((await built.arun(agent=config)).score)
     return found

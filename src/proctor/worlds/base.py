@@ -2,7 +2,8 @@
 
 A world is an object in the Gymnasium convention. Only `reset` and `step` are needed; whatever
 else it has (`actions`, `render`, `score`, `close`) is used, and `make_world` fills in the rest.
-Worlds are plain, not async: they run in a thread, so a slow one does not hold up other trials.
+Worlds are plain, not async: they run in a thread, so a slow one does not hold up other trials; one
+that sets `quick` is called at once, which is for steps of microseconds only.
 """
 
 from __future__ import annotations

@@ -92,6 +92,11 @@ class Hosted:
         return self._max_steps if self._max_steps is not None else own
 
     @property
+    def quick(self) -> bool:
+        """Whether the world says that its steps are too short to be worth a thread."""
+        return bool(getattr(self.world, "quick", False))
+
+    @property
     def truth(self) -> Mapping[str, Any] | None:
         """What the world says is hidden in it, after a reset; None where it does not."""
         return getattr(self.world, "truth", None)

@@ -138,12 +138,13 @@ class _Game:
         self._history: list[dict[str, Any]] = []
         self._last: dict[str, Any] | None = None
         self._looks = bool(getattr(agent, "looks", False))
+        self._quick = bool(getattr(world, "quick", False))
         self._deadline = None if request.timeout is None else time.monotonic() + request.timeout
 
     async def begin(self) -> _Seen:
         """Reset the world."""
         trajectory = self._outcome.trajectory
-        seen = await _of_world(_begun, self._world, trajectory.seed)
+        seen = await _of_world(_begun, self._world, trajectory.seed, quick=self._quick)
         trajectory.first = seen.observation
         if seen.info:
             self._last = {"info": plain(seen.info)}
@@ -179,7 +180,7 @@ class _Game:
             step: Span
             with tool_call(call.name, call.arguments) as step:
                 try:
-                    after = await _of_world(_stepped, self._world, action)
+                    after = await _of_world(_stepped, self._world, action, quick=self._quick)
                 except InvalidAction as problem:
                     _failed(step, str(problem))
                     self._told(said, str(problem))
@@ -260,10 +261,10 @@ def _words(action: Any) -> str:
 # -- the world's side ----------------------------------------------------------------------------
 
 
-async def _of_world(function: Callable[..., Any], *args: Any) -> Any:
-    """What the world says, in a thread; its failures are its own."""
+async def _of_world(function: Callable[..., Any], *args: Any, quick: bool = False) -> Any:
+    """What the world says, in a thread unless it is quick; its failures are its own."""
     try:
-        return await threads.shared.run(function, *args)
+        return function(*args) if quick else await threads.shared.run(function, *args)
     except (ProctorError, InvalidAction):
         raise
     except Exception as error:
