@@ -130,9 +130,9 @@ def test_what_the_terminal_cannot_show_is_escaped(command: list[str]) -> None:
 
 
 def test_unknown_command_and_option_suggest_the_nearest(command: list[str]) -> None:
-    done = run(command, "extr")
+    done = run(command, "extraa")
     assert done.returncode == 2
-    assert done.stderr.splitlines()[0] == "error: no such command 'extr'; did you mean 'extra'?"
+    assert done.stderr.splitlines()[0] == "error: no such command 'extraa'; did you mean 'extra'?"
     done = run(command, "--debgu")
     assert done.returncode == 2
     assert "--debug" in done.stderr
