@@ -42,8 +42,8 @@ def _pair(pair: ArmComparison, level: float) -> Iterator[str]:
         f" passed {pair.passes[0]} and {pair.passes[1]}"
     )
     yield ""
-    head = ("", "first", "second", "difference", f"{level:.0%}".replace("%", " %"), "p", "p corrected")
-    yield from table((*head, "effect"), [_metric(each) for each in pair.metrics])
+    head = ("", "first", "second", "difference", f"{100 * level:g} %", "p", "p corrected", "effect")
+    yield from table(head, [_metric(each) for each in pair.metrics])
     yield from _methods(pair)
     moved = [case for case in pair.cases if case.difference.value or case.score_difference]
     if moved:
