@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
@@ -239,7 +240,7 @@ def find_project_file(start: Path) -> Path | None:
 
 def _speaks(path: Path) -> bool:
     """Whether a pyproject.toml has our table, or would have if it could be read."""
-    if not path.is_file():
+    if not path.is_file() or b"proctor" not in path.read_bytes():
         return False
     found = read_toml(path, {})
     return found.tree is not None or bool(
@@ -268,7 +269,8 @@ def _long_form(tree: Tree, members: dict[str, Tree]) -> Tree:
     return replace_content(tree, {**members, "judge": longer})
 
 
-def setting_names() -> dict[str, str]:
+@cache
+def setting_names() -> Mapping[str, str]:
     """Environment variable → dotted name of the setting it holds."""
     return {PREFIX + name.upper().replace(".", "_"): name for name in _scalars(Settings, "")}
 

@@ -115,6 +115,8 @@ def find_target(name: str | Path, configuration: Configuration | None = None) ->
     """What a name means; an error says what comes nearest."""
     path = Path(name)
     text = str(name)
+    if path.name != TEMPLATE and path.is_file():
+        return _of_file(path)
     configuration = configuration or load_configuration()
     inside = _in_catalog(path, configuration)
     if inside is not None:
