@@ -6,6 +6,7 @@ may be plain (run in a thread) or async. `isolation: process` gives every trial 
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -18,6 +19,9 @@ from pydantic import Field, PrivateAttr
 from proctor.agents import threads
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
 from proctor.imports import load_object
+
+DIGEST = 16
+"""Hex digits of a file's digest that are kept: two files that agree in them by chance are none."""
 
 _BY_NAME = ("input", "seed", "workdir", "params", "request")
 
@@ -86,12 +90,18 @@ class PythonAgentConfig(AgentConfig):
         return partial(PythonAgent, self.loaded, self.call_shape, self.loaded_is_async)
 
     def version(self) -> dict[str, Any]:
-        """The import path and the file it came from."""
+        """The import path, and the file it came from with a digest of what it says."""
         try:
             source = inspect.getsourcefile(self.loaded)
         except TypeError:
             source = None
-        return {"target": self.target, "source": Path(source).name if source else None}
+        if source is None:
+            return {"target": self.target, "source": None}
+        try:
+            digest = hashlib.sha256(Path(source).read_bytes()).hexdigest()[:DIGEST]
+        except OSError:
+            digest = None
+        return {"target": self.target, "source": Path(source).name, "sha256": digest}
 
 
 def _instance(make: Callable[[], Any]) -> PythonAgent:

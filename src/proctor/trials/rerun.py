@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, cast
 
 from proctor.runs.claim import OUTPUT
 from proctor.runs.folder import RunFolder
-from proctor.runs.identity import provenance
 from proctor.runs.run import Run
 from proctor.runs.sameness import Sameness, compare_trials
 from proctor.trials.api import AgentLike, Prepared, carry_out, spec_record
@@ -81,14 +80,17 @@ async def arerun(
 def compared(first: Run, second: Run) -> Rerun:
     """Two runs of one spec, held against each other."""
     return Rerun(
-        first, second, compare_trials(first.trials(), second.trials()), tuple(changes(first.spec))
+        first,
+        second,
+        compare_trials(first.trials(), second.trials()),
+        tuple(changes(first.spec, second.spec)),
     )
 
 
-def changes(spec: Mapping[str, Any]) -> list[str]:
-    """What of the code that a run recorded is otherwise now."""
-    then: Mapping[str, Any] = spec.get("provenance") or {}
-    now = provenance(Path(str(spec.get("base_dir", "."))))
+def changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """What of the code that two runs recorded is not the same."""
+    then: Mapping[str, Any] = first.get("provenance") or {}
+    now: Mapping[str, Any] = second.get("provenance") or {}
     said = [
         f"{name} was {then.get(name)}, is {now.get(name)}"
         for name in ("proctor", "python")
@@ -98,6 +100,13 @@ def changes(spec: Mapping[str, Any]) -> list[str]:
     before, after = then.get("packages"), now.get("packages")
     if isinstance(before, dict) and isinstance(after, dict):
         said.extend(_packages(cast("dict[str, str]", before), cast("dict[str, str]", after)))
+    agents: Mapping[str, Mapping[str, Any]] = first.get("agents") or {}
+    others: Mapping[str, Mapping[str, Any]] = second.get("agents") or {}
+    said.extend(
+        f"the agent {name} is not the code or model it was"
+        for name in sorted(agents)
+        if agents[name].get("version") != (others.get(name) or {}).get("version")
+    )
     return said
 
 
