@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from report_runs import make_run
 
 from proctor.report.chart_style import STATUSES, config, status_colours
+from proctor.report.html import page as page_module
 from proctor.report.html.columns import columns, data_block
 from proctor.report.html.details import harm_first
 from proctor.report.html.markup import bar, tag, visible
 from proctor.report.html.page import MAX_BYTES, render_page
 from proctor.report.html.texts import cut
 from proctor.report.run_facts import facts_of_run, trial_order
-from proctor.runs.model import Trial, TrialStatus
+from proctor.runs.model import Trial
 from proctor.runs.run import Run
 
 LIMIT = 3_000_000
@@ -117,20 +118,33 @@ def test_what_is_cut_says_how_much() -> None:
 
 def test_harm_comes_first_and_every_cell_before_a_second() -> None:
     """R-Q3: when not all traces fit, each failing cell is shown before any is shown twice."""
-    made = [
-        Trial(case=case, agent="a", index=index, seed=0, status=status)
+    ended = [
+        (status, case)
         for case, status in (
-            ("x", TrialStatus.PASSED),
-            ("y", TrialStatus.HARD_FAIL),
-            ("z", TrialStatus.HARD_FAIL),
-            ("w", TrialStatus.FAILED),
+            ("x", "passed"),
+            ("y", "hard_fail"),
+            ("z", "hard_fail"),
+            ("w", "failed"),
         )
-        for index in range(2)
+        for _ in range(2)
     ]
-    order = [(made[at].case, made[at].index) for at in harm_first(made)]
+    order = [(ended[at][1], at % 2) for at in harm_first(ended)]
     assert order == [
         ("y", 0), ("z", 0), ("y", 1), ("z", 1), ("w", 0), ("w", 1), ("x", 0), ("x", 1),
     ]  # fmt: skip
+
+
+def test_a_huge_run_lists_its_worst_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-Q3: what cannot be listed is counted, and it is never what went wrong."""
+    run = Run(make_run(tmp_path / "made" / "2026-05-28_001", cases=10, trials=5))
+    facts = facts_of_run(run)
+    failed = sum(row.status != "passed" for row in facts.rows)
+    monkeypatch.setattr(page_module, "MOST_ROWS", failed + 3)
+    made = render_page(run, facts, with_charts=False)
+    rows = rows_of(json.loads(block(made.text, "trials")))
+    assert len(rows) == failed + 3
+    assert sum(row["status"] == "passed" for row in rows) == 3
+    assert f"This page lists {failed + 3}, failing ones first" in made.text
 
 
 def block(page: str, name: str) -> str:

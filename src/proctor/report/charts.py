@@ -31,6 +31,9 @@ INSTALL = 'pip install "proctor[charts]"'
 HEATMAP_CASES = 40
 """Cases drawn in the heatmap, the worst first: as many as fit a screen."""
 
+LEVEL_NAMES = 6
+"""Agents whose names fit side by side above the heatmap; more are written at a slant."""
+
 SCALE = 2.0
 """Pixels a point of a PNG: sharp on screens and in print."""
 
@@ -149,12 +152,13 @@ def heatmap(facts: ReportFacts) -> Chart:
     order = [visible(case) for case in facts.worst_cases()[:HEATMAP_CASES]]
     arms = _order(facts)
     gap = alt.Scale(paddingInner=0.06)
+    angle = 0 if len(arms) <= LEVEL_NAMES else -40
     base = (
         alt.Chart(alt.NamedData(name="cells"))
         .transform_filter(f"datum.worst < {HEATMAP_CASES}")
         .transform_calculate(told="datum.judged ? datum.passed + '/' + datum.judged : '–'")
         .encode(
-            x=alt.X("arm:N", sort=arms, axis=_names(orient="top", labelAngle=0), scale=gap),
+            x=alt.X("arm:N", sort=arms, axis=_names(orient="top", labelAngle=angle), scale=gap),
             y=alt.Y("case:N", sort=order, axis=_names(labelLimit=260), scale=gap),
             tooltip=[
                 alt.Tooltip("case:N"),
@@ -287,10 +291,12 @@ def cost(facts: ReportFacts) -> Chart | None:
 
 
 def timeline(facts: ReportFacts) -> Chart:
-    """When each trial ran, side by side where several ran at once; zoom with the wheel."""
+    """When each trial ran, side by side where several ran at once."""
     import altair as alt
 
-    zoom = alt.selection_interval(bind="scales", encodings=["x"])
+    # Only with Shift: a page that stops scrolling under the pointer is a nuisance.
+    shifted = "wheel![event.shiftKey]"
+    zoom = alt.selection_interval(bind="scales", encodings=["x"], zoom=shifted)
     lanes = 1 + max((row.lane for row in facts.rows), default=0)
     return (
         alt.Chart(alt.NamedData(name="trials"))

@@ -8,7 +8,7 @@ nothing in it is markup and a page opens without reading it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -63,7 +63,7 @@ def pack(
 ) -> Packed:
     """Pack trials, which stand in the order of the rows, into at most `budget` bytes."""
     packer = _Packer(trace_of, texts)
-    order = list(harm_first(trials))
+    order = harm_first((trial.status, trial.cell) for trial in trials)
     told = packer.fill(((at, trials[at]) for at in order), int(budget * FOR_TRACES), traces=True)
     rest = [(at, trials[at]) for at in order if at not in told]
     more = packer.fill(rest, budget - packer.size, traces=False)
@@ -78,15 +78,17 @@ def pack(
     )
 
 
-def harm_first(trials: Sequence[Trial]) -> Iterator[int]:
-    """Rows by how bad they ended; among equals the first of every cell, then the second, …"""
-    seen: dict[Any, int] = defaultdict(int)
+def harm_first(ended: Iterable[tuple[str, Hashable]]) -> list[int]:
+    """Places by how bad a trial ended; among equals the first of each cell, then the second, …
+
+    `ended` is the status of each trial and the cell it belongs to.
+    """
+    seen: dict[Hashable, int] = defaultdict(int)
     keys: list[tuple[int, int, int]] = []
-    for at, trial in enumerate(trials):
-        group = (trial.cell, trial.status)
-        keys.append((_FIRST[trial.status], seen[group], at))
-        seen[group] += 1
-    return (at for _, _, at in sorted(keys))
+    for at, (status, cell) in enumerate(ended):
+        keys.append((_FIRST[TrialStatus(status)], seen[status, cell], at))
+        seen[status, cell] += 1
+    return [at for _, _, at in sorted(keys)]
 
 
 class _Packer:

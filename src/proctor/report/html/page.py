@@ -169,8 +169,7 @@ def _secrets(texts: Texts) -> str:
 
 def _data_blocks(run: Run, facts: ReportFacts, texts: Texts, budget: int) -> _Blocks:
     """Rows of trials, what cases ask, and as many details as the budget holds."""
-    trials = _listed(run)
-    rows = _rows(facts.rows, trials)
+    trials, rows = _listed(run, facts.rows)
     table = columns(TrialRow._fields, rows, _DIGITS)
     cases = _packed_block("cases", _cases(facts))
     spent = len(data_block("trials", table)) + len(cases)
@@ -187,21 +186,20 @@ def _data_blocks(run: Run, facts: ReportFacts, texts: Texts, budget: int) -> _Bl
     )
 
 
-def _listed(run: Run) -> list[Trial]:
-    """The trials a page lists, in the order of the rows: all of them, or the worst."""
-    every = sorted(run.trials(), key=trial_order)
-    if len(every) <= MOST_ROWS:
-        return every
-    kept = sorted(list(details.harm_first(every))[:MOST_ROWS])
-    return [every[at] for at in kept]
+class _Listed(NamedTuple):
+    """The trials a page lists and their rows, in the same order."""
+
+    trials: list[Trial]
+    rows: list[TrialRow]
 
 
-def _rows(rows: Sequence[TrialRow], trials: Sequence[Trial]) -> list[TrialRow]:
-    shown = charts.shown_rows(rows)
-    if len(shown) == len(trials):
-        return shown
-    wanted = {(t.case, arm_name(t.cell), t.axis_seed, t.index) for t in trials}
-    return [row for row, source in zip(shown, rows, strict=True) if source.key in wanted]
+def _listed(run: Run, rows: Sequence[TrialRow]) -> _Listed:
+    """All trials, or the worst; of the others not even the answers are held."""
+    worst = details.harm_first((row.status, (row.case, row.arm)) for row in rows)[:MOST_ROWS]
+    kept = [rows[at] for at in sorted(worst)]
+    wanted = {row.key for row in kept}
+    trials = [t for t in run.trials() if (t.case, arm_name(t.cell), t.axis_seed, t.index) in wanted]
+    return _Listed(sorted(trials, key=trial_order), charts.shown_rows(kept))
 
 
 def _places(trials: Sequence[Trial]) -> dict[str, int]:
