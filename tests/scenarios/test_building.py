@@ -124,6 +124,19 @@ def test_the_case_speaks_the_agents_names(catalog: Catalog, write) -> None:
     assert built.params == {"level": "hard", "species": 6, "noise": 2.0}
 
 
+def test_what_one_is_given_is_nobody_elses(catalog: Catalog, write) -> None:
+    """R-S4: an agent that changes its input changes no other trial's."""
+    write(MEADOW)
+    first = build("a.b", 7, catalog=catalog)
+    expected = first.case().model_dump()
+    first.case().input["growth"].clear()
+    first.scenario["growth"] = "gone"
+    first.truth.clear()
+    second = build("a.b", 7, catalog=catalog)
+    assert second.case().model_dump() == expected
+    assert second.truth
+
+
 def test_bytes_are_the_same_on_any_machine(catalog: Catalog, write) -> None:
     """R-S4: written down once: the digest of a build may not change without a new version."""
     write(MEADOW)

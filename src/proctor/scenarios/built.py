@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import tempfile
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
@@ -37,6 +38,15 @@ AS_WRITTEN = Dialect(portable=True)
 def _scratch() -> tempfile.TemporaryDirectory[str]:
     """A folder for builds that stand nowhere else; it goes when the process does."""
     return tempfile.TemporaryDirectory(prefix="proctor-scenarios-")
+
+
+@lru_cache(maxsize=256)
+def _said(content: bytes, name: str) -> dict[str, Any]:
+    """What a file says. Trials of one scenario ask the same files again and again."""
+    document = read_text(content.decode(), name, dialect=AS_WRITTEN)
+    if document.problems or document.tree is None:
+        raise SpecError(document.problems)
+    return plain(document.tree)
 
 
 class Built:
@@ -144,10 +154,8 @@ class Built:
         return self.path if self.template is None else self.template.folder
 
     def _read(self, name: str) -> dict[str, Any]:
-        document = read_text(self._files[name].decode(), str(self.path / name), dialect=AS_WRITTEN)
-        if document.problems or document.tree is None:
-            raise SpecError(document.problems)
-        return plain(document.tree)
+        # A copy: whoever changes what one trial was given must not change the next one's.
+        return copy.deepcopy(_said(self._files[name], name))
 
     # -- what it is for -------------------------------------------------------------------------
 
