@@ -141,7 +141,7 @@ def test_unknown_command_and_option_suggest_the_nearest(command: list[str]) -> N
 def test_without_arguments_help_is_shown(command: list[str]) -> None:
     done = run(command)
     assert done.returncode == 2
-    assert "Commands:" in done.stderr
+    assert "Begin:" in done.stderr
 
 
 def walk(group: LazyGroup, path: str) -> Iterator[tuple[str, str, click.Command]]:
@@ -167,7 +167,7 @@ def test_completion_knows_the_commands() -> None:
         COMP_WORDS="proctor tr",
         COMP_CWORD="1",
     )
-    assert done.stdout == "plain,trace\n"
+    assert done.stdout == "plain,trace\nplain,trail\n"
 
 
 @pytest.mark.parametrize(

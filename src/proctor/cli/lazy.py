@@ -67,11 +67,14 @@ class LazyGroup(click.Group):
         *args: Any,
         table: Mapping[str, Entry],
         examples: Sequence[Example] = (),
+        sections: Mapping[str, Sequence[str]] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.table = dict(table)
         self.examples = tuple(examples)
+        self.sections = dict(sections or {"Commands": list(self.table)})
+        """Title → the commands listed under it; every command stands under one."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in the order of the table."""
@@ -100,8 +103,11 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from the table, importing none of them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in self.table.items()])
+        widest = max(map(len, self.table), default=0)
+        for title, names in self.sections.items():
+            rows = [(name.ljust(widest), self.table[name].help) for name in names]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples, then whatever epilog there is."""

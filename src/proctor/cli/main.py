@@ -39,7 +39,9 @@ COMMANDS = {
     "check": Entry("proctor.cli.check", "check", "Check that scenarios build, and can be solved."),
     "list": Entry("proctor.cli.list", "list_all", "List cases, agents and experiments."),
     "trace": Entry("proctor.cli.trace", "trace", "Look at, query and convert agent traces."),
-    "diagnose": Entry("proctor.cli.diagnose", "diagnose", "Find what broke in traces."),
+    "diagnose": Entry(
+        "proctor.cli.diagnose", "diagnose", "Find what broke in traces, or in the trials of a run."
+    ),
     "trail": Entry("proctor.cli.trail", "trail", "Measure diagnosis against TRAIL's annotations."),
     "report": Entry(
         "proctor.cli.report",
@@ -102,6 +104,18 @@ COMMANDS = {
     ),
 }
 
+SECTIONS = {
+    "Begin": ("demo", "init", "config", "schema"),
+    "Suites and CI": ("validate", "test", "save", "baselines", "diff"),
+    "Trials and experiments": ("run", "batch", "rerun", "list", "agent"),
+    "Scenarios": ("build", "check", "store", "fetch"),
+    "Results": ("results", "sql", "report", "view", "leaderboard", "compare", "gate", "plan"),
+    "Traces and diagnosis": ("trace", "diagnose", "trail", "serve"),
+    "Keeping and sharing": ("annotate", "tag", "audit", "export", "import", "share"),
+    "Models": ("judge", "mock-llm"),
+}
+"""How `--help` groups the commands."""
+
 EXAMPLES = [
     Example("proctor demo", "see the whole thing work, offline, in a few seconds"),
     Example("proctor test suite.yaml", "is the agent right?"),
@@ -117,6 +131,7 @@ EXAMPLES = [
     name="proctor",
     cls=LazyGroup,
     table=COMMANDS,
+    sections=SECTIONS,
     examples=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

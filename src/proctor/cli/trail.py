@@ -27,9 +27,15 @@ OUTPUT = "results/trail"
     name="trail",
     cls=LazyGroup,
     table={
-        "run": Entry("proctor.cli.trail", "run", "Diagnose annotated traces, keep and score it."),
-        "score": Entry("proctor.cli.trail", "score", "Score a folder of predictions."),
-        "compare": Entry("proctor.cli.trail", "compare", "Experiments side by side."),
+        "run": Entry(
+            "proctor.cli.trail", "run", "Diagnose annotated traces and score what was found."
+        ),
+        "score": Entry(
+            "proctor.cli.trail",
+            "score",
+            "Score a folder of predictions: the official metrics, and what they hide.",
+        ),
+        "compare": Entry("proctor.cli.trail", "compare", "Lay experiments side by side."),
     },
     examples=[
         Example(
