@@ -50,7 +50,9 @@ COMMANDS = {
     ),
     "share": Entry("proctor.cli.share", "share", "Write a run to one file to give away."),
     "view": Entry("proctor.cli.view", "view", "Look at runs in the browser."),
-    "serve": Entry("proctor.cli.serve", "serve", "Receive live traces over OTLP and keep them."),
+    "serve": Entry(
+        "proctor.cli.serve", "serve", "Receive live traces over OTLP, keep and show them."
+    ),
     "init": Entry(
         "proctor.cli.init",
         "init",
