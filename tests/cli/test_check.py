@@ -73,6 +73,15 @@ def test_a_scenario_that_does_not_build(project: Path) -> None:
     assert found["luck.coin"]["built"] == 5
 
 
+def test_a_scenario_that_cannot_be_read(project: Path) -> None:
+    """R-S4: one broken file does not keep the others from being checked."""
+    change(project, "tags: [quick]", "tgas: [quick]", "luck/coin")
+    code, found = check(project, "catalog", "--seeds", 2)
+    assert code == 1
+    assert "unknown key 'tgas'" in found["luck.coin"]["problems"][0]
+    assert found["arithmetic.sum@easy"]["problems"] == []
+
+
 def test_an_agent_that_cannot_complete_is_told(project: Path) -> None:
     """R-S4: an error of the declared solution is a problem of the scenario."""
     (project / "catalog/arithmetic/sum/solver.py").write_text(

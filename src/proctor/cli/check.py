@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -14,6 +14,7 @@ from proctor.errors import ProctorError
 if TYPE_CHECKING:
     from proctor.scenarios import Template
     from proctor.spec import Configuration
+    from proctor.trials.sanity import Checked
 
 EXAMPLES = [
     Example("proctor check catalog/", "every scenario of a folder"),
@@ -53,9 +54,10 @@ def check(
         wanted = read_seeds(seeds)
     except ValueError as error:
         raise ProctorError(str(error), where="--seeds") from None
-    templates, configuration = _found(catalog, expression)
+    meant = _found(catalog, expression)
     with stdout_kept_clean():
-        found = run_to_end(acheck(templates, wanted, configuration))
+        done = run_to_end(acheck(meant.templates, wanted, meant.configuration))
+    found = [*done, *meant.broken]
     unfit = sum(not each.fit for each in found)
     if as_json:
         import msgspec
@@ -67,30 +69,36 @@ def check(
     ctx.exit(1 if unfit else 0)
 
 
-def _found(name: str | None, expression: str) -> tuple[list[Template], Configuration]:
-    """The templates meant, and the settings under which their names mean them."""
-    from proctor.scenarios import catalog_for
+class _Found(NamedTuple):
+    """The templates meant, those that cannot be read, and the settings their names hold under."""
+
+    templates: list[Template]
+    broken: list[Checked]
+    configuration: Configuration
+
+
+def _found(name: str | None, expression: str) -> _Found:
+    from proctor.scenarios import Catalog, catalog_for
     from proctor.spec import load_configuration, select_cases
+    from proctor.trials.sanity import readable
 
     folder = Path(name) if name is not None and Path(name).is_dir() else None
     if folder is None:
         configuration = load_configuration()
-        found = catalog_for(configuration)
-        entries = found.entries() if name is None else found.scope(name)
+        templates, broken = readable(catalog_for(configuration), name)
     else:
         configuration = load_configuration(folder, flags={"catalog": str(folder)})
-        every = catalog_for(configuration).entries()
-        entries = [each for each in every if each.root.resolve() == folder.resolve()]
-        if not entries:
+        templates, broken = readable(Catalog([folder]))
+        if not templates and not broken:
             raise ProctorError(
                 "there is no scenario in this folder",
                 where=str(folder),
                 hint="a scenario `a.b` is a file a/b/spec.yaml in it",
             )
-    return select_cases(entries, filter=expression), configuration
+    return _Found(select_cases(templates, filter=expression), broken, configuration)
 
 
-def _tell(found: list[Any]) -> None:
+def _tell(found: list[Checked]) -> None:
     from proctor.trials.sanity import table
 
     rows = table(found)

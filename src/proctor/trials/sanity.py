@@ -14,7 +14,7 @@ import msgspec
 
 from proctor.errors import ProctorError
 from proctor.runs.model import Trial
-from proctor.scenarios import Built, Template
+from proctor.scenarios import Built, Catalog, Template
 from proctor.scenarios.building import built_files, checked_params
 from proctor.spec import Configuration
 from proctor.spec.experiment import Experiment, Selector
@@ -49,6 +49,24 @@ class Checked(msgspec.Struct, kw_only=True):
     def fit(self) -> bool:
         """Whether nothing is wrong with it."""
         return not self.problems
+
+
+def readable(catalog: Catalog, scope: str | None = None) -> tuple[list[Template], list[Checked]]:
+    """Every scenario of a catalog (below a scope), and those that cannot even be read."""
+    if scope is not None and "@" in scope:
+        return [catalog.get(scope)], []
+    dotted = None if scope is None else scope.strip("/").replace("/", ".")
+    names = [n for n in catalog.names() if dotted is None or f"{n}.".startswith(f"{dotted}.")]
+    if scope is not None and not names:
+        catalog.scope(scope)  # says what comes nearest
+    found: list[Template] = []
+    broken: list[Checked] = []
+    for name in names:
+        try:
+            found.extend(catalog.get(name).every_variant())
+        except ProctorError as error:
+            broken.append(Checked(case=name, seeds=0, problems=[f"cannot be read: {error}"]))
+    return found, broken
 
 
 async def acheck(
