@@ -4,8 +4,8 @@
 
 Goals: within 1.5 times of the same SQL on the same Parquet files, finding them included; 100
 times faster a sample than inspect-ai's `samples_df`; the command line answers a grouped query
-over a million trials in a small multiple (12) of `python -c pass` and click. Exit code 1 when
-one is missed.
+over a million trials in at most 4 times the start of Python with click and DuckDB, which any such
+command has to load. Exit code 1 when one is missed.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from proctor.runs.identity import new_run_id
 
 GOAL_RAW = 1.5
 GOAL_INSPECT = 100.0
-GOAL_START = 12.0
+GOAL_START = 4.0
 
 CASES, AGENTS, REPEATS = 100, 10, 10
 
@@ -145,7 +145,7 @@ def command_line(root: Path, rounds: int) -> list[Timing]:
     place = ["--results", root]
     return compare(
         {
-            "python + click": runs([sys.executable, "-c", "import click"]),
+            "python -c pass": runs([sys.executable, "-c", "pass"]),
             "python + click + duckdb": runs([sys.executable, "-c", "import click, duckdb"]),
             "proctor results --group-by agent": runs(
                 [*proctor, "results", "--group-by", "agent", *place]
@@ -190,18 +190,20 @@ def main() -> int:
         missed: list[str] = []
         for timings in in_process(root, rounds):
             base, mine = timings
-            print(table(timings, base.name, "wall"), "\n")
-            ratio = mine.median("wall") / base.median("wall")
+            print(table(timings, base.name), "\n")
+            ratio = mine.median() / base.median()
             if mine.name == "proctor sql" and ratio > GOAL_RAW:
                 missed.append(f"{mine.name}: {ratio:.2f} times raw DuckDB, goal {GOAL_RAW}")
         timings = command_line(root, rounds)
-        print(table(timings, timings[0].name, "wall"), "\n")
-        ratio = timings[2].median("wall") / timings[0].median("wall")
+        print(table(timings, timings[0].name), "\n")
+        ratio = timings[2].median() / timings[1].median()
         if ratio > GOAL_START:
-            missed.append(f"results --group-by: {ratio:.1f} times start-up, goal {GOAL_START}")
+            missed.append(
+                f"results --group-by: {ratio:.1f} times start-up with DuckDB, goal {GOAL_START}"
+            )
         logs = 10 if asked.quick else 100
         timings = against_inspect(root, folder / "inspect", logs, 3)
-        mine, theirs = (timing.median("wall") for timing in timings)
+        mine, theirs = (timing.median() for timing in timings)
         faster = (theirs / (logs * 100)) / (mine / trials)
         print(
             f"a trial: {mine / trials * 1e9:.0f} ns; a sample of {logs} Inspect logs:"

@@ -59,7 +59,7 @@ class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
         return self.values[q]
 
 
-class Tally(msgspec.Struct, kw_only=True):
+class Tally(msgspec.Struct):
     """Counts and sums over trials; every trial is in one of the first five."""
 
     passed: int = 0
@@ -118,7 +118,7 @@ TALLY_COLUMNS = frozenset({"counted", "status", "judged", "score", "cost_usd", "
 
 def tally(values: Iterable[Any]) -> Tally:
     """A tally from the values of `TALLY`."""
-    return Tally(**dict(zip(Tally.__struct_fields__, values, strict=True)))
+    return Tally(*values)
 
 
 class Cell(NamedTuple):

@@ -164,7 +164,9 @@ class ResultSet:
         sql = f'SELECT {keys}agent, params::VARCHAR, "case", {TALLY} FROM trials GROUP BY ALL'  # noqa: S608
         needed = {column.base for column in columns} | {"agent", "params", "case"} | TALLY_COLUMNS
         rows = self.ask(sql, needed)
-        return merged([tuple(map(_hashable, row)) for row in rows], len(columns))
+        if any(column.kind.endswith("[]") for column in columns):
+            rows = [tuple(map(_hashable, row)) for row in rows]
+        return merged(rows, len(columns))
 
     # -- groups -----------------------------------------------------------------------------------
 
