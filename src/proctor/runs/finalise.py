@@ -12,7 +12,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +61,9 @@ _ZERO = {"attempt": "1", "llm_calls": "0", "unpriced_calls": "0", "tool_calls": 
 ROW_GROUP = 10_240
 """Rows a Parquet writer holds in memory at a time; five vectors of DuckDB's, a few MB of trials."""
 
+LONG_RUN = 16 << 20
+"""Bytes of a journal from which on a database of its own is worth its 20 ms."""
+
 MIN_OBJECT = 1 << 20
 """Bytes DuckDB must be ready to find in one line, at least; its own minimum is smaller."""
 
@@ -77,28 +80,40 @@ class _Place(msgspec.Struct, gc=False):
     length: int = 0
 
 
-_Order = tuple[str, str, str, int, int]
+RowOrder = tuple[str, str, str, int, int]
 
 
-def _order(trial: Trial | _Place) -> _Order:
-    """Where a trial stands among all."""
+def row_order(trial: Trial | _Place) -> RowOrder:
+    """Where a trial stands among all: by case, agent, parameters, seed and repeat."""
     seed = -1 if trial.axis_seed is None else trial.axis_seed
     return (trial.case, trial.agent, params_key(trial.params), seed, trial.index)
 
 
+def _connection(journal: Path) -> duckdb.DuckDBPyConnection:
+    """To a database kept for all runs of the process, since to open one takes longer than to write
+    a small run; after a long run memory is given back instead.
+    """
+    if journal.stat().st_size > LONG_RUN:
+        return _database()
+    return _kept_database(os.getpid()).cursor()
+
+
 @cache
-def _database(_process: int) -> duckdb.DuckDBPyConnection:
-    """One for all runs of a process: to open one takes longer than to write a small run."""
+def _kept_database(_process: int) -> duckdb.DuckDBPyConnection:
+    return _database()
+
+
+def _database() -> duckdb.DuckDBPyConnection:
     import duckdb
 
     # One thread: rows stay in order, and buffers are few.
     return duckdb.connect(config={"threads": 1})
 
 
-def write_parquet(folder: RunFolder, finished: Iterable[Trial] | None = None) -> None:
+def write_parquet(folder: RunFolder, *, in_order: bool = False) -> None:
     """`results.parquet` from the journal. Memory holds places of lines, never all lines.
 
-    `finished` are the trials of a journal written in one sitting, in the order of its lines.
+    `in_order` says that the lines stand in the order of rows already, one for each trial.
     """
     import duckdb
 
@@ -109,7 +124,7 @@ def write_parquet(folder: RunFolder, finished: Iterable[Trial] | None = None) ->
         f'coalesce("{n}", {_ZERO[n]}) AS "{n}"' if n in _ZERO else f'"{n}"' for n in COLUMNS
     )
     try:
-        if finished is not None and _in_order(finished):
+        if in_order:
             source, longest = folder.journal_path, _longest_line(folder.journal_path)
         else:
             source, longest = ordered, _write_ordered(folder.journal_path, ordered)
@@ -120,7 +135,7 @@ def write_parquet(folder: RunFolder, finished: Iterable[Trial] | None = None) ->
                                maximum_object_size = {max(MIN_OBJECT, longest + 1)})
             ) TO '{_quoted(aside)}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP})
         """  # noqa: S608 (names are constants; the paths are ours and quoted)
-        with _database(os.getpid()).cursor() as connection:
+        with _connection(source) as connection:
             connection.execute(query, [_as_glob(source)])
         aside.replace(folder.parquet_path)
     except (duckdb.Error, OSError) as error:
@@ -133,17 +148,6 @@ def write_parquet(folder: RunFolder, finished: Iterable[Trial] | None = None) ->
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
             ordered.unlink(missing_ok=True)
-
-
-def _in_order(trials: Iterable[Trial]) -> bool:
-    """Whether trials stand in the order of the plan, each once."""
-    last: _Order = ("", "", "", -1, -1)
-    for trial in trials:
-        order = _order(trial)
-        if order <= last:
-            return False
-        last = order
-    return True
 
 
 def _longest_line(journal: Path) -> int:
@@ -166,10 +170,10 @@ def _write_ordered(journal: Path, target: Path) -> int:
     return longest
 
 
-def _places(journal: Path) -> dict[_Order, _Place]:
+def _places(journal: Path) -> dict[RowOrder, _Place]:
     """Where the line that counts of each trial is: the last one."""
     decoder = msgspec.json.Decoder(_Place)
-    found: dict[_Order, _Place] = {}
+    found: dict[RowOrder, _Place] = {}
     offset = 0
     with journal.open("rb") as lines:
         for line in lines:
@@ -177,7 +181,7 @@ def _places(journal: Path) -> dict[_Order, _Place]:
                 with contextlib.suppress(msgspec.MsgspecError):
                     place = decoder.decode(line)
                     place.offset, place.length = offset, len(line)
-                    found[_order(place)] = place
+                    found[row_order(place)] = place
             offset += len(line)
     return found
 

@@ -241,7 +241,7 @@ async def carry_out(
         now = {**spec, "options": ready.options.record(), "stopped": session.stopped}
         if now != spec:
             folder.write_spec(now)
-        run = finalise(folder, now, session.finished)
+        run = finalise(folder, now, session.finished, in_order=session.in_order)
     _put_on_record(run, ready, going_on=going_on)
     return run
 
@@ -265,10 +265,15 @@ def finalise(
     folder: RunFolder,
     spec: dict[str, Any] | None = None,
     finished: Sequence[Trial] | None = None,
+    *,
+    in_order: bool = False,
 ) -> Run:
-    """Write the derived files of a run and give it back for reading; see `Run` for the rest."""
+    """Write the derived files of a run and give it back for reading.
+
+    What the caller knows already need not be read: see `Run` and `write_parquet`.
+    """
     run = Run(folder.path, spec=spec, finished=finished)
-    write_parquet(folder, finished)
+    write_parquet(folder, in_order=in_order)
     about = {key: run.spec.get(key) for key in ("run_id", "name", "created", "stopped")}
     write_summaries(folder, run.cells, about)
     write_facts(run)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from proctor.errors import ProctorError
+from proctor.runs.finalise import RowOrder, row_order
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Sync, read_journal
 from proctor.runs.model import CellKey, PlannedTrial, Trial, TrialError, TrialStatus
@@ -23,6 +24,9 @@ from proctor.runs.writer import TrialWriter
 from proctor.trials.executors import Executor, Job
 from proctor.trials.limits import Spending
 from proctor.trials.perform import Finished
+
+MOST_KEPT = 20_000
+"""Trials kept in memory, made small, to summarise without reading them back: some 6 MB."""
 
 STOP_GRACE = 2.0
 """Seconds running trials get to end after a stop: with what is written afterwards, less than the
@@ -95,6 +99,7 @@ class Session:
         self._running: dict[int, Job] = {}
         self._pool = Pool()
         self._finished: list[Trial] | None = []
+        self._last_row: RowOrder | None = ("", "", "", -1, -1)
         self.told_to_stop = asyncio.Event()
         self.stopped: str | None = None
         """Why the run ended before its plan did, or None."""
@@ -103,7 +108,7 @@ class Session:
         """Work through what is left of the plan."""
         done = self._read_journal()
         if done:
-            self._finished = None
+            self._finished = self._last_row = None
         if self._observer is not None:
             kept = [t for t in done.values() if t.status not in self._rerun.statuses]
             self._observer.planned(len(self._plan), kept)
@@ -121,8 +126,13 @@ class Session:
 
     @property
     def finished(self) -> list[Trial] | None:
-        """All trials of the run, made small; None when earlier sittings did some of them."""
+        """All trials of the run, made small; None when some are only to be had from the journal."""
         return self._finished
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the lines of the journal stand in the order of rows, one for each trial."""
+        return self._last_row is not None
 
     def _read_journal(self) -> dict[str, Trial]:
         """What earlier sittings did. All of it was paid for; only last attempts count."""
@@ -161,6 +171,10 @@ class Session:
         """Trials that are in the journal now."""
         if self._finished is not None:
             self._finished.extend(map(self._pool.slim, trials))
+            if len(self._finished) > MOST_KEPT:
+                self._finished = None
+        if self._last_row is not None:
+            self._last_row = _last_row(self._last_row, trials)
         if self._observer is not None:
             for trial in trials:
                 self._observer.finished(trial)
@@ -214,6 +228,16 @@ class Session:
         self.told_to_stop.set()
         if self._executor is not None:
             self._executor.stop()
+
+
+def _last_row(last: RowOrder, trials: Sequence[Trial]) -> RowOrder | None:
+    """The last row after these were added, or None when they are not in order."""
+    for trial in trials:
+        row = row_order(trial)
+        if row <= last:
+            return None
+        last = row
+    return last
 
 
 def abandoned(job: Job) -> Trial:
