@@ -41,6 +41,17 @@ def test_cases_of_the_catalog(project: Path) -> None:
     assert [line.split()[0] for line in table] == ["id", "luck.coin"]
 
 
+def test_a_broken_template_is_told_and_the_others_are_listed(project: Path) -> None:
+    """R-S4: with its place, and exit 2."""
+    path = project / "catalog" / "luck" / "coin" / "spec.yaml"
+    path.write_text(path.read_text().replace("tags:", "tgas:"))
+    done = proctor("list", "cases", cwd=project)
+    assert done.returncode == 2
+    assert "spec.yaml:2:1: unknown key 'tgas'" in done.stderr
+    assert "arithmetic.sum@easy" in done.stdout
+    assert "luck.coin" not in done.stdout
+
+
 def test_cases_of_suites(project: Path) -> None:
     """R-S3: the same of a suite's cases."""
     assert [c["id"] for c in listed(project, "cases", "suite.yaml")] == ["case-0", "case-1"]

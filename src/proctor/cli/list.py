@@ -49,16 +49,25 @@ def list_all() -> None:
 @click.argument("suites", nargs=-1, type=click.Path(path_type=Path))
 @FILTER
 @AS_JSON
-def cases(suites: tuple[Path, ...], expression: str, as_json: bool) -> None:
-    """List scenarios of the catalog, or cases of suites."""
+@click.pass_context
+def cases(ctx: click.Context, suites: tuple[Path, ...], expression: str, as_json: bool) -> None:
+    """List scenarios of the catalog, or cases of suites.
+
+    Exits with 2 when a template cannot be read; the others are listed.
+    """
     from proctor.scenarios import catalog_for
     from proctor.spec import load_configuration, load_suite, select_cases
+    from proctor.trials.sanity import readable
 
     found: list[Any] = []
     for path in suites:
         found.extend(load_suite(path, need_agent=False).cases)
+    broken: list[Any] = []
     if not suites:
-        found.extend(catalog_for(load_configuration()).entries())
+        templates, broken = readable(catalog_for(load_configuration()))
+        found.extend(templates)
+    for each in broken:
+        click.echo(printable(f"error: {each.case} {each.problems[0]}"), err=True)
     chosen = select_cases(found, filter=expression)
     rows = [
         {
@@ -71,6 +80,8 @@ def cases(suites: tuple[Path, ...], expression: str, as_json: bool) -> None:
         for case in chosen
     ]
     _tell(rows, ("id", "difficulty", "type", "tags", "description"), as_json=as_json)
+    if broken:
+        ctx.exit(EXIT_CANNOT_JUDGE)
 
 
 @click.command(cls=Command, examples=EXAMPLES[1:2])
