@@ -21,6 +21,7 @@ from proctor.errors import ProctorError, did_you_mean
 KINDS = {
     "chat": "proctor.agents.chat:ChatAgentConfig",
     "command": "proctor.agents.command:CommandAgentConfig",
+    "ensemble": "proctor.agents.ensemble:EnsembleAgentConfig",
     "http": "proctor.agents.http:HttpAgentConfig",
     "human": "proctor.agents.builtin:HumanAgentConfig",
     "langgraph": "proctor.agents.frameworks_langgraph:LangGraphAgentConfig",

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from proctor.agents.base import AgentConfig
+from proctor.agents.ensemble import EnsembleAgentConfig
 from proctor.agents.registry import (
     UnknownAgentError,
     agent_config,
@@ -52,22 +53,67 @@ def choose_agents(
     return {name: _named(suite, name, configuration) for name in names}
 
 
-def _named(suite: Suite, name: str, configuration: Configuration) -> ChosenAgent:
+def _named(
+    suite: Suite, name: str, configuration: Configuration, inside: tuple[str, ...] = ()
+) -> ChosenAgent:
     own = suite.all_agents.get(name)
     if own is not None and own.kind is not None:
         config = agent_config(own.model_dump(exclude_none=True), base_dir=suite.folder)
         record = suite.resolved()
-        return ChosenAgent(config, record.get("agent") or record["agents"][name])
+        chosen = ChosenAgent(config, record.get("agent") or record["agents"][name])
+        return _with_members(chosen, suite, configuration, (*inside, name))
     registered = own.name if own is not None and own.name is not None else name
     options = configuration.settings.agents.get(registered)
     if options is not None:
-        return _placed(options, _child(configuration.tree, "agents", registered), configuration)
+        tree = _child(configuration.tree, "agents", registered)
+        chosen = _placed(options, tree, configuration)
+        return _with_members(chosen, suite, configuration, (*inside, name))
     if find_agent(registered) is not None:
         return ChosenAgent.of(resolve_agent(registered, base_dir=suite.folder))
     if own is None and re.fullmatch(IMPORT_PATH, name):
         target = {"kind": "python", "target": name}
         return ChosenAgent(agent_config(target, base_dir=suite.folder), target)
     raise _unknown(registered, suite, configuration)
+
+
+def _with_members(
+    chosen: ChosenAgent, suite: Suite, configuration: Configuration, inside: tuple[str, ...]
+) -> ChosenAgent:
+    """An ensemble with the agents it names put in, so that it stands for itself."""
+    config = chosen.config
+    if not isinstance(config, EnsembleAgentConfig):
+        return chosen
+    members: dict[str, Any] = dict(config.members)
+    as_written = chosen.written.get("members")
+    kept: dict[str, Any] = dict(
+        cast("dict[str, Any]", as_written if isinstance(as_written, dict) else members)
+    )
+    judge, written = config.judge, dict(chosen.written)
+    for name, ref in members.items():
+        if found := _by_name(ref, suite, configuration, inside):
+            members[name], kept[name] = _options(found), found.written
+    if found := _by_name(judge, suite, configuration, inside):
+        judge, written["judge"] = _options(found), found.written
+    made = config.model_copy(update={"members": members, "judge": judge})
+    return ChosenAgent(made, {**written, "members": kept})
+
+
+def _by_name(
+    ref: Any, suite: Suite, configuration: Configuration, inside: tuple[str, ...]
+) -> ChosenAgent | None:
+    """The agent that a member is named by; None where it is written out."""
+    if not isinstance(ref, str) or re.fullmatch(IMPORT_PATH, ref):
+        return None
+    if ref in inside:
+        raise UnknownAgentError(f"an ensemble is inside itself: {' > '.join((*inside, ref))}")
+    return _named(suite, ref, configuration, inside)
+
+
+def _options(agent: ChosenAgent) -> dict[str, Any]:
+    """An agent's options, with what its import paths start from, which a record leaves out."""
+    base = getattr(agent.config, "base_dir", None)
+    options = agent.config.model_dump(exclude_none=True)
+    return options if base is None else {**options, "base_dir": base}
 
 
 def _of_settings(suite: Suite, ref: AgentRef, configuration: Configuration) -> ChosenAgent:
