@@ -249,6 +249,18 @@ def test_every_filter_narrows(runs: Path, asked: dict, count: int) -> None:
     assert len(query(root=runs, **asked)) == count
 
 
+def test_a_pattern_is_a_run_a_folder_or_a_name(runs: Path, tmp_path_factory, monkeypatch) -> None:
+    """R-D2: paths win where there are runs; a folder that merely has the name does not."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    Path("shop").mkdir()
+    (folder,) = (runs / "shop").iterdir()
+    for pattern in ("shop", "shop/*", "shop/", str(folder), str(runs / "shop"), folder):
+        assert len(query(pattern, root=runs)) == 18, pattern
+    assert len(query("shop", "nightly", root=runs)) == 20
+    assert len(query(str(runs / "shop"), "baseline", root=runs)) == 20
+    assert len(query(folder, folder, root=runs)) == 18
+
+
 def test_filters_add_up(runs: Path) -> None:
     """R-D2: what is given must all hold, at once or step by step."""
     at_once = query(root=runs, agent="hasty", case="refund", status="failed")

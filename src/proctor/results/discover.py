@@ -70,16 +70,15 @@ def discover(root: Path, patterns: Sequence[str] = ()) -> Found:
             where=str(root),
             hint="`proctor run` writes runs to ./results; --results names another folder",
         )
-    places = [Path(p) for p in patterns if Path(p).is_dir()]
-    globs = [p for p in patterns if not Path(p).is_dir()]
     found = Found([], [])
-    for place in places:
-        _gather(found, place, root, asked=(place / SPEC).is_file())
+    # A folder without runs is not what was meant: a project may have one of an experiment's name.
+    globs = [p for p in patterns if not (Path(p).is_dir() and _gather(found, Path(p), root))]
     if globs or not patterns:
         below = Found([], [])
-        _gather(below, root, root, asked=not patterns and (root / SPEC).is_file())
+        if root.is_dir():
+            _gather(below, root, root, strict=not patterns)
         kept = [run for run in below.runs if not globs or _fits(run, globs)]
-        if globs and not kept and not places:
+        if globs and not kept and not found.runs:
             raise _no_match(globs, below, root)
         found.runs.extend(kept)
         found.skipped.extend(below.skipped)
@@ -98,10 +97,20 @@ def _no_match(globs: Sequence[str], below: Found, root: Path) -> ProctorError:
 
 def _fits(run: FoundRun, globs: Sequence[str]) -> bool:
     names = (run.name, run.facts.name, run.facts.run_id, run.path.name, *run.tags)
-    return any(fnmatch.fnmatchcase(name, glob) for glob in globs for name in names)
+    return any(
+        fnmatch.fnmatchcase(name, glob) or run.name.startswith(f"{glob.rstrip('/')}/")
+        for glob in globs
+        for name in names
+    )
 
 
-def _gather(found: Found, place: Path, root: Path, *, asked: bool) -> None:
+def _gather(found: Found, place: Path, root: Path, *, strict: bool = True) -> bool:
+    """Add the runs below a place; whether there is anything that is or should be one.
+
+    With `strict`, a place that is itself a run and cannot be read is an error: it was asked for.
+    """
+    asked = strict and (place / SPEC).is_file()
+    before = len(found.runs) + len(found.skipped)
     for folder, noted in run_folders(place, found.skipped):
         try:
             found.runs.append(read_run(folder, root, noted=noted))
@@ -110,6 +119,7 @@ def _gather(found: Found, place: Path, root: Path, *, asked: bool) -> None:
                 raise
             hint = f" ({error.hint})" if error.hint else ""
             found.skipped.append(Skipped(folder, f"{error.message}{hint}"))
+    return len(found.runs) + len(found.skipped) > before
 
 
 def run_folders(root: Path, skipped: list[Skipped]) -> Iterator[tuple[Path, bool]]:
