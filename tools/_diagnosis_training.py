@@ -22,9 +22,11 @@ from proctor.diagnose.learned.detector import (
 )
 from proctor.diagnose.learned.find import CATEGORIES, Detectors
 from proctor.diagnose.learned.rows import Row, rows_of
-from proctor.diagnose.learned.words import BUCKETS
+from proctor.diagnose.learned.scoring import Scorer, trace_features
+from proctor.diagnose.learned.words import BUCKETS, NOTHING
 from proctor.diagnose.moves import read_moves
 from proctor.diagnose.rules import RULES, apply_rules
+from proctor.diagnose.scores import BEARS_ON
 from proctor.diagnose.taxonomy import Category, parse_category
 from proctor.diagnose.trail_data import read_annotations
 from proctor.trace.load import load_traces
@@ -48,6 +50,9 @@ SEEN = 2
 FINDINGS_PER_ERROR = 1.4
 """How many findings the threshold allows for each error in gold. Pair F1 is level from 1.0 to
 1.4, while the share of errors found still grows; beyond, precision falls away."""
+
+SCORE_PENALTY = 0.2
+"""Of the scores' regression: half or twice of it changes nothing."""
 
 JUDGE_PENALTY = 10.0
 """Of the judge's weights, on standardised inputs: a tenth or ten times of it changes nothing."""
@@ -111,10 +116,10 @@ class _Kernels:
 
     def _field(self, field: str) -> tuple[Array, sparse.csr_array]:
         """How much each bucket counts (rare ones more), and the rows scaled to length one."""
-        held = [row.words.get(field, {}) for row in self.rows]
-        starts = np.cumsum([0, *(len(words) for words in held)])
-        columns = np.array([bucket for words in held for bucket in words], dtype=np.intp)
-        values = np.array([value for words in held for value in words.values()])
+        held = [row.words.get(field, NOTHING) for row in self.rows]
+        starts = np.cumsum([0, *(len(words.buckets) for words in held)])
+        columns = np.concatenate([words.buckets for words in held])
+        values = np.concatenate([words.values for words in held]).astype(np.float64)
         seen = np.bincount(columns, minlength=BUCKETS)
         rarity = np.log((1 + len(held)) / (1 + seen)) + 1.0
         # At the precision the model keeps, so that training and use see the same numbers.
@@ -152,11 +157,34 @@ def train(examples: Sequence[Example]) -> Detectors:
     silent = [np.zeros_like(example.rules) for example in examples]
     spoken = [example.rules for example in examples]
     truths = [example.truth for example in examples]
+    offline = judge(parts, spoken, truths, base)
+    chances = [offline.chances(s, r) for s, r in zip(parts, spoken, strict=True)]
     return Detectors(
         _detector(kernels, alphas, base),
         judge(parts, silent, truths, base),
-        judge(parts, spoken, truths, base),
+        offline,
+        scorer(examples, chances, kernels.names),
     )
+
+
+def scorer(examples: Sequence[Example], chances: Sequence[Array], names: Sequence[str]) -> Scorer:
+    """A ridge regression of the four scores, its inputs standardised and weighed by their block."""
+    inputs = np.stack(
+        [trace_features(e.rows, c, names) for e, c in zip(examples, chances, strict=True)]
+    )
+    blocks = [len(CATEGORIES), len(names)]
+    # Each block counts as a whole, however many columns it has.
+    sizes = np.repeat(np.sqrt(blocks), blocks)
+    mean, scale = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 1e-3) * sizes
+    table = (inputs - mean) / scale
+    keys = [f"{name}_score" for name in BEARS_ON]
+    wanted = np.array([[float(e.gold.scores.get(k) or np.nan) for k in keys] for e in examples])
+    kept = ~np.isnan(wanted).any(axis=1)
+    table, wanted = table[kept], wanted[kept]
+    bias = wanted.mean(axis=0)
+    alike = table @ table.T + SCORE_PENALTY * np.eye(len(table))
+    weights = table.T @ np.linalg.solve(alike, wanted - bias)
+    return Scorer(mean, scale, weights, bias - (table.mean(axis=0) @ weights))
 
 
 def held_out(inverse: Array, alpha: Array, kernels: _Kernels) -> Array:

@@ -26,7 +26,7 @@ def measure(folder: Path, split: str) -> None:
     seconds: list[float] = []
     for path in sorted((folder / "data" / split).glob("*.json")):
         (trace,) = load_traces(path)
-        found = diagnose(trace)
+        found = diagnose(trace, "rules")
         seconds.extend(found.seconds.values())
         marks = tuple(Mark(f.location, f.category.value) for f in found.findings)
         predicted[path.stem] = Annotation(marks)

@@ -1,11 +1,11 @@
 """Train and measure the learned detector: `python tools/train_diagnosis.py ../shared/trail`.
 
-Prints figures of traces held out (five folds, by trace) and figures across domains; with --write
-it then trains on everything and writes the model that the package ships. The same traces give
-the same file, byte for byte.
+Measures on traces held out (five folds by trace, cut in several ways) and across domains.
+--report writes the figures as a page, --write trains on everything and writes the model that the
+package ships. The same traces give the same files, byte for byte.
 """
 
-# ruff: noqa: T201 - a script that reports to its terminal, and sets threads before numpy
+# ruff: noqa: T201 - a script that reports to its terminal
 
 from __future__ import annotations
 
@@ -14,87 +14,102 @@ import os
 import random
 from io import BytesIO
 from pathlib import Path
+from typing import NamedTuple
 
-# Sums over several threads differ in their last digits, and with them the file.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Sums over several threads differ in their last digits, and with them the file. Set before numpy.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import numpy as np
+from _diagnosis_report import Figures, page
 from _diagnosis_training import SPLITS, Example, read, train
 
 from proctor.diagnose.learned.detector import MODEL_FILE
 from proctor.diagnose.learned.find import Detectors, find, judged
 from proctor.diagnose.scorer import Scorecard, score
+from proctor.diagnose.scores import scores_of
 from proctor.diagnose.trail_data import Annotation, Mark
 
 FOLDS = 5
+CUTS = 5
+"""Ways to cut the folds: one cut moves a figure by 0.02 either way."""
 METHODS = ("rules", "learned", "offline")
 
 
-def folds(examples: list[Example], seed: int) -> list[tuple[list[Example], list[Example]]]:
-    """Traces apart, never spans: what is learned is tested on unseen traces."""
-    names = sorted(e.name for e in examples)
-    random.Random(seed).shuffle(names)  # noqa: S311 - a fixed split, not a secret
-    parts = [set(names[k::FOLDS]) for k in range(FOLDS)]
+class HeldOut(NamedTuple):
+    """What one cut of the folds gave: scorecards by split and method, chances with their truth."""
+
+    cards: dict[tuple[str, str], Scorecard]
+    chances: list[np.ndarray]
+    truths: list[np.ndarray]
+
+
+def folds(examples: list[Example], cut: int) -> list[tuple[list[Example], list[Example]]]:
+    """Traces apart, never spans; each fold holds its share of both splits."""
+    place: dict[str, int] = {}
+    for split in SPLITS:
+        names = sorted(e.name for e in examples if e.split == split)
+        random.Random(cut).shuffle(names)  # noqa: S311 - a fixed cut, not a secret
+        place |= {name: number % FOLDS for number, name in enumerate(names)}
     return [
-        ([e for e in examples if e.name not in part], [e for e in examples if e.name in part])
-        for part in parts
+        (
+            [e for e in examples if place[e.name] != fold],
+            [e for e in examples if place[e.name] == fold],
+        )
+        for fold in range(FOLDS)
     ]
 
 
-def predictions(
-    known: Detectors, examples: list[Example], method: str, *, forced: bool = False
-) -> dict[str, Annotation]:
-    """What a method finds in traces; `forced`, also in those it would keep silent on."""
-    result: dict[str, Annotation] = {}
-    for example in examples:
-        found = example.findings
-        if forced:
-            reading = known.detector.read_rows(example.rows)
-            found = judged(known, reading, example.rows, example.findings, method)
-        elif method != "rules":
-            found = find(known, example.rows, example.findings, method)
-        result[example.name] = Annotation(tuple(Mark(f.location, f.category) for f in found))
-    return result
+def predicted(
+    known: Detectors, example: Example, method: str, *, forced: bool = False
+) -> Annotation:
+    """What a method finds in a trace; `forced`, also where the detector would keep silent."""
+    found, values = example.findings, None
+    if forced:
+        reading = known.detector.read_rows(example.rows)
+        found = judged(known, reading, example.rows, example.findings, method)
+    elif method != "rules":
+        found, values = find(known, example.rows, example.findings, method)
+    scores = scores_of(found, values)
+    told = {f"{name}_score": entry.value for name, entry in scores.items()}
+    told["overall"] = sum(told.values()) / len(told)
+    return Annotation(tuple(Mark(f.location, f.category) for f in found), told)
 
 
-def line(name: str, card: Scorecard) -> str:
-    """One line of figures."""
-    return (
-        f"{name:34s} joint {card.joint_accuracy:.3f}  location {card.location_accuracy:.3f}  "
-        f"weighted F1 {card.weighted_f1:.3f}  pair F1 {card.pair_f1:.3f}  "
-        f"findings/trace {card.findings_per_trace:.1f}"
-    )
-
-
-def measure(examples: list[Example], seed: int) -> list[str]:
-    """Every figure of traces held out."""
+def held_out(examples: list[Example], cut: int) -> HeldOut:
+    """Every figure of one cut of the folds."""
     guesses: dict[str, dict[str, Annotation]] = {method: {} for method in METHODS}
-    for learn, test in folds(examples, seed):
+    chances: list[np.ndarray] = []
+    truths: list[np.ndarray] = []
+    for learn, test in folds(examples, cut):
         known = train(learn)
-        for method in METHODS:
-            guesses[method] |= predictions(known, test, method)
-    lines: list[str] = []
+        for example in test:
+            for method in METHODS:
+                guesses[method][example.name] = predicted(known, example, method)
+            reading = known.detector.read_rows(example.rows)
+            chance = known.chances(reading, example.rows, example.findings, "offline")
+            chances.append(chance[chance > 0])
+            truths.append(example.truth[chance > 0])
+    cards: dict[tuple[str, str], Scorecard] = {}
     for split in SPLITS:
         gold = {e.name: e.gold for e in examples if e.split == split}
         for method in METHODS:
             guess = {name: guesses[method][name] for name in gold}
-            lines.append(line(f"{split}, {method}", score(gold, guess)))
-    return lines
+            cards[split, method] = score(gold, guess)
+    return HeldOut(cards, chances, truths)
 
 
-def across(examples: list[Example]) -> list[str]:
+def across(examples: list[Example]) -> dict[tuple[str, str], Scorecard]:
     """Trained on one split, tested on the other."""
-    lines: list[str] = []
+    cards: dict[tuple[str, str], Scorecard] = {}
     for split in SPLITS:
         known = train([e for e in examples if e.split != split])
         test = [e for e in examples if e.split == split]
         gold = {e.name: e.gold for e in test}
-        for method in METHODS[1:]:
-            guess = predictions(known, test, method)
-            lines.append(line(f"other -> {split}, {method}", score(gold, guess)))
-        guess = predictions(known, test, "learned", forced=True)
-        lines.append(line(f"other -> {split}, learned, forced", score(gold, guess)))
-    return lines
+        for method in METHODS:
+            cards[split, method] = score(gold, {e.name: predicted(known, e, method) for e in test})
+        guess = {e.name: predicted(known, e, "learned", forced=True) for e in test}
+        cards[split, "learned, forced"] = score(gold, guess)
+    return cards
 
 
 def write(known: Detectors, path: Path) -> None:
@@ -108,21 +123,25 @@ def write(known: Detectors, path: Path) -> None:
 def main() -> None:
     """Measure, and write when asked to."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "trail", type=Path, help="the folder with data/ and processed_annotations_*/"
-    )
+    parser.add_argument("trail", type=Path, help="the folder with data/ and the annotations")
+    parser.add_argument("--cuts", type=int, default=CUTS, help="ways to cut the folds; 0: none")
+    parser.add_argument("--report", type=Path, help="write the figures to this page")
     parser.add_argument("--write", action="store_true", help="write the model of the package")
-    parser.add_argument("--seeds", type=int, default=1, help="how many ways to cut the folds")
     options = parser.parse_args()
     examples, problems = read(options.trail)
     for problem in problems:
         print(f"note: {problem}")
-    for seed in range(options.seeds):
-        print(*measure(examples, seed), sep="\n", flush=True)
-    print(*across(examples), sep="\n", flush=True)
     if options.write:
         package = Path(__file__).resolve().parent.parent / "src/proctor/diagnose/learned"
         write(train(examples), package / MODEL_FILE)
+    if options.cuts:
+        cuts = [held_out(examples, cut) for cut in range(options.cuts)]
+        chances = np.concatenate([c for cut in cuts for c in cut.chances])
+        truths = np.concatenate([t for cut in cuts for t in cut.truths])
+        text = page(Figures([cut.cards for cut in cuts], across(examples), chances, truths))
+        print(text)
+        if options.report:
+            options.report.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from proctor.errors import ProctorError, did_you_mean
 from .model import Diagnosis
 from .moves import read_moves
 from .rules import RULES, apply_rules
+from .scores import scores_of
 
 if TYPE_CHECKING:
     from proctor.trace import Trace
@@ -41,18 +42,23 @@ def diagnose(trace: Trace, method: str = "offline") -> Diagnosis:
     moves = read_moves(trace)
     findings = apply_rules(moves, RULES)
     seconds = {"rules": perf_counter() - started}
+    values: list[float] | None = None
     if chosen != "rules":
         started = perf_counter()
-        findings = _learned(moves, findings, chosen)
+        findings, values = _learned(moves, findings, chosen)
         seconds["learned"] = perf_counter() - started
-    return Diagnosis(trace.trace_id, chosen, tuple(findings), seconds=seconds)
+    scores = scores_of(findings, values) if moves.moves else {}
+    return Diagnosis(trace.trace_id, chosen, tuple(findings), scores, seconds)
 
 
-def _learned(moves: Moves, rules: list[Finding], method: str) -> list[Finding]:
-    """Findings by the detector, in the order of spans. Numpy is not loaded before it is needed."""
+def _learned(
+    moves: Moves, rules: list[Finding], method: str
+) -> tuple[list[Finding], list[float] | None]:
+    """Findings in the order of spans, and scores. Numpy is not loaded before it is needed."""
     from .learned.find import detectors, find
     from .learned.rows import rows_of
 
     found = find(detectors(), rows_of(moves, rules), rules, method)
     order = moves.trace.index.position
-    return sorted(found, key=lambda finding: (order[finding.location], finding.category))
+    findings = sorted(found.findings, key=lambda f: (order[f.location], f.category))
+    return findings, found.scores

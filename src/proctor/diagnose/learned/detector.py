@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .rows import Row
+    from .words import Words
 
     Array = NDArray[np.float32]
 
@@ -95,9 +96,9 @@ class Detector:
         for block, (number, field) in enumerate(VIEWS):
             for place, row in enumerate(rows):
                 words = row.words.get(field)
-                if words:
-                    buckets, values = weighed(words, self.rarity[block])
-                    scores[number, place] += values @ self.word_weights[block, buckets]
+                if words is not None and len(words.buckets):
+                    values = weighed(words, self.rarity[block])
+                    scores[number, place] += values @ self.word_weights[block, words.buckets]
         return Reading(scores, self._familiar(rows, near))
 
     def _familiar(self, rows: Sequence[Row], near: Array) -> float:
@@ -139,12 +140,10 @@ def likeness(one: Array, other: Array) -> Array:
     return np.exp(-WIDTH * np.maximum(squares - 2.0 * (one @ other.T), 0.0))
 
 
-def weighed(words: Mapping[int, float], rarity: Array) -> tuple[NDArray[np.intp], Array]:
-    """Buckets of a text and their weights, scaled to length one."""
-    buckets = np.fromiter(words, dtype=np.intp, count=len(words))
-    values = np.fromiter(words.values(), dtype=np.float32, count=len(words)) * rarity[buckets]
-    length = float(np.sqrt((values * values).sum()))
-    return buckets, values / length if length else values
+def weighed(words: Words, rarity: Array) -> Array:
+    """The weights of a text's buckets, scaled to length one."""
+    values = words.values * rarity[words.buckets]
+    return values / np.sqrt((values * values).sum())
 
 
 @cache

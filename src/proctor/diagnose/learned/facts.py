@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 _NUMBER = re.compile(r"\d[\d,.]*\d|\d")
 
+READ = 4000
+"""Characters of an output in which turns of phrase are looked for."""
+
+MUCH = 1000
+"""Characters of an observation beyond which a reader skims."""
+
 PHRASES = {
     "simulates": re.compile(r"\bsimulat|\bhypothetical|\bfor demonstration|\bplaceholder|\bdummy"),
     "assumes": re.compile(r"\b[Aa]ssum|\bsuppose|\bpresum|\bimagine"),
@@ -117,6 +123,10 @@ def facts_of_move(scene: Scene, scenes: Sequence[Scene]) -> Facts:
         "told": _scaled(len(move.told), 20000),
         "shown": _scaled(len(move.came_back), 20000),
         "shown little": float(0 < len(move.came_back) < 200),
+        "shown nothing": float(after is not None and not move.came_back),
+        "shown much": float(len(move.came_back) > MUCH),
+        "shown very much": float(len(move.came_back) > 4 * MUCH),
+        "prints": _scaled(move.text.count("print("), 12),
         "calls": _scaled(len(move.calls), 4),
         "tools": _scaled(len(move.tools), 4),
         "names tools": _scaled(len(scene.named), 4),
@@ -126,7 +136,8 @@ def facts_of_move(scene: Scene, scenes: Sequence[Scene]) -> Facts:
     facts |= _run(scene, scenes) | {f"shown {name}": 1.0 for name in scene.outcomes}
     facts |= {f"call {call.name}": 1.0 for call in move.calls}
     facts |= {f"error {name}": 1.0 for name in scene.errors}
-    facts |= {f"says {name}": 1.0 for name, p in PHRASES.items() if p.search(move.text)}
+    head = move.text[:READ]
+    facts |= {f"says {name}": 1.0 for name, p in PHRASES.items() if p.search(head)}
     facts |= _plan(scene) | _support(scene)
     if before is not None:
         facts |= {
@@ -136,6 +147,10 @@ def facts_of_move(scene: Scene, scenes: Sequence[Scene]) -> Facts:
             "same failure": float(bool(before.kind) and before.kind == scene.kind),
             "was shown": _scaled(len(before.move.came_back), 20000),
             "was shown little": float(0 < len(before.move.came_back) < 200),
+            "was shown nothing": float(not before.move.came_back),
+            "was shown much": float(len(before.move.came_back) > MUCH),
+            "was shown very much": float(len(before.move.came_back) > 4 * MUCH),
+            "told the same": float(before.move.told == move.told),
         }
         facts |= {f"was shown {name}": 1.0 for name in before.outcomes}
         facts |= {f"after error {name}": 1.0 for name in before.errors}

@@ -19,6 +19,7 @@ from proctor.diagnose.taxonomy import Category
 
 from .decide import Judge
 from .detector import Detector, Reading, shipped
+from .scoring import Scorer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 CATEGORIES = tuple(Category)
 
-FAMILIAR = 0.55
+FAMILIAR = 0.5
 """Mean likeness of a trace's spans to known ones. Traces of TRAIL held out lie above it; those of
 one half of TRAIL seen from the other lie below 0.46."""
 
@@ -54,6 +55,7 @@ class Detectors(NamedTuple):
     detector: Detector
     learned: Judge
     offline: Judge
+    scorer: Scorer
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """What a file keeps of them."""
@@ -61,13 +63,14 @@ class Detectors(NamedTuple):
             **self.detector.arrays(),
             **self.learned.arrays("learned"),
             **self.offline.arrays("offline"),
+            **self.scorer.arrays(),
         }
 
     @classmethod
     def read(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
         """The detectors a file keeps."""
         judges = (Judge.read("learned", arrays), Judge.read("offline", arrays))
-        return cls(Detector.read(arrays), *judges)
+        return cls(Detector.read(arrays), *judges, Scorer.read(arrays))
 
     def chances(
         self, reading: Reading, rows: Sequence[Row], rules: Sequence[Finding], method: str
@@ -89,15 +92,22 @@ def detectors() -> Detectors:
     return Detectors.read(shipped())
 
 
-def find(
-    known: Detectors, rows: Sequence[Row], rules: Sequence[Finding], method: str
-) -> list[Finding]:
+class Found(NamedTuple):
+    """What was found in one trace; scores are None where the detector does not know it."""
+
+    findings: list[Finding]
+    scores: list[float] | None
+
+
+def find(known: Detectors, rows: Sequence[Row], rules: Sequence[Finding], method: str) -> Found:
     """The findings of `learned` or `offline`, in no order; `rules` are those of the rules."""
     reading = known.detector.read_rows(rows)
     held = bool(rules) or any(row.scene.kind or row.scene.role == "plan" for row in rows)
-    if held and reading.familiar >= FAMILIAR:
-        return judged(known, reading, rows, rules, method)
-    return list(rules) if method == "offline" else []
+    if not held or reading.familiar < FAMILIAR:
+        return Found(list(rules) if method == "offline" else [], None)
+    chances = known.chances(reading, rows, rules, "offline")
+    scores = known.scorer.values(rows, chances, known.detector.fact_names)
+    return Found(judged(known, reading, rows, rules, method), scores)
 
 
 def judged(

@@ -8,20 +8,17 @@ from proctor.diagnose.moves import plain
 
 from .facts import facts_of_move, facts_of_rules, facts_of_tool, facts_of_trace
 from .scenes import scenes_of
-from .words import Hasher
+from .words import NOTHING, Hasher
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from proctor.diagnose.model import Finding
     from proctor.diagnose.moves import Moves
     from proctor.trace import Span
 
     from .scenes import Scene
-
-    Words = Mapping[int, float]
-
-_NOTHING: Words = {}
+    from .words import Words
 
 
 class Row(NamedTuple):
@@ -74,10 +71,10 @@ def _words(scene: Scene, known: dict[int, dict[str, Words]], hasher: Hasher) -> 
     move, before, plan = scene.move, scene.previous, scene.plan
     asked = " ".join(f"{call.name} {call.arguments}" for call in move.calls)
     return {
-        "said": hasher("said", f"{move.text[:3000]} {asked}"),
+        "said": hasher("said", f"{move.text[:2500]} {asked}"),
         "told": hasher("told", move.told[-1200:]),
         "failed": hasher("failed", move.failure),
         "shown": hasher("shown", move.came_back),
-        "failed before": known[before.place]["failed"] if before else _NOTHING,
-        "plan": known[plan.place]["said"] if plan else _NOTHING,
+        "failed before": known[before.place]["failed"] if before else NOTHING,
+        "plan": known[plan.place]["said"] if plan else NOTHING,
     }

@@ -37,7 +37,7 @@ OUTCOMES = {
     "refused": re.compile(r"Error 4\d\d|403 Forbidden|Enable JavaScript"),
     "empty": re.compile(r"Execution logs:\s*Last output|None\s*\Z"),
     "gives up": re.compile(r"\b[Uu]nable to|could not be|no (?:direct|definitive|explicit)"),
-    "letters": re.compile(r"(?:\b\w\n){4}|(?:\b\w ){6}"),
+    "letters": re.compile(r"\n\w\n\w\n\w\n\w\n"),
 }
 """What an observation can say of how a step went."""
 

@@ -82,7 +82,8 @@ class LimitExceeded(Rule):
 
 def _limit(move: Move) -> int | None:
     for message in move.span.input_messages[:2]:
-        found = _LIMIT.search(message.content or "")
+        content = message.content or ""
+        found = _LIMIT.search(content) if "characters at a time" in content else None
         if found:
             return int(found.group(1))
     return None
