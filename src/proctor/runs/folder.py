@@ -30,6 +30,7 @@ class RunFolder:
       results.parquet           the same, columnar, written when the run ends (and on resume)
       results.json              summary of every cell
       summary.csv               the same as a table
+      facts.json                what queries need of the spec, while it holds
       traces/000001.jsonl.zst   one zstd frame per trace
       .lock                     held by the one process that writes
 
