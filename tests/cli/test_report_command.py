@@ -1,16 +1,40 @@
 """`proctor report` and `proctor share` as a user types them."""
 
+import contextlib
+import io
 import os
 import stat
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+import run_parts
 from report_runs import make_run
-from run_parts import proctor
 
+from proctor.cli.main import run as run_command
 from proctor.runs.notes import annotate, tag
+
+
+class Told(NamedTuple):
+    """What a command ended with and said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def proctor(*arguments: Any, cwd: Path | None = None) -> Told:
+    """The command in this process: a child would spend its time on imports."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(cwd or Path.cwd()),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = run_command([str(part) for part in arguments])
+    return Told(code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture
@@ -98,7 +122,7 @@ def test_open_starts_a_browser_with_the_page(results: Path) -> None:
     browser.write_text(f'#!/bin/sh\necho "$@" > {results.parent}/opened\n')
     browser.chmod(browser.stat().st_mode | stat.S_IXUSR)
     environment = {**os.environ, "PATH": f"{place}:{os.environ['PATH']}", "DISPLAY": ":0"}
-    told = proctor("report", run, "--open", cwd=results.parent, env=environment)
+    told = run_parts.proctor("report", run, "--open", cwd=results.parent, env=environment)
     assert told.returncode == 0, told.stderr
     assert (results.parent / "opened").read_text().strip().endswith("report.html")
 
