@@ -260,7 +260,8 @@ MAKE_LOGS = """
 import sys
 from inspect_ai import Task, eval as evaluate
 from inspect_ai.dataset import Sample
-from inspect_ai.model import ModelOutput
+from inspect_ai.model import ChatMessageAssistant, ChatMessageTool, ModelOutput
+from inspect_ai.tool import ToolCall
 from inspect_ai.scorer import Score, accuracy, includes, mean, scorer
 from inspect_ai.solver import solver
 
@@ -272,6 +273,12 @@ def answering():
         if state.sample_id == "broken":
             raise ValueError("no such tool")
         state.output = ModelOutput.from_content("mockllm/model", ANSWERS[state.sample_id])
+        call = ToolCall(id="c1", function="look_up", arguments={"word": "Paris"})
+        state.messages += [
+            ChatMessageAssistant(content="", tool_calls=[call]),
+            ChatMessageTool(content="a city", tool_call_id="c1", function="look_up"),
+            ChatMessageAssistant(content=ANSWERS[state.sample_id]),
+        ]
         return state
     return solve
 
@@ -345,6 +352,14 @@ def test_logs_of_inspect(inspect_logs: list[Path], tmp_path: Path) -> None:
         }
         assert capital.score == pytest.approx(2.5 / 4)
         assert capital.answer == "Paris"
+        trace = run.trace(capital)
+        assert trace is not None
+        assert trace.query == "Capital of France?"
+        tools = [s for s in trace.spans if s.kind == "tool"]
+        assert [(s.tool_name, s.tool_input, s.tool_output) for s in tools] == [
+            ("look_up", {"word": "Paris"}, "a city")
+        ]
+        assert capital.tool_calls == 1
         assert capital.started_ns > 0
         assert "no such tool" in by_key["broken", 0].error.message
         assert by_key["long", 0].answer == "x" * 5000

@@ -41,7 +41,7 @@ def read_inspect(path: Path) -> Imported:
                 header, samples = _header(archive, path), list(_parts(archive, path))
         else:
             header = _decode(path.read_bytes(), str(path))
-            samples = [(str(path), s) for s in cast("list[Any]", header.get("samples") or [])]
+            samples = [(str(path), sample) for sample in _list(header.get("samples"))]
     except OSError as error:
         raise ProctorError(f"cannot read: {error.strerror}", where=str(path)) from None
     except zipfile.BadZipFile as error:
@@ -157,8 +157,9 @@ def _record(sample: Mapping[str, Any], model: str, where: str, told: Mapping[str
         type=_text(metadata.get("type")),
         properties={**metadata, "target": sample.get("target")},
         tags=tuple(str(tag) for tag in told.get("tags") or ()),
-        retries=len(cast("list[Any]", sample.get("error_retries") or [])),
+        retries=len(_list(sample.get("error_retries"))),
         trace_id=_text(sample.get("uuid")),
+        messages=[_message(_mapping(m), attached) for m in _list(sample.get("messages"))],
     )
 
 
@@ -221,6 +222,34 @@ def _number(value: Any) -> float | None:
         return float(word)
     except ValueError:
         return None
+
+
+def _message(given: Mapping[str, Any], attached: Mapping[str, Any]) -> dict[str, Any]:
+    """A message of Inspect as OpenAI's API has it, which transcripts are read in."""
+    message = {
+        "role": given.get("role"),
+        "content": _resolved(given.get("content"), attached),
+    }
+    calls = [_mapping(call) for call in _list(given.get("tool_calls"))]
+    if calls:
+        message["tool_calls"] = [
+            {
+                "id": call.get("id"),
+                "type": "function",
+                "function": {
+                    "name": call.get("function"),
+                    "arguments": json.dumps(_resolved(call.get("arguments"), attached)),
+                },
+            }
+            for call in calls
+        ]
+    if given.get("tool_call_id"):
+        message.update(tool_call_id=given["tool_call_id"], name=given.get("function"))
+    return message
+
+
+def _list(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _resolved(value: Any, attached: Mapping[str, Any]) -> Any:

@@ -26,6 +26,9 @@ from proctor.runs.identity import new_run_id, provenance
 from proctor.runs.journal import Sync
 from proctor.runs.model import CellKey, Trial, TrialError, TrialStatus, derive_seed, params_key
 from proctor.runs.run import Run
+from proctor.runs.segments import SegmentWriter, encode_trace
+from proctor.trace.assemble import Collector
+from proctor.trace.formats import transcript
 from proctor.trace.redact import default_redactor
 
 THRESHOLD = 0.8
@@ -68,6 +71,8 @@ class Record(msgspec.Struct, kw_only=True):
     difficulty: str | None = None
     type: str | None = None
     properties: dict[str, Any] = {}
+    messages: list[dict[str, Any]] = []
+    """The conversation, as OpenAI's API has messages: it becomes the trial's trace."""
 
     @property
     def cell(self) -> CellKey:
@@ -99,6 +104,7 @@ def keep(
     try:
         with folder.lock():
             folder.write_spec(spec)
+            _keep_traces(folder, found.records, trials)
             journal = folder.journal(Sync.NEVER)
             for trial in trials:
                 journal.append(trial)
@@ -107,6 +113,23 @@ def keep(
     except BaseException:
         shutil.rmtree(folder.path, ignore_errors=True)
         raise
+
+
+def _keep_traces(folder: RunFolder, records: list[Record], trials: list[Trial]) -> None:
+    """Conversations as traces, so that a trial can be looked into; the lines then refer to them."""
+    told = [(r, t) for r, t in zip(records, trials, strict=True) if r.messages]
+    if not told:
+        return
+    writer = SegmentWriter(folder.traces_path)
+    for record, trial in told:
+        out = Collector(record.where)
+        transcript.read({"messages": record.messages, "model": record.model}, out)
+        for trace in out.traces.values():
+            trial.trace = writer.append(encode_trace(default_redactor().trace(trace)))
+            trial.trace_id = trace.trace_id
+            trial.tool_calls = trial.tool_calls or len(trace.tool_calls)
+            trial.llm_calls = trial.llm_calls or len(trace.llm_calls)
+    writer.close()
 
 
 def _finalised(folder: RunFolder) -> Run:
