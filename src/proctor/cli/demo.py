@@ -131,6 +131,8 @@ def _next_steps(run: Run, suite: Path) -> None:
     forbidden = any(failure.check_id == "forbidden_tools" for failure in run.failures)
     calls = "{tool_name: cancel_order}" if forbidden else "{kind: llm}"
     steps = (
+        ("the whole report, in a browser", f"proctor report {place} --open"),
+        ("what the failures share", f"proctor diagnose {place} --failed"),
         ("the calls in question", f"proctor trace query {place}/traces '{calls}'"),
         ("more trials, none more than needed", f"proctor run {file} --trials 20 --early-stop"),
         ("try again what failed", f"proctor run --retry-failed {place}"),

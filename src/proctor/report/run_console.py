@@ -141,6 +141,7 @@ def closing_lines(run: Run) -> list[str]:
         commit = line(str(git.get("commit", "")), 12)
         out.append(f"the code had uncommitted changes on top of {commit}")
     out.append(f"kept in {line(str(run.path), 400)}")
+    out.append(f"look at it with: proctor report {shlex.quote(line(str(run.path), 400))} --open")
     return out
 
 
