@@ -27,6 +27,9 @@ _NUMBER = re.compile(r"\d[\d,.]*\d|\d")
 READ = 4000
 """Characters of an output in which turns of phrase are looked for."""
 
+LITTLE = 200
+"""Characters of an observation that can hardly hold what was looked for."""
+
 MUCH = 1000
 """Characters of an observation beyond which a reader skims."""
 
@@ -92,13 +95,42 @@ def facts_of_trace(scenes: Sequence[Scene], rules: Rules) -> Facts:
 
 def facts_of_move(scene: Scene, scenes: Sequence[Scene]) -> Facts:
     """Facts of one model call."""
-    move, before, after = scene.move, scene.previous, scene.following
-    mine = [s for s in scenes if s.move.agent == move.agent]
-    same_role = [s for s in mine if s.role == scene.role]
-    failing = [s for s in mine if s.move.failure]
-    facts = {
+    move = scene.move
+    head = move.text[:READ]
+    facts = _place(scene, scenes) | _outcome(scene, scenes) | _sizes(scene)
+    facts |= _run(scene, scenes) | {f"shown {name}": 1.0 for name in scene.outcomes}
+    facts |= {f"call {call.name}": 1.0 for call in move.calls}
+    facts |= {f"error {name}": 1.0 for name in scene.errors}
+    facts |= {f"says {name}": 1.0 for name, p in PHRASES.items() if p.search(head)}
+    return facts | _plan(scene) | _support(scene) | _before(scene) | _after(scene)
+
+
+def _place(scene: Scene, scenes: Sequence[Scene]) -> Facts:
+    """Where in its trace and among the moves of its agent it stands, and what it repeats."""
+    move = scene.move
+    alike = [s for s in scenes if s.move.agent == move.agent and s.role == scene.role]
+    return {
         "top agent": float(move.agent == scenes[0].move.agent),
-        "fails": float(bool(move.failure)),
+        "place": scene.place / max(len(scenes) - 1, 1),
+        "index": _scaled(move.index, 20),
+        "left": _scaled(move.of - 1 - move.index, 20),
+        "last": float(move.index == move.of - 1),
+        "last but one": float(move.index == move.of - 2),
+        "first of role": float(alike[0] is scene),
+        "last of role": float(alike[-1] is scene),
+        "times of role": _scaled(len(alike), 10),
+        "likeness": scene.likeness,
+        "much alike": float(scene.likeness > 0.7),
+        "alike": _scaled(scene.alike, 8),
+    }
+
+
+def _outcome(scene: Scene, scenes: Sequence[Scene]) -> Facts:
+    """How its step ended, and how those of its agent had ended until then."""
+    agent = scene.move.agent
+    failing = [s for s in scenes if s.move.agent == agent and s.move.failure]
+    return {
+        "fails": float(bool(scene.move.failure)),
         f"fails {scene.kind}": float(bool(scene.kind)),
         "streak": _scaled(scene.streak, 5),
         "first failure": float(bool(failing) and failing[0] is scene),
@@ -108,24 +140,20 @@ def facts_of_move(scene: Scene, scenes: Sequence[Scene]) -> Facts:
         "successes before": _scaled(scene.successes, 8),
         "unworked": float(scene.successes == 0),
         "never tried": float(scene.successes + scene.failures == 0),
-        "place": scene.place / max(len(scenes) - 1, 1),
-        "index": _scaled(move.index, 20),
-        "left": _scaled(move.of - 1 - move.index, 20),
-        "last": float(move.index == move.of - 1),
-        "last but one": float(move.index == move.of - 2),
-        "first of role": float(same_role[0] is scene),
-        "last of role": float(same_role[-1] is scene),
-        "times of role": _scaled(len(same_role), 10),
-        "likeness": scene.likeness,
-        "much alike": float(scene.likeness > 0.7),
-        "alike": _scaled(scene.alike, 8),
+    }
+
+
+def _sizes(scene: Scene) -> Facts:
+    """How much it said, was told and was shown, and which of its tools it named."""
+    move, shown = scene.move, len(scene.move.came_back)
+    return {
         "says": _scaled(len(move.text), 6000),
         "told": _scaled(len(move.told), 20000),
-        "shown": _scaled(len(move.came_back), 20000),
-        "shown little": float(0 < len(move.came_back) < 200),
-        "shown nothing": float(after is not None and not move.came_back),
-        "shown much": float(len(move.came_back) > MUCH),
-        "shown very much": float(len(move.came_back) > 4 * MUCH),
+        "shown": _scaled(shown, 20000),
+        "shown little": float(0 < shown < LITTLE),
+        "shown nothing": float(scene.following is not None and not shown),
+        "shown much": float(shown > MUCH),
+        "shown very much": float(shown > 4 * MUCH),
         "prints": _scaled(move.text.count("print("), 12),
         "calls": _scaled(len(move.calls), 4),
         "tools": _scaled(len(move.tools), 4),
@@ -133,32 +161,38 @@ def facts_of_move(scene: Scene, scenes: Sequence[Scene]) -> Facts:
         "names no tool": float(not scene.named),
         "names uncalled": float(bool(scene.named - {c.name for c in move.calls})),
     }
-    facts |= _run(scene, scenes) | {f"shown {name}": 1.0 for name in scene.outcomes}
-    facts |= {f"call {call.name}": 1.0 for call in move.calls}
-    facts |= {f"error {name}": 1.0 for name in scene.errors}
-    head = move.text[:READ]
-    facts |= {f"says {name}": 1.0 for name, p in PHRASES.items() if p.search(head)}
-    facts |= _plan(scene) | _support(scene)
-    if before is not None:
-        facts |= {
-            f"after {before.role}": 1.0,
-            f"after failure {before.kind}": float(bool(before.kind)),
-            "after failure": float(bool(before.kind)),
-            "same failure": float(bool(before.kind) and before.kind == scene.kind),
-            "was shown": _scaled(len(before.move.came_back), 20000),
-            "was shown little": float(0 < len(before.move.came_back) < 200),
-            "was shown nothing": float(not before.move.came_back),
-            "was shown much": float(len(before.move.came_back) > MUCH),
-            "was shown very much": float(len(before.move.came_back) > 4 * MUCH),
-            "told the same": float(before.move.told == move.told),
-        }
-        facts |= {f"was shown {name}": 1.0 for name in before.outcomes}
-        facts |= {f"after error {name}": 1.0 for name in before.errors}
-        facts |= {f"after call {call.name}": 1.0 for call in before.move.calls}
-    if after is not None:
-        facts |= {f"before {after.role}": 1.0, f"before failure {after.kind}": 1.0}
-        facts |= {f"before call {call.name}": 1.0 for call in after.move.calls}
-    return facts
+
+
+def _before(scene: Scene) -> Facts:
+    """What the move before was, how it ended and what it brought."""
+    before = scene.previous
+    if before is None:
+        return {}
+    shown = len(before.move.came_back)
+    facts = {
+        f"after {before.role}": 1.0,
+        f"after failure {before.kind}": float(bool(before.kind)),
+        "after failure": float(bool(before.kind)),
+        "same failure": float(bool(before.kind) and before.kind == scene.kind),
+        "was shown": _scaled(shown, 20000),
+        "was shown little": float(0 < shown < LITTLE),
+        "was shown nothing": float(not shown),
+        "was shown much": float(shown > MUCH),
+        "was shown very much": float(shown > 4 * MUCH),
+        "told the same": float(before.move.told == scene.move.told),
+    }
+    facts |= {f"was shown {name}": 1.0 for name in before.outcomes}
+    facts |= {f"after error {name}": 1.0 for name in before.errors}
+    return facts | {f"after call {call.name}": 1.0 for call in before.move.calls}
+
+
+def _after(scene: Scene) -> Facts:
+    """What the move after is, and how it ends."""
+    after = scene.following
+    if after is None:
+        return {}
+    facts = {f"before {after.role}": 1.0, f"before failure {after.kind}": 1.0}
+    return facts | {f"before call {call.name}": 1.0 for call in after.move.calls}
 
 
 def _plan(scene: Scene) -> Facts:
