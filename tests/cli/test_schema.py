@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from proctor.spec import SpecError, load_suite, schema_of
+from proctor.spec.experiment_load import load_experiments
+from proctor.trials.experiments import resolve_experiment
 
 
 def errors(value: Any) -> list[str]:
@@ -18,7 +20,7 @@ def errors(value: Any) -> list[str]:
     return [e.message for e in jsonschema.Draft202012Validator(schema).iter_errors(value)]
 
 
-@pytest.mark.parametrize("kind", ["suite", "config"])
+@pytest.mark.parametrize("kind", ["suite", "experiment", "config"])
 def test_printed_and_written(kind: str, tmp_path: Path) -> None:
     """R-S1 R-S6: valid by the metaschema, the same on stdout and in a file."""
     command = [sys.executable, "-m", "proctor", "schema", "--kind", kind]
@@ -87,7 +89,8 @@ def test_keys_are_explained() -> None:
 def suites(root: Path) -> list[Path]:
     """Every suite the project ships."""
     places = [*root.glob("examples/**/*.yaml"), root / "src/proctor/data/templates/suite.yaml"]
-    return [path for path in places if "cases:" in path.read_text(encoding="utf-8")]
+    shipped = [path for path in places if path.parent.name != "experiments"]
+    return [path for path in shipped if "cases:" in path.read_text(encoding="utf-8")]
 
 
 def test_shipped_suites(root: Path) -> None:
@@ -97,3 +100,16 @@ def test_shipped_suites(root: Path) -> None:
     for path in found:
         assert load_suite(path).cases
         assert errors(yaml.safe_load(path.read_text(encoding="utf-8"))) == []
+
+
+def test_shipped_experiments(root: Path) -> None:
+    """R-S3: the experiments that come with Proctor validate, and all they name exists."""
+    found = [*root.glob("examples/**/experiments/*.yaml")]
+    assert found
+    validator = jsonschema.Draft202012Validator(schema_of("experiment"))
+    for path in found:
+        validator.validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        (experiment,) = load_experiments(path)
+        resolved = resolve_experiment(experiment)
+        assert resolved.suite.cases
+        assert resolved.agents
