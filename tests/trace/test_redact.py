@@ -4,6 +4,7 @@ import json
 import random
 import string
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spans import span, trace
 
+import proctor
 from proctor.errors import ProctorError
 from proctor.trace import Event, Message, SpanKind, ToolCall, Trace
 from proctor.trace.load import load_traces
-from proctor.trace.redact import Redactor
+from proctor.trace.redact import Redactor, default_redactor
 from proctor.trace.redact_names import secret_kind
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7b\n-----END RSA PRIVATE KEY-----"
@@ -366,3 +368,24 @@ def test_what_is_surely_clean_is_clean(
     redactor = Redactor(environ={})
     held = Trace(trace_id="t", query=f"{before} {''.join(sample[1:])} {after}")
     assert redactor.trace(held) is held or not redactor.surely_clean(msgspec.json.encode(held))
+
+
+class Connection:
+    """An agent's own object, whose text gives its password away."""
+
+    def __str__(self) -> str:
+        return "postgresql://me:hunter2secret@db/x"
+
+
+def test_objects_of_an_agent_are_redacted_as_they_are_written() -> None:
+    """R-T9: what is no JSON value is written as its text, and that holds no secret either."""
+    with (
+        proctor.capture("x") as seen,
+        proctor.tool_call("connect", {"to": Connection()}) as call,
+    ):
+        call.tool_output = Connection()
+    clean = default_redactor().trace(seen)
+    assert b"hunter2secret" not in msgspec.json.encode(clean, enc_hook=str)
+    assert b"hunter2secret" in msgspec.json.encode(seen, enc_hook=str)
+    untouched = {"when": datetime(2026, 1, 31, tzinfo=UTC), "set": {1, 2}}
+    assert default_redactor().value(untouched) is untouched

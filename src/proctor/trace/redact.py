@@ -185,7 +185,8 @@ class Redactor:
             return self.text(value.decode("utf-8", "surrogateescape")).encode(
                 "utf-8", "surrogateescape"
             )
-        return value
+        # An agent's own object: what it will be written as is what must hold no secret.
+        return self._as_text(value)
 
     def _mapping(self, mapping: Mapping[Any, Any], depth: int) -> Mapping[Any, Any]:
         redacted: dict[Any, Any] = {}
@@ -278,7 +279,7 @@ class Redactor:
         return f"{redacted}-{digest[:12]}"
 
     def _as_text(self, value: Any) -> Any:
-        """A structure too deep to walk, redacted as JSON text."""
+        """What cannot be walked, too deep or a foreign object, redacted as JSON text."""
         try:
             text = msgspec.json.encode(value, enc_hook=str).decode()
         except (TypeError, ValueError, RecursionError, msgspec.EncodeError):
