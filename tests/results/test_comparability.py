@@ -95,3 +95,18 @@ def test_changed_fixtures_are_seen():
     assert changed_cases(built, moved) == {}
     assert "p" in changed_cases(built, spec(PLAIN, experiment=scenario("bb")))
     assert "p" in changed_cases(built, spec(PLAIN, experiment=scenario("aa", seeds=(3,))))
+
+
+def test_other_seeds_are_told_as_such():
+    """R-Q2: the same template built for other seeds is another question; both are named."""
+
+    def built(seeds, digest="aa"):
+        scenarios = {"templates": {"t": {"hash": digest}}, "cases": {"p": {"template": "t"}}}
+        return spec(PLAIN, experiment={"seeds": seeds, "scenarios": scenarios})
+
+    said = changed_cases(built([0, 1, 2]), built([0, 1, 7]))["p"]
+    assert said.startswith("it was built for other seeds (0..2 → 0, 1, 7): fixtures ")
+    both = changed_cases(built([0, 1]), built([0], "bb"))["p"]
+    assert both.startswith("it was built for other seeds (0..1 → 0) and its fixtures changed: ")
+    assert changed_cases(built([0], "aa"), built([0], "bb"))["p"].startswith("its fixtures changed")
+    assert changed_cases(built([0]), built([0])) == {}

@@ -55,6 +55,27 @@ def test_a_secret_in_an_annotation_does_not_reach_the_disk(results):
     assert b"sk-abcdef" not in (run / notes.FILE).read_bytes()
 
 
+def test_trials_that_differ_by_parameters_have_names_of_their_own(tmp_path, monkeypatch):
+    """R-D5, R-Q3: a report's name for a trial means that one; one that means several is refused."""
+    write_suite(tmp_path, cases=1)
+    (tmp_path / "grumps.py").write_text("async def wrong(input): return 'no'")
+    monkeypatch.chdir(tmp_path)
+    experiment = package.Experiment(
+        cases=[{"suite": str(tmp_path / "suite.yaml")}],
+        agents=["grumps:wrong"],
+        params={"x": [1, 2]},
+    )
+    run = package.run(experiment, results=tmp_path / "results")
+    named = [sample.trial for failure in run.failures for sample in failure.samples]
+    assert set(named) == {"case-0[x=1]/grumps:wrong/0/0", "case-0[x=2]/grumps:wrong/0/0"}
+    notes.annotate(run.path, "this one", trial="case-0[x=2]/grumps:wrong/0/0")
+    with pytest.raises(ProctorError, match="means 2 trials"):
+        notes.annotate(run.path, "which?", trial="case-0/grumps:wrong/0/0")
+    assert [note.trial for note in notes.annotations_of(run.path)] == [
+        "case-0[x=2]/grumps:wrong/0/0"
+    ]
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [

@@ -129,7 +129,7 @@ def _trials(path: str, failed: bool) -> Iterator[Looked]:
             continue
         trace = run.trace(trial)
         if trace is not None:
-            yield Looked(f"{trial.case}/{trial.agent}/{trial.axis_seed or 0}/{trial.index}", trace)
+            yield Looked(trial.name, trace)
 
 
 def _found(looked: Looked, method: str, how: Asking | None) -> Diagnosis:

@@ -28,12 +28,16 @@ HASH_CHARS = 8
 """Characters of a hash that are shown: enough to tell two apart at a glance."""
 
 
+MOST_SEEDS = 5
+"""Seeds that are listed one by one."""
+
+
 class Print(NamedTuple):
     """What identifies a case in a run, by part."""
 
     case: Mapping[str, Any]
     judges: Mapping[str, Any]
-    fixtures: Any
+    fixtures: Mapping[str, Any]
 
     @property
     def hashes(self) -> dict[str, str]:
@@ -87,7 +91,7 @@ def _changes(before: Print, after: Print) -> str:
         which = "" if names == [DEFAULT_JUDGE] else f" ({', '.join(names)})"
         what.append(f"the judge changed{which}")
     if spec_hash(before.fixtures) != spec_hash(after.fixtures):
-        what.append("its fixtures changed")
+        what.append(_staged(before.fixtures, after.fixtures))
     if not what:
         return ""
     old, new = before.hashes, after.hashes
@@ -97,6 +101,29 @@ def _changes(before: Print, after: Print) -> str:
         if old.get(part) != new.get(part)
     )
     return f"{' and '.join(what)}: {', '.join(pairs)}"
+
+
+def _staged(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """What changed of what a case ran on; seeds are told, since no hash tells a reader of them."""
+    parts = [
+        {**each, **_mapping(each.get("scenario")), "scenario": None} for each in (before, after)
+    ]
+    old, new = (part.pop("seeds", None) for part in parts)
+    if old == new:
+        return "its fixtures changed"
+    told = f"it was built for other seeds ({_seeds(old)} → {_seeds(new)})"
+    return told if parts[0] == parts[1] else f"{told} and its fixtures changed"
+
+
+def _seeds(seeds: Any) -> str:
+    """Seeds in a few characters: `0..9`, or the first of them."""
+    if not isinstance(seeds, list) or not seeds:
+        return "none"
+    listed = sorted(cast("list[int]", seeds))
+    if listed == list(range(listed[0], listed[-1] + 1)) and len(listed) > 1:
+        return f"{listed[0]}..{listed[-1]}"
+    shown = ", ".join(map(str, listed[:MOST_SEEDS]))
+    return shown if len(listed) <= MOST_SEEDS else f"{shown}, …"
 
 
 def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

@@ -146,6 +146,13 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         return trial_key(self.case, self.agent, self.params, self.axis_seed, self.index)
 
     @property
+    def name(self) -> str:
+        """The trial as reports name it: case/agent/seed/index, parameters where there are any."""
+        params = params_key(self.params)
+        case = f"{self.case}[{params}]" if params else self.case
+        return f"{case}/{self.agent}/{self.axis_seed or 0}/{self.index}"
+
+    @property
     def passed(self) -> bool:
         """Whether the trial passed."""
         return self.status == TrialStatus.PASSED

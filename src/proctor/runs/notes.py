@@ -134,19 +134,26 @@ def _files(root: Path) -> Iterator[Path]:
 
 def trial_name(trial: Trial) -> str:
     """A trial as reports name it: case/agent/seed/index, with parameters where it has any."""
-    seed = trial.axis_seed or 0
-    params = f"[{trial.cell.params}]" if trial.params else ""
-    return f"{trial.case}{params}/{trial.agent}/{seed}/{trial.index}"
+    return trial.name
 
 
 def _known_trial(folder: RunFolder, asked: str) -> str:
     names: list[str] = []
+    without: list[str] = []  # those that the name means when parameters are left out
     for trial in folder.trials():
-        name = trial_name(trial)
-        plain = f"{trial.case}/{trial.agent}/{trial.axis_seed or 0}/{trial.index}"
-        if asked in (name, plain, trial.trace_id):
-            return name
-        names.append(name)
+        if asked in (trial.name, trial.trace_id):
+            return trial.name
+        if asked == f"{trial.case}/{trial.agent}/{trial.axis_seed or 0}/{trial.index}":
+            without.append(trial.name)
+        names.append(trial.name)
+    if len(without) == 1:
+        return without[0]
+    if without:
+        raise ProctorError(
+            f"{asked!r} means {len(without)} trials, one for each set of parameters",
+            where=str(folder.path),
+            hint=f"name one, such as {without[0]}",
+        )
     near = did_you_mean(asked, names)
     example = f"such as {names[0]}" if names else "the run has no trial yet"
     raise ProctorError(

@@ -94,9 +94,7 @@ def differences(first: Trial, second: Trial) -> Iterator[Difference]:
 
 def name_of(trial: Trial) -> str:
     """A trial in words: case/agent/seed/index, parameters where there are any."""
-    params = trial.cell.params
-    case = f"{trial.case}[{params}]" if params else trial.case
-    return f"{case}/{trial.agent}/{trial.axis_seed or 0}/{trial.index}"
+    return trial.name
 
 
 def _checks(

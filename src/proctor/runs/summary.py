@@ -198,7 +198,7 @@ def _ranked(check_id: str, seen: list[tuple[Trial, int]], of: int) -> RankedFail
     results = [trial.checks[position] for trial, position in seen]
     samples = [
         FailureSample(
-            f"{t.case}/{t.agent}/{t.axis_seed or 0}/{t.index}",
+            t.name,
             t.checks[p].reason,
             t.checks[p].span_ids,
             t.trace_id,

@@ -48,7 +48,8 @@ def choose_agents(
     if not names:
         raise UnknownAgentError(
             "no agent: say what is under test",
-            hint="add `agent: package.module:function` to the suite, or give --agent",
+            hint="give --agent (in a world, random will do), or write `agent:` into the file "
+            "or the settings",
         )
     return {name: _named(suite, name, configuration) for name in names}
 
