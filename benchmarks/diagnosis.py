@@ -8,12 +8,16 @@ model is read in a child process, so that numpy is neither warm nor counted.
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
 import time
 import tracemalloc
 from pathlib import Path
+
+# CPU time of several threads is not time waited. Set before numpy is loaded.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 from _measure import ROOT, machine
 
