@@ -11,7 +11,7 @@ from proctor.report.markdown_run import render_run
 from proctor.report.run_facts import facts_of_run
 from proctor.report.run_text import render_report
 from proctor.report.run_words import interval, percent, places
-from proctor.runs.model import Trial, TrialStatus
+from proctor.runs.model import Trial, TrialError, TrialStatus
 from proctor.runs.run import Run
 
 
@@ -99,6 +99,7 @@ def test_what_could_not_be_judged_is_said_apart(tmp_path: Path) -> None:
     def break_down(trial: Trial, _rng: object) -> None:
         if trial.agent == "hasty":
             trial.status, trial.score, trial.checks = TrialStatus.INFRA_ERROR, None, ()
+            trial.error = TrialError("ConnectError", f"no server {trial.index % 2}")
 
     run = Run(make_run(tmp_path / "made" / "2026-05-28_001", change=break_down, pass_rates=(1.0,)))
     facts = facts_of_run(run)
@@ -108,3 +109,7 @@ def test_what_could_not_be_judged_is_said_apart(tmp_path: Path) -> None:
     assert [part.strip() for part in row.split("|")[2:6]] == ["–", "–", "–", "–"]
     page = plain_words(render_page(run, facts, with_charts=False).text)
     assert "Not judged 12" in page
+    # Why is told in every form, the most common first, with a trial that shows it.
+    for words in (text.replace("\\", ""), page, render_report(run, facts)):
+        assert "6 trials: ConnectError in the agent: no server 0 (" in words
+        assert "6 trials: ConnectError in the agent: no server 1 (" in words

@@ -12,6 +12,7 @@ from proctor.report.run_console import cost_line
 from proctor.report.run_facts import ReportFacts, arm_name, when
 from proctor.report.run_words import (
     DASH,
+    error_lines,
     gate_line,
     interval,
     leading,
@@ -58,6 +59,7 @@ def _top(facts: ReportFacts) -> list[str]:
         lines += ["", markdown(f"Stopped early: {facts.stopped}")]
     if missing := not_judged(totals):
         lines += ["", markdown(f"Not judged: {missing}.")]
+        lines += ["", *(f"- {markdown(said)}" for said in error_lines(facts.errors))]
     if said := leading(facts.board):
         lines += ["", markdown(said)]
     took = seconds(facts.duration_ms)

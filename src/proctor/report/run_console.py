@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from proctor.report.run_words import error_lines, not_judged
 from proctor.report.text import line, money, plural, seconds
 from proctor.runs.summary import CellSummary, RankedFailure, Verdict
 
@@ -125,10 +126,9 @@ def closing_lines(run: Run) -> list[str]:
             bold=True,
         )
     ]
-    if totals.infra_error or totals.cancelled:
-        out.append(
-            f"not judged: {totals.infra_error} infrastructure errors, {totals.cancelled} cancelled"
-        )
+    if missing := not_judged(totals):
+        out.append(f"not judged: {missing}")
+        out += [f"  {line(said, 600)}" for said in error_lines(run.errors)]
     out.append(cost_line(totals))
     if run.stopped:
         out.append(f"stopped early: {line(run.stopped)}")

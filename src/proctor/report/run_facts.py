@@ -22,7 +22,7 @@ from proctor.results.outcomes import case_properties
 from proctor.runs.model import CellKey, Trial, TrialStatus
 from proctor.runs.notes import Note, annotations_of, runs_tagged, tags_of
 from proctor.runs.run import Run
-from proctor.runs.summary import CellSummary, RankedFailure, Verdict
+from proctor.runs.summary import CellSummary, RankedError, RankedFailure, Verdict
 from proctor.runs.totals import Totals
 
 _LEVELS = ("trivial", "easy", "simple", "low", "medium", "moderate", "hard", "high", "expert")
@@ -87,6 +87,7 @@ class ReportFacts(msgspec.Struct, kw_only=True):
     cells: Sequence[CellSummary]
     cases: Mapping[str, CaseAbout]
     failures: tuple[RankedFailure, ...]
+    errors: tuple[RankedError, ...]
     totals: Totals
     rows: tuple[TrialRow, ...]
     duration_ms: float | None
@@ -156,6 +157,7 @@ def facts_of_run(run: Run, *, baseline: Run | None = None) -> ReportFacts:
         cells=run.cells,
         cases=_cases(spec),
         failures=run.failures,
+        errors=run.errors,
         totals=run.totals,
         rows=rows,
         duration_ms=max(ends) if ends else None,

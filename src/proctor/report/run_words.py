@@ -10,8 +10,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from proctor.report.text import plain, plural
-from proctor.runs.summary import CellSummary, Verdict
+from proctor.report.text import plain, plural, safe
+from proctor.runs.summary import CellSummary, RankedError, Verdict
 from proctor.runs.totals import Totals
 from proctor.stats.kinds import Interval
 
@@ -110,6 +110,21 @@ def not_judged(totals: Totals) -> str | None:
     ]
     said = ", ".join(part for part in parts if part)
     return said or None
+
+
+MOST_ERRORS = 3
+"""Different errors that a summary tells: a broken setup has one or two; trials have theirs each."""
+
+
+def error_lines(errors: Sequence[RankedError]) -> list[str]:
+    """Why trials could not be judged, the most common first, with a trial of each."""
+    told = [
+        f"{plural(each.count, 'trial')}: {each.error.type} in the {each.error.place}: "
+        f"{safe(each.error.message, 300)} ({each.trial})"
+        for each in errors[:MOST_ERRORS]
+    ]
+    rest = len(errors) - len(told)
+    return [*told, f"and {plural(rest, 'other error')}"] if rest else told
 
 
 def gate_line(gate: Gate) -> str:

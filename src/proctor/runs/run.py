@@ -14,9 +14,11 @@ from proctor.runs.slim import Pool
 from proctor.runs.stopping import rules_named
 from proctor.runs.summary import (
     CellSummary,
+    RankedError,
     RankedFailure,
     Verdict,
     plan_order,
+    rank_errors,
     rank_failures,
     summarise_cell,
 )
@@ -110,9 +112,17 @@ class Run:
     @cached_property
     def failures(self) -> tuple[RankedFailure, ...]:
         """Failed checks over all cells, the most harmful first."""
-        # The order they finished in is chance; samples must not depend on it.
-        ordered = (sorted(trials, key=plan_order) for trials in self._by_cell.values())
-        return rank_failures(t for t in chain.from_iterable(ordered) if t.status in JUDGED)
+        return rank_failures(trial for trial in self._ordered() if trial.status in JUDGED)
+
+    @cached_property
+    def errors(self) -> tuple[RankedError, ...]:
+        """Why trials could not be judged, the most common first."""
+        return rank_errors(self._ordered()) if self.totals.infra_error else ()
+
+    def _ordered(self) -> Iterator[Trial]:
+        """All trials; the order they finished in is chance, and samples must not depend on it."""
+        for trials in self._by_cell.values():
+            yield from sorted(trials, key=plan_order)
 
     @cached_property
     def totals(self) -> Totals:

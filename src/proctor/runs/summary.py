@@ -14,7 +14,7 @@ from enum import StrEnum
 import msgspec
 
 from proctor.checks.result import FAILED
-from proctor.runs.model import JUDGED, CellKey, Trial, TrialStatus
+from proctor.runs.model import JUDGED, CellKey, Trial, TrialError, TrialStatus
 from proctor.runs.stopping import CellPlan, Seen, StoppingRule, find_stop
 
 SAMPLES = 3
@@ -51,6 +51,14 @@ class RankedFailure(msgspec.Struct, frozen=True):
     weight_lost: float
     blocking: bool
     samples: tuple[FailureSample, ...]
+
+
+class RankedError(msgspec.Struct, frozen=True):
+    """Why some trials could not be judged, and one of them."""
+
+    error: TrialError
+    count: int
+    trial: str
 
 
 class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,6 +200,19 @@ def rank_failures(judged: Iterable[Trial]) -> tuple[RankedFailure, ...]:
     ranked = [_ranked(check_id, seen, counted[check_id]) for check_id, seen in failures.items()]
     ranked.sort(key=lambda f: (-f.weight_lost, not f.blocking, -f.count, f.check_id))
     return tuple(ranked)
+
+
+def rank_errors(trials: Iterable[Trial]) -> tuple[RankedError, ...]:
+    """Why trials could not be judged, the most common first."""
+    seen: dict[tuple[str, str, str], list[Trial]] = defaultdict(list)
+    for trial in trials:
+        if trial.status == TrialStatus.INFRA_ERROR and trial.error is not None:
+            seen[trial.error.place, trial.error.type, trial.error.message].append(trial)
+    ranked = [
+        RankedError(TrialError(kind, message, place), len(those), those[0].name)
+        for (place, kind, message), those in seen.items()
+    ]
+    return tuple(sorted(ranked, key=lambda each: -each.count))
 
 
 def _ranked(check_id: str, seen: list[tuple[Trial, int]], of: int) -> RankedFailure:

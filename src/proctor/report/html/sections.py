@@ -13,6 +13,7 @@ from proctor.report.run_console import cost_line
 from proctor.report.run_facts import ArmCells, ReportFacts, when
 from proctor.report.run_words import (
     DASH,
+    error_lines,
     interval,
     leading,
     not_judged,
@@ -80,6 +81,7 @@ def top(facts: ReportFacts) -> Html:
         lines.append(tag("p", "Since the baseline: ", chip, " ", found.reason, "."))
     if said := leading(facts.board):
         lines.append(tag("p", said))
+    lines += [tag("p", f"Not judged: {said}", class_="warn") for said in error_lines(facts.errors)]
     tags = join((tag("span", name, class_="chip") for name in facts.tags), " ")
     banner = tag("p", word, class_=f"verdict {tone}")
     return tag(
