@@ -6,9 +6,12 @@
 Needs the extras `charts` and `dev` (Playwright) and a Chromium. Nothing is fetched.
 """
 
+import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
@@ -40,6 +43,10 @@ def main() -> int:
                 shown.wait_for_selector("html[data-ready]", state="attached")
                 show(shown)
                 shown.screenshot(path=IMAGES / f"{name}.png")
+            with viewer(Path(place)) as address:
+                shown = browser.new_page(viewport={"width": WIDTH, "height": 860})
+                look_at_a_failure(shown, address)
+                shown.screenshot(path=IMAGES / "viewer.png")
             browser.close()
     sizes = {path.name: path.stat().st_size for path in sorted(IMAGES.glob("*.png"))}
     for name, size in sizes.items():
@@ -52,6 +59,30 @@ def report_of_demo(place: Path) -> Path:
     for arguments in (["demo"], ["report", "latest", "--html", "report.html"]):
         subprocess.run([sys.executable, "-m", "proctor", *arguments], cwd=place, check=True)
     return place / "report.html"
+
+
+@contextmanager
+def viewer(place: Path) -> Iterator[str]:
+    """The address of a `proctor view` of the demo's runs."""
+    command = [sys.executable, "-m", "proctor", "view", "results", "--no-open"]
+    with subprocess.Popen(command, cwd=place, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        told = next(line for line in process.stderr if "http://" in line)
+        yield re.findall(r"http://[^/]+", told)[0]
+        process.terminate()
+
+
+def look_at_a_failure(shown: Page, address: str) -> None:
+    """The trial that called a tool it must not, in the viewer, its last step chosen."""
+    shown.goto(f"{address}/runs")
+    shown.locator("table.list a").first.click()
+    shown.locator(".heat tr", has_text="unknown-order").locator("a").last.click()
+    shown.locator("tr", has_text="hard fail").locator("a").first.click()
+    shown.locator(".span").first.wait_for()
+    shown.locator("#tree").focus()
+    shown.keyboard.press("End")
+    shown.locator("#detail dl").first.wait_for()
+    shown.wait_for_load_state("networkidle")
 
 
 def top(_shown: Page) -> None:
