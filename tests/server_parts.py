@@ -1,5 +1,8 @@
 """Spans on the wire, stores of both kinds and a server on loopback, for tests."""
 
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -92,3 +95,16 @@ def serving(service: Service, token: str | None = None) -> Iterator[Running]:
         yield running
     finally:
         running.stop()
+
+
+def started(url: str, *flags: str) -> tuple[subprocess.Popen, str]:
+    """A real `proctor serve` in a process of its own, and its address."""
+    command = [sys.executable, "-m", "proctor", "serve", "--port", "0", "--store", url, *flags]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if found := re.search(r"http://localhost:\d+", line):
+            return process, found.group()
+    raise AssertionError(f"the server did not start: {''.join(said)}")

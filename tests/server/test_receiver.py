@@ -4,10 +4,7 @@ import gzip
 import json
 import os
 import random
-import re
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -15,7 +12,7 @@ import httpx
 import pytest
 import zstandard
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-from server_parts import TRACE, serving, wire_request
+from server_parts import TRACE, serving, started, wire_request
 
 from proctor.server.app import Service
 from proctor.server.ingest import Ingest
@@ -151,17 +148,6 @@ def test_secrets_do_not_reach_the_store(here) -> None:
 
 
 # -- kill -9 -------------------------------------------------------------------------------------
-
-
-def started(url: str, *flags: str) -> tuple[subprocess.Popen, str]:
-    """A real `proctor serve` in a process of its own, and its address."""
-    command = [sys.executable, "-m", "proctor", "serve", "--port", "0", "--store", url, *flags]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if found := re.search(r"http://localhost:\d+", line):
-            return process, found.group()
-    raise AssertionError("the server did not start")
 
 
 def killed_under_load(url: str, seed: int) -> list[str]:

@@ -7,6 +7,7 @@ the application.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
@@ -19,6 +20,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.routing import Route
 
+from proctor.errors import ProctorError
 from proctor.server import api, otlp
 from proctor.server.guard import Guard
 from proctor.server.ingest import Ingest
@@ -27,6 +29,7 @@ from proctor.server.pages.runs import Runs
 from proctor.server.pages.traces import Traces
 from proctor.server.store.sql import SqlStore
 from proctor.trace.redact import default_redactor
+from proctor.trace.text import safe
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -82,7 +85,10 @@ class Service:
         pause = min(PRUNE_EVERY, max(1.0, kept / 4))
         while not self._stop.wait(pause):
             assert self.store is not None
-            self.store.prune(time.time_ns() - int(kept * 1e9))
+            try:
+                self.store.prune(time.time_ns() - int(kept * 1e9))
+            except ProctorError as error:
+                sys.stderr.write(f"warning: old traces wait to go: {safe(str(error), 300)}\n")
 
 
 def make_app(service: Service, token: str | None = None) -> ASGIApp:

@@ -2,7 +2,7 @@
 
 Promise: never in the way of what comes in: one thread, a little at a time, and a trace that grows
 again is looked at again. What one trace breaks does not stop the others; it is kept as an
-evaluation that says so.
+evaluation that says so. A store that cannot be reached is asked again later.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from proctor.checks.evaluate import PlannedCheck, evaluate
@@ -22,7 +24,8 @@ from proctor.checks.quality_model import Level, Quality, QualityConfig
 from proctor.checks.registry import CheckContext
 from proctor.diagnose.api import diagnose
 from proctor.errors import ProctorError
-from proctor.server.store.sql import Evaluation, SqlStore
+from proctor.server.store.sql import Evaluation, SqlStore, StoreError
+from proctor.trace.text import safe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +36,12 @@ if TYPE_CHECKING:
 
 PAUSE = 1.0
 """Seconds between looks at which traces are quiet."""
+
+AFTER_TROUBLE = 10.0
+"""Seconds before a store that could not be used is tried again."""
+
+LAST_TRACE = 10.0
+"""Seconds the trace at hand gets when the server ends; a model that judges may take minutes."""
 
 AT_A_TIME = 20
 """Traces looked at before the writer gets its turn again."""
@@ -89,14 +98,20 @@ class Watcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the trace at hand."""
+        """End after the trace at hand; one that takes long is left for the next start."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(LAST_TRACE)
 
     def _work(self) -> None:
         while not self._stop.is_set():
-            if not self.look():
+            try:
+                found = self.look()
+            except ProctorError as error:
+                sys.stderr.write(f"warning: traces wait to be looked at: {safe(str(error), 300)}\n")
+                self._stop.wait(AFTER_TROUBLE)
+                continue
+            if not found:
                 self._stop.wait(PAUSE)
 
     def look(self) -> int:
@@ -110,19 +125,24 @@ class Watcher:
         return len(found)
 
     def _one(self, trace_id: str) -> None:
+        row = self._store.row(trace_id)
+        if row is None:
+            return  # forgotten meanwhile
+        put = partial(self._store.put_evaluations, trace_id, seen_ns=row.updated_ns)
         try:
             trace = self._store.trace(trace_id)
             if trace is None:
-                self._store.put_evaluations(trace_id, [], score=None, findings=None)
+                put([], score=None, findings=None)
                 return
             rows, quality, found = self._evaluated(trace)
+        except StoreError:
+            raise
         except Exception as error:  # noqa: BLE001 (one odd trace must not end the watch)
             words = f"{type(error).__name__}: {error}"[:500]
-            row = Evaluation(trace_id, "evaluation", None, "failed", words, self._clock())
-            self._store.put_evaluations(trace_id, [row], score=None, findings=None)
+            failed = Evaluation(trace_id, "evaluation", None, "failed", words, self._clock())
+            put([failed], score=None, findings=None)
             return
-        count = len(found.findings)
-        self._store.put_evaluations(trace_id, rows, score=quality.overall, findings=count)
+        put(rows, score=quality.overall, findings=len(found.findings))
         self.looked += 1
         self._tell(trace_id, quality, found)
 

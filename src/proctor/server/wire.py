@@ -22,6 +22,13 @@ MAX_BODY = 64 * 1024 * 1024
 PROTOBUF = "application/x-protobuf"
 JSON = "application/json"
 
+SPANS = "spans"
+LOG_RECORDS = "log_records"
+"""What a request is said to hold, by the path it came to."""
+
+_LOST = ("span skipped", "log record skipped")
+"""How problems begin that cost a whole span or record; others cost an attribute or an event."""
+
 MAX_MESSAGE = 500
 """Characters of what is said of spans that were not kept."""
 
@@ -36,7 +43,7 @@ class Refused(Exception):
 
 
 class Received(NamedTuple):
-    """What a request held, and what of it was not understood."""
+    """What a request held, how many of its spans or records were not kept, and what was odd."""
 
     collected: Collector
     rejected: int
@@ -86,8 +93,8 @@ def _unzstd(body: bytes, limit: int) -> bytes:
     return bytes(plain)
 
 
-def received(body: bytes, content_type: str) -> Received:
-    """The spans and log records of a plain body."""
+def received(body: bytes, content_type: str, what: str = SPANS) -> Received:
+    """The spans or log records of a plain body."""
     kind = content_type.partition(";")[0].strip().lower()
     collected = Collector("request")
     if not body:
@@ -95,12 +102,15 @@ def received(body: bytes, content_type: str) -> Received:
     if kind == JSON:
         _read_json(body, collected)
     elif kind == PROTOBUF:
-        _read_protobuf(body, collected)
+        read = otlp_protobuf.read_logs if what == LOG_RECORDS else otlp_protobuf.read_spans
+        if not read(body, collected):
+            raise Refused(400, f"not an OTLP request of {what.replace('_', ' ')} in protobuf")
     else:
         raise Refused(415, f"content type {kind[:60]!r} is not OTLP: use {PROTOBUF} or {JSON}")
     problems = collected.problems
     words = "; ".join(str(problem) for problem in problems)[:MAX_MESSAGE]
-    return Received(collected, sum(problem.count for problem in problems), words)
+    lost = (problem.count for problem in problems if problem.message.startswith(_LOST))
+    return Received(collected, sum(lost), words)
 
 
 def _read_json(body: bytes, collected: Collector) -> None:
@@ -113,9 +123,3 @@ def _read_json(body: bytes, collected: Collector) -> None:
     if not otlp.matches(document):
         raise Refused(400, "not an OTLP request: it has neither resourceSpans nor resourceLogs")
     otlp.read(document, collected)
-
-
-def _read_protobuf(body: bytes, collected: Collector) -> None:
-    if not otlp_protobuf.matches(body):
-        raise Refused(400, "not an OTLP request in protobuf")
-    otlp_protobuf.read(body, collected)

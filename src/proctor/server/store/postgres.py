@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from proctor.server.store.schema import SPAN_COLUMNS
-from proctor.server.store.sql import SqlStore, StoreError
+from proctor.server.store.sql import BadRows, SqlStore, StoreError
 
 if TYPE_CHECKING:
     import psycopg
@@ -30,6 +30,7 @@ class PostgresStore(SqlStore):
     """Traces in a database of a server."""
 
     mark = "%s"
+    for_update = " FOR UPDATE"
     types: ClassVar[dict[str, str]] = {
         "big": "BIGINT",
         "real": "DOUBLE PRECISION",
@@ -70,6 +71,8 @@ class PostgresStore(SqlStore):
             try:
                 with connection.transaction(), connection.cursor() as cursor:
                     yield cursor
+            except (psycopg.DataError, psycopg.IntegrityError, ValueError, OverflowError) as error:
+                raise BadRows(f"cannot be kept: {' '.join(str(error).split())}") from error
             except psycopg.Error as error:
                 if connection.broken:
                     self._writer = None

@@ -7,6 +7,8 @@ sees everything. Rows hold only what is counted and filtered by.
 from __future__ import annotations
 
 import contextlib
+import re
+import threading
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +28,18 @@ MAX_FACT = 2000
 ZSTD_LEVEL = 3
 MAX_CHUNK = 512 * 1024 * 1024
 """Bytes one chunk may unpack to; a chunk is one request's spans of a trace, far below it."""
+
+LARGEST = 2**63 - 1
+"""The largest number both databases hold; what is beyond it cannot be a time or a count."""
+
+COUNTED = re.compile(
+    rb'"(?:llm\.token_count\.[a-z_.]+|gen_ai\.(?:usage|request)\.[a-z_.]+|llm\.usage\.[a-z_.]+)":\d+'
+)
+"""Attributes whose names speak of tokens and whose values are numbers: nothing to look for, and
+in almost every span of a model. Inside a text their quotes would be escaped."""
+
+PENDING = "pending_span"
+"""Value of `logfire.span_type` on the notice that a span began, which has an id of its own."""
 
 UNREADABLE = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError)
 
@@ -50,7 +64,8 @@ class Batch:
     """Rows to be written together, all or none."""
 
     spans: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
-    chunks: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
+    chunks: list[tuple[str, bytes, int]] = field(default_factory=list[tuple[str, bytes, int]])
+    """Trace, what came of it, and how many log records are in it."""
     facts: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     touched: set[str] = field(default_factory=set[str])
 
@@ -76,6 +91,15 @@ class TraceFacts(NamedTuple):
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
 _decoder = msgspec.json.Decoder(Chunk)
+_local = threading.local()
+
+
+def _compressed(data: bytes) -> bytes:
+    # Making a compressor costs more than a small chunk takes; each belongs to one thread.
+    compressor: zstandard.ZstdCompressor | None = getattr(_local, "compressor", None)
+    if compressor is None:
+        compressor = _local.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
+    return compressor.compress(data)
 
 
 def batch_of(collected: Collector, redactor: Redactor | None) -> Batch:
@@ -96,12 +120,11 @@ def _add(
 ) -> None:
     chunk = Chunk(trace.spans, [Log(r.span_id, r.event) for r in records], _resource(trace))
     encoded = _encoder.encode(chunk)
-    if redactor is not None and not redactor.surely_clean(encoded):
+    if redactor is not None and not redactor.surely_clean(COUNTED.sub(b"", encoded)):
         trace = redactor.trace(trace)
         chunk = Chunk(trace.spans, redactor.value(chunk.logs), _resource(trace))
         encoded = _encoder.encode(chunk)
-    compressed = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(encoded)
-    batch.chunks.append((trace.trace_id, compressed))
+    batch.chunks.append((trace.trace_id, _compressed(encoded), len(records)))
     batch.touched.add(trace.trace_id)
     if trace.spans:
         _read(trace.spans)
@@ -123,22 +146,35 @@ def _read(spans: Iterable[Span]) -> None:
 
 def span_row(span: Span) -> tuple[Any, ...]:
     """The columns of `SPAN_COLUMNS`."""
+    span_id, parent_id, end_ns = span.span_id, span.parent_id, span.end_ns
+    if span.attributes.get("logfire.span_type") == PENDING and parent_id is not None:
+        # The notice is a child of the span it announces: it is that span, still open.
+        span_id, end_ns = parent_id, None
+        parent_id = _real_id(span.attributes.get("logfire.pending_parent_id"))
     return (
         span.trace_id,
-        span.span_id,
-        span.parent_id,
+        span_id,
+        parent_id,
         _text(span.name, 500) or "",
         span.kind.value,
         span.status.value,
-        span.start_ns,
-        span.end_ns,
+        _number(span.start_ns) or 0,
+        _number(end_ns),
         _text(span.tool_name, 200),
         _text(span.model, 200),
-        span.input_tokens,
-        span.output_tokens,
+        _number(span.input_tokens),
+        _number(span.output_tokens),
         span.cost_usd,
         _text(span.error_type, 200),
     )
+
+
+def _number(value: int | None) -> int | None:
+    return value if value is None or -LARGEST <= value <= LARGEST else None
+
+
+def _real_id(value: Any) -> str | None:
+    return value if isinstance(value, str) and value.strip("0") else None
 
 
 def facts_of(trace: Trace, resource: dict[str, Any]) -> TraceFacts:
@@ -178,3 +214,12 @@ def trace_from(trace_id: str, chunks: Iterable[bytes]) -> Trace | None:
         pool.add(LogRecord(trace_id, log.span_id, log.event) for log in chunk.logs)
     traces = assemble(collected, pool)
     return traces[0] if traces else None
+
+
+def facts_from(trace_id: str, chunks: Iterable[bytes]) -> TraceFacts | None:
+    """What everything received so far says of a trace; None where it cannot be read."""
+    try:
+        trace = trace_from(trace_id, chunks)
+    except (*UNREADABLE, msgspec.MsgspecError, zstandard.ZstdError):
+        return None
+    return None if trace is None else facts_of(trace, _resource(trace))

@@ -54,6 +54,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX spans_model ON spans (model, trace_id) WHERE model IS NOT NULL",
         "CREATE INDEX evaluations_name ON evaluations (name, score)",
     ),
+    (
+        # What was said may stand in log records only: their traces are read whole for lists.
+        "ALTER TABLE payloads ADD COLUMN logs {big} NOT NULL DEFAULT 0",
+        "CREATE INDEX payloads_logs ON payloads (trace_id) WHERE logs > 0",
+    ),
 )
 
 SPAN_COLUMNS = (

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from proctor.errors import ProctorError
 from proctor.server.store.filters import Page, TraceFilter, where
-from proctor.server.store.rows import Batch, trace_from
+from proctor.server.store.rows import Batch, TraceFacts, facts_from, trace_from
 from proctor.server.store.schema import FACT_COLUMNS, MIGRATIONS
 from proctor.trace import Trace
 
@@ -23,8 +23,17 @@ MANY = 500
 """Parameters of one statement: SQLite's oldest limit is 999."""
 
 
+MANY_SPANS = 1000
+"""Spans of a trace that is read whole when log records came for it; a larger one is read only
+where it is looked at, since reading it again with every batch would hold up everybody else."""
+
+
 class StoreError(ProctorError):
     """A store that cannot be used."""
+
+
+class BadRows(StoreError):
+    """Rows the database does not take: the store is well, what was to be written is not."""
 
 
 class TraceRow(NamedTuple):
@@ -141,6 +150,8 @@ class SqlStore(ABC):
     """How a parameter is written: `?` or `%s`."""
     types: ClassVar[dict[str, str]]
     """The database's own names for the types of the schema."""
+    for_update = ""
+    """What locks the rows of a SELECT, where a transaction does not lock the whole store."""
 
     # -- what differs ---------------------------------------------------------------------------
 
@@ -201,20 +212,42 @@ class SqlStore(ABC):
 
     def write(self, batch: Batch) -> None:
         """Keep a batch: when this returns it is on disk."""
-        now = time.time_ns()
+        mark = self.mark
         with self.writing() as cursor:
+            # Asked inside the transaction, so that later writes have later times.
+            now = time.time_ns()
             if batch.spans:
                 self.put_spans(cursor, batch.spans)
-            mark = self.mark
             cursor.executemany(
-                f"INSERT INTO payloads (trace_id, body) VALUES ({mark}, {mark})",
+                f"INSERT INTO payloads (trace_id, body, logs) VALUES ({mark}, {mark}, {mark})",
                 batch.chunks,
             )
             cursor.executemany(_WITHOUT_SPANS.replace("?", mark), _log_only(batch, now))
-            for ids in _parts(sorted(batch.touched)):
+            touched = sorted(batch.touched)
+            for ids in _parts(touched):
                 marks = ", ".join([mark] * len(ids))
                 cursor.execute(_TOTALS.format(now=now, ids=marks), ids)
-            cursor.executemany(self._facts_statement(), [(*f[1:], f[0]) for f in batch.facts])
+            facts = [*batch.facts, *self._facts_in_logs(cursor, touched)]
+            cursor.executemany(self._facts_statement(), [(*f[1:], f[0]) for f in facts])
+
+    def _facts_in_logs(self, cursor: Any, touched: Sequence[str]) -> Iterator[TraceFacts]:
+        """Facts of traces whose words may stand in log records, which come apart from spans."""
+        for ids in _parts(touched):
+            marks = ", ".join([self.mark] * len(ids))
+            cursor.execute(
+                "SELECT DISTINCT p.trace_id FROM payloads p JOIN traces t ON t.trace_id = "
+                f"p.trace_id WHERE p.logs > 0 AND p.trace_id IN ({marks}) "
+                f"AND t.spans BETWEEN 1 AND {MANY_SPANS}",
+                ids,
+            )
+            for (trace_id,) in cursor.fetchall():
+                cursor.execute(self._payloads_statement(), [trace_id])
+                facts = facts_from(trace_id, (bytes(row[0]) for row in cursor.fetchall()))
+                if facts is not None:
+                    yield facts
+
+    def _payloads_statement(self) -> str:
+        return f"SELECT body FROM payloads WHERE trace_id = {self.mark} ORDER BY chunk"
 
     def _facts_statement(self) -> str:
         # What is known already stays where a later batch, without the root span, knows nothing.
@@ -228,17 +261,25 @@ class SqlStore(ABC):
         *,
         score: float | None,
         findings: int | None,
+        seen_ns: int | None = None,
     ) -> None:
-        """Keep what was said of a trace, in place of what was said before."""
+        """Keep what was said of a trace, in place of what was said before.
+
+        `seen_ns` is its `updated_ns` when it was read: one that grew since is still to be looked
+        at again. None says that it did not.
+        """
         mark = self.mark
         with self.writing() as cursor:
             cursor.execute(f"DELETE FROM evaluations WHERE trace_id = {mark}", (trace_id,))
             marks = ", ".join([mark] * len(Evaluation._fields))
             cursor.executemany(f"INSERT INTO evaluations VALUES ({marks})", rows)
+            at = str(time.time_ns())
+            if seen_ns is not None:
+                at = f"CASE WHEN updated_ns = {int(seen_ns)} THEN {at} ELSE 0 END"
             cursor.execute(
-                f"UPDATE traces SET evaluated_ns = {mark}, score = {mark}, findings = {mark} "
+                f"UPDATE traces SET evaluated_ns = {at}, score = {mark}, findings = {mark} "
                 f"WHERE trace_id = {mark}",
-                (time.time_ns(), score, findings, trace_id),
+                (score, findings, trace_id),
             )
 
     # -- asking ---------------------------------------------------------------------------------
@@ -301,10 +342,7 @@ class SqlStore(ABC):
 
     def trace(self, trace_id: str) -> Trace | None:
         """A whole trace, with everything that was received of it."""
-        rows = self._all(
-            f"SELECT body FROM payloads WHERE trace_id = {self.mark} ORDER BY chunk",
-            [trace_id],
-        )
+        rows = self._all(self._payloads_statement(), [trace_id])
         return trace_from(trace_id, (bytes(row[0]) for row in rows)) if rows else None
 
     def evaluations(self, trace_id: str) -> list[Evaluation]:
@@ -341,18 +379,20 @@ class SqlStore(ABC):
         """Forget traces that nothing was added to since a moment; how many they were."""
         mark, gone = self.mark, 0
         while True:
-            rows = self._all(
-                f"SELECT trace_id FROM traces WHERE updated_ns < {mark} LIMIT {MANY}",
-                [before_ns],
-            )
-            if not rows:
-                return gone
-            ids = [str(row[0]) for row in rows]
-            marks = ", ".join([mark] * len(ids))
             with self.writing() as cursor:
-                for table in ("payloads", "spans", "evaluations", "traces"):
+                # Chosen in the transaction that deletes: one that grew meanwhile stays.
+                cursor.execute(
+                    f"SELECT trace_id FROM traces WHERE updated_ns < {mark} LIMIT {MANY}"
+                    f"{self.for_update}",
+                    [before_ns],
+                )
+                ids = [str(row[0]) for row in cursor.fetchall()]
+                marks = ", ".join([mark] * len(ids))
+                for table in ("payloads", "spans", "evaluations", "traces") if ids else ():
                     cursor.execute(f"DELETE FROM {table} WHERE trace_id IN ({marks})", ids)
             gone += len(ids)
+            if len(ids) < MANY:
+                return gone
 
     def _all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self.reading() as cursor:

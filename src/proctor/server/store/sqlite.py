@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Generator, Sequence
@@ -10,10 +11,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from proctor.server.store.schema import SPAN_COLUMNS
-from proctor.server.store.sql import SqlStore, StoreError
+from proctor.server.store.sql import BadRows, SqlStore, StoreError
 
 BUSY_MS = 30_000
 """How long a writer of another process is waited for."""
+
+_ODD = (OverflowError, ValueError, sqlite3.DataError, sqlite3.IntegrityError)
+"""What rows raise that no column takes: numbers beyond 64 bits, text that is no Unicode."""
 
 _UPDATES = ", ".join(f"{c} = excluded.{c}" for c in SPAN_COLUMNS[2:])
 _PUT_SPANS = (
@@ -42,6 +46,7 @@ class SqliteStore(SqlStore):
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = self._connect()
+            self._file = _identity(self.path)
         except (sqlite3.Error, OSError) as error:
             raise StoreError(f"cannot open the store: {error}", where=str(path)) from None
 
@@ -57,28 +62,45 @@ class SqliteStore(SqlStore):
     def writing(self) -> Generator[sqlite3.Cursor]:
         """A transaction; one at a time in this process."""
         with self._lock:
+            self._still_there()
             cursor = self._writer.cursor()
             try:
                 cursor.execute("BEGIN IMMEDIATE")
                 yield cursor
                 cursor.execute("COMMIT")
             except BaseException as error:
-                if self._writer.in_transaction:
-                    cursor.execute("ROLLBACK")
+                self._roll_back(cursor)
+                if isinstance(error, _ODD):
+                    raise BadRows(f"cannot be kept: {error}", where=str(self.path)) from error
                 if isinstance(error, sqlite3.Error):
                     raise StoreError(f"cannot write: {error}", where=str(self.path)) from error
                 raise
             finally:
                 cursor.close()
 
+    def _roll_back(self, cursor: sqlite3.Cursor) -> None:
+        # A disk that fails may fail here again; what made us come here is what is told.
+        with contextlib.suppress(sqlite3.Error):
+            if self._writer.in_transaction:
+                cursor.execute("ROLLBACK")
+
+    def _still_there(self) -> None:
+        """Refuse to write into a file that was removed: it would be gone with the process."""
+        if _identity(self.path) != self._file:
+            raise StoreError(
+                "the store was moved, removed or replaced",
+                where=str(self.path),
+                hint="start the server anew",
+            )
+
     @contextmanager
     def reading(self) -> Generator[sqlite3.Cursor]:
         """A cursor of a connection that is used again."""
         try:
-            connection = self._readers.pop()
-        except IndexError:
-            connection = self._connect()
-        cursor = connection.cursor()
+            connection = self._readers.pop() if self._readers else self._connect()
+            cursor = connection.cursor()
+        except (sqlite3.Error, IndexError) as error:
+            raise StoreError(f"cannot read: {error}", where=str(self.path)) from error
         try:
             yield cursor
         except sqlite3.Error as error:
@@ -107,3 +129,12 @@ class SqliteStore(SqlStore):
         for connection in (*self._readers, self._writer):
             connection.close()
         self._readers.clear()
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file is at a path, whatever its name; None when there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -53,35 +53,65 @@ def read(data: bytes, out: Collector) -> None:
         _read_logs(logs, out)
 
 
+def read_spans(data: bytes, out: Collector) -> bool:
+    """Read bytes that are said to be an export request of spans; whether they are one."""
+    request = _trace_request(data)
+    if request is None or not request.resource_spans:
+        return False
+    _read_traces(request, out)
+    return True
+
+
+def read_logs(data: bytes, out: Collector) -> bool:
+    """Read bytes that are said to be an export request of log records; whether they are one."""
+    request = _log_request(data)
+    if request is None or not request.resource_logs:
+        return False
+    _read_logs(request, out)
+    return True
+
+
 def _traces(data: bytes) -> ExportTraceServiceRequest | None:
     """The request, if the bytes are one.
 
     Protobuf skips what it does not know, so a log request also parses as an empty-handed trace
     request: only one in which some span has ids of the right size counts.
     """
-    from google.protobuf.message import DecodeError
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-        ExportTraceServiceRequest,
-    )
-
-    try:
-        request = ExportTraceServiceRequest.FromString(data)
-    except DecodeError:
+    request = _trace_request(data)
+    if request is None:
         return None
     spans = (s for r in request.resource_spans for g in r.scope_spans for s in g.spans)
     return request if any(_well_named(span) for span in spans) else None
 
 
 def _logs(data: bytes) -> ExportLogsServiceRequest | None:
+    request = _log_request(data)
+    if request is None:
+        return None
+    records = (x for r in request.resource_logs for g in r.scope_logs for x in g.log_records)
+    return request if any(_well_named(record) for record in records) else None
+
+
+def _trace_request(data: bytes) -> ExportTraceServiceRequest | None:
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+        ExportTraceServiceRequest,
+    )
+
+    try:
+        return ExportTraceServiceRequest.FromString(data)
+    except DecodeError:
+        return None
+
+
+def _log_request(data: bytes) -> ExportLogsServiceRequest | None:
     from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
     try:
-        request = ExportLogsServiceRequest.FromString(data)
+        return ExportLogsServiceRequest.FromString(data)
     except DecodeError:
         return None
-    records = (x for r in request.resource_logs for g in r.scope_logs for x in g.log_records)
-    return request if any(_well_named(record) for record in records) else None
 
 
 def _well_named(item: WireSpan | WireLogRecord) -> bool:
