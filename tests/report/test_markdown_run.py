@@ -111,5 +111,5 @@ def test_what_could_not_be_judged_is_said_apart(tmp_path: Path) -> None:
     assert "Not judged 12" in page
     # Why is told in every form, the most common first, with a trial that shows it.
     for words in (text.replace("\\", ""), page, render_report(run, facts)):
-        assert "6 trials: ConnectError in the agent: no server 0 (" in words
-        assert "6 trials: ConnectError in the agent: no server 1 (" in words
+        assert "8 trials: ConnectError in the agent: no server 0 (" in words
+        assert "4 trials: ConnectError in the agent: no server 1 (" in words
