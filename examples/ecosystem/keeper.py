@@ -3,7 +3,8 @@
 Like the shipped `Investigator` it watches who changes, interferes with each suspect in turn, and
 blames the one after whose change the endangered species grew best. It spends its days otherwise:
 counts are noisy, so it takes two where the other waits, and while interventions last it asks the
-better half of its suspects again.
+better half of its suspects again. Both habits can be left out, to see what each is worth
+(`experiments/ablation.yaml`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ AGAIN = 40
 
 
 class Seen(NamedTuple):
-    """The logarithm of each species' numbers, from two counts, and the day between them."""
+    """The logarithm of each species' numbers, from one count or two, and the day between them."""
 
     numbers: dict[str, float]
     day: float
@@ -36,17 +37,19 @@ class Keeper:
     def __call__(self, request: Turn) -> dict[str, Any]:
         """The next action."""
         if self._moves is None:
-            self._moves = course(request)
+            self._moves = course(request, twice=True, again=True)
             return next(self._moves)
         return self._moves.send(request)
 
 
-def course(turn: Turn) -> Generator[dict[str, Any], Turn, None]:
+def course(
+    turn: Turn, *, twice: bool = False, again: bool = False
+) -> Generator[dict[str, Any], Turn, None]:
     protects = any(option["call"] == "protect" for option in turn.actions)
     endangered = turn.observation["endangered"]
     first = logarithms(turn)
     yield call("wait", days=4)
-    before = yield from counted_twice()
+    before = yield from counted(twice)
     waiting = suspects(first, before.numbers, endangered, protects)
     growth: dict[str, list[float]] = {}
     while waiting and before.turn.observation["interventions_left"]:
@@ -56,20 +59,20 @@ def course(turn: Turn) -> Generator[dict[str, Any], Turn, None]:
         else:
             yield call("remove", species=suspect, percent=90)
         yield call("wait", days=1)
-        after = yield from counted_twice()
+        after = yield from counted(twice)
         gained = after.numbers[endangered] - before.numbers[endangered]
         growth.setdefault(suspect, []).append(gained / (after.day - before.day))
         before = after
-        if not waiting and before.turn.observation["days_left"] > AGAIN:
+        if again and not waiting and before.turn.observation["days_left"] > AGAIN:
             waiting = best_first(growth)[: (len(growth) + 1) // 2]
     blamed = best_first(growth)[0]
     yield call("protect" if protects else "control", species=blamed)
     yield call("declare", species=blamed)
 
 
-def counted_twice() -> Generator[dict[str, Any], Turn, Seen]:
+def counted(twice: bool) -> Generator[dict[str, Any], Turn, Seen]:
     one = yield call("measure")
-    two = yield call("measure")
+    two = (yield call("measure")) if twice else one
     first, second = logarithms(one), logarithms(two)
     numbers = {name: mean((first[name], second[name])) for name in first}
     return Seen(numbers, mean((one.observation["day"], two.observation["day"])), two)

@@ -42,9 +42,23 @@ def render_run(run: Run) -> str:
         verdict_table(run.cells),
         list(failure_lines(run.failures)),
         [line for cell in run.cells for line in _remarks(cell)],
+        research_lines(run.path),
         closing_lines(run),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def research_lines(folder: Path) -> list[str]:
+    """What research found, or how far it got."""
+    from proctor.trials.research.unfold import research_record
+
+    record = research_record(folder)
+    if record is None:
+        return []
+    rounds = plural(len(record["rounds"]), "round")
+    told = record["summary"] or record["rounds"][-1]["decided"]
+    head = f"{record['kind']}: {rounds}{'' if record['ended'] else ', not ended'}"
+    return [head, *(f"  {line(str(text), 300)}" for text in told)]
 
 
 def verdict_table(cells: Sequence[CellSummary]) -> list[str]:

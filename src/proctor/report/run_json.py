@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from proctor.trials.research.unfold import research_record
 
 if TYPE_CHECKING:
     from proctor.runs.run import Run
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 
 def run_document(run: Run, exit_code: int) -> str:
     """The document, indented for people who look at it after all."""
-    document = {
+    document: dict[str, Any] = {
         "path": str(run.path),
         **{key: run.spec.get(key) for key in ("run_id", "name", "created", "stopped")},
         "exit_code": exit_code,
@@ -20,4 +22,6 @@ def run_document(run: Run, exit_code: int) -> str:
         "cells": run.cells,
         "failures": run.failures,
     }
+    if (research := research_record(run.path)) is not None:
+        document["research"] = research
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()

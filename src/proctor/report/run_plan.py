@@ -38,6 +38,8 @@ def plan_lines(ready: Prepared, estimate: Estimate) -> list[str]:
     if estimate.scenarios:
         scenarios = plural(estimate.scenarios, "scenario")
         out.append(f"cached: {estimate.kept} of {scenarios} to be built")
+    if ready.unfolding is not None:
+        out.append(f"research: that is the first round of {ready.unfolding.kind}, at least")
     if ready.options.replay_from is not None:
         out.append(f"model calls: answered from {line(ready.options.replay_from, 200)}")
     return out

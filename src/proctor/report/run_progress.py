@@ -71,6 +71,8 @@ class Ticking(Progress):
     def planned(self, total: int, kept: Sequence[Trial]) -> None:
         """The run begins: so does the ticking."""
         super().planned(total, kept)
+        if self._timer is not None:  # a further round of the same run
+            self._timer.cancel()
         self._tick()
 
     def _tick(self) -> None:

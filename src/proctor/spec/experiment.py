@@ -28,6 +28,7 @@ from proctor.spec.located import Fault, faults_error
 from proctor.spec.models import Trials
 from proctor.spec.problems import Place
 from proctor.spec.refs import Agent, AgentRef, Judge, JudgeConfig
+from proctor.spec.research import Research
 from proctor.spec.tree import Tree, replace_content
 
 DEFAULT_OUTPUT = "{experiment}/{date}_{seq}"
@@ -304,6 +305,8 @@ class Experiment(Strict):
     """More judges, by name."""
     limits: Bounds = Bounds()
     """How much each run may do and spend."""
+    research: Research | None = None
+    """Trials chosen from results so far: a curriculum, adaptive difficulty, ablation or sweep."""
 
     _tree: Tree | None = PrivateAttr(default=None)
     _folder: Path | None = PrivateAttr(default=None)
@@ -317,16 +320,35 @@ class Experiment(Strict):
             if name in self.params
         ]
         drawn = [name for name, axis in self.params.items() if isinstance(axis, Interval)]
-        if drawn and self.sample is None:
+        sweep = None if self.research is None else self.research.sweep
+        if drawn and self.sample is None and (sweep is None or sweep.sampler == "grid"):
             hint = "add `sample: {n: 10}`, or list the values"
             faults += [
                 Fault(("params", name), f"{name!r} must be drawn from", hint) for name in drawn
             ]
         if self.sample is not None and not self.params:
             faults.append(Fault(("sample",), "there are no `params` to draw from"))
+        faults.extend(self._research_faults())
         if faults:
             raise faults_error(faults)
         return self
+
+    def _research_faults(self) -> Iterable[Fault]:
+        if self.research is None:
+            return
+        kind = self.research.kind
+        at = ("research", kind)
+        if kind == "sweep":
+            if not self.params:
+                yield Fault(at, "a sweep needs `params` to try")
+            if self.sample is not None:
+                yield Fault(("sample",), "a sweep says itself how it samples", "use `sampler`, `n`")
+        elif self.params:
+            yield Fault(("params",), f"`params` are for a sweep, not for {kind}", "use `set`")
+        if kind in ("curriculum", "adaptive") and self.trials is not None:
+            yield Fault(("trials",), f"{kind} decides how many trials there are")
+        if self.limits.early_stop:
+            yield Fault(("limits", "early_stop"), "research needs the trials it asks for")
 
     @property
     def path(self) -> Path | None:

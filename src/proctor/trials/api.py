@@ -47,6 +47,7 @@ from proctor.trials.limits import Spending
 from proctor.trials.options import RunOptions
 from proctor.trials.perform import Bench, PreparedCase
 from proctor.trials.plan import Plan, plan_trials
+from proctor.trials.research.unfold import Unfolding, in_rounds, refuse_again, unfolding_of
 from proctor.trials.session import UNFINISHED, Observer, Rerun, Session, run_until_stopped
 from proctor.trials.staging import staged_case
 
@@ -67,6 +68,8 @@ class Prepared:
     """The agents as a run folder keeps them."""
     design: Design | None = None
     """What an experiment adds: axes, scenarios, where cases came from."""
+    unfolding: Unfolding | None = None
+    """Where trials are chosen from results so far: the rounds."""
 
     @property
     def name(self) -> str:
@@ -96,7 +99,7 @@ def prepare(
     settings = configuration.settings
     options = options.within(settings.limits)
     chosen = list(suite.cases if cases is None else cases)
-    found = _chosen(suite, configuration, agents)
+    found = chosen_agents(suite, configuration, agents)
     configs = {name: agent.config for name, agent in found.items()}
     prices = PriceTable({name: _price(price) for name, price in settings.prices.items()})
     bench = Bench(
@@ -109,9 +112,16 @@ def prepare(
         max_retries=options.max_retries,
         keep_workdirs=options.keep_workdirs,
     )
-    plan = plan_trials(chosen, configs, options, None if design is None else design.axes)
     written = {name: agent.written for name, agent in found.items()}
-    return Prepared(suite, configs, options, plan, bench, configuration, written, design)
+    if design is not None and design.research is not None:
+        unfolding = unfolding_of(design.research, chosen, configs, design.axes, options)
+        plan = unfolding.plan
+    else:
+        unfolding = None
+        plan = plan_trials(chosen, configs, options, None if design is None else design.axes)
+    return Prepared(
+        suite, configs, options, plan, bench, configuration, written, design, unfolding
+    )
 
 
 def _prepared_cases(
@@ -139,9 +149,10 @@ def _prepared_cases(
     return prepared
 
 
-def _chosen(
+def chosen_agents(
     suite: Suite, configuration: Configuration, agents: Mapping[str, AgentLike] | None
 ) -> dict[str, ChosenAgent]:
+    """The agents that are put to the test, each with how it is kept."""
     if agents:
         found = {
             name: a if isinstance(a, ChosenAgent) else ChosenAgent.of(_config(a, suite.folder))
@@ -219,24 +230,36 @@ async def carry_out(
     """Do what is left of a run, then write what it says."""
     with folder.lock():
         folder.repair()
-        session = Session(
-            folder,
-            ready.plan.trials,
-            ready.plan.cells,
-            spending=Spending(ready.options.limits),
-            rules=rules_named(ready.options.early_stop),
-            observer=observer,
-            rerun=rerun,
-            sync=ready.options.sync,
-        )
-        if on_session is not None:
-            on_session(session)
-        at_once = ready.options.at_once(len(ready.plan.trials))
         going_on = folder.journal_path.exists()
+        spending = Spending(ready.options.limits)
+
+        async def sitting(plan: Plan) -> Session:
+            nonlocal spending
+            session = Session(
+                folder,
+                plan.trials,
+                plan.cells,
+                spending=spending,
+                rules=rules_named(ready.options.early_stop),
+                observer=observer,
+                rerun=rerun,
+                sync=ready.options.sync,
+            )
+            if on_session is not None:
+                on_session(session)
+            at_once = ready.options.at_once(len(plan.trials))
+            await run_until_stopped(session, lambda: LocalExecutor(ready.bench, at_once))
+            spending = spending.next_round()
+            return session
+
         rates = ready.configuration.settings.limits.rates
         async with closing(ready.bench.judges):
             with ready.options.cassette(going_on=going_on), rates_in_force(rates):
-                await run_until_stopped(session, lambda: LocalExecutor(ready.bench, at_once))
+                if ready.unfolding is None:
+                    session = await sitting(ready.plan)
+                else:
+                    refuse_again(ready.unfolding, folder, rerun)
+                    session = await in_rounds(ready.unfolding, folder, sitting)
         spec = folder.known_spec()
         now = {**spec, "options": ready.options.record(), "stopped": session.stopped}
         if now != spec:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from proctor.runs.claim import OUTPUT
 from proctor.trials.axes import Axes
 from proctor.trials.kept_templates import restored_scenarios, scenarios_record
+from proctor.trials.research.outline import Outline
 from proctor.trials.staging import Scenario
 
 
@@ -40,6 +41,8 @@ class Design:
     """By case id; the other cases are those of suites."""
     origins: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
     """By case id, of those that come from suites."""
+    research: Outline | None = None
+    """How trials are chosen from results so far, where not all are planned beforehand."""
 
     def record(self) -> dict[str, Any]:
         """What the run folder keeps of it."""
@@ -50,6 +53,7 @@ class Design:
             **self.axes.record(),
             "scenarios": scenarios_record(self.scenarios),
             "origins": {case: origin.record() for case, origin in sorted(self.origins.items())},
+            **({} if self.research is None else {"research": self.research.record()}),
         }
 
     @classmethod
@@ -66,4 +70,5 @@ class Design:
                 case: Origin(Path(each["folder"]), Path(each["baselines"]))
                 for case, each in origins.items()
             },
+            research=Outline.restored(record["research"]) if "research" in record else None,
         )

@@ -21,12 +21,13 @@ from proctor.spec.config import find_project_file
 from proctor.spec.experiment import SET_CASE, Experiment, Interval
 from proctor.spec.refs import AgentRef
 from proctor.spec.tree import escaped, plain
-from proctor.trials.api import AgentLike, Prepared, given_agents, prepare
+from proctor.trials.api import AgentLike, Prepared, chosen_agents, given_agents, prepare
 from proctor.trials.axes import Axes, axes_of
 from proctor.trials.choose import ChosenAgent, choose_agents
 from proctor.trials.design import Design
 from proctor.trials.gather import Gathered, gather, parameters_set, told_at
 from proctor.trials.options import RunOptions
+from proctor.trials.research.resolve import Around, resolve_research, swept
 from proctor.trials.staging import (
     ScenarioPool,
     check_parameter,
@@ -147,13 +148,19 @@ def resolve_experiment(
         scenarios=gathered.scenarios,
         origins=gathered.origins,
     )
-    agents = _agents(
+    agents: dict[str, AgentLike] | None = _agents(
         suite,
         gathered,
         changes.agents,
         configuration,
         lambda name: str(experiment.place_of("agents", name) or where),
     )
+    if experiment.research is not None:
+        around = Around(suite.cases, gathered.scenarios, design.axes)
+        chosen = chosen_agents(suite, configuration, agents)
+        found = resolve_research(experiment, around, chosen)
+        agents = {**found.agents}
+        design = replace(design, research=found.outline)
     return Resolved(experiment, suite, agents, design, configuration)
 
 
@@ -170,7 +177,9 @@ def prepare_experiment(
     A smoke run is one trial per agent: of the first case, seed and parameters.
     """
     found = resolve_experiment(experiment, changes=changes, configuration=configuration)
-    design = replace(found.design, axes=found.design.axes.first()) if smoke else found.design
+    design = found.design
+    if smoke:
+        design = replace(design, axes=design.axes.first(), research=None)
     return prepare(
         found.suite,
         run_options(found.experiment, options or {}),
@@ -200,9 +209,9 @@ def _axes(experiment: Experiment, gathered: Gathered) -> Axes:
             listed[name] = axis if isinstance(axis, Interval) else tuple(checked)
     with told_at(str(experiment.place_of("cases") or experiment.name)):
         check_required([*fixed, *experiment.params], scenarios)
-    axes = axes_of(experiment, listed, fixed)
+    axes = axes_of(*swept(experiment, listed), fixed)
     for name, axis in experiment.params.items():
-        if isinstance(axis, Interval):
+        if isinstance(axis, Interval) and name in axes.params[0]:
             with told_at(str(experiment.place_of("params", name) or "params")):
                 check_parameter(name, [each[name] for each in axes.params], scenarios)
     return axes

@@ -38,6 +38,12 @@ class Spending:
         self.unpriced = 0
         self._bound = limits != Limits(timeout_s=limits.timeout_s)
 
+    def next_round(self) -> Spending:
+        """For more trials of the same sitting: what trials cost is read from the journal again."""
+        following = Spending(self.limits, self._clock)
+        following._began, following.started = self._began, self.started
+        return following
+
     def start(self) -> None:
         """A trial starts."""
         self.started += 1

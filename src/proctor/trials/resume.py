@@ -69,7 +69,8 @@ def restore(path: str | Path, *, agent: AgentLike | None = None, **changes: Any)
     except (KeyError, TypeError, AttributeError) as error:
         raise ProctorError(f"the experiment in the spec lacks {error}", where=where) from None
     ready = prepare(suite, options, agents=given, configuration=configuration, design=design)
-    if ready.plan.record() != spec["cells"]:
+    # With research, which trials there are follows from results: told when the journal is read.
+    if ready.unfolding is None and ready.plan.record() != spec["cells"]:
         raise ProctorError("the plan in the spec is not the one its cases make", where=where)
     return Restored(ready, folder)
 

@@ -99,7 +99,8 @@ class ScenarioPool:
 
     def has(self, dotted: str) -> bool:
         """Whether this is the name of a scenario, with or without a variant."""
-        if not dotted.partition("@")[0].replace(".", "_").replace("-", "_").isidentifier():
+        name, _, variant = dotted.partition("@")
+        if not name.replace(".", "_").replace("-", "_").isidentifier() or set(variant) & set("*?["):
             return False
         try:
             self.catalog.get(dotted)

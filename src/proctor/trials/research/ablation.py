@@ -1,0 +1,110 @@
+"""Ablation: the whole against the whole without one thing, for each thing.
+
+One round: every case and seed is put to the whole and to each variant. Compared are mean scores
+of the same case and seed (pairs), all cases and seeds together; p-values are Holm's over the
+variants, so that among many useless parts none is called useful by chance more often than said.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from proctor.runs.model import Trial, params_key
+from proctor.stats.compare import paired_means
+from proctor.stats.intervals import bootstrap_over_cases
+from proctor.stats.multiple import holm
+from proctor.trials.plan import plan_trials
+from proctor.trials.research.outline import Variant
+from proctor.trials.research.rounds import Course, Found, Round, Setup
+
+Pair = tuple[str, int | None]
+"""What is compared: a case under a seed."""
+
+
+def ablation(setup: Setup) -> Course:
+    """One round, then the comparison."""
+    outline = setup.outline
+    assert outline.research.ablation is not None
+    assert outline.whole is not None
+    whole = Variant("nothing", outline.whole, setup.fixed)
+    arms = [whole, *outline.variants]
+    trials = [
+        trial
+        for arm in arms
+        for trial in plan_trials(
+            setup.cases,
+            [arm.agent],
+            setup.options,
+            setup.axes._replace(params=(arm.params,)),
+        ).trials
+    ]
+    results = yield Round(trials, (f"the whole and {len(arms) - 1} variants of it",))
+    scores = [_scores(results, arm) for arm in arms]
+    return _found(arms, scores, outline.research.ablation.confidence)
+
+
+def _scores(results: Sequence[Trial], arm: Variant) -> dict[Pair, float]:
+    found: dict[Pair, list[float]] = defaultdict(list)
+    params = params_key(arm.params)
+    for trial in results:
+        if trial.agent != arm.agent or params_key(trial.params) != params:
+            continue
+        if trial.status.judged and trial.score is not None:
+            found[trial.case, trial.axis_seed].append(trial.score)
+    return {pair: fmean(scores) for pair, scores in found.items()}
+
+
+def _found(arms: Sequence[Variant], scores: Sequence[Mapping[Pair, float]], level: float) -> Found:
+    whole = scores[0]
+    rows: list[dict[str, Any]] = []
+    for arm, own in zip(arms[1:], scores[1:], strict=True):
+        both = sorted(whole.keys() & own.keys(), key=str)
+        first, second = [whole[pair] for pair in both], [own[pair] for pair in both]
+        test = paired_means(first, second)
+        gaps = [b - a for a, b in zip(first, second, strict=True)]
+        interval = bootstrap_over_cases(gaps, level=level, seed=0)
+        rows.append({
+            "without": arm.without,
+            "agent": arm.agent,
+            "pairs": len(both),
+            "left_out": len(whole.keys() | own.keys()) - len(both),
+            "score": fmean(second) if second else None,
+            "difference": test.difference,
+            "low": interval.low,
+            "high": interval.high,
+            "p_value": test.p_value,
+            "method": test.method,
+        })  # fmt: skip
+    # What could not be tested was looked at as well: it counts among the tests.
+    adjusted = holm([1.0 if row["p_value"] is None else row["p_value"] for row in rows])
+    for row, p_value in zip(rows, adjusted, strict=True):
+        row["adjusted"] = None if row["p_value"] is None else p_value
+    mean = fmean(whole.values()) if whole else None
+    facts: dict[str, Any] = {
+        "whole": {"agent": arms[0].agent, "score": mean, "pairs": len(whole)},
+        "variants": rows,
+        "confidence": level,
+        "correction": "holm",
+    }
+    return Found(facts, tuple(_lines(facts)))
+
+
+def _lines(facts: Mapping[str, Any]) -> list[str]:
+    whole = facts["whole"]
+    lines = [f"whole ({whole['agent']}): score {_number(whole['score'])}, {whole['pairs']} pairs"]
+    lines.extend(
+        f"without {row['without']}: score {_number(row['score'])}, "
+        f"difference {_number(row['difference'], '+')} "
+        f"[{_number(row['low'], '+')}, {_number(row['high'], '+')}], "
+        f"p {_number(row['adjusted'])} (Holm over {len(facts['variants'])}), "
+        f"{row['pairs']} pairs" + (f", {row['left_out']} left out" * bool(row["left_out"]))
+        for row in facts["variants"]
+    )
+    return lines
+
+
+def _number(value: float | None, sign: str = "") -> str:
+    return "unknown" if value is None else f"{value:{sign}.3g}"
