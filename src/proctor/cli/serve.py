@@ -32,18 +32,50 @@ DEFAULT_PORT = 4318
     ],
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Another demands a token.")
-@click.option("--port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(0, 65535))
-@click.option("--store", "url", default=DEFAULT_STORE, show_default=True, help="Where to keep it.")
+@click.option(
+    "--port",
+    default=DEFAULT_PORT,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="OTLP's own; 0 takes any free one.",
+)
+@click.option(
+    "--store",
+    "url",
+    default=DEFAULT_STORE,
+    show_default=True,
+    help="Where traces are kept: sqlite:///FILE or postgresql://USER@HOST/DATABASE.",
+)
 @click.option("--token", envvar="PROCTOR_TOKEN", help="What clients must bring.")
 @click.option("--evaluate", is_flag=True, help="Score and diagnose traces once they are quiet.")
-@click.option("--quiet-after", type=Duration(), default="10s", show_default=True)
-@click.option("--checks", type=click.Path(path_type=Path, dir_okay=False), help="Checks to run.")
-@click.option("--judge", help="PROVIDER:MODEL that judges reasoning, of a share of traces.")
-@click.option("--judge-share", type=click.FloatRange(0, 1), default=0.1, show_default=True)
+@click.option(
+    "--quiet-after",
+    type=Duration(),
+    default="10s",
+    show_default=True,
+    help="How long nothing must be added to a trace before it is evaluated.",
+)
+@click.option(
+    "--checks",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A suite with one case, whose checks are run on every trace.",
+)
+@click.option("--judge", help="PROVIDER:MODEL that judges the reasoning of a share of traces.")
+@click.option(
+    "--judge-share",
+    type=click.FloatRange(0, 1),
+    default=0.1,
+    show_default=True,
+    help="Which share that is.",
+)
 @click.option("--alert", "webhook", help="An address that alerts are posted to, as JSON.")
 @click.option("--langfuse", help="A Langfuse server that scores are pushed to.")
-@click.option("--results", type=click.Path(path_type=Path, file_okay=False), help="Runs to show.")
-@click.option("--retention", type=Duration(), help="Forget traces this long after their end.")
+@click.option(
+    "--results", type=click.Path(path_type=Path, file_okay=False), help="A folder of runs to show."
+)
+@click.option(
+    "--retention", type=Duration(), help="Forget traces this long after the last addition."
+)
 def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> None:
     """Receive live traces over OTLP, keep and show them.
 
@@ -60,9 +92,27 @@ def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> 
     from proctor.server.store import open_store
 
     check_host(host, token)
+    _check_evaluation(options)
     store = open_store(url)
     service = _service(store, options)
     serve_until_told(make_app(service, token), host, port, _welcome)
+
+
+def _check_evaluation(options: dict[str, Any]) -> None:
+    """Refuse what would have no effect."""
+    from proctor.errors import ProctorError
+
+    names = {
+        "checks": "--checks",
+        "judge": "--judge",
+        "webhook": "--alert",
+        "langfuse": "--langfuse",
+    }
+    given = [flag for name, flag in names.items() if options[name] is not None]
+    if given and not options["evaluate"]:
+        raise ProctorError(
+            f"{' and '.join(given)} without --evaluate would do nothing", hint="add --evaluate"
+        )
 
 
 def _service(store: SqlStore, options: dict[str, Any]) -> Service:

@@ -48,7 +48,9 @@ _CODES = {400: 3, 408: 4, 413: 8, 415: 3, 503: 14}
 """HTTP status → the code of google.rpc.Status that says the same."""
 
 
-def endpoint(ingest: Ingest, what: str) -> Callable[[Request], Awaitable[Response]]:
+def endpoint(
+    ingest: Ingest, what: str, *, patience: float = PATIENCE
+) -> Callable[[Request], Awaitable[Response]]:
     """The handler of one path."""
 
     async def take(request: Request) -> Response:
@@ -56,7 +58,7 @@ def endpoint(ingest: Ingest, what: str) -> Callable[[Request], Awaitable[Respons
         as_json = kind.partition(";")[0].strip().lower() == JSON
         try:
             with ingest.reading() as more:
-                body = await read_body(request, more)
+                body = await read_body(request, more, patience=patience)
                 plain = await _plain(body, request.headers.get("content-encoding", ""))
             del body  # not held while it waits
             taken = await ingest.take(plain, kind, what)
