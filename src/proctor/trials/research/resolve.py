@@ -6,7 +6,6 @@ errors before anything is written, told where they stand in the file.
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -111,8 +110,6 @@ def _space(experiment: Experiment, around: Around) -> dict[str, Any] | None:
     assert experiment.research.sweep is not None
     if experiment.research.sweep.sampler != "tpe":
         return None
-    if importlib.util.find_spec("optuna") is None:
-        raise ProctorError("`sampler: tpe` needs Optuna", hint="pip install 'proctor[sweep]'")
     scenarios = list(around.scenarios.values())
     space: dict[str, Any] = {}
     for name, axis in sorted(experiment.params.items()):
