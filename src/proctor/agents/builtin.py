@@ -22,7 +22,7 @@ from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, Agen
 from proctor.agents.person import Kept, actions_of, ask_person, offer_to_go_on, tell_person
 from proctor.agents.turns import Turn
 from proctor.imports import load_object
-from proctor.trace.capture import span
+from proctor.trace.capture import current_trace, span
 
 # -- random --------------------------------------------------------------------------------------
 
@@ -220,10 +220,16 @@ class HumanAgentConfig(AgentConfig):
     kind: Literal["human"] = "human"
     keep_dir: Path | None = None
     """Where unfinished episodes are kept; `$XDG_STATE_HOME/proctor/human` unless given."""
+    participant: str | None = Field(default=None, min_length=1, max_length=200)
+    """Who that is, on record with the run and in each trace: a name or a code."""
 
     def create(self) -> Agent:
         """The person at the terminal."""
-        return HumanAgent(self.keep_dir)
+        return HumanAgent(self.keep_dir, self.participant)
+
+    def version(self) -> dict[str, Any]:
+        """Who answers: another person is another agent."""
+        return {} if self.participant is None else {"participant": self.participant}
 
 
 class HumanAgent:
@@ -232,16 +238,19 @@ class HumanAgent:
     looks = True
     """People are shown what the world draws as text, where it draws."""
 
-    def __init__(self, keep_dir: Path | None = None) -> None:
+    def __init__(self, keep_dir: Path | None = None, participant: str | None = None) -> None:
         self._keep_dir = keep_dir
+        self._participant = participant
         self._kept: Kept | None = None
 
     async def run(self, request: AgentRequest) -> AgentReply:
         """Show the input, read the answer; in a world, go on where the person left."""
+        if self._participant is not None and (trace := current_trace()) is not None:
+            trace.metadata["participant"] = self._participant
         if not isinstance(request, Turn):
             return as_reply(await threads.shared.run(ask_person, request))
         if self._kept is None:
-            self._kept = Kept(self._keep_dir, request)
+            self._kept = Kept(self._keep_dir, request, self._participant)
             if self._kept.moves:
                 await threads.shared.run(offer_to_go_on, self._kept)
         before = self._kept.again(request) if request.error is None else None

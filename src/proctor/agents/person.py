@@ -61,8 +61,10 @@ class Move(msgspec.Struct, frozen=True):
 class Kept:
     """The moves of one trial, in a file `<folder>/<hash of the trial>.json`; gone when it ends."""
 
-    def __init__(self, folder: Path | None, turn: Turn) -> None:
+    def __init__(self, folder: Path | None, turn: Turn, participant: str | None = None) -> None:
         trial = [turn.case, turn.trial, turn.seed, turn.params]
+        if participant is not None:  # nobody goes on with another's moves
+            trial.append(participant)
         name = sha256(msgspec.json.encode(trial, enc_hook=str, order="sorted")).hexdigest()[:32]
         self.path = (folder or default_folder()) / f"{name}.json"
         self.moves = self._read()
