@@ -44,6 +44,12 @@ def extend(
     if by < 1:
         raise ProctorError(f"{by} more trials are none", hint="add at least 1")
     ready, folder = restore(path, agent=agent)
+    if ready.unfolding is not None:
+        raise ProctorError(
+            f"the trials of this run were chosen by {ready.unfolding.kind}, so none are added",
+            where=str(folder.path),
+            hint="start another run with more seeds",
+        )
     seeds = Counter(dict.fromkeys(ready.plan.cells, 0))
     for cell in {(trial.cell, trial.axis_seed) for trial in ready.plan.trials}:
         seeds[cell[0]] += 1

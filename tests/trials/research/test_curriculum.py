@@ -20,6 +20,7 @@ import proctor
 from proctor.errors import ProctorError
 from proctor.runs.model import Trial, TrialStatus
 from proctor.runs.run import Run
+from proctor.trials.extend import extend
 from proctor.trials.loop import run_to_end
 from proctor.trials.rerun import arerun
 from proctor.trials.resume import aresume
@@ -135,6 +136,10 @@ def test_results_that_later_rounds_stand_on_are_not_run_again(tmp_path):
     run, _ = researched(tmp_path, agents={"a": SOLUTION}, research={"curriculum": CURRICULUM})
     with pytest.raises(ProctorError, match="later rounds were decided on these results"):
         run_to_end(aresume(run.path, rerun=FAILED))
+    before = run.folder.spec_path.read_bytes()
+    with pytest.raises(ProctorError, match="chosen by curriculum, so none are added"):
+        extend(run.path, 1)
+    assert run.folder.spec_path.read_bytes() == before
     stranger = Trial(
         case="mutualism.hidden_dependency@hard", agent="a", index=7, seed=1,
         status=TrialStatus.PASSED,
@@ -182,5 +187,11 @@ def test_slips_are_told_where_they_stand(tmp_path):
             experiment(agents={"a": CHANCE}, research={"curriculum": CURRICULUM}),
             results=tmp_path / "results",
             early_stop=("hard_fail",),
+        )
+    with pytest.raises(ProctorError, match="`trials` would change which"):
+        proctor.run(
+            experiment(agents={"a": CHANCE}, research={"curriculum": CURRICULUM}),
+            results=tmp_path / "results",
+            trials=3,
         )
     assert not (tmp_path / "results").exists()

@@ -123,10 +123,12 @@ def unfolding_of(
     options: RunOptions,
 ) -> Unfolding:
     """The rounds of research before any result."""
-    for name in ("early_stop", "more_trials"):
+    kind = outline.research.kind
+    own = ("trials",) if kind in ("curriculum", "adaptive") else ()
+    for name in ("early_stop", "more_trials", *own):
         if getattr(options, name):
             raise ProctorError(
-                f"with research, trials are chosen by results: `{name}` would change which",
+                f"{kind} chooses its trials itself: `{name}` would change which",
                 hint="leave it out",
             )
     ordered = sorted(cases, key=lambda case: case.id)
