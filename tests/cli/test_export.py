@@ -24,7 +24,7 @@ def test_a_run_to_a_file(root: Path, tmp_path: Path, capsys) -> None:
     """R-D3: by glob, tag or folder; the suffix says in which form; how many is said."""
     place = ["--results", str(root), "-o"]
     assert run(["export", "shop/*", *place, str(tmp_path / "t.parquet"), "--agent", "b"]) == 0
-    assert "3 trials of 1 runs" in capsys.readouterr().err
+    assert "3 trials of 1 run:" in capsys.readouterr().err
     assert pl.read_parquet(tmp_path / "t.parquet")["agent"].to_list() == ["b"] * 3
     assert run(["export", "baseline", *place, "-", "--format", "jsonl"]) == 0
     (line,) = capsys.readouterr().out.splitlines()

@@ -217,3 +217,10 @@ def test_impossible_wishes_are_usage_errors(tmp_path, capsys, args, said):
     run = str(made_run(tmp_path, {"x": {"a": (5, 5)}}))
     assert command(["gate", run, "--baseline", run, "--results", str(tmp_path), *args]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_run_that_is_its_own_baseline_is_told(tmp_path, capsys):
+    """R-Q2: tagging the candidate before it is judged makes a gate that never fails."""
+    run = made_run(tmp_path, {"x": suite([(18, 20)] * 4)}, name="only")
+    command(["gate", str(run), "--baseline", str(run)])
+    assert "note: the candidate is the baseline itself" in capsys.readouterr().out

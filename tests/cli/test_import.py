@@ -74,3 +74,14 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, capsys, monkeypatch, asked,
     assert run(["import", *asked, "--results", str(tmp_path / "r")]) == 2
     assert message in capsys.readouterr().err
     assert not list((tmp_path / "r").rglob("_spec_.yaml"))
+
+
+def test_an_import_cannot_be_run_again(tmp_path: Path, monkeypatch, capsys) -> None:
+    """R-D3: what others ran is not ours to go on with or repeat, and its cost is not none."""
+    monkeypatch.chdir(tmp_path)
+    assert run(["import", str(grades(tmp_path, "before", 4)), "--map", "question=case"]) == 0
+    assert run(["report", "latest"]) == 0
+    assert "cost none known: no model call is on record" in capsys.readouterr().out
+    for command in (["rerun", "latest"], ["run", "--resume", "latest"]):
+        assert run(command) == 2
+        assert "the run was imported" in capsys.readouterr().err

@@ -70,6 +70,13 @@ def test_agents_by_name_and_kind(project: Path) -> None:
     assert [a["name"] for a in listed(project, "agents", "--filter", "kind:random")] == ["random"]
 
 
+def test_what_no_agent_fits_is_told_of_agents(project: Path) -> None:
+    """R-S3: a filter that matches nothing says of what."""
+    done = proctor("list", "agents", "--filter", "kind:nope", cwd=project)
+    assert done.returncode == 2
+    assert "agents is selected by --filter 'kind:nope'" in done.stderr
+
+
 def test_experiments_of_the_project(project: Path) -> None:
     """R-S3: by the dotted names they are run by; a broken file is told, the others are listed."""
     write_experiment(project, "one", cases="luck.coin", agents=["random"], seeds=4)

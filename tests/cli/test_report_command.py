@@ -133,7 +133,6 @@ def test_mistakes_are_said_in_a_line(results: Path) -> None:
         (("report", "results/made/nothing"), "no run and no tag is called"),
         (("report", "latest", "--format", "svg"), "--format is for --charts"),
         (("share", "latest", "-o", "out.pdf"), "cannot share as .pdf"),
-        (("share", "latest"), "Missing option"),
         (("report", "latest", "--html", "no/such/folder/x.html"), "cannot write"),
     ):
         told = proctor(*arguments, cwd=results.parent)
@@ -165,3 +164,11 @@ def test_share_tells_what_is_inside(results: Path) -> None:
         for name in archive.namelist():
             assert name in told.stdout
     assert "redaction was applied again" in told.stdout
+
+
+def test_share_names_the_file_after_the_run(results: Path) -> None:
+    """R-D5: without a file name, everything in a zip here."""
+    told = proctor("share", "latest", cwd=results.parent)
+    assert told.returncode == 0, told.stderr
+    with zipfile.ZipFile(results.parent / "made-2026-05-29_001.zip") as file:
+        assert "CONTENTS.md" in file.namelist()

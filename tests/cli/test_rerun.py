@@ -123,3 +123,15 @@ def test_every_field_of_a_trial_is_compared_or_named_as_left_out() -> None:
         assert same.differences[0].field.startswith(name)
     for name in CLOCKS_AND_IDS - {"trace", "trace_id", "workdir"}:
         assert compare_trials([one], [msgspec.convert({**base, name: 7}, Trial)]).identical
+
+
+def test_a_run_by_its_name_or_the_latest(project: Path, run: Path) -> None:
+    """R-R5, R-R6: a run to repeat or go on with is named as everywhere, and an unknown one told."""
+    for name in ("latest", f"{run.parent.name}/{run.name}"):
+        assert "identical: 36 of 36" in rerun(project, Path(name)).stdout
+    done = proctor("run", "--resume", f"{run.parent.name}/{run.name}", "--quiet", cwd=project)
+    assert str(Path("results", run.parent.name, run.name)) in done.stdout
+    for args in (("rerun", "nope"), ("run", "--resume", "nope")):
+        done = proctor(*args, cwd=project)
+        assert done.returncode == 2
+        assert "no run and no tag is called 'nope'" in done.stderr

@@ -53,6 +53,15 @@ def test_json_is_one_document_and_csv_one_table(root: Path, capsys) -> None:
         assert group["pass_rate"]["n"] == int(row["judged"])
 
 
+def test_a_table_without_rows_has_its_columns(root: Path, capsys) -> None:
+    """R-Q5: a program that reads the sheet finds every column, whether or not a trial fits."""
+    asked = ["results", "--results", str(root), "--format", "csv"]
+    assert run(asked) == 0
+    head = capsys.readouterr().out.splitlines()[0]
+    assert run([*asked, "--agent", "nobody"]) == 0
+    assert capsys.readouterr().out.splitlines() == [head]
+
+
 def test_filters_and_trials(root: Path, capsys) -> None:
     """R-D2: the trials themselves, narrowed; how many of how many is said."""
     asked = ["results", "shop/*", "--results", str(root), "--agent", "has*", "--status", "failed"]

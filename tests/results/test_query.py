@@ -18,6 +18,7 @@ from proctor.results.columns import COLUMNS
 from proctor.results.discover import FORMAT, discover
 from proctor.results.facts import NAME
 from proctor.runs import folder as run_folder
+from proctor.runs.notes import tag
 
 NATURE = ["passed", "failed", "hard_fail", "infra_error", "cancelled"]
 
@@ -287,3 +288,25 @@ def test_what_cannot_be_meant_is_an_error(runs: Path, asked, message, hint) -> N
     with pytest.raises(ProctorError, match=message) as wrong:
         query(**{"root": runs, **asked})
     assert hint is None or hint in str(wrong.value.hint)
+
+
+def test_latest_is_the_run_that_began_last(runs: Path, tmp_path: Path) -> None:
+    """R-D2: the same word that reports and gates take; a tag or a run of that name wins."""
+    (last,) = {row["run"] for row in query("latest", root=runs).rows(["run"])}
+    began = {row["run_id"]: row["run"] for row in query(root=runs).rows(["run", "run_id"])}
+    assert last == began[max(began)]
+    older = write_run(tmp_path, [trial("greet", "careful", 0)], name="one")
+    write_run(tmp_path, [trial("greet", "hasty", 0)], name="two")
+    assert [row["agent"] for row in query("latest", root=tmp_path).rows(["agent"])] == ["hasty"]
+    tag(older.path, "latest")
+    assert [row["agent"] for row in query("latest", root=tmp_path).rows(["agent"])] == ["careful"]
+
+
+def test_a_name_may_hold_a_comma(tmp_path: Path) -> None:
+    """R-D2: `a, b` means the agents a and b, and the agent of that very name."""
+    trials = [trial("greet", agent, 0) for agent in ("good, one", "good", "bad")]
+    write_run(tmp_path, trials, name="one")
+    assert {r["agent"] for r in query(agent="good, one", root=tmp_path).rows()} == {
+        "good, one",
+        "good",
+    }

@@ -41,9 +41,10 @@ def export(
 ) -> None:
     """Write the trials of runs for other programs.
 
-    RUN is a folder, a glob over runs, an experiment or a tag. In CSV, a text that a spreadsheet
+    RUN is a folder, a glob over runs, an experiment, a tag or `latest`. In CSV, a text that a spreadsheet
     would take for a formula begins with a quote.
     """
+    from proctor.report.text import plural
     from proctor.results.query import query
 
     if bom and form not in (None, "csv"):
@@ -54,7 +55,8 @@ def export(
         _to_stdout(found, form)
     else:
         place = found.export(output, format=form, bom=bom)
-        click.echo(f"{len(found)} trials of {len(found.runs)} runs: {place}", err=True)
+        told = f"{plural(len(found), 'trial')} of {plural(len(found.runs), 'run')}: {place}"
+        click.echo(told, err=True)
     tell_problems(found)
 
 

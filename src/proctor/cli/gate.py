@@ -77,7 +77,8 @@ class How(NamedTuple):
     "--extend-by",
     type=click.IntRange(1),
     metavar="N",
-    help="Trials added to each case; as many as were planned when absent.",
+    help="Trials added to each case (for each seed where there are several); as many as were "
+    "planned when absent.",
 )
 @click.option(
     "--extend-rounds",

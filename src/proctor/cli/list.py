@@ -93,7 +93,7 @@ def agents(expression: str, as_json: bool) -> None:
     from proctor.spec import load_configuration, select_cases
 
     rows = agent_rows(load_configuration())
-    chosen = select_cases([_Row(row) for row in rows], filter=expression)
+    chosen = select_cases([_Row(row) for row in rows], filter=expression, called="agents")
     _tell([each.row for each in chosen], ("name", "kind", "what", "from"), as_json=as_json)
 
 
@@ -134,7 +134,7 @@ def experiments(ctx: click.Context, expression: str, as_json: bool) -> None:
                     "description": each.description,
                 }
             )
-    chosen = select_cases([_Row(row) for row in rows], filter=expression)
+    chosen = select_cases([_Row(row) for row in rows], filter=expression, called="experiments")
     shown = ("name", "agents", "seeds", "params", "description")
     _tell([each.row for each in chosen], shown, as_json=as_json)
     if broken:

@@ -18,14 +18,12 @@ EXAMPLES = [
     Example("proctor rerun RUN --results /tmp/again --json", "elsewhere, for a program"),
 ]
 
-RUN = click.Path(path_type=Path, exists=True, file_okay=False)
-
 MOST_TOLD = 20
 """Differences told to people; `--json` has more."""
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.argument("run", type=RUN)
+@click.argument("run")
 @click.option("--results", type=click.Path(path_type=Path), help="The folder of runs.")
 @click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="Trials at a time.")
 @click.option("--quiet", is_flag=True, help="No progress.")
@@ -33,7 +31,7 @@ MOST_TOLD = 20
 @click.pass_context
 def rerun(
     ctx: click.Context,
-    run: Path,
+    run: str,
     results: Path | None,
     concurrency: int | None,
     quiet: bool,
@@ -41,18 +39,22 @@ def rerun(
 ) -> None:
     """Repeat a run and say whether it came out the same.
 
+    RUN is a folder, <experiment>/<date>_<seq>, a tag or `latest`.
+
     Everything comes from the run's _spec_.yaml: plan, agents, scenarios, settings. Model calls
     that it recorded are answered from the recording. Clocks and ids are not compared.
 
     Exits with 0 when all results are identical, 1 when they differ, 2 when it cannot be told.
     """
     from proctor.cli.carrying import carry_out_here
+    from proctor.cli.choosing import root_of
     from proctor.cli.run import find_modules_here
+    from proctor.runs.find import find_run
     from proctor.trials.rerun import compared, ready_again
 
     find_modules_here()
     options: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
-    first, ready, folder = ready_again(run, results=results, **options)
+    first, ready, folder = ready_again(find_run(run, root_of(None)), results=results, **options)
     carried = carry_out_here(ready, folder, quiet=quiet, events=as_json)
     done = compared(first, carried.run)
     if as_json:

@@ -22,7 +22,10 @@ EXAMPLES = [
     Example("proctor results --since 7d --where properties.lang=de --format csv", "for a sheet"),
 ]
 
-LISTED = ("run", "case", "agent", "params", "index", "status", "score", "latency_ms", "cost_usd")
+LISTED = (
+    *("run", "case", "agent", "params", "axis_seed", "index"),  # which trial
+    *("status", "score", "latency_ms", "cost_usd"),
+)
 """Columns of a trial that a person is shown; `proctor export` has them all."""
 
 MOST_TRIALS = 100
@@ -82,7 +85,7 @@ def results(
 ) -> None:
     """Show what runs came to, finished or running.
 
-    PATTERN is a glob over runs (`suite/2026-11-*`), an experiment, a tag or a folder. Rates are of
+    PATTERN is a glob over runs (`suite/2026-11-*`), an experiment, a tag, `latest` or a folder. Rates are of
     judged trials, with an interval clustered by case; what was not judged is counted apart.
     """
     from proctor.results.query import query
@@ -98,6 +101,7 @@ def results(
 
 def _tell_groups(found: ResultSet, form: str, group_by: str) -> None:
     from proctor.report.results_console import as_csv, groups_json, render_groups
+    from proctor.results.figures import FLAT
 
     names = [name.strip() for name in group_by.split(",") if name.strip()]
     groups = found.group_by(*names)
@@ -105,7 +109,7 @@ def _tell_groups(found: ResultSet, form: str, group_by: str) -> None:
         click.echo(groups_json(groups.rows, found.problems))
     elif form == "csv":
         flat = [row.flat() for row in groups.rows]
-        head = list(flat[0]) if flat else names
+        head = list(flat[0]) if flat else [*names, *FLAT]
         click.echo(as_csv(head, [list(row.values()) for row in flat]))
     else:
         click.echo(render_groups(names, groups.rows))

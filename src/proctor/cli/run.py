@@ -40,7 +40,7 @@ SPELLED = {
 }
 """Options whose names are shorter than their fields'."""
 
-RUN = click.Path(path_type=Path, exists=True, file_okay=False)
+RUN = click.Path(path_type=Path)
 
 
 class How(NamedTuple):
@@ -165,7 +165,9 @@ def _parts(texts: tuple[str, ...]) -> list[str]:
     return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 
 
-def _go_on(path: Path, how: How, given: dict[str, Any]) -> int:
+def _go_on(path: Path, how: How, given: dict[str, Any], told: Telling) -> int:
+    from proctor.cli.choosing import root_of
+    from proctor.runs.find import find_run
     from proctor.trials.resume import restore
     from proctor.trials.session import FAILED, INFRA, UNFINISHED
 
@@ -176,7 +178,7 @@ def _go_on(path: Path, how: How, given: dict[str, Any]) -> int:
         raise click.UsageError(f"{wrong[0]} is for a run that begins")
     changes = {name: value for name, value in given.items() if value is not None}
     from_options(RunOptions, changes, spelled=SPELLED)
-    ready, folder = restore(path, **changes)
+    ready, folder = restore(find_run(path, root_of(None)), **changes)
     if how.dry_run:
         return _tell_plans([ready], how, [""])
     rerun = FAILED if how.retry_failed else INFRA if how.retry_infra else UNFINISHED

@@ -10,6 +10,7 @@ from proctor.cli.choosing import open_run, put_on_record, results_option, root_o
 from proctor.cli.lazy import Command, Example
 
 EXAMPLES = [
+    Example("proctor share latest", "everything, in a zip named after the run"),
     Example("proctor share latest -o report.html", "one page to send"),
     Example("proctor share RUN -o run.zip", "the page and all results, to look into"),
 ]
@@ -21,11 +22,11 @@ EXAMPLES = [
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    help="The file to write: .html for one page, .zip for everything.",
+    help="The file to write: .html for one page, .zip for everything; "
+    "<experiment>-<run>.zip here when absent.",
 )
 @results_option
-def share(*, run: str, output: Path, results: Path | None) -> None:
+def share(*, run: str, output: Path | None, results: Path | None) -> None:
     """Write a run to one file to give away.
 
     RUN is a run folder, a tag, or `latest`. Prints what is inside, so that you know what you send.
@@ -38,6 +39,8 @@ def share(*, run: str, output: Path, results: Path | None) -> None:
     root = root_of(results)
     found = open_run(run, root)
     redactor = Redactor(load_configuration().settings.redaction.patterns)
+    if output is None:
+        output = Path(f"{found.path.resolve().parent.name}-{found.path.resolve().name}.zip")
     made = share_run(found, output, redactor)
     put_on_record("share", root, run=found.path, run_id=found.run_id, outcome=output.name)
     click.echo(f"{line(str(made.path), 400)}: {made.size / 1e6:.1f} MB")

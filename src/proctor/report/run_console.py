@@ -162,7 +162,7 @@ def closing_lines(run: Run) -> list[str]:
 def cost_line(totals: Totals) -> str:
     """What the trials cost, or why that is not known."""
     if not totals.llm_calls and totals.cost_usd is None and not totals.unpriced_calls:
-        agents = "none: the agents made no model call"
+        agents = "none known: no model call is on record"
     else:
         agents = money(totals.cost_usd, totals.unpriced_calls) or "unknown"
     tokens = f" · {totals.tokens:,} tokens" if totals.tokens is not None else ""

@@ -78,6 +78,8 @@ def _time(estimate: Estimate) -> str:
 
 
 def _cost(estimate: Estimate) -> str:
+    if estimate.uncalled == estimate.trials:
+        return "none known, earlier runs have no model call on record"
     if estimate.cost_usd is None:
         return "unknown, no earlier run tells"
     return f"about {money(estimate.cost_usd)}{_part(estimate.priced, estimate.trials)}"

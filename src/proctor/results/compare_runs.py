@@ -45,7 +45,10 @@ def compare_runs(
     """Compare two runs, agent by agent; or two agents (`agents`) of one run or of two."""
     other = second or first
     if agents and len(agents) != 2:
-        raise ProctorError(f"{len(agents)} agents were named", hint="name two: --agents a,b")
+        raise ProctorError(
+            f"{len(agents)} agents were named",
+            hint="name two: --agents a,b; where a name holds a comma, give --agents twice",
+        )
     if not agents and second is None:
         raise ProctorError("one run alone has nothing to be compared with", hint="--agents a,b")
     before, after = outcomes_of(first), outcomes_of(other) if second else outcomes_of(first)

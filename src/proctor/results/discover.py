@@ -19,6 +19,8 @@ from proctor.results.facts import RunFacts, facts_of_spec, read_facts
 SPEC, JOURNAL, PARQUET = "_spec_.yaml", "trials.jsonl", "results.parquet"
 NOTES = "notes.jsonl"
 
+LATEST = "latest"
+
 DEEPEST = 8
 """Folders below the root that are looked into: an output path has two or three parts."""
 
@@ -62,7 +64,8 @@ def discover(root: Path, patterns: Sequence[str] = ()) -> Found:
     """The runs below `root` (or `root` itself, when it is one), by name.
 
     A pattern is a glob over a run's name (`suite/2026-11-*`), its experiment, its id or its tags;
-    or the path of a run folder, or of a folder with runs, wherever that is.
+    or the path of a run folder, or of a folder with runs, wherever that is; or `latest`, the run
+    that began last.
     """
     if not root.is_dir() and not patterns:
         raise ProctorError(
@@ -78,6 +81,8 @@ def discover(root: Path, patterns: Sequence[str] = ()) -> Found:
         if root.is_dir():
             _gather(below, root, root, strict=not patterns)
         kept = [run for run in below.runs if not globs or _fits(run, globs)]
+        if LATEST in globs and below.runs and not any(_fits(run, [LATEST]) for run in kept):
+            kept.append(max(below.runs, key=lambda run: (run.facts.run_id, run.name)))
         if globs and not kept and not found.runs:
             raise _no_match(globs, below, root)
         found.runs.extend(kept)

@@ -176,6 +176,14 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
+FLAT = (
+    *("cases", "trials", "judged", "passed", "infra_error", "cancelled", "after_stop"),
+    *("pass_rate", "pass_rate_low", "pass_rate_high", "pass_rate_reason"),
+    *("score_mean", "score_n", "score_reason", "cost_usd", "cost_of", "unpriced_calls"),
+)
+"""The columns of a group but its key, for a table without any row."""
+
+
 def group_row(
     key: dict[str, Any],
     cells: Mapping[Cell, Tally],

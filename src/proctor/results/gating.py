@@ -186,11 +186,20 @@ def judge_runs(
         flaky=tuple(_flaky((after for _, after in arms.pairs), votes)),
         history=(*history, _look(len(history) + 1, verdict, reason, judged)),
         notes=(
+            *_itself(baseline, candidate),
             *arms.notes,
             *remarks(baseline.spec, candidate.spec),
             *_unfinished("candidate", candidate, after),
             *_unfinished("baseline", baseline, before),
         ),
+    )
+
+
+def _itself(baseline: Run, candidate: Run) -> tuple[str, ...]:
+    """Tagging the candidate before it is judged is easily done, and such a gate never fails."""
+    same = baseline.run_id == candidate.run_id
+    return (
+        ("the candidate is the baseline itself: a run is never worse than itself",) if same else ()
     )
 
 

@@ -86,13 +86,19 @@ def words(value: Words) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
+def names(value: Words) -> list[str]:
+    """The same, and the text as a whole: a name may hold a comma itself."""
+    found = words(value)
+    return [value, *found] if isinstance(value, str) and len(found) > 1 else found
+
+
 def is_glob(text: str) -> bool:
     """Whether a text is a pattern rather than a name."""
     return any(character in text for character in "*?[")
 
 
 def _fits(column: Named, value: Words) -> Condition:
-    tests = [_one(column.sql, word) for word in words(value)]
+    tests = [_one(column.sql, word) for word in names(value)]
     return Condition(f"({' OR '.join(tests) or 'FALSE'})", frozenset({column.base}))
 
 
@@ -106,7 +112,7 @@ def _tagged(value: Words) -> Condition:
     """A tag of the case or of the run."""
     tests = [
         f"len(list_filter(list_concat(tags, run_tags), lambda x: {_one('x', word)})) > 0"
-        for word in words(value)
+        for word in names(value)
     ]
     return Condition(f"({' OR '.join(tests) or 'FALSE'})", frozenset({"tags", "run_tags"}))
 

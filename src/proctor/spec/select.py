@@ -98,6 +98,7 @@ def select_cases(
     *,
     tags: Iterable[str] = (),
     filter: str | Filter = "",  # noqa: A002
+    called: str = "cases",
 ) -> list[Some]:
     """The cases with any of `tags` (when given) that the filter selects, in their order."""
     wanted = {tag.strip().casefold() for tag in tags if tag.strip()}
@@ -113,7 +114,7 @@ def select_cases(
         asked += [f"--filter {filter!r}"] if filter else []
         known = sorted({tag for case in cases for tag in case.tags})
         raise ProctorError(
-            f"none of {len(cases)} cases is selected by {' '.join(asked)}",
+            f"none of {len(cases)} {called} is selected by {' '.join(asked)}",
             hint=_near(wanted, known) or (f"tags are {', '.join(known)}" if known else None),
         )
     return chosen

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """Sums over the planned trials; None where no earlier run tells.
 
-    `timed` and `priced` are the numbers of planned trials the two figures are about, `kept` is how
-    many of the `scenarios` to be built are in the cache.
+    `timed` and `priced` are the numbers of planned trials the two figures are about, `uncalled`
+    those of cells that have no model call on record, `kept` is how many of the `scenarios` to be
+    built are in the cache.
     """
 
     trials: int
@@ -36,6 +37,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
     scenarios: int = 0
     kept: int = 0
+    uncalled: int = 0
 
 
 class _Results(msgspec.Struct):
@@ -68,6 +70,9 @@ def estimate(ready: Prepared, root: Path, name: str) -> Estimate:
         runs=runs,
         scenarios=len(builds),
         kept=sum(builds),
+        uncalled=sum(
+            n for c, n in spent if c.cost_usd is None and not (c.unpriced_calls or c.tokens)
+        ),
     )
 
 

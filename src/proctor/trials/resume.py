@@ -53,6 +53,12 @@ def restore(path: str | Path, *, agent: AgentLike | None = None, **changes: Any)
     folder = RunFolder.open(path)
     spec = folder.read_spec()
     where = str(folder.spec_path)
+    if "imported" in spec:
+        raise ProctorError(
+            "the run was imported: its agents and cases are not here to be run again",
+            where=str(folder.path),
+            hint="query, report, compare and gate work on it",
+        )
     try:
         base, written, kept = Path(spec["base_dir"]), spec["suite"], dict(spec["options"])
     except (KeyError, TypeError) as error:
