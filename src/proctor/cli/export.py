@@ -41,8 +41,8 @@ def export(
 ) -> None:
     """Write the trials of runs for other programs.
 
-    RUN is a folder, a glob over runs, an experiment, a tag or `latest`. In CSV, a text that a spreadsheet
-    would take for a formula begins with a quote.
+    RUN is a folder, a glob over runs, an experiment, a tag or `latest`. In CSV, a text that a
+    spreadsheet would take for a formula begins with a quote.
     """
     from proctor.report.text import plural
     from proctor.results.query import query

@@ -85,8 +85,9 @@ def results(
 ) -> None:
     """Show what runs came to, finished or running.
 
-    PATTERN is a glob over runs (`suite/2026-11-*`), an experiment, a tag, `latest` or a folder. Rates are of
-    judged trials, with an interval clustered by case; what was not judged is counted apart.
+    PATTERN is a glob over runs (`suite/2026-11-*`), an experiment, a tag, `latest` or a folder.
+    Rates are of judged trials, with an interval clustered by case; what was not judged is
+    counted apart.
     """
     from proctor.results.query import query
 

@@ -165,7 +165,7 @@ def _parts(texts: tuple[str, ...]) -> list[str]:
     return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 
 
-def _go_on(path: Path, how: How, given: dict[str, Any], told: Telling) -> int:
+def _go_on(path: Path, how: How, given: dict[str, Any]) -> int:
     from proctor.cli.choosing import root_of
     from proctor.runs.find import find_run
     from proctor.trials.resume import restore
