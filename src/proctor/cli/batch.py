@@ -8,7 +8,7 @@ import click
 
 from proctor.cli.lazy import Command, Example
 from proctor.cli.model_options import options_of
-from proctor.cli.run import SPELLED, How, begin, find_modules_here, how_options
+from proctor.cli.run import SPELLED, How, begin, find_modules_here, how_options, telling
 from proctor.trials.options import RunOptions
 
 EXAMPLES = [
@@ -55,7 +55,10 @@ def batch(
 
     how = How(**{name: given.pop(name) for name in How._fields if name in given})
     find_modules_here()
-    experiment = batch_experiment(
-        cases, exclude=list(exclude), params=read_axes(axes), name=how.name or "batch"
-    )
-    ctx.exit(begin(Target(Kind.EXPERIMENTS, experiments=(experiment,)), how, given))
+    name = how.name or "batch"
+    with telling(how, name) as told:
+        experiment = batch_experiment(
+            cases, exclude=list(exclude), params=read_axes(axes), name=name
+        )
+        found = Target(Kind.EXPERIMENTS, experiments=(experiment,))
+        ctx.exit(begin(found, how, given, told))

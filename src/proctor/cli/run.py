@@ -15,6 +15,7 @@ from proctor.trials.options import RunOptions
 
 if TYPE_CHECKING:
     from proctor.cli.carrying import Carried
+    from proctor.cli.telling import Telling
     from proctor.runs.folder import RunFolder
     from proctor.trials.api import Prepared
     from proctor.trials.session import Rerun
@@ -29,6 +30,9 @@ EXAMPLES = [
     Example("proctor run suite.yaml --max-cost 2 --early-stop", "spend no more than needed"),
     Example("proctor run suite.yaml --record calls.jsonl", "keep the model's answers for CI"),
     Example("proctor run suite.yaml --replay calls.jsonl", "the same run without a key"),
+    Example(
+        "proctor run suite.yaml --notify slack://… --notify-on failure", "be told when it breaks"
+    ),
     Example("proctor run --resume results/suite/2026-01-31_001", "go on after an interruption"),
 ]
 
@@ -58,9 +62,35 @@ class How(NamedTuple):
     smoke: bool
     quiet: bool
     as_json: bool
+    notify_to: tuple[str, ...]
+    notify_on: tuple[str, ...]
+    notify_template: str | None
+    notify_baseline: str | None
     resume: Path | None = None
     retry_failed: Path | None = None
     retry_infra: Path | None = None
+
+
+NOTIFY_OPTIONS = (
+    click.option(
+        "--notify",
+        "notify_to",
+        multiple=True,
+        metavar="URL",
+        help="Tell this address of apprise how it ended; may be given again.",
+    ),
+    click.option(
+        "--notify-on",
+        "notify_on",
+        multiple=True,
+        type=click.Choice(("end", "failure", "regression", "budget")),
+        help="What is worth a message: end (the default), failure, regression, budget.",
+    ),
+    click.option(
+        "--notify-template", metavar="TEXT|@FILE", help="What it says, with {name}, {outcome}, …"
+    ),
+    click.option("--notify-baseline", metavar="RUN|TAG", help="What a regression is held against."),
+)
 
 
 def how_options(function: Any) -> Any:
@@ -95,7 +125,7 @@ def how_options(function: Any) -> Any:
             "--json", "as_json", is_flag=True, help="Events on stderr, one document on stdout."
         ),
     )
-    for option in reversed(options):
+    for option in reversed((*options, *NOTIFY_OPTIONS)):
         function = option(function)
     return function
 
@@ -123,10 +153,14 @@ def run(ctx: click.Context, target: str | None, **given: Any) -> None:
         raise click.UsageError("name one suite, experiment or scenario, or one run to go on with")
     find_modules_here()
     if target is None:
-        ctx.exit(_go_on(began[0], how, given))
+        path = began[0]
+        with telling(how, path.parent.name) as told:
+            ctx.exit(_go_on(path, how, given, told))
     from proctor.trials.targets import find_target
 
-    ctx.exit(begin(find_target(target), how, given))
+    beside = Path(target).parent if Path(target).is_file() else Path()
+    with telling(how, Path(target).stem, beside) as told:
+        ctx.exit(begin(find_target(target), how, given, told))
 
 
 def find_modules_here() -> None:
@@ -135,7 +169,23 @@ def find_modules_here() -> None:
         sys.path.append(str(Path.cwd()))
 
 
-def begin(found: Target, how: How, given: dict[str, Any]) -> int:
+def telling(how: How, name: str, folder: Path | None = None) -> Telling:
+    """Who is told how the runs of this command end; wrong addresses are errors here and now."""
+    from proctor.cli.telling import Telling
+    from proctor.ops.notify import wish_for
+    from proctor.spec import load_configuration
+
+    wish = wish_for(
+        load_configuration(folder),
+        how.notify_to,
+        how.notify_on,
+        how.notify_template,
+        how.notify_baseline,
+    )
+    return Telling(wish, name, dry_run=how.dry_run)
+
+
+def begin(found: Target, how: How, given: dict[str, Any], told: Telling) -> int:
     """Make everything ready, then run it (or tell the plan); the exit code."""
     from proctor.trials.experiments import Changes, read_set
     from proctor.trials.targets import folder_for, prepare_target
@@ -156,6 +206,7 @@ def begin(found: Target, how: How, given: dict[str, Any]) -> int:
     carried: list[Carried] = []
     for each, name in zip(ready, names, strict=True):
         carried.append(_carried(each, folder_for(each, how.results, name), how))
+        told.ended(carried[-1])
         if carried[-1].signal is not None:
             break
     return _told(carried, how)
@@ -165,7 +216,7 @@ def _parts(texts: tuple[str, ...]) -> list[str]:
     return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 
 
-def _go_on(path: Path, how: How, given: dict[str, Any]) -> int:
+def _go_on(path: Path, how: How, given: dict[str, Any], told: Telling) -> int:
     from proctor.cli.choosing import root_of
     from proctor.runs.find import find_run
     from proctor.trials.resume import restore
@@ -182,7 +233,9 @@ def _go_on(path: Path, how: How, given: dict[str, Any]) -> int:
     if how.dry_run:
         return _tell_plans([ready], how, [""])
     rerun = FAILED if how.retry_failed else INFRA if how.retry_infra else UNFINISHED
-    return _told([_carried(ready, folder, how, rerun)], how)
+    carried = _carried(ready, folder, how, rerun)
+    told.ended(carried)
+    return _told([carried], how)
 
 
 def _carried(ready: Prepared, folder: RunFolder, how: How, rerun: Rerun | None = None) -> Carried:

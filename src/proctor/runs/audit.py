@@ -8,6 +8,7 @@ undo the work it tells of: `record` gives the problem back for whoever called to
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,11 @@ from proctor.runs.lines import append_line, read_lines
 from proctor.trace.redact import Redactor, default_redactor
 
 FILE = "audit.jsonl"
+
+_ADDRESSES = "--notify"
+"""The option whose values are addresses: they hold secrets in no known form."""
+
+_ADDRESS = re.compile(r"((?:--notify=)?(?:[\w+.-]+://)?).*", re.DOTALL)
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -104,6 +110,9 @@ def command_line(argv: Sequence[str], redactor: Redactor) -> str:
     words = [name, *argv[1:]]
     clean: list[str] = []
     for before, word in zip(["", *words], words, strict=False):
+        if before == _ADDRESSES or word.startswith(f"{_ADDRESSES}="):
+            clean.append(_ADDRESS.sub(r"\1…", word, count=1))
+            continue
         # `--token VALUE`: what is secret there is said by the word before.
         flag = before.lstrip("-") if before.startswith("--") and "=" not in before else ""
         held = redactor.value({flag: word})[flag] if flag else redactor.text(word)

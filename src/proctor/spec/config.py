@@ -97,6 +97,22 @@ class Price(Strict):
     cached_input: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
+NotifyOn = Literal["end", "failure", "regression", "budget"]
+
+
+class Notify(Strict):
+    """Whom to tell how a run ended."""
+
+    to: str | tuple[str, ...] = ()
+    """Addresses of apprise; in one text, parted by blanks. They hold secrets and are not shown."""
+    on: tuple[NotifyOn, ...] = ("end",)
+    """What is worth a message."""
+    template: str | None = None
+    """What it says, with `{fields}`; `@FILE` for one in a file."""
+    baseline: str = "baseline"
+    """The run, or tag, that `regression` is about."""
+
+
 class Settings(Strict):
     """Every setting, with its default."""
 
@@ -115,6 +131,7 @@ class Settings(Strict):
     judge: Judge | None = None
     """The judge where a suite names none."""
     limits: Limits = Limits()
+    notify: Notify = Notify()
     redaction: Redaction = Redaction()
     prices: dict[str, Price | str] = Field(default_factory=dict[str, Price | str])
     """Model → its price, or the published model whose prices apply."""
@@ -130,6 +147,9 @@ class Value(NamedTuple):
 
 
 DEFAULT = Place("default")
+
+SECRET_SETTINGS = frozenset({"notify.to"})
+"""Settings that hold secrets whatever they look like."""
 
 
 class Configuration(NamedTuple):
@@ -334,7 +354,8 @@ def _values(value: Any, tree: Tree | None, prefix: str) -> Iterator[Value]:
         members = cast("dict[str, Any]", value)
     else:
         origin = DEFAULT if tree is None else tree.place
-        yield Value(prefix, value, origin, bool(tree is not None and tree.secrets))
+        secret = tree is not None and (bool(tree.secrets) or prefix in SECRET_SETTINGS)
+        yield Value(prefix, value, origin, secret)
         return
     for name, member in members.items():
         inner = tree.child(name) if tree is not None else None

@@ -1,0 +1,246 @@
+"""Notifications: what is sent, when, to whom, and that nothing about them harms a run."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ops_parts import SECRET, sink
+from run_parts import only_run, proctor, write_suite
+
+from proctor.errors import ProctorError
+from proctor.ops.notice import (
+    DEFAULT_TEMPLATE,
+    FIELDS,
+    Event,
+    checked_template,
+    filled,
+    harmless,
+    notice,
+)
+from proctor.ops.notify import Notifier, Wish, shown, without_address
+
+
+def run(suite: Path, *args: Any, **more: Any) -> subprocess.CompletedProcess[str]:
+    return proctor("run", suite, "--results", suite.parent / "results", "--quiet", *args, **more)
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    (tmp_path / "wrong.py").write_text(
+        "def agent(input): return 'no'\n"
+        "def hostile(input): return '\\x1b[31m@everyone <!channel> {path.__class__}'\n"
+    )
+    return write_suite(tmp_path, cases=2, trials=2)
+
+
+def everything_kept(folder: Path) -> str:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return "\n".join(path.read_bytes().decode("utf-8", "replace") for path in files)
+
+
+def test_the_end_of_a_run_is_told_and_its_address_kept_secret(suite: Path) -> None:
+    """R-Q7: one plain message with what passed; no secret of the address is printed or kept."""
+    with sink() as server:
+        done = run(suite, "--notify", server.address)
+    assert (done.returncode, done.stderr) == (0, "")
+    [message] = server.messages
+    folder = only_run(suite.parent / "results")
+    assert message["type"] == "success"
+    assert message["title"] == "proctor: suite passed"
+    assert "2 of 2 cells passed; 4 of 4 judged trials" in message["message"]
+    assert str(folder) in message["message"]
+    results = suite.parent / "results"
+    assert SECRET not in done.stdout + everything_kept(results)
+    assert "--notify 'json://…'" in (results / "audit.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "events"),
+    [
+        (["--notify-on", "failure"], None),
+        (["--notify-on", "budget"], None),
+        (["--notify-on", "failure", "--agent", "wrong:agent"], "end, failure"),
+        (["--notify-on", "budget", "--max-trials", "1"], "end, failure, budget"),
+        (["--notify-on", "failure", "--notify-on", "end"], "end"),
+    ],
+)
+def test_only_what_was_asked_for_is_told(
+    suite: Path, options: list[str], events: str | None
+) -> None:
+    """R-Q7: each event has its own meaning; nothing is sent when none of them happened."""
+    with sink() as server:
+        run(suite, "--notify", server.address, "--notify-template", "{events}", *options)
+    assert [each["message"] for each in server.messages] == ([events] if events else [])
+
+
+def test_a_regression_is_told_only_when_the_gate_finds_one(suite: Path) -> None:
+    """R-Q7: the run is held against the one tagged baseline, by the rules of `proctor gate`."""
+    results = suite.parent / "results"
+    wants = ("--trials", "12", "--notify-on", "regression")
+    with sink() as server:
+        first = run(suite, *wants, "--notify", server.address)
+        assert "not held against 'baseline'" in first.stderr
+        assert first.returncode == 0
+        proctor("tag", only_run(results), "baseline", "--results", results)
+        run(suite, *wants, "--notify", server.address)
+        assert server.messages == []
+        # The agent of the same name gets worse.
+        bots = suite.parent / "bots.py"
+        bots.write_text(bots.read_text() + "\nasync def steady(input, seed): return 'no'\n")
+        run(suite, *wants, "--notify", server.address)
+    [message] = server.messages
+    assert "REGRESSION against baseline" in message["message"]
+    assert message["type"] == "failure"
+
+
+def test_a_run_that_cannot_begin_is_a_failure(suite: Path) -> None:
+    """R-Q7: at night nobody sees the error of a file that no longer loads."""
+    suite.write_text("version: 1\nagent: bots:steady\ncases: [{id: a, inptu: b}]\n")
+    with sink() as server:
+        done = run(suite, "--notify", server.address, "--notify-on", "failure")
+    assert done.returncode == 2
+    [message] = server.messages
+    assert message["title"] == "proctor: suite did not start"
+    assert "the key 'input' is missing" in message["message"]
+
+
+def test_a_service_that_fails_is_told_and_changes_nothing(suite: Path) -> None:
+    """R-Q7: the run's exit code and report are as without it; the reason holds no secret."""
+    with sink(status=500) as server:
+        done = run(suite, "--notify", server.address)
+    assert done.returncode == 0
+    assert "2 of 2 cells passed" in done.stdout
+    assert done.stderr.startswith("warning: notification: json://… was not told: ")
+    assert "500" in done.stderr
+    assert SECRET not in done.stderr
+
+
+def test_a_service_that_never_answers_is_waited_for_only_so_long() -> None:
+    """R-Q7: `close` returns at its bound while the request still hangs."""
+    problems: list[str] = []
+    with sink(silent=True) as server:
+        notifier = Notifier(Wish((server.address,), frozenset({Event.END}), "x"), problems.append)
+        assert notifier.send(notice([Event.END], name="n", outcome="passed"))
+        notifier.close(patience=0.2)
+        assert not server.released.is_set()
+    assert problems == ["json://… did not answer within 0.2 s"]
+
+
+def test_several_addresses_and_one_down(suite: Path) -> None:
+    """R-Q7: one address that is down keeps no other from being told."""
+    with sink() as server:
+        down = f"json://127.0.0.1:1/{SECRET}"
+        done = run(suite, "--notify", down, "--notify", server.address)
+    assert len(server.messages) == 1
+    assert done.returncode == 0
+    assert done.stderr.count("was not told") == 1
+    assert SECRET not in done.stderr
+
+
+def test_settings_say_whom_to_tell_and_do_not_show_it(suite: Path) -> None:
+    """R-Q7: `notify` in proctor.yaml; `config show` masks addresses; options win."""
+    with sink() as server:
+        (suite.parent / "proctor.yaml").write_text(
+            f"notify:\n  to: [{server.address!r}]\n  on: [failure]\n  template: '{{outcome}}!'\n"
+        )
+        run(suite)
+        assert server.messages == []
+        run(suite, "--agent", "wrong:agent")
+    assert [each["message"] for each in server.messages] == ["failed!"]
+    told = proctor("config", "show", cwd=suite.parent)
+    assert "notify.to" in told.stdout
+    assert SECRET not in told.stdout + told.stderr
+    assert SECRET not in everything_kept(suite.parent / "results")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--notify", f"jsn://{SECRET}"], "no service is called 'jsn'\nhint: did you mean"),
+        (["--notify", SECRET], "it has no kind"),
+        (["--notify", f"slack://{SECRET}"], "an address of slack:// that is not complete"),
+        (["--notify-template", "{nmae}"], "no field 'nmae'\nhint: did you mean 'name'"),
+        (["--notify-template", "{path.parent}"], "no field 'path.parent'"),
+        (["--notify-template", "{path!r}"], "the field 'path' has a format"),
+        (["--notify-template", "{"], "not a template"),
+        (["--notify-template", "@nowhere.txt"], "cannot read the template"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_spent(
+    suite: Path, options: list[str], told: str
+) -> None:
+    """R-Q7: wrong addresses and templates are errors of use, without the address."""
+    done = run(suite, *options)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert SECRET not in done.stderr + done.stdout
+    assert not (suite.parent / "results").exists()
+
+
+def test_without_the_package_one_line_says_what_to_install(suite: Path) -> None:
+    """R-Q7: the extra is named; nothing runs."""
+    hide = "import sys; sys.modules['apprise'] = None\n"
+    hide += "import importlib.util as u; real = u.find_spec\n"
+    hide += "u.find_spec = lambda n, *a: None if n == 'apprise' else real(n, *a)\n"
+    code = f"{hide}from proctor.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run", str(suite), "--notify", "json://x"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert 'pip install "proctor[notify]"' in done.stderr
+
+
+def test_what_an_agent_writes_calls_nobody(suite: Path) -> None:
+    """R-Q7: agent text in a message is plain: no escape, no mention, no field of a template."""
+    suite.write_text(
+        "version: 1\nagent: wrong:hostile\ncases:\n"
+        "- id: '@everyone {path.__class__} <!channel>'\n  input: hi\n"
+        "  correctness: {expected_in_answer: ['@here']}\n"
+    )
+    with sink() as server:
+        run(suite, "--notify", server.address, "--name", "x")
+    [message] = server.messages
+    for bad in ("@everyone", "@here", "<!channel", "\x1b", "<class"):
+        assert bad not in message["message"]
+
+
+@given(st.text())
+def test_values_are_one_harmless_line(text: str) -> None:
+    """R-Q7: whatever the text, no control character, no line break, nobody called."""
+    line = harmless(text)
+    assert "\n" not in line
+    assert "\x1b" not in line
+    assert "@everyone" not in harmless("@everyone" + text)
+
+
+@given(st.text())
+def test_templates_are_refused_or_filled(text: str) -> None:
+    """R-Q7: a template that was taken can be filled with any values."""
+    try:
+        template = checked_template(text, "here")
+    except ProctorError:
+        return
+    assert isinstance(filled(template, notice([Event.END], name="n", outcome="passed")), str)
+
+
+def test_every_field_is_told_in_the_guide(root: Path) -> None:
+    """R-Q7: the guide lists the fields that there are."""
+    page = (root / "docs" / "how-to" / "get-notified.md").read_text()
+    assert [name for name in FIELDS if f"`{{{name}}}`" not in page] == []
+    assert DEFAULT_TEMPLATE.split("\n")[0] in page
+
+
+def test_no_part_of_an_address_is_in_a_reason() -> None:
+    """R-Q7: neither as written nor decoded."""
+    address = "mailto://me:p%40ssw0rd@example.com/?to=boss@example.com"
+    reason = without_address("login of me with p@ssw0rd, p%40ssw0rd at example.com", address)
+    assert "ssw0rd" not in reason
+    assert "example" not in reason
+    assert shown(address) == "mailto://…"
