@@ -46,8 +46,8 @@ def routes(store: SqlStore) -> list[Route]:
 
     def found(request: Request) -> Any:
         chosen, page = filter_of(request.query_params), page_of(request.query_params)
-        rows = store.traces(chosen, page)
-        return {"count": store.count(chosen), "traces": [row._asdict() for row in rows]}
+        count, rows = store.found(chosen, page)
+        return {"count": count, "traces": [row._asdict() for row in rows]}
 
     def one(request: Request) -> Any:
         trace = store.trace(request.path_params["trace_id"])

@@ -57,8 +57,7 @@ class Traces:
         except ProctorError as error:
             problem = f"{error.message}. {error.hint or ''}"
             chosen, part = filter_of({}), page_of({})
-        rows = self._store.traces(chosen, part)
-        count = self._store.count(chosen)
+        count, rows = self._store.found(chosen, part)
         return page(
             "traces.html",
             request,

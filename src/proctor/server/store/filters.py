@@ -73,8 +73,17 @@ _BOUNDS = {
 _OF_SPANS = {"tool": "tool_name", "model": "model"}
 
 
-def where(chosen: TraceFilter, mark: str) -> tuple[str, list[Any]]:
-    """The condition, and the values of its parameters in order."""
+EVERYTHING = "1 = 1"
+"""The condition of a filter that asks for nothing."""
+
+_HEX = frozenset("0123456789abcdefABCDEF")
+
+
+def where(chosen: TraceFilter, mark: str, like: str) -> tuple[str, list[Any]]:
+    """The condition, and the values of its parameters in order.
+
+    `like` is the database's operator that does not tell capital letters from small ones.
+    """
     parts: list[str] = []
     values: list[Any] = []
     for name in _EQUAL:
@@ -87,16 +96,17 @@ def where(chosen: TraceFilter, mark: str) -> tuple[str, list[Any]]:
             values.append(value)
     for name, column in _OF_SPANS.items():
         if (value := getattr(chosen, name)) is not None:
-            inner = f"SELECT trace_id FROM spans WHERE {column} = {mark}"
-            parts.append(f"trace_id IN ({inner})")
+            of = "s.trace_id = traces.trace_id"
+            # Not IN (…): a page of a common value is found without collecting all its traces.
+            parts.append(f"EXISTS (SELECT 1 FROM spans s WHERE s.{column} = {mark} AND {of})")
             values.append(value)
     for word in chosen.text.split():
-        columns = ("name", "query", "response", "trace_id")
-        parts.append("(" + " OR ".join(f"lower({c}) LIKE {mark} ESCAPE '!'" for c in columns) + ")")
+        columns = ["name", "query", "response", *(["trace_id"] if _HEX.issuperset(word) else [])]
+        parts.append("(" + " OR ".join(f"{c} {like} {mark} ESCAPE '!'" for c in columns) + ")")
         values += [f"%{_literal(word)}%"] * len(columns)
-    return " AND ".join(parts) or "1 = 1", values
+    return " AND ".join(parts) or EVERYTHING, values
 
 
 def _literal(word: str) -> str:
     """A word that stands for itself in LIKE."""
-    return "".join(f"!{c}" if c in "!%_" else c for c in word.lower())
+    return "".join(f"!{c}" if c in "!%_" else c for c in word)

@@ -30,6 +30,7 @@ class PostgresStore(SqlStore):
     """Traces in a database of a server."""
 
     mark = "%s"
+    like = "ILIKE"
     for_update = " FOR UPDATE"
     types: ClassVar[dict[str, str]] = {
         "big": "BIGINT",

@@ -58,6 +58,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # What was said may stand in log records only: their traces are read whole for lists.
         "ALTER TABLE payloads ADD COLUMN logs {big} NOT NULL DEFAULT 0",
         "CREATE INDEX payloads_logs ON payloads (trace_id) WHERE logs > 0",
+        # With the status, tools are counted from the index alone.
+        "DROP INDEX spans_tool",
+        """
+        CREATE INDEX spans_tool ON spans (tool_name, trace_id, status) WHERE tool_name IS NOT NULL
+        """,
     ),
 )
 

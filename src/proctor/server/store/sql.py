@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar, NamedTuple
 
 from proctor.errors import ProctorError
-from proctor.server.store.filters import Page, TraceFilter, where
+from proctor.server.store.filters import EVERYTHING, Page, TraceFilter, where
 from proctor.server.store.rows import Batch, TraceFacts, facts_from, trace_from
 from proctor.server.store.schema import FACT_COLUMNS, MIGRATIONS
 from proctor.trace import Trace
@@ -94,7 +94,15 @@ class Share(NamedTuple):
     errors: int
 
 
+class Found(NamedTuple):
+    """A page of traces, and how many the filter has in all."""
+
+    total: int
+    rows: list[TraceRow]
+
+
 _ROW = ", ".join(TraceRow._fields)
+_SORTED_BY = "started_ns, duration_ms, cost_usd, score, errors"
 
 _TOTALS = f"""
     INSERT INTO traces (trace_id, name, started_ns, ended_ns, duration_ms, status, spans, errors,
@@ -150,6 +158,8 @@ class SqlStore(ABC):
     """How a parameter is written: `?` or `%s`."""
     types: ClassVar[dict[str, str]]
     """The database's own names for the types of the schema."""
+    like: str
+    """The operator of patterns that does not tell capital letters from small ones."""
     for_update = ""
     """What locks the rows of a SELECT, where a transaction does not lock the whole store."""
 
@@ -287,47 +297,72 @@ class SqlStore(ABC):
     def traces(self, chosen: TraceFilter | None = None, page: Page | None = None) -> list[TraceRow]:
         """Traces of a filter, a page of them."""
         page = page or Page()
-        condition, values = where(chosen or TraceFilter(), self.mark)
+        condition, values = self._where(chosen)
         statement = (
             f"SELECT {_ROW} FROM traces WHERE {condition} "
             f"ORDER BY {page.order_by} LIMIT {int(page.limit)} OFFSET {int(page.offset)}"
         )
         return [TraceRow(*row) for row in self._all(statement, values)]
 
+    def found(self, chosen: TraceFilter, page: Page) -> Found:
+        """A page of a filter's traces, and how many there are in all.
+
+        Words, which no index answers, are looked for once for both.
+        """
+        if not chosen.text:
+            return Found(self.count(chosen), self.traces(chosen, page))
+        condition, values = self._where(chosen)
+        order = page.order_by
+        statement = f"""
+            WITH chosen AS MATERIALIZED (
+                SELECT trace_id, {_SORTED_BY} FROM traces WHERE {condition}),
+            page AS (SELECT * FROM chosen ORDER BY {order}
+                LIMIT {int(page.limit)} OFFSET {int(page.offset)})
+            SELECT (SELECT count(*) FROM chosen), {_ROW} FROM traces
+            WHERE trace_id IN (SELECT trace_id FROM page) ORDER BY {order}
+        """
+        rows = self._all(statement, values)
+        count = int(rows[0][0]) if rows else self.count(chosen) if page.offset else 0
+        return Found(count, [TraceRow(*row[1:]) for row in rows])
+
+    def _where(self, chosen: TraceFilter | None) -> tuple[str, list[Any]]:
+        return where(chosen or TraceFilter(), self.mark, self.like)
+
     def count(self, chosen: TraceFilter | None = None) -> int:
         """How many traces a filter has."""
-        condition, values = where(chosen or TraceFilter(), self.mark)
+        condition, values = self._where(chosen)
         return int(self._all(f"SELECT count(*) FROM traces WHERE {condition}", values)[0][0])
 
     def figures(self, chosen: TraceFilter | None = None) -> Figures:
         """Counts, cost and percentiles of duration (nearest rank) over a filter."""
-        condition, values = where(chosen or TraceFilter(), self.mark)
-        sums = self._all(
-            "SELECT count(*), coalesce(sum(spans), 0), coalesce(sum(errors), 0), sum(cost_usd), "
-            f"count(duration_ms) FROM traces WHERE {condition}",
-            values,
-        )[0]
-        timed = int(sums[4])
-        ranks = [self._ranked(condition, values, timed, q) for q in (0.5, 0.95)]
-        return Figures(int(sums[0]), int(sums[1]), int(sums[2]), sums[3], *ranks)
-
-    def _ranked(self, condition: str, values: list[Any], of: int, q: float) -> float | None:
-        if not of:
-            return None
-        statement = (
-            f"SELECT duration_ms FROM traces WHERE {condition} AND duration_ms IS NOT NULL "
-            f"ORDER BY duration_ms LIMIT 1 OFFSET {min(of - 1, int(q * of))}"
-        )
-        return float(self._all(statement, values)[0][0])
+        condition, values = self._where(chosen)
+        source = "traces"
+        if condition != EVERYTHING:
+            # Worked out once; over everything the index of durations is faster.
+            source = "chosen"
+        statement = f"""
+            WITH chosen AS MATERIALIZED (
+                SELECT spans, errors, cost_usd, duration_ms FROM traces WHERE {condition}),
+            sums AS (SELECT count(*) AS traces, coalesce(sum(spans), 0) AS spans,
+                coalesce(sum(errors), 0) AS errors, sum(cost_usd) AS cost,
+                count(duration_ms) AS timed FROM {source})
+            SELECT traces, spans, errors, cost, {_rank(source, 50)}, {_rank(source, 95)} FROM sums
+        """
+        row = self._all(statement, values)[0]
+        return Figures(int(row[0]), int(row[1]), int(row[2]), *row[3:])
 
     def tools(self, chosen: TraceFilter | None = None, limit: int = 50) -> list[Share]:
         """Tools by how often they were called in the traces of a filter."""
-        condition, values = where(chosen or TraceFilter(), self.mark)
+        condition, values = self._where(chosen)
+        within = (
+            ""
+            if condition == EVERYTHING
+            else f"AND trace_id IN (SELECT trace_id FROM traces WHERE {condition})"
+        )
         statement = f"""
             SELECT tool_name, count(*) AS calls,
                 sum(CASE WHEN status IN ('error', 'timeout') THEN 1 ELSE 0 END)
-            FROM spans WHERE tool_name IS NOT NULL
-                AND trace_id IN (SELECT trace_id FROM traces WHERE {condition})
+            FROM spans WHERE tool_name IS NOT NULL {within}
             GROUP BY tool_name ORDER BY calls DESC, tool_name LIMIT {int(limit)}
         """
         return [Share(str(n), int(c), int(e)) for n, c, e in self._all(statement, values)]
@@ -398,6 +433,15 @@ class SqlStore(ABC):
         with self.reading() as cursor:
             cursor.execute(statement, values)
             return list(cursor.fetchall())
+
+
+def _rank(source: str, percent: int) -> str:
+    """The duration at a percentile, by nearest rank, as an expression over `sums`."""
+    return (
+        f"(SELECT duration_ms FROM {source} WHERE duration_ms IS NOT NULL ORDER BY duration_ms "
+        f"LIMIT 1 OFFSET (SELECT CASE WHEN timed * {percent} / 100 < timed "
+        f"THEN timed * {percent} / 100 ELSE 0 END FROM sums))"
+    )
 
 
 def _log_only(batch: Batch, now: int) -> list[tuple[str, int, int]]:

@@ -31,6 +31,7 @@ class SqliteStore(SqlStore):
     """Traces in a file, with `-wal` and `-shm` beside it while it is open."""
 
     mark = "?"
+    like = "LIKE"
     types: ClassVar[dict[str, str]] = {
         "big": "INTEGER",
         "real": "REAL",
