@@ -55,13 +55,12 @@ def _of_agent(agent: str, rules: Adaptive, setup: Setup) -> Course:
     decided = f"{agent}: begins with {stages[at].name}"
     seen: list[_Seen] = []
     ended = f"{rules.max_trials} trials are all there are"
-    visits = [0] * len(stages)
     while len(seen) < rules.max_trials:
-        stage, number = stages[at], visits[at]
+        stage, number = stages[at], len(seen)
         case = stage.cases[number % len(stage.cases)]
-        seed = setup.seeds[number // len(stage.cases)]
-        visits[at] += 1
-        (trial,) = yield Round([planned(case, agent, stage.params, seed)], (decided,))
+        # Never the same scenario at another difficulty: trials must not go together.
+        trial_asked = planned(case, agent, stage.params, setup.seeds[number])
+        (trial,) = yield Round([trial_asked], (decided,))
         seen.append(_Seen(stage, trial))
         if not trial.status.judged:
             decided = f"{agent}: {stage.name} could not be judged, again"
