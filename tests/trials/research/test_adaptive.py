@@ -60,28 +60,26 @@ def simulated(rules: Adaptive, threshold: float, spread: float, seed: int) -> di
 
 @pytest.mark.parametrize("method", ["staircase", "bayesian"])
 def test_credible_intervals_hold_what_they_say(method):
-    """R-Q8: over thresholds drawn as the prior has them on the scale, about 90 % of the 90 %
-    intervals hold the truth, though trials were chosen by results."""
+    """R-Q8: over thresholds drawn from the prior, half of the 50 % intervals hold the truth,
+    neither more nor fewer, though trials were chosen and ended by results."""
     rules = Adaptive(
         parameter={"name": "x", "easy": 0, "hard": 10, "steps": 21},
         method=method,
-        confidence=0.9,
-        max_trials=30,
+        confidence=0.5,
+        max_trials=20,
     )
-    held, widths, errors = 0, [], []
-    runs = 120
+    held, errors, runs = 0, [], 120
     for seed in range(runs):
         draw = Random(f"truth {seed}")
-        threshold, spread = draw.uniform(0, 10), 10 * 0.05 * 20 ** draw.random()
+        threshold, spread = draw.uniform(-5, 15), 0.5 * 20 ** draw.random()
         found = simulated(rules, threshold, spread, seed)["posterior"]
         held += found["low"] <= threshold <= found["high"]
-        widths.append(found["high"] - found["low"])
-        errors.append(abs(found["median"] - threshold))
-    # Binomial(120, 0.9): four standard deviations are 13; the prior reaches beyond the scale, so
-    # intervals near its ends are a little wide.
-    assert held >= 95
-    assert np.median(widths) < 9
-    assert np.median(errors) < 2
+        if 2 <= threshold <= 8:
+            errors.append(abs(found["median"] - threshold))
+    # Binomial(120, 0.5): three standard deviations are 16.
+    assert abs(held - runs / 2) <= 16
+    # A staircase has hardly climbed after 20 trials; the posterior looks where it matters.
+    assert np.median(errors) < (1 if method == "bayesian" else 4)
 
 
 def test_the_posterior_is_the_product_of_its_trials():
