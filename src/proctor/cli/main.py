@@ -93,6 +93,7 @@ COMMANDS = {
     "annotate": Entry("proctor.cli.annotate", "annotate", "Say something about a run or a trial."),
     "tag": Entry("proctor.cli.tag", "tag", "Give a run a name, such as baseline."),
     "audit": Entry("proctor.cli.audit", "audit", "Show who did what with these results."),
+    "sync": Entry("proctor.cli.sync", "sync", "Send runs to an object store, or bring them back."),
     "agent": Entry("proctor.cli.agent", "agent", "Register, list, try and remove agents."),
     "schema": Entry(
         "proctor.cli.schema", "schema", "Print the JSON Schema of suites, experiments or settings."
@@ -113,7 +114,7 @@ SECTIONS = {
     "Scenarios": ("build", "check", "store", "fetch"),
     "Results": ("results", "sql", "report", "view", "leaderboard", "compare", "gate", "plan"),
     "Traces and diagnosis": ("trace", "diagnose", "trail", "serve"),
-    "Keeping and sharing": ("annotate", "tag", "audit", "export", "import", "share"),
+    "Keeping and sharing": ("annotate", "tag", "audit", "export", "import", "share", "sync"),
     "Models": ("judge", "mock-llm"),
 }
 """How `--help` groups the commands."""
