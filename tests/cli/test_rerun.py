@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from experiment_parts import write_experiment, write_project
-from run_parts import only_run, proctor
+from run_parts import only_run, proctor, write_suite
 
 from proctor.runs.model import Trial
 from proctor.runs.run import Run
@@ -135,3 +135,14 @@ def test_a_run_by_its_name_or_the_latest(project: Path, run: Path) -> None:
         done = proctor(*args, cwd=project)
         assert done.returncode == 2
         assert "no run and no tag is called 'nope'" in done.stderr
+
+
+def test_a_rerun_stands_beside_the_first_under_its_name(tmp_path: Path) -> None:
+    """R-R5: also a suite's run, and one that was given a name."""
+    write_suite(tmp_path, cases=1).rename(tmp_path / "checks.yaml")
+    assert proctor("run", "checks.yaml", "--quiet", "--name", "mine", cwd=tmp_path).returncode == 0
+    first = only_run(tmp_path / "results")
+    assert proctor("rerun", first, "--quiet", cwd=tmp_path).returncode == 0
+    (second,) = set(first.parent.iterdir()) - {first}
+    assert first.parent.name == "mine"
+    assert Run(second).spec["name"] == Run(first).spec["name"] == "checks"

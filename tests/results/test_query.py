@@ -310,3 +310,17 @@ def test_a_name_may_hold_a_comma(tmp_path: Path) -> None:
         "good, one",
         "good",
     }
+
+
+def test_a_named_run_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    """R-D2: by its name as by its path; that another run has a similar name is no help."""
+    write_run(tmp_path, [trial("greet", "careful", 0)], name="good")
+    newer = write_run(tmp_path, [trial("greet", "careful", 0)], name="newer")
+    written = newer.spec_path.read_text()
+    newer.spec_path.write_text(written.replace(f"format: {FORMAT}", f"format: {FORMAT + 1}"))
+    with pytest.raises(ProctorError, match="upgrade proctor"):
+        query(newer.path.relative_to(tmp_path).as_posix(), root=tmp_path)
+    (tmp_path / "broken" / "one").mkdir(parents=True)
+    (tmp_path / "broken" / "one" / "_spec_.yaml").write_text("{: [")
+    with pytest.raises(ProctorError, match="cannot read the spec: while parsing a flow node did"):
+        query("broken/one", root=tmp_path)

@@ -84,11 +84,19 @@ def discover(root: Path, patterns: Sequence[str] = ()) -> Found:
         if LATEST in globs and below.runs and not any(_fits(run, [LATEST]) for run in kept):
             kept.append(max(below.runs, key=lambda run: (run.facts.run_id, run.name)))
         if globs and not kept and not found.runs:
-            raise _no_match(globs, below, root)
+            raise _unreadable(globs, below, root) or _no_match(globs, below, root)
         found.runs.extend(kept)
         found.skipped.extend(below.skipped)
     once = {str(run.path): run for run in found.runs}
     return Found(sorted(once.values(), key=lambda run: run.name), found.skipped)
+
+
+def _unreadable(globs: Sequence[str], below: Found, root: Path) -> ProctorError | None:
+    """Why the run that was named could not be read, when it is there."""
+    for each in below.skipped:
+        if any(fnmatch.fnmatchcase(_name(each.path, root), glob.rstrip("/")) for glob in globs):
+            return ProctorError(each.why, where=str(each.path))
+    return None
 
 
 def _no_match(globs: Sequence[str], below: Found, root: Path) -> ProctorError:

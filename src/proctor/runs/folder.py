@@ -105,7 +105,7 @@ class RunFolder:
             spec = yaml.load(self.spec_path.read_bytes(), Loader=_loader())  # noqa: S506 (a safe loader)
         except (OSError, yaml.YAMLError) as error:
             raise RunFolderError(
-                f"cannot read the spec: {error}", where=str(self.spec_path)
+                f"cannot read the spec: {' '.join(str(error).split())}", where=str(self.spec_path)
             ) from None
         if not isinstance(spec, dict):
             raise RunFolderError("the spec is not a mapping", where=str(self.spec_path))

@@ -55,8 +55,11 @@ def ready_again(
     caps = {name: None for name in ("max_trials", "max_seconds") if kept.get(name) is not None}
     ready = restore(path, agent=agent, **{**caps, **options}).ready
     root = _results_root(first) if results is None else Path(results)
-    folder = RunFolder.create(root, ready.name, output=ready.output)
-    folder.write_spec({**spec_record(ready), "rerun_of": first.run_id})
+    # A spec does not hold the name of the file it came from, nor `--name`: the first run does.
+    beside = ready.output == OUTPUT and first.path.resolve().parent.name
+    folder = RunFolder.create(root, beside or ready.name, output=ready.output)
+    name = first.spec.get("name") or ready.name
+    folder.write_spec({**spec_record(ready), "name": name, "rerun_of": first.run_id})
     return ReadyAgain(first, ready, folder)
 
 
