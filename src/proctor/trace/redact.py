@@ -51,6 +51,15 @@ _HINTS = tuple(
 )
 """A part of each telling word, so that few searches clear most short texts."""
 
+_BEFORE_UNDERSCORE = tuple(
+    head for word in _TELLING if len(head := word.partition("_")[0]) > 1 and "_" in word
+)
+_SEARCHED = tuple(word for word in _TELLING if not word.startswith(_BEFORE_UNDERSCORE))
+"""The telling words but those that begin with letters before an underscore: many words differ
+only there, and underscores are few, so those are looked at where one stands."""
+
+_KELVIN = "\u212a".encode()
+
 _WITHOUT_TEXT = frozenset({type(None), bool, int, float, SpanKind, SpanStatus})
 
 # Not passwords but the folder a shell stands in.
@@ -141,11 +150,17 @@ class Redactor:
         """
         if self._patterns:
             return False
-        # Text is searched about twice as fast as bytes.
-        low = encoded.decode("utf-8", "replace").lower()
-        for word in _TELLING:
+        # Telling words are ASCII, so bytes do: making text of all alphabets lower case is slow. The
+        # Kelvin sign is the one other letter whose lower case is ASCII.
+        low = encoded.lower().decode("latin-1")
+        for word in _SEARCHED:
             if word in low:
                 return False
+        for part in low.split("_"):
+            if part.endswith(_BEFORE_UNDERSCORE):
+                return False
+        if _KELVIN in encoded:
+            return False
         return not any(value in encoded for value in self._values)
 
     def span(self, span: Span) -> Span:
