@@ -29,6 +29,15 @@ def picks_paris(input) -> str:  # noqa: A002
     return f"candidate {found[0]['number']}" if found else "none"
 
 
+judged: list[int] = []
+
+
+def goes_on(input) -> str:  # noqa: A002
+    judged.append(input["question"]["step"])
+    wanted = "open" if input["question"]["observation"]["at"] == 3 else "right"
+    return next(str(c["number"]) for c in input["candidates"] if c["answer"] == wanted)
+
+
 def limited(input) -> str:  # noqa: A002
     raise AgentError("slow down", transient=True, status_code=429)
 
@@ -95,6 +104,20 @@ async def test_in_a_world_actions_are_voted_on_step_by_step():
     assert outcome.trajectory.actions == ["right", "right", "right", "open"]
     assert outcome.trajectory.invalid_actions == 0
     assert outcome.score == 1.0
+
+
+async def test_in_a_world_a_judge_decides_each_step_that_is_contested():
+    """R-Q8: the judge sees the state and the candidates, and is asked only where they differ."""
+    members = {
+        "lost": {"kind": "scripted", "actions": ["left", "right", "left", "left"]},
+        "sure": {"kind": "scripted", "actions": ["right", "right", "right", "open"]},
+    }
+    judge = {"kind": "python", "target": f"{__name__}:goes_on"}
+    outcome = await played(
+        Corridor, {"kind": "ensemble", "members": members, "vote": "judge", "judge": judge}
+    )
+    assert outcome.trajectory.actions == ["right", "right", "right", "open"]
+    assert judged == [0, 2, 3]
 
 
 def test_an_ensemble_is_compared_with_its_members_in_one_run(tmp_path):
