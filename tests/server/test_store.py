@@ -194,3 +194,37 @@ def test_a_failed_write_leaves_nothing(store) -> None:
     assert store.row(TRACE) is None
     write(store, *spans_of_a_trace())
     assert store.row(TRACE).spans == 4
+
+
+def test_words_in_any_alphabet(store) -> None:
+    """R-D7: a search finds what was written, capital or small, and its signs mean themselves."""
+    asked = {"openinference.span.kind": "AGENT", "input.value": "Äpfel für 100% der ÖBB_Gäste?"}
+    write(store, {"id": 1, "attributes": asked})
+    for words in ("Äpfel", "FüR", "100%", "ÖBB_G", "Gäste?", "0AF7651916CD"):
+        assert store.found(TraceFilter(text=words), Page()).total == 1, words
+    for words in ("100%x", "_pfel", "0af7651916ce"):
+        assert store.found(TraceFilter(text=words), Page()).total == 0, words
+
+
+def test_pages_of_a_search(store) -> None:
+    """R-D7: the total is that of the filter on every page, the one beyond the last too."""
+    for number in range(7):
+        write(store, {"id": 1, "trace": f"{number + 1:032x}", "name": "Step", "start": number})
+    chosen = TraceFilter(text="STEP")
+    pages = [store.found(chosen, Page(3, offset)) for offset in (0, 3, 6, 9)]
+    assert [page.total for page in pages] == [7] * 4
+    listed = [int(row.trace_id, 16) for page in pages for row in page.rows]
+    assert listed == [7, 6, 5, 4, 3, 2, 1]
+    assert store.found(TraceFilter(text="nothing"), Page()) == (0, [])
+
+
+def test_a_store_of_the_first_version(store) -> None:
+    """R-D7: what was kept before is read after the tables are brought up to date."""
+    write(store, *spans_of_a_trace())
+    with store.writing() as cursor:
+        cursor.execute("DROP INDEX payloads_logs")
+        cursor.execute("ALTER TABLE payloads DROP COLUMN logs")
+        cursor.execute("UPDATE notes SET value = '1' WHERE key = 'version'")
+    assert store.migrate() == 2
+    write(store, {"id": 9, "parent": 1})
+    assert (store.row(TRACE).spans, len(store.trace(TRACE).spans)) == (5, 5)
