@@ -33,6 +33,11 @@ COMMANDS = {
         "batch",
         "Run cases, agents and seeds against each other without a file.",
     ),
+    "schedule": Entry(
+        "proctor.cli.schedule",
+        "schedule",
+        "Run suites and experiments by themselves, at the times of cron expressions.",
+    ),
     "rerun": Entry(
         "proctor.cli.rerun", "rerun", "Repeat a run and say whether it came out the same."
     ),
@@ -110,7 +115,7 @@ COMMANDS = {
 SECTIONS = {
     "Begin": ("demo", "init", "config", "schema"),
     "Suites and CI": ("validate", "test", "save", "baselines", "diff"),
-    "Trials and experiments": ("run", "batch", "rerun", "list", "agent"),
+    "Trials and experiments": ("run", "batch", "rerun", "schedule", "list", "agent"),
     "Scenarios": ("build", "check", "store", "fetch"),
     "Results": ("results", "sql", "report", "view", "leaderboard", "compare", "gate", "plan"),
     "Traces and diagnosis": ("trace", "diagnose", "trail", "serve"),

@@ -1,0 +1,304 @@
+"""Schedules of a project: kept in a file, with what became of them.
+
+Promise: many processes may add, remove and run; the files are replaced wholly or not at all. What
+has been considered is written before anything is started, so a time comes at most once, whatever
+crashes. Addresses of notifications hold secrets: the files are the owner's alone and out of git.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Generator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import msgspec
+
+from proctor.errors import ProctorError, did_you_mean
+from proctor.ops.cron import Cron
+
+FOLDER = ".proctor"
+VERSION = 1
+MAX_BYTES = 4_000_000
+"""Far more than any project's schedules; a file beyond it is not one."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run that begins by itself.
+
+    `folder` is where it runs, from the project's. `missed` says what happens to times when nobody
+    was there: `run` does one run for all of them, `skip` waits for the next.
+    """
+
+    target: str
+    cron: str
+    tz: str = "UTC"
+    folder: str = "."
+    options: tuple[str, ...] = ()
+    notify: tuple[str, ...] = ()
+    notify_on: tuple[str, ...] = ()
+    missed: Literal["run", "skip"] = "run"
+    overlap: bool = False
+    added: datetime
+
+    def times(self) -> Cron:
+        """When it is due."""
+        return Cron(self.cron, self.tz)
+
+
+class State(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What became of a schedule. Times up to `considered` have been seen to."""
+
+    considered: datetime
+    due: datetime | None = None
+    started: datetime | None = None
+    finished: datetime | None = None
+    exit_code: int | None = None
+    pid: int | None = None
+    log: str | None = None
+    left_out: str | None = None
+    """Why the latest time was not run, if it was not."""
+
+
+class _Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    schedules: dict[str, Any]
+
+
+class Busy(ProctorError):
+    """It is running already, and may not overlap."""
+
+
+class Book:
+    """The schedules below a project's folder.
+
+    .proctor/
+      .gitignore               everything here
+      schedules.yaml           what is to run when; may be edited by hand
+      schedules.state.json     when each was last considered, started, finished, and how
+      schedules.lock           held while one of the two is changed
+      schedules.serve.lock     held by `proctor schedule serve`
+      schedules/NAME.lock      held by a run of NAME, by the child itself
+      logs/NAME/*.log          what runs printed, one file each
+    """
+
+    def __init__(self, project: Path) -> None:
+        self.project = project.resolve()
+        self.folder = self.project / FOLDER
+        self._file = self.folder / "schedules.yaml"
+        self._state = self.folder / "schedules.state.json"
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def schedules(self) -> dict[str, Schedule]:
+        """All of them by name, checked."""
+        import yaml
+
+        try:
+            content = self._file.read_bytes()
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise ProctorError(f"cannot read: {error.strerror}", where=str(self._file)) from None
+        if len(content) > MAX_BYTES:
+            raise ProctorError("too large for a file of schedules", where=str(self._file))
+        try:
+            written = msgspec.convert(yaml.safe_load(content), _Written)
+            return {name: self._schedule(name, each) for name, each in written.schedules.items()}
+        except (yaml.YAMLError, msgspec.ValidationError, UnicodeError, RecursionError) as error:
+            said = " ".join(str(error).split())
+            raise ProctorError(f"not a file of schedules: {said}", where=str(self._file)) from None
+
+    def _schedule(self, name: str, written: Any) -> Schedule:
+        checked_name(name)
+        where = f"{self._file}: {name}"
+        for key in written if isinstance(written, dict) else ():  # pyright: ignore[reportUnknownVariableType]
+            if key not in Schedule.__struct_fields__:
+                near = did_you_mean(str(key), Schedule.__struct_fields__)  # pyright: ignore[reportUnknownArgumentType]
+                raise ProctorError(f"unknown key {key!r}", where=where, hint=near)
+        found = msgspec.convert(written, Schedule)
+        if found.added.tzinfo is None:
+            raise ProctorError("`added` has no time zone", where=where)
+        try:
+            found.times()
+        except ProctorError as error:
+            raise ProctorError(error.message, where=where, hint=error.hint) from None
+        return found
+
+    def named(self, name: str) -> Schedule:
+        """One of them, or which there are."""
+        found = self.schedules()
+        if name not in found:
+            hint = did_you_mean(name, found) or (
+                f"there are {', '.join(found)}" if found else "`proctor schedule add` makes one"
+            )
+            raise ProctorError(f"no schedule is called {name!r}", hint=hint)
+        return found[name]
+
+    def states(self) -> dict[str, State]:
+        """What became of them."""
+        try:
+            return msgspec.json.decode(self._state.read_bytes(), type=dict[str, State])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.MsgspecError) as error:
+            raise ProctorError(
+                f"cannot read: {error}",
+                where=str(self._state),
+                hint="without this file, schedules go on from when they were added",
+            ) from None
+
+    def running(self, name: str) -> bool:
+        """Whether a run of it holds its lock."""
+        path = self._run_lock(name)
+        if not path.exists():
+            return False
+        with path.open("a+b") as file:
+            return not try_lock(file)
+
+    # -- changing --------------------------------------------------------------------------------
+
+    def add(self, name: str, schedule: Schedule) -> None:
+        """Keep one more."""
+        checked_name(name)
+        with self._changing():
+            found = self.schedules()
+            if name in found:
+                raise ProctorError(
+                    f"there is a schedule {name!r} already",
+                    hint="--name gives another; `proctor schedule remove` makes room",
+                )
+            self._write({**found, name: schedule})
+            self._write_states({k: v for k, v in self.states().items() if k != name})
+
+    def remove(self, name: str) -> None:
+        """Forget one; what it ran is kept."""
+        with self._changing():
+            self.named(name)
+            self._write({k: v for k, v in self.schedules().items() if k != name})
+            self._write_states({k: v for k, v in self.states().items() if k != name})
+
+    def note(self, name: str, schedule: Schedule, **changes: Any) -> State:
+        """Change what is known of one, at once and for good."""
+        with self._changing():
+            states = self.states()
+            state = states.get(name) or State(considered=schedule.added)
+            states[name] = msgspec.structs.replace(state, **changes)
+            self._write_states(states)
+            return states[name]
+
+    def claim(self, name: str) -> IO[bytes]:
+        """The lock of a run, to be handed to its process; `Busy` while another holds it."""
+        path = self._run_lock(name)
+        self._make(path.parent)
+        file = path.open("a+b")
+        for _ in range(3):
+            if try_lock(file):
+                return file
+            time.sleep(0.02)  # whoever asks `running` holds it for a moment
+        file.close()
+        raise Busy(f"{name} is still running", hint="--overlap allows several at a time")
+
+    @contextlib.contextmanager
+    def serving(self) -> Generator[None]:
+        """Be the one that serves, or say that another does."""
+        self._make(self.folder)
+        with (self.folder / "schedules.serve.lock").open("a+b") as file:
+            if not try_lock(file):
+                raise ProctorError(
+                    "another `proctor schedule serve` is at work", where=str(self.project)
+                )
+            yield
+
+    def logs(self, name: str) -> Path:
+        """The folder of what its runs printed."""
+        path = self.folder / "logs" / name
+        self._make(path)
+        return path
+
+    def _run_lock(self, name: str) -> Path:
+        return self.folder / "schedules" / f"{name}.lock"
+
+    @contextlib.contextmanager
+    def _changing(self) -> Generator[None]:
+        self._make(self.folder)
+        with (self.folder / "schedules.lock").open("a+b") as file:
+            try_lock(file, wait=True)
+            yield
+
+    def _make(self, path: Path) -> None:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            ignore = self.folder / ".gitignore"
+            if not ignore.exists():
+                ignore.write_text("*\n", encoding="utf-8")
+        except OSError as error:
+            raise ProctorError(f"cannot write here: {error.strerror}", where=str(path)) from None
+
+    def _write(self, schedules: Mapping[str, Schedule]) -> None:
+        import yaml
+
+        document = {"version": VERSION, "schedules": msgspec.to_builtins(dict(schedules))}
+        _write_private(self._file, yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+
+    def _write_states(self, states: Mapping[str, State]) -> None:
+        text = msgspec.json.format(msgspec.json.encode(dict(states))).decode()
+        _write_private(self._state, text)
+
+
+def checked_name(name: str) -> str:
+    """A name that can be that of a file everywhere."""
+    if not _NAME.fullmatch(name):
+        raise ProctorError(
+            f"{name!r} cannot be the name of a schedule",
+            where="--name",
+            hint="letters, digits, dots, dashes and underscores, 64 at most",
+        )
+    return name
+
+
+def name_for(target: str) -> str:
+    """The name of a schedule that was given none: that of its file or experiment."""
+    stem = Path(target).stem if target.endswith((".yaml", ".yml", ".py")) else target
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:64] or "schedule"
+
+
+def try_lock(file: IO[bytes], *, wait: bool = False) -> bool:
+    """Take the lock of an open file, until it is closed by all who hold it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: no lock that a child could take over
+        return True
+    locker: Any = fcntl
+    try:
+        locker.flock(file.fileno(), locker.LOCK_EX | (0 if wait else locker.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Replace a file wholly or not at all, readable by its owner alone."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        number = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise ProctorError(f"cannot write: {error.strerror}", where=str(path)) from None
+
+
+def utc_now() -> datetime:
+    """This moment."""
+    return datetime.now(UTC)
