@@ -144,5 +144,6 @@ def _found(
             + ("" if error is None else f" (standard error {error:.2g})")
             + f"; {told}"
         )
-    line = f"{agent}: passes {rules.sought:.0%} at a difficulty of: {told}; "
+    what = "level" if rules.parameter is None else rules.parameter.name
+    line = f"{agent}: {what} that is passed {rules.sought:.0%} of the time: {told}; "
     return Found(facts, (f"{line}{facts['judged']} judged trials, {ended}",))
