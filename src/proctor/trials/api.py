@@ -119,9 +119,7 @@ def prepare(
     else:
         unfolding = None
         plan = plan_trials(chosen, configs, options, None if design is None else design.axes)
-    return Prepared(
-        suite, configs, options, plan, bench, configuration, written, design, unfolding
-    )
+    return Prepared(suite, configs, options, plan, bench, configuration, written, design, unfolding)
 
 
 def _prepared_cases(
