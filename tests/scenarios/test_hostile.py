@@ -224,6 +224,25 @@ def test_absolute_includes_are_refused_even_inside(catalog: Catalog, write) -> N
     assert "not an absolute one" in problems(catalog)[0]
 
 
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ("{a: !ref values.b, b: !ref values.a}", "values.a → values.b → values.a"),
+        ("{a: {deep: [!ref values.a]}}", "values.a.deep.0 → values.a.deep.0"),
+        ("{a: !ref values.b.0, b: [!ref values.c], c: !ref values.a}", "values.a → values.b.0 → "),
+    ],
+)
+def test_a_circle_that_nothing_uses_is_told(
+    catalog: Catalog, write, values: str, told: str
+) -> None:
+    """R-S4: cyclic references are refused with their place, also where no value asks for them."""
+    write(f"values: {values}\ninput: hello")
+    (problem,) = problems(catalog)
+    assert f"goes round in a circle: {told}" in problem
+    write("values: {a: !ref values.c, b: !ref values.c, c: 1}\ninput: !ev str(a + b)")
+    assert build("a.b", 1, catalog=catalog).case().input == "2"
+
+
 def test_includes_in_a_circle_and_without_end(catalog: Catalog, write) -> None:
     """R-S4: a file that includes itself, however far round, is told as the circle."""
     write("scenario: {x: !include ../one.yaml}")

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.scenarios.bounds import Value
+from proctor.scenarios.circles import circle_problems
 from proctor.scenarios.draws import KNOWN
 from proctor.scenarios.grammar import is_name, parse
 from proctor.scenarios.params import Param, accepted_params, params_from_text, read_params
-from proctor.scenarios.resolve import EV, TAGS, FailedError, Resolver, SeedNeededError
+from proctor.scenarios.resolve import EV, REF, TAGS, FailedError, Resolver, SeedNeededError
 from proctor.scenarios.tokens import ExpressionError
 from proctor.spec.ids import problem_with_id
 from proctor.spec.models import Case
@@ -222,6 +223,7 @@ def read_template(path: Path, root: Path, name: str) -> Template:
     problems.extend(_key_problems(tree, tree.value))
     problems.extend(_expression_problems(tree))
     problems.extend(_value_problems(tree.child("values"), params))
+    problems.extend(circle_problems(tree, REF))
     if problems:
         raise SpecError(problems)
     content = _Content()
