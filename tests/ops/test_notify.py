@@ -1,5 +1,6 @@
 """Notifications: what is sent, when, to whom, and that nothing about them harms a run."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -30,10 +31,7 @@ def run(suite: Path, *args: Any, **more: Any) -> subprocess.CompletedProcess[str
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
-    (tmp_path / "wrong.py").write_text(
-        "def agent(input): return 'no'\n"
-        "def hostile(input): return '\\x1b[31m@everyone <!channel> {path.__class__}'\n"
-    )
+    (tmp_path / "wrong.py").write_text("def agent(input): return 'no'\n")
     return write_suite(tmp_path, cases=2, trials=2)
 
 
@@ -197,18 +195,39 @@ def test_without_the_package_one_line_says_what_to_install(suite: Path) -> None:
     assert 'pip install "proctor[notify]"' in done.stderr
 
 
-def test_what_an_agent_writes_calls_nobody(suite: Path) -> None:
-    """R-Q7: agent text in a message is plain: no escape, no mention, no field of a template."""
-    suite.write_text(
-        "version: 1\nagent: wrong:hostile\ncases:\n"
-        "- id: '@everyone {path.__class__} <!channel>'\n  input: hi\n"
-        "  correctness: {expected_in_answer: ['@here']}\n"
-    )
+def test_hostile_text_is_only_text() -> None:
+    """R-Q7: no escape, no mention, no line of its own, no field of the template, no secret."""
+    bad = "\x1b[31m@everyone <!channel>\n{path.__class__} password=hunter2hunter2"
     with sink() as server:
-        run(suite, "--notify", server.address, "--name", "x")
+        wish = Wish((server.address,), frozenset({Event.END}), "{failures}|{name}")
+        notifier = Notifier(wish, pytest.fail)
+        notifier.send(notice([Event.END], name="n", outcome="failed", failures=bad))
+        notifier.close()
     [message] = server.messages
-    for bad in ("@everyone", "@here", "<!channel", "\x1b", "<class"):
-        assert bad not in message["message"]
+    assert "@everyone" not in message["message"]
+    assert "<!channel" not in message["message"]
+    assert message["message"].replace("\u200b", "") == (
+        "@everyone <!channel> {path.__class__} password=[redacted:password]|n"
+    )
+
+
+def test_an_interrupted_run_is_told_of(suite: Path) -> None:
+    """R-Q7: Ctrl-C ends the run as ever, and whoever asked learns of it."""
+    argv = [sys.executable, "-m", "proctor", "run", str(suite), "--json", "--agent", "bots:wait"]
+    with sink() as server:
+        options = ["--notify", server.address, "--notify-on", "failure"]
+        with subprocess.Popen(
+            [*argv, *options, "--results", str(suite.parent / "results")],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as child:
+            assert child.stderr is not None
+            assert any('"started"' in line for line in child.stderr)
+            child.send_signal(signal.SIGINT)
+            child.stderr.read()
+        assert child.returncode == 130
+    assert [each["title"] for each in server.messages] == ["proctor: suite interrupted"]
 
 
 @given(st.text())
