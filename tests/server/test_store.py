@@ -8,6 +8,7 @@ import pytest
 from server_parts import LLM, TOOL, TRACE, wire_request, write
 
 from proctor.errors import ProctorError
+from proctor.server.pages.outline import outline
 from proctor.server.store import open_store
 from proctor.server.store.filters import Page, TraceFilter
 from proctor.server.store.rows import batch_of
@@ -228,3 +229,12 @@ def test_a_store_of_the_first_version(store) -> None:
     assert store.migrate() == 2
     write(store, {"id": 9, "parent": 1})
     assert (store.row(TRACE).spans, len(store.trace(TRACE).spans)) == (5, 5)
+
+
+def test_the_outline_needs_no_payload(store) -> None:
+    """R-D7: the tree a viewer draws from rows is that of the whole trace."""
+    write(store, *spans_of_a_trace())
+    whole, rows = outline(store.trace(TRACE)), outline(store.skeleton(TRACE))
+    assert rows == whole
+    assert rows["kind"] == ["other", "llm", "tool", "llm"]
+    assert store.skeleton(OTHER) is None

@@ -97,7 +97,7 @@ class Traces:
     def outlined(self, request: Request) -> Response:
         """Every span, and the findings of the diagnosis on them."""
         trace_id = request.path_params["trace_id"]
-        trace = self._trace(trace_id)
+        trace = self._store.skeleton(trace_id)
         if trace is None:
             return JSONResponse({"error": "no such trace"}, status_code=404)
         return JSONResponse(outline(trace, findings_of(self._store, trace_id)))

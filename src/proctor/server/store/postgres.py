@@ -86,7 +86,7 @@ class PostgresStore(SqlStore):
 
         try:
             connection = self._readers.pop()
-        except IndexError:
+        except IndexError:  # none is free
             connection = self._connect(autocommit=True)
         try:
             with connection.cursor() as cursor:
@@ -94,7 +94,9 @@ class PostgresStore(SqlStore):
         except psycopg.Error as error:
             raise StoreError(f"cannot read: {' '.join(str(error).split())}") from error
         finally:
-            if not connection.broken:
+            if connection.broken:
+                self._readers.clear()  # the server went away, and took the others too
+            else:
                 self._readers.append(connection)
 
     def put_spans(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 import zstandard
 
-from proctor.trace import Event, Span, Trace
+from proctor.trace import Event, Span, SpanKind, SpanStatus, Trace
 from proctor.trace.assemble import Collector, LogPool, LogRecord, assemble
 from proctor.trace.conventions import finish, normalise
 from proctor.trace.redact import Redactor
@@ -166,6 +166,26 @@ def span_row(span: Span) -> tuple[Any, ...]:
         _number(span.output_tokens),
         span.cost_usd,
         _text(span.error_type, 200),
+    )
+
+
+def span_from(row: Sequence[Any]) -> Span:
+    """A span with what its row holds."""
+    return Span(
+        trace_id=row[0],
+        span_id=row[1],
+        parent_id=row[2],
+        name=row[3],
+        kind=SpanKind(row[4]),
+        status=SpanStatus(row[5]),
+        start_ns=row[6],
+        end_ns=row[7],
+        tool_name=row[8],
+        model=row[9],
+        input_tokens=row[10],
+        output_tokens=row[11],
+        cost_usd=row[12],
+        error_type=row[13],
     )
 
 

@@ -98,9 +98,9 @@ class SqliteStore(SqlStore):
     def reading(self) -> Generator[sqlite3.Cursor]:
         """A cursor of a connection that is used again."""
         try:
-            connection = self._readers.pop() if self._readers else self._connect()
+            connection = self._free_reader() or self._connect()
             cursor = connection.cursor()
-        except (sqlite3.Error, IndexError) as error:
+        except sqlite3.Error as error:
             raise StoreError(f"cannot read: {error}", where=str(self.path)) from error
         try:
             yield cursor
@@ -109,6 +109,12 @@ class SqliteStore(SqlStore):
         finally:
             cursor.close()
             self._readers.append(connection)
+
+    def _free_reader(self) -> sqlite3.Connection | None:
+        try:
+            return self._readers.pop()
+        except IndexError:
+            return None
 
     def put_spans(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
         """Upsert by (trace, span)."""
