@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+from proctor.errors import EXIT_CANNOT_JUDGE
+
 if TYPE_CHECKING:
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
@@ -17,11 +19,15 @@ class Carried(NamedTuple):
 
     run: Run
     signal: int | None
+    arrived: bool = True
+    """Whether it is where its results were to go; false when a store was away at the end."""
 
     @property
     def exit_code(self) -> int:
         """That of the signal, else what the verdicts come to."""
-        return self.run.exit_code if self.signal is None else 128 + self.signal
+        if self.signal is not None:
+            return 128 + self.signal
+        return self.run.exit_code or (0 if self.arrived else EXIT_CANNOT_JUDGE)
 
 
 def carry_out_here(
@@ -34,6 +40,7 @@ def carry_out_here(
 ) -> Carried:
     """Do what is left of a run and show how far it is."""
     from proctor.cli.interrupts import Interrupts
+    from proctor.cli.shipping import shipped
     from proctor.cli.streams import stdout_kept_clean
     from proctor.report.run_console import resume_command
     from proctor.report.run_progress import progress_for
@@ -43,7 +50,7 @@ def carry_out_here(
 
     progress = progress_for(sys.stderr, quiet=quiet, events=events)
     interrupts = Interrupts(resume_command(folder.path))
-    with stdout_kept_clean(), interrupts.listening():
+    with shipped(folder) as shipping, stdout_kept_clean(), interrupts.listening():
         work = carry_out(
             ready,
             folder,
@@ -56,4 +63,4 @@ def carry_out_here(
         finally:
             if progress is not None:
                 progress.close()
-    return Carried(done, interrupts.signal)
+    return Carried(done, interrupts.signal, shipping.arrived)

@@ -11,6 +11,16 @@ import click
 if TYPE_CHECKING:
     from proctor.runs.run import Run
 
+
+def folder_or_address(value: str) -> Path | str:
+    """A folder of runs: a path, or an address such as s3://bucket/prefix, which stays text."""
+    if "://" not in value:
+        return Path(value)
+    from proctor.runs.remote.address import checked
+
+    return checked(value)
+
+
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -22,6 +32,34 @@ def results_option(function: Decorated) -> Decorated:
         help="The folder of runs; that of the settings when absent.",
     )
     return option(function)
+
+
+def readable_results_option(function: Decorated) -> Decorated:
+    """Add `--results` to a command that only reads: an address does as well as a folder."""
+    option = click.option(
+        "--results",
+        metavar="PATH",
+        callback=_readable,
+        help="The folder of runs, or an address (s3://…); that of the settings when absent.",
+    )
+    return option(function)
+
+
+def _readable(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Path | None:
+    if value is None:
+        return None
+    found = folder_or_address(value)
+    if isinstance(found, Path):
+        if found.is_file():
+            raise click.BadParameter(f"Directory {value!r} is a file.")
+        return found
+    from proctor.cli.terminal import printable
+    from proctor.runs.remote.mirror import mirrored
+
+    root, problems = mirrored(found)
+    for problem in problems:
+        click.echo(f"warning: {printable(problem)}", err=True)
+    return root
 
 
 def root_of(results: Path | None) -> Path:

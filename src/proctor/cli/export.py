@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from proctor.cli.choosing import results_option
+from proctor.cli.choosing import readable_results_option
 from proctor.cli.lazy import Command, Example
 from proctor.cli.results import runs_root, tell_problems
 
@@ -29,7 +29,7 @@ EXAMPLES = [
 @click.option("--case", help="Only these cases; a glob, or several with commas.")
 @click.option("--status", help="Only trials with this status.")
 @click.option("--bom", is_flag=True, help="Mark CSV as UTF-8 (older Excel guesses otherwise).")
-@results_option
+@readable_results_option
 def export(
     runs: tuple[str, ...],
     *,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli.choosing import results_option, root_of
+from proctor.cli.choosing import readable_results_option, root_of
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import printable
 
@@ -20,6 +20,7 @@ EXAMPLES = [
     Example("proctor results 'shop/*' --group-by agent,difficulty", "who copes with what"),
     Example("proctor results --agent careful --status failed --trials", "the failed trials"),
     Example("proctor results --since 7d --where properties.lang=de --format csv", "for a sheet"),
+    Example("proctor results --results s3://bucket/results", "runs in an object store"),
 ]
 
 LISTED = (
@@ -72,7 +73,7 @@ def tell_problems(found: ResultSet) -> None:
 @click.option("--trials", is_flag=True, help="List the trials themselves.")
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="Trials listed at most.")
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table")
-@results_option
+@readable_results_option
 def results(
     patterns: tuple[str, ...],
     *,

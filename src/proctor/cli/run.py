@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from proctor.cli.choosing import folder_or_address
 from proctor.cli.lazy import Command, Example
 from proctor.cli.model_options import from_options, options_of
 from proctor.errors import EXIT_CANNOT_JUDGE
@@ -33,6 +34,7 @@ EXAMPLES = [
     Example(
         "proctor run suite.yaml --notify slack://… --notify-on failure", "be told when it breaks"
     ),
+    Example("proctor run suite.yaml --results s3://bucket/prefix", "kept in an object store"),
     Example("proctor run --resume results/suite/2026-01-31_001", "go on after an interruption"),
 ]
 
@@ -56,7 +58,7 @@ class How(NamedTuple):
     settings: tuple[str, ...]
     tags: tuple[str, ...]
     expression: str
-    results: Path | None
+    results: Path | str | None
     name: str | None
     dry_run: bool
     smoke: bool
@@ -116,7 +118,12 @@ def how_options(function: Any) -> Any:
         click.option(
             "--filter", "expression", default="", metavar="EXPR", help="Only cases such as …"
         ),
-        click.option("--results", type=click.Path(path_type=Path), help="The folder of runs."),
+        click.option(
+            "--results",
+            type=folder_or_address,
+            metavar="PATH",
+            help="The folder of runs, or an address: s3://bucket/prefix.",
+        ),
         click.option("--name", help="What the run is kept under; its own name when absent."),
         click.option("--dry-run", is_flag=True, help="Check all, print the plan, run nothing."),
         click.option("--smoke", is_flag=True, help="One trial per agent, of the first case."),
@@ -188,7 +195,7 @@ def telling(how: How, name: str, folder: Path | None = None) -> Telling:
 def begin(found: Target, how: How, given: dict[str, Any], told: Telling) -> int:
     """Make everything ready, then run it (or tell the plan); the exit code."""
     from proctor.trials.experiments import Changes, read_set
-    from proctor.trials.targets import folder_for, prepare_target
+    from proctor.trials.targets import prepare_target
 
     if how.smoke:
         given["trials"] = 1
@@ -205,11 +212,22 @@ def begin(found: Target, how: How, given: dict[str, Any], told: Telling) -> int:
         return _tell_plans(ready, how, names)
     carried: list[Carried] = []
     for each, name in zip(ready, names, strict=True):
-        carried.append(_carried(each, folder_for(each, how.results, name), how))
+        carried.append(_carried(each, _folder(each, how, name), how))
         told.ended(carried[-1])
         if carried[-1].signal is not None:
             break
     return _told(carried, how)
+
+
+def _folder(ready: Prepared, how: How, name: str) -> RunFolder:
+    """A new folder for a run: where it is said, or in the folder of the settings, to be shipped."""
+    from proctor.trials.targets import folder_for
+
+    if not isinstance(how.results, str):
+        return folder_for(ready, how.results, name)
+    from proctor.cli.shipping import folder_at
+
+    return folder_at(how.results, lambda: folder_for(ready, None, name))
 
 
 def _parts(texts: tuple[str, ...]) -> list[str]:
@@ -271,7 +289,8 @@ def _tell_plans(ready: list[Prepared], how: How, names: list[str]) -> int:
 
     documents: list[str] = []
     for number, (each, name) in enumerate(zip(ready, names, strict=True)):
-        found = estimate(each, how.results or each.configuration.results, name)
+        here = how.results if isinstance(how.results, Path) else each.configuration.results
+        found = estimate(each, here, name)
         if how.as_json:
             documents.append(plan_document(each, found))
             continue

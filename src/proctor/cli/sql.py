@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from proctor.cli.choosing import results_option
+from proctor.cli.choosing import readable_results_option
 from proctor.cli.lazy import Command, Example
 from proctor.cli.results import runs_root, tell_problems
 
@@ -26,7 +26,7 @@ EXAMPLES = [
 @click.argument("query")
 @click.option("--run", "runs", multiple=True, metavar="PATTERN", help="Only these runs.")
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table")
-@results_option
+@readable_results_option
 def sql(query: str, runs: tuple[str, ...], form: str, results: Path | None) -> None:
     """Answer a SELECT over the views trials, runs, cases and checks.
 

@@ -70,10 +70,11 @@ def sync(
     patience = Patience(**given)
     root = root_of(results)
     progress = None if quiet or not sys.stderr.isatty() else _show
-    work = _work(source, target, root, patience, verify=verify, tell=progress)
+    work, log = _work(source, target, root, patience, verify=verify, tell=progress)
     moved = _to_end(work)
-    for each in moved:
-        put_on_record("sync", root, run=each.name, outcome=f"{source} to {target}: {each.state}")
+    if log is not None:
+        for each in moved:
+            put_on_record("sync", log, run=each.name, outcome=f"{each.state}, to {target}")
     _tell(moved, as_json=as_json)
 
 
@@ -85,8 +86,9 @@ def _work(
     *,
     verify: bool,
     tell: Any,
-) -> Coroutine[Any, Any, list[Moved]]:
-    """What is to be done, by which side is where."""
+) -> tuple[Coroutine[Any, Any, list[Moved]], Path | None]:
+    """What is to be done, by which side is where; and the folder of runs it is put on record in."""
+    from proctor.runs import audit
     from proctor.runs.remote import address, sync
     from proctor.runs.remote.manifest import NAME
 
@@ -96,16 +98,17 @@ def _work(
     if target is None:
         if far is None or not verify:
             raise click.UsageError("say where to: a folder, or an address such as s3://bucket/x")
-        return sync.look_over(far, patience, tell=tell)
+        return sync.look_over(far, patience, tell=tell), None
     to_far = address.is_address(target)
     if far is not None:
         if to_far:
             raise click.UsageError("one of the two must be a folder: bring the run here first")
-        return sync.bring(far, Path(target), patience, tell=tell)
+        return sync.bring(far, Path(target), patience, tell=tell), Path(target)
     runs = sync.runs_meant(source, root)
     base = Path(source) if len(runs) > 1 else root
     to = target if to_far else address.of_folder(Path(target))
-    return sync.send(runs, base, to, patience, verify=verify, tell=tell)
+    work = sync.send(runs, base, to, patience, verify=verify, tell=tell)
+    return work, audit.root_of(runs[0])
 
 
 def _to_end(work: Coroutine[Any, Any, list[Moved]]) -> list[Moved]:

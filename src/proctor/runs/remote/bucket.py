@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from proctor.errors import ProctorError
 from proctor.imports import needs_extra
 from proctor.runs.remote import address
-from proctor.runs.remote.manifest import RemoteError
+from proctor.runs.remote.manifest import MOST_BYTES, RemoteError
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -121,7 +121,7 @@ class Bucket:
                 await obstore.put_async(self._store, key, content, mode="create")
             except (FileExistsError, obstore.exceptions.AlreadyExistsError):
                 # It may be ours, from a try whose answer was lost.
-                return await self.read(key, len(content)) == content
+                return await self.read(key, MOST_BYTES) == content
             return True
 
         return await self._patiently(created, key)
