@@ -59,6 +59,13 @@ def test_a_scope_is_every_scenario_in_it(project: Path) -> None:
     assert "arithmetic.sum@hard" in out
 
 
+def test_chance_acts_where_nobody_is_named(project: Path) -> None:
+    """R-S3, R-A2: a scope by itself runs, with the random agent, unless the settings name one."""
+    code, told, _ = command(project, "run", "luck", "--quiet", "--json")
+    assert code in (0, 1)
+    assert {cell["agent"] for cell in json.loads(told)["cells"]} == {"random"}
+
+
 @pytest.mark.parametrize("path", ["catalog/arithmetic/sum", "catalog/arithmetic/sum/spec.yaml"])
 def test_a_template_by_its_path(path: str, project: Path) -> None:
     """R-S3, R-S4: a shell completes paths; they mean the scenario that is there."""

@@ -218,6 +218,8 @@ class Session:
             job = Job(planned, place, earlier.attempt + 1 if earlier else 1, number)
             self._running[number] = job
             if self._observer is not None:
+                # Somebody watches: what has ended is told before something else begins.
+                self._flush()
                 self._observer.started(planned)
             yield job
 

@@ -225,10 +225,17 @@ def prepare_target(
         seeds=changes.seeds if seed is None else [seed],
         filter=" ".join(filter(None, (changes.filter, ",".join(f'tag:"{t}"' for t in tags)))),
     )
+    if found.kind in (Kind.SCENARIO, Kind.SCOPE) and changes.agents is None:
+        changes = replace(changes, agents=_agent_of_worlds(experiments[0]))
     return [
         prepare_experiment(each, changes=changes, options=given, smoke=smoke)
         for each in experiments
     ]
+
+
+def _agent_of_worlds(experiment: Experiment) -> str | None:
+    """Who acts in a scenario when nobody is named: the agent of the settings, else chance."""
+    return None if load_configuration(experiment.folder).settings.agent else "random"
 
 
 def _prepared_suite(
