@@ -30,6 +30,10 @@ PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
 CONSTRAINTS = ROOT / "constraints"
 WEIGHTS = CONSTRAINTS / "weights.txt"
 
+INSTRUMENTED = ROOT / ".cache" / "test-envs" / "instrumentations"
+"""Where agents with other people's instrumentations run in tests: these want other versions of
+OpenTelemetry than ours, as they do at users', who only send us spans."""
+
 SYSTEM_PACKAGES = {"chromium": "chromium"}
 """Program some tests need → Debian package that brings it. Installed only by root, only if
 missing; tests that lack theirs skip and say so."""
@@ -112,9 +116,28 @@ def ensure_interpreter() -> None:
     if probe is not None and probe.strip() == "True":
         return
     say(f"creating {VENV.name} with Python {sys.version.split()[0]}")
-    # Without pip, because Debian packs the module that would bring it separately.
-    if run([sys.executable, "-m", "venv", "--clear", "--without-pip", VENV]) != 0:
-        raise SetupError(f"could not create {VENV}")
+    make_environment(VENV)
+
+
+def make_environment(folder: Path) -> None:
+    """An empty environment; without pip, because Debian packs what would bring it separately."""
+    if run([sys.executable, "-m", "venv", "--clear", "--without-pip", folder]) != 0:
+        raise SetupError(f"could not create {folder}")
+
+
+def ensure_instrumentations() -> None:
+    """Make the environment of the instrumented agents; tests skip where it is not there."""
+    pins = CONSTRAINTS / "instrumentations.txt"
+    stamp, wanted = INSTRUMENTED / "proctor.stamp", hashlib.sha256(pins.read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
+        return
+    say("installing other people's instrumentations into an environment of their own")
+    INSTRUMENTED.parent.mkdir(parents=True, exist_ok=True)
+    make_environment(INSTRUMENTED)
+    python = INSTRUMENTED / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    pip = [*find_pip()[:3], "--python", python]
+    install(pip, ["--require-hashes", "-r", pins])
+    stamp.write_text(wanted, encoding="utf-8")
 
 
 def find_pip() -> "list[str | Path]":
@@ -184,6 +207,7 @@ def test(rest: "list[str]") -> int:
     """Run the linters, then the tests; arguments go to pytest alone."""
     ensure_system_packages()
     ensure_environment("dev")
+    ensure_instrumentations()
     # Worth its start-up for the whole suite; a chosen few tests are quicker, and can be
     # debugged, in one process.
     spread = ["-n", "auto", "--dist", "worksteal"] if not rest and (os.cpu_count() or 1) > 1 else []
@@ -226,6 +250,8 @@ def pin(rest: "list[str]") -> int:
     # The same versions in both: the smaller file is resolved within the larger.
     resolve(uv, core, ["pyproject.toml", "--group", "build", "--constraint", dev, *rest])
     resolve(uv, WEIGHTS, [CONSTRAINTS / "weights.in", "--no-deps", *rest])
+    instrumented = CONSTRAINTS / "instrumentations"
+    resolve(uv, instrumented.with_suffix(".txt"), [instrumented.with_suffix(".in"), *rest])
     return 0
 
 
