@@ -162,15 +162,15 @@ class Ablation(Strict):
     """Whose options are dropped; may be left out where there is one agent."""
     drop: tuple[Text, ...] = ()
     """Options of the agent, one left out at a time: `system`, `tools.search`, `members.a`."""
-    off: dict[str, Any] = Field(default_factory=dict[str, Any])
+    neutral: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Parameters, and the value of each that switches it off, one at a time."""
     confidence: Share = 0.95
     """Of the intervals of differences."""
 
     @model_validator(mode="after")
     def _something(self) -> Ablation:
-        if not self.drop and not self.off:
-            raise ValueError("say what is left out: `drop` for options, `off` for parameters")
+        if not self.drop and not self.neutral:
+            raise ValueError("say what is left out: `drop` for options, `neutral` for parameters")
         if twice := next((each for each in self.drop if self.drop.count(each) > 1), None):
             raise ValueError(f"{twice!r} is dropped twice")
         return self

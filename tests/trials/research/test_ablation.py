@@ -27,7 +27,7 @@ def test_each_part_is_compared_with_the_whole_on_the_same_scenarios(tmp_path, ha
         cases=["mutualism.hidden_dependency@medium"],
         agents={"whole": habits},
         seeds=6,
-        research={"ablation": {"drop": ["options.twice", "options.again"], "off": {"noise": 0.5}}},
+        research={"ablation": {"drop": ["options.twice", "options.again"], "neutral": {"noise": 0.5}}},
     )
     found = record["found"]
     assert [v["without"] for v in found["variants"]] == [
@@ -80,7 +80,7 @@ def test_what_cannot_be_left_out_is_told_before_anything_runs(tmp_path, habits):
     with pytest.raises(ProctorError, match="say which agent is the whole"):
         tried(drop=["options.twice"])
     with pytest.raises(ProctorError, match="no parameter 'nois'"):
-        tried(agent="whole", off={"nois": 0})
+        tried(agent="whole", neutral={"nois": 0})
     assert not list(tmp_path.iterdir())
 
 

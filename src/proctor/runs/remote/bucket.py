@@ -16,7 +16,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from proctor.errors import ProctorError
 from proctor.imports import needs_extra
 from proctor.runs.remote import address
 from proctor.runs.remote.manifest import MOST_BYTES, RemoteError
@@ -159,7 +158,8 @@ class Bucket:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(in_turn(job)) for job in jobs]
-        except* ProctorError as errors:
+        except BaseExceptionGroup as errors:
+            # One reason is enough; the others ended because of it.
             raise _first(errors) from None
         return [task.result() for task in tasks]
 
@@ -246,12 +246,9 @@ def _opened(url: str, patience: Patience) -> ObjectStore:
         raise RemoteError(f"cannot use this address: {_brief(error)}", where=url) from None
 
 
-def _first(errors: ExceptionGroup[ProctorError]) -> ProctorError:
-    found: BaseException = errors
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    assert isinstance(found, ProctorError)
-    return found
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _brief(error: Exception) -> str:

@@ -142,7 +142,7 @@ def _ablation(
         name = f"{whole} - {part}"
         made[name] = without(agents[whole], part)
         variants.append(Variant(part, name, dict(fixed)))
-    for param, value in ablation.off.items():
+    for param, value in ablation.neutral.items():
         (checked,) = check_parameter(param, [value], scenarios)
         if param in fixed and fixed[param] == checked:
             raise ProctorError(f"{param!r} is {checked!r} in the whole already")
