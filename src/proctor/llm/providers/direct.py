@@ -65,6 +65,9 @@ class DirectModel(ClosingModel):
         self._api_key_env = api_key_env
         self._prices = prices
         self._identity = identity
+        self._opening: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            weakref.WeakKeyDictionary()
+        )
         self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Model] = (
             weakref.WeakKeyDictionary()
         )
@@ -128,10 +131,15 @@ class DirectModel(ClosingModel):
     async def _open(self) -> Model:
         loop = asyncio.get_running_loop()
         model = self._by_loop.get(loop)
-        if model is None:
-            model = self._build()
-            self._by_loop[loop] = model
-            await model.__aenter__()
+        if model is not None:
+            return model
+        # Calls that begin together share one client, and none uses it before it is open.
+        async with self._opening.setdefault(loop, asyncio.Lock()):
+            model = self._by_loop.get(loop)
+            if model is None:
+                model = self._build()
+                await model.__aenter__()
+                self._by_loop[loop] = model
         return model
 
     def _build(self) -> Model:
