@@ -154,7 +154,12 @@ def cli(debug: bool) -> None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave the process with its exit code."""
-    sys.exit(run(sys.argv[1:] if args is None else args))
+    code = run(sys.argv[1:] if args is None else args)
+    if "obstore" in sys.modules:
+        # Its threads may still call an interpreter that is taking itself apart, which aborts.
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run(args: Sequence[str]) -> int:

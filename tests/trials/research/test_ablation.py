@@ -27,7 +27,9 @@ def test_each_part_is_compared_with_the_whole_on_the_same_scenarios(tmp_path, ha
         cases=["mutualism.hidden_dependency@medium"],
         agents={"whole": habits},
         seeds=6,
-        research={"ablation": {"drop": ["options.twice", "options.again"], "neutral": {"noise": 0.5}}},
+        research={
+            "ablation": {"drop": ["options.twice", "options.again"], "neutral": {"noise": 0.5}}
+        },
     )
     found = record["found"]
     assert [v["without"] for v in found["variants"]] == [
