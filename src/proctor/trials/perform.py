@@ -188,7 +188,7 @@ async def _attempt(
             play = prepared.play
             work = agent.run(request) if play is None else play(agent, request)
             if request.timeout is not None:
-                work = _within(work, request.timeout)
+                work = _within(work, request.timeout, bench.timeout)
             if cassette_in_use():
                 with cassette_trial(_cassette_key(planned)):
                     reply = await work
@@ -211,15 +211,20 @@ class TrialTimeout(TimeoutError):
     """Our own limit on a trial: never retried, since another try would take as long."""
 
 
-async def _within(work: Coroutine[Any, Any, AgentReply], seconds: float) -> AgentReply:
-    """The work's result, or `TrialTimeout`. Work that will not stop is left behind."""
+async def _within(
+    work: Coroutine[Any, Any, AgentReply], seconds: float, given: float | None
+) -> AgentReply:
+    """The work's result, or `TrialTimeout`. Work that will not stop is left behind.
+
+    `seconds` is what is left of the time `given` to all tries of the trial.
+    """
     task = asyncio.ensure_future(work)
     done, _ = await _wait(task, seconds)
     if task in done:
         return task.result()
     task.cancel()
     await asyncio.wait({task}, timeout=GRACE)
-    raise TrialTimeout(f"the trial took longer than {seconds:.4g} s")
+    raise TrialTimeout(f"the trial took longer than {given or seconds:.4g} s")
 
 
 async def _wait(task: asyncio.Future[AgentReply], seconds: float) -> tuple[Any, Any]:
