@@ -41,6 +41,12 @@ class ProctorError(Exception):
         return f"{self.where}: {self.message}" if self.where else self.message
 
 
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error of a group, however deep: one reason is enough for a person."""
+    first = group.exceptions[0]
+    return first_of(first) if isinstance(first, BaseExceptionGroup) else first  # pyright: ignore[reportUnknownArgumentType]
+
+
 def did_you_mean(word: str, known: "Iterable[str]") -> str | None:
     """The hint for an unknown word: its nearest known neighbours, or None when none is near.
 

@@ -8,7 +8,6 @@ are made once more, as long as the world shows what it showed then.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ import msgspec
 from proctor.agents.actions import Actions, BadAction, is_call, shown, understand
 from proctor.agents.base import AgentError, AgentRequest
 from proctor.agents.turns import Turn
+from proctor.places import user_folder
 
 ACTION_KEYS = ("actions", "valid_actions", "choices", "options")
 """Keys of an input under which its possible answers may stand; the first there is is taken."""
@@ -105,9 +105,7 @@ class Kept:
 
 def default_folder() -> Path:
     """Where unfinished episodes are kept: the XDG state directory."""
-    state = os.environ.get("XDG_STATE_HOME")
-    base = Path(state) if state else Path.home() / ".local" / "state"
-    return base / "proctor" / "human"
+    return user_folder("state", "human")
 
 
 def _digest(observation: Any) -> str:

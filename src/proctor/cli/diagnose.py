@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from proctor.cli.lazy import Command, Example
+from proctor.cli.terminal import tell_problem
 from proctor.errors import EXIT_CANNOT_JUDGE
 
 if TYPE_CHECKING:
@@ -108,12 +109,10 @@ def _asking(options: dict[str, Any]) -> Asking:
 def _loaded(files: list[str], no_redact: bool, problems: list[Problem]) -> Iterator[Looked]:
     from proctor.trace.load import iter_traces
     from proctor.trace.redact import redactor_for
-    from proctor.trace.text import safe
 
     def tell(problem: Problem) -> None:
         problems.append(problem)
-        level = "error" if problem.fatal else "warning"
-        click.echo(f"{level}: {safe(str(problem), 500)}", err=True)
+        tell_problem(problem)
 
     redactor = redactor_for(not no_redact)
     for trace in iter_traces(files, tell):

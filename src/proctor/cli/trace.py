@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from proctor.cli.lazy import Command, Entry, Example, LazyGroup
+from proctor.cli.terminal import tell_problem
 from proctor.errors import EXIT_CANNOT_JUDGE
 
 if TYPE_CHECKING:
@@ -204,11 +205,8 @@ class _Loaded:
         self._first: list[Trace] = []
 
     def _problem(self, problem: "Problem") -> None:
-        from proctor.trace.text import safe
-
         self.problems.append(problem)
-        level = "error" if problem.fatal else "warning"
-        click.echo(f"{level}: {safe(str(problem), 500)}", err=True)
+        tell_problem(problem)
 
     def __iter__(self) -> "Iterator[Trace]":
         yield from self._first

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli.lazy import Command, Example
+from proctor.cli.terminal import tell_problem
 from proctor.errors import EXIT_CANNOT_JUDGE
 
 if TYPE_CHECKING:
@@ -86,12 +87,10 @@ def _scored(
 ) -> "Iterator[Quality]":
     from proctor.checks.quality import score_trace, score_traces_with
     from proctor.trace.load import iter_traces
-    from proctor.trace.text import safe
 
     def tell(problem: "Problem") -> None:
         problems.append(problem)
-        level = "error" if problem.fatal else "warning"
-        click.echo(f"{level}: {safe(str(problem), 500)}", err=True)
+        tell_problem(problem)
 
     traces = iter_traces(files, tell)
     if judge is None:

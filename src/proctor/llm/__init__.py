@@ -4,8 +4,9 @@ Nothing here knows of agents, checks or runs. Start at `get_model`, `ChatRequest
 names are imported when first used, because clients and price tables are slow to load.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from proctor.names import imported_when_used
 
 if TYPE_CHECKING:
     from proctor.llm.base import (
@@ -53,15 +54,7 @@ _HOME_OF = {
 }
 """Public name → the module that defines it."""
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name from its home and remember it here (PEP 562)."""
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'proctor.llm' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__ = imported_when_used(__name__, _HOME_OF, globals())
 
 
 def __dir__() -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from proctor.llm.base import ChatRequest
+from proctor.places import user_folder
 
 Thing = TypeVar("Thing")
 
@@ -80,5 +81,4 @@ def request_key(identity: str, request: ChatRequest, prompt: object) -> str:
 
 def cache_folder(name: str) -> Path:
     """A folder of the user's cache for things of one kind."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "proctor" / name
+    return user_folder("cache", name)

@@ -8,7 +8,6 @@ crashes. Addresses of notifications hold secrets: the files are the owner's alon
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import time
 from collections.abc import Generator, Mapping
@@ -20,11 +19,14 @@ import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.ops.cron import Cron
+from proctor.runs.folder import write_atomic
 
 FOLDER = ".proctor"
 VERSION = 1
 MAX_BYTES = 4_000_000
 """Far more than any project's schedules; a file beyond it is not one."""
+PRIVATE = 0o600
+"""Addresses of notifications hold tokens: nobody but the owner reads the files."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -245,11 +247,12 @@ class Book:
         import yaml
 
         document = {"version": VERSION, "schedules": msgspec.to_builtins(dict(schedules))}
-        _write_private(self._file, yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+        write_atomic(self._file, text.encode(), mode=PRIVATE)
 
     def _write_states(self, states: Mapping[str, State]) -> None:
         text = msgspec.json.format(msgspec.json.encode(dict(states))).decode()
-        _write_private(self._state, text)
+        write_atomic(self._state, text.encode(), mode=PRIVATE)
 
 
 def checked_name(name: str) -> str:
@@ -281,22 +284,6 @@ def try_lock(file: IO[bytes], *, wait: bool = False) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Replace a file wholly or not at all, readable by its owner alone."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        number = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
-        raise ProctorError(f"cannot write: {error.strerror}", where=str(path)) from None
 
 
 def utc_now() -> datetime:

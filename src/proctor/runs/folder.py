@@ -152,11 +152,19 @@ class RunFolder:
             yield
 
 
-def write_atomic(path: Path, content: bytes) -> None:
-    """Replace a file wholly or not at all: written aside, forced out, renamed."""
+_BINARY = getattr(os, "O_BINARY", 0)
+"""Windows would otherwise turn line ends into its own."""
+
+
+def write_atomic(path: Path, content: bytes, *, mode: int = 0o666) -> None:
+    """Replace a file wholly or not at all: written aside, forced out, renamed.
+
+    `mode` is who may read and write it, before the user's own mask.
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with aside.open("wb") as file:
+        number = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY, mode)
+        with os.fdopen(number, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -5,8 +5,9 @@ Public names are imported when first used.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from proctor.names import imported_when_used
 
 if TYPE_CHECKING:
     from proctor.scenarios.building import build, build_template, find_template
@@ -42,15 +43,7 @@ _HOME_OF = {
 }
 """Public name → the module that defines it."""
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name from its home and remember it here (PEP 562)."""
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'proctor.scenarios' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__ = imported_when_used(__name__, _HOME_OF, globals())
 
 
 def __dir__() -> list[str]:

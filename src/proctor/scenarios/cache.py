@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from functools import lru_cache
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from proctor import __version__
+from proctor.places import user_folder
 from proctor.scenarios.folder import FILES, FORMAT, digest, replace_folder, write_aside
 
 FOLDER = "folder"
@@ -103,6 +103,4 @@ def _code() -> str:
 
 def default_cache_folder(environ: Mapping[str, str] | None = None) -> Path:
     """Where builds are kept: the user's cache folder."""
-    base = (os.environ if environ is None else environ).get("XDG_CACHE_HOME", "")
-    home = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
-    return home / "proctor" / "scenarios"
+    return user_folder("cache", "scenarios", environ=environ)

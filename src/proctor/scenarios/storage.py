@@ -6,12 +6,12 @@ stored folder is whole or absent, and never replaced by another unless that is a
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from proctor.errors import ProctorError, did_you_mean
+from proctor.places import user_folder
 from proctor.scenarios.built import Built
 from proctor.scenarios.folder import FILES, BuiltFolder, replace_folder, write_aside, write_folder
 from proctor.spec.ids import problem_with_id, same_id
@@ -76,9 +76,7 @@ def stored_names(root: Path | None = None) -> list[str]:
 
 def default_store_folder(environ: Mapping[str, str] | None = None) -> Path:
     """Where scenarios are kept: the user's data folder."""
-    base = (os.environ if environ is None else environ).get("XDG_DATA_HOME", "")
-    home = Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "share"
-    return home / "proctor" / "scenarios"
+    return user_folder("data", "scenarios", environ=environ)
 
 
 def _place(name: str, root: Path | None) -> Path:

@@ -3,8 +3,9 @@
 Start at `load_suite`, `Suite` and `Case`; names are imported when first used.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from proctor.names import imported_when_used
 
 if TYPE_CHECKING:
     from proctor.spec.config import Configuration, Settings, load_configuration
@@ -59,15 +60,7 @@ _HOME_OF = {
 }
 """Public name → the module that defines it."""
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name from its home and remember it here (PEP 562)."""
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'proctor.spec' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+__getattr__ = imported_when_used(__name__, _HOME_OF, globals())
 
 
 def __dir__() -> list[str]:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from proctor.errors import ProctorError
+from proctor.errors import ProctorError, first_of
 from proctor.runs.finalise import RowOrder, row_order
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Sync, read_journal
@@ -264,9 +264,3 @@ async def run_until_stopped(session: Session, make_executor: Callable[[], Execut
         return
     if not work.cancelled():
         work.result()
-
-
-def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error of a group, however deep."""
-    first = group.exceptions[0]
-    return first_of(first) if isinstance(first, BaseExceptionGroup) else first  # pyright: ignore[reportUnknownArgumentType]

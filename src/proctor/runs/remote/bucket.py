@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from proctor.errors import first_of
 from proctor.imports import needs_extra
 from proctor.runs.remote import address
 from proctor.runs.remote.manifest import MOST_BYTES, RemoteError
@@ -160,7 +161,7 @@ class Bucket:
                 tasks = [group.create_task(in_turn(job)) for job in jobs]
         except BaseExceptionGroup as errors:
             # One reason is enough; the others ended because of it.
-            raise _first(errors) from None
+            raise first_of(errors) from None
         return [task.result() for task in tasks]
 
     def at(self, key: str) -> str:
@@ -244,11 +245,6 @@ def _opened(url: str, patience: Patience) -> ObjectStore:
         )
     except (BaseError, ValueError) as error:
         raise RemoteError(f"cannot use this address: {_brief(error)}", where=url) from None
-
-
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = errors.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _brief(error: Exception) -> str:

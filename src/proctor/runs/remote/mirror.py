@@ -18,6 +18,7 @@ import shutil
 from pathlib import Path
 
 from proctor.errors import ProctorError
+from proctor.places import user_folder
 from proctor.runs.remote.address import checked
 from proctor.runs.remote.bucket import Bucket, Patience
 from proctor.runs.remote.manifest import JOURNAL, SPEC, Manifest, RemoteError, facts_of
@@ -70,8 +71,7 @@ def _is_of(copy: Path, manifest: Manifest) -> bool:
 
 def cache_of(url: str) -> Path:
     """The folder of the copies of what is at an address; other servers have other folders."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     server = os.environ.get("AWS_ENDPOINT_URL", "")
     mark = hashlib.sha256(f"{server} {url}".encode()).hexdigest()[:12]
     words = re.sub(r"[^\w.-]+", "-", url).strip("-.")[:80]
-    return Path(home) / "proctor" / "remote" / f"{words}-{mark}"
+    return user_folder("cache", "remote", f"{words}-{mark}")
