@@ -9,7 +9,7 @@ from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Journal, JournalError, Sync, read_journal
 from proctor.runs.model import Trial, TrialStatus
 from proctor.runs.segments import SMALL, SegmentWriter, segment_path
-from proctor.runs.writer import MAX_BYTES, MAX_SECONDS, MAX_WAITING, TrialWriter
+from proctor.runs.writer import LONG_MS, MAX_BYTES, MAX_SECONDS, MAX_WAITING, TrialWriter
 
 
 def trial(index, **facts):
@@ -56,6 +56,15 @@ def test_waiting_is_bounded_by_number_bytes_and_time(tmp_path):
     watched.now += MAX_SECONDS
     watched.writer.add(trial(102), None)
     assert watched.reported[-2:] == [101, 102]
+
+
+def test_a_trial_that_took_long_waits_for_no_other(tmp_path):
+    """R-R9: only quick trials share a write; one of a real agent is safe as soon as it ends."""
+    watched = Watched(tmp_path)
+    assert watched.writer.add(trial(0, duration_ms=LONG_MS / 2), b"{}")
+    assert watched.reported == []
+    assert not watched.writer.add(trial(1, duration_ms=LONG_MS), b"{}")
+    assert watched.reported == [0, 1]
 
 
 def test_always_means_each_by_itself(tmp_path):

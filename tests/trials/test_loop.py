@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import proctor
-from proctor.runs.model import derive_seed, derive_seeds
+from proctor.runs.journal import read_journal
+from proctor.runs.model import PlannedTrial, Trial, derive_seed, derive_seeds
 from proctor.runs.run import Run
 from proctor.trials.loop import run_to_end
 
@@ -76,6 +77,34 @@ def test_an_agent_that_never_waits_leaves_turns_to_others(tmp_path: Path):
         suite, agent=at_once, trials=400, concurrency=2, results=tmp_path / "r", observer=Watch()
     )
     assert len(ticks) >= 5
+
+
+def test_what_ended_is_told_before_something_begins(tmp_path: Path):
+    """R-R9: whoever watches hears of things in the order they happen, and only of trials that are
+    on disk, also where quick trials share a write."""
+    told: list[tuple[str, int]] = []
+
+    async def at_once(_question: object) -> str:
+        return "yes"
+
+    class Watch:
+        def planned(self, total: int, kept: object) -> None: ...
+        def skipped(self, trial: object) -> None: ...
+
+        def started(self, trial: PlannedTrial) -> None:
+            told.append(("started", trial.index))
+
+        def finished(self, trial: Trial) -> None:
+            told.append(("finished", trial.index))
+            (journal,) = tmp_path.rglob("trials.jsonl")
+            assert trial.index in {kept.index for kept in read_journal(journal)}
+
+    suite = tmp_path / "suite.yaml"
+    suite.write_text("cases: [{input: q, correctness: {expected_in_answer: ['yes']}}]\n")
+    proctor.run(
+        suite, agent=at_once, trials=70, concurrency=1, results=tmp_path / "r", observer=Watch()
+    )
+    assert told == [(what, index) for index in range(70) for what in ("started", "finished")]
 
 
 def test_a_run_says_the_same_from_the_session_and_from_its_folder(tmp_path: Path):

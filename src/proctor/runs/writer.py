@@ -1,9 +1,9 @@
 """Write finished trials: their traces, then the journal lines that refer to them.
 
 Promise: trials are reported as written only once their lines are in the journal; until then they
-count as running, and a crash may cost them. Those that end at nearly the same time share one
+count as running, and a crash may cost them. Quick ones that end at nearly the same time share one
 write to the trace file and one to the journal (not under `Sync.ALWAYS`): a write costs as much as
-running a small trial.
+running a small trial. One that took long is written before anything else begins.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ MAX_BYTES = 1 << 20
 MAX_SECONDS = 0.05
 """How long a trial may wait while others keep the event loop busy; well below what a trial with
 a real agent takes."""
+
+LONG_MS = 100.0
+"""What a trial must have taken to be written at once: two writes are a thousandth of that."""
 
 
 class TrialWriter:
@@ -57,8 +60,14 @@ class TrialWriter:
         waiting, now = len(self._waiting), self._clock()
         if waiting == 1:
             self._since = now
-        if waiting >= self._most or self._bytes >= MAX_BYTES or now - self._since >= MAX_SECONDS:
+        if (
+            waiting >= self._most
+            or self._bytes >= MAX_BYTES
+            or now - self._since >= MAX_SECONDS
+            or trial.duration_ms >= LONG_MS
+        ):
             self.flush()
+            return False
         return waiting == 1
 
     def flush(self) -> None:

@@ -100,6 +100,8 @@ class Session:
         self._pool = Pool()
         self._finished: list[Trial] | None = []
         self._last_row: RowOrder | None = ("", "", "", -1, -1)
+        self._notices: list[PlannedTrial | Trial] = []
+        """What began or ended since the last write, in that order: told once it is on disk."""
         self.told_to_stop = asyncio.Event()
         self.stopped: str | None = None
         """Why the run ended before its plan did, or None."""
@@ -153,6 +155,8 @@ class Session:
         self._spending.add(trial)
         if self._rules:
             self._early.add(trial, job.position, self._cells[trial.cell])
+        if self._observer is not None:
+            self._notices.append(trial)
         if self._writer.add(trial, finished.encoded):
             asyncio.get_running_loop().call_soon(self._flush)
 
@@ -176,8 +180,12 @@ class Session:
         if self._last_row is not None:
             self._last_row = _last_row(self._last_row, trials)
         if self._observer is not None:
-            for trial in trials:
-                self._observer.finished(trial)
+            notices, self._notices = self._notices, []
+            for notice in notices:
+                if isinstance(notice, Trial):
+                    self._observer.finished(notice)
+                else:
+                    self._observer.started(notice)
 
     def close(self) -> None:
         """Record what still runs as cancelled and write no more. May be called again."""
@@ -187,7 +195,9 @@ class Session:
         failing = sys.exc_info()[0] is not None
         try:
             for job in list(self._running.values()):
-                writer.add(abandoned(job), None)
+                trial = abandoned(job)
+                self._notices.append(trial)
+                writer.add(trial, None)
             writer.close()
         except ProctorError:
             # Why it cannot be written is being told already.
@@ -217,9 +227,9 @@ class Session:
             self._spending.start()
             job = Job(planned, place, earlier.attempt + 1 if earlier else 1, number)
             self._running[number] = job
-            if self._observer is not None:
-                # Somebody watches: what has ended is told before something else begins.
-                self._flush()
+            if self._notices:  # What has ended is told before something else begins.
+                self._notices.append(planned)
+            elif self._observer is not None:
                 self._observer.started(planned)
             yield job
 
