@@ -3,7 +3,8 @@
 Promise: flags win over `PROCTOR_*` variables, over the project's file, over the user's file, over
 defaults; every value knows which of them it came from; an unknown key is an error at its place.
 Files are merged key by key, lists replace. Relative folders start at the project's file (for what
-the user's file and defaults say too, so that results stay with the project).
+the user's file and defaults say too, so that results stay with the project). Without a project
+results are kept where the user stands, which is where `latest` is looked for.
 """
 
 from __future__ import annotations
@@ -159,10 +160,14 @@ class Configuration(NamedTuple):
     folder: Path
     files: tuple[Path, ...]
     tree: Tree
+    project: Path | None = None
+    """The project's file."""
 
     @property
     def results(self) -> Path:
         """The folder of runs."""
+        if self.project is None:
+            return Path(self.settings.results).expanduser()
         return self._at("results", self.settings.results)
 
     @property
@@ -221,7 +226,7 @@ def load_configuration(
     if problems or settings is None:
         raise SpecError(problems)
     folder = project.parent if project is not None else start
-    return Configuration(settings, folder, files, tree)
+    return Configuration(settings, folder, files, tree, project)
 
 
 # -- sources -------------------------------------------------------------------------------------
