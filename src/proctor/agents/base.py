@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import tempfile
 from abc import abstractmethod
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
+from pydantic import Field
 
+from proctor.agents.checkpoint import Checkpoint, CheckpointStore, MemoryStore
 from proctor.errors import ProctorError
 from proctor.schema import Strict
 from proctor.trace import Trace
@@ -42,6 +45,8 @@ class AgentRequest:
     """What an agent is given for one trial."""
 
     __slots__ = (
+        "_checkpoint",
+        "_states",
         "_workdir",
         "case",
         "index",
@@ -74,6 +79,20 @@ class AgentRequest:
         self.trace_id = trace_id
         self.timeout = timeout
         self._workdir: Path | None = None
+        self._states: tuple[CheckpointStore, Callable[[], str]] | None = None
+        self._checkpoint: Checkpoint | None = None
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """State of this trial that outlives the process: see `proctor.agents.checkpoint`."""
+        if self._checkpoint is None:
+            store, key = self._states or (MemoryStore(), lambda: self.trial)
+            self._checkpoint = Checkpoint(store, key())
+        return self._checkpoint
+
+    def keep_states(self, store: CheckpointStore, key: Callable[[], str]) -> None:
+        """Say where states of this trial are kept, and as what."""
+        self._states = (store, key)
 
     @property
     def workdir(self) -> Path:
@@ -117,10 +136,29 @@ class AgentConfig(Strict):
     """Options of one kind of agent: what a user writes after `kind:`."""
 
     kind: Any
+    resources: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
+    """What a worker of another process or machine needs to run it: cpu (1), gpu (0), and others by
+    the names they have there. Means nothing where trials run in this process."""
 
     @abstractmethod
     def create(self) -> Agent:
         """A fresh agent for one trial. Cheap: what is shared is kept on the config."""
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether one process can run several of its trials at a time to some use."""
+        return True
+
+    @property
+    def made_in_code(self) -> bool:
+        """Whether it holds a Python object that its options do not lead to."""
+        return False
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """For another process: the options, without what was worked out from them here."""
+        state = super().__getstate__()
+        fields = type(self).model_fields
+        return {**state, "__dict__": {k: v for k, v in state["__dict__"].items() if k in fields}}
 
     @property
     def provider(self) -> str | None:

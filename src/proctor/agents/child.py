@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from proctor.agents.base import AgentRequest
+from proctor.agents.checkpoint_link import LinkedStore
 from proctor.agents.failures import transient
 from proctor.agents.process import ChildJob, ChildResult
 from proctor.agents.python import PythonAgentConfig
@@ -41,6 +42,8 @@ async def _run(job: ChildJob) -> ChildResult:
         job.input, case=job.case, trial=job.trial, seed=job.seed, params=job.params
     )
     request.give_workdir(Path(job.workdir))
+    if job.checkpoint is not None:
+        request.keep_states(LinkedStore(job.checkpoint), lambda: job.trial)
     result = ChildResult()
     try:
         with capture(job.input, name="process", trace_id=job.trace_id) as trace:

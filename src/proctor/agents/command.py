@@ -8,8 +8,10 @@ The input goes to its standard input and the answer comes from its standard outp
           "usage": {"model", "input_tokens", "output_tokens", "cost_usd"}, "error": "…"}
 
 Only `answer` (or `error`) is needed. The last line of standard output that is a JSON object is
-the reply, so a program may print other things before it. With `protocol: text` plain text goes
-each way. Spans sent to OTEL_EXPORTER_OTLP_ENDPOINT under TRACEPARENT join the trial's trace.
+the reply, so a program may print other things before it. A line `{"checkpoint": …}`, whenever it
+comes, is state to be saved; a resumed trial is given it back as `checkpoint` beside `input`. With
+`protocol: text` plain text goes each way. Spans sent to OTEL_EXPORTER_OTLP_ENDPOINT under
+TRACEPARENT join the trial's trace.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import msgspec
 from pydantic import BeforeValidator, Field
 
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest
+from proctor.agents.checkpoint import Checkpoint
 from proctor.agents.children import end_group
 from proctor.agents.receiver import shared_receiver
 from proctor.trace.capture import llm_call, tool_call
@@ -101,7 +104,8 @@ class CommandAgent:
         """Start it, tell it, wait for it; whatever happens, it ends with the trial."""
         child = await self._start(request)
         try:
-            out, said = await _converse(child, self._question(request))
+            lines = _Lines(request.checkpoint if self._config.protocol == "json" else None)
+            out, said = await _converse(child, self._question(request), lines)
         finally:
             await end_group(child)
         if child.returncode:
@@ -125,6 +129,8 @@ class CommandAgent:
             "params": request.params,
             "workdir": str(request.workdir),
         }
+        if (state := request.checkpoint.load()) is not None:
+            job["checkpoint"] = state
         return msgspec.json.encode(job, enc_hook=str) + b"\n"
 
     async def _start(self, request: AgentRequest) -> asyncio.subprocess.Process:
@@ -155,11 +161,13 @@ def _relative(argument: str, base: Path | None) -> str:
     return str((base / argument).resolve())
 
 
-async def _converse(child: asyncio.subprocess.Process, question: bytes) -> tuple[bytes, str]:
+async def _converse(
+    child: asyncio.subprocess.Process, question: bytes, lines: _Lines
+) -> tuple[bytes, str]:
     assert child.stdin is not None
     assert child.stdout is not None
     assert child.stderr is not None
-    reading = asyncio.ensure_future(_bounded(child.stdout, MAX_OUTPUT))
+    reading = asyncio.ensure_future(lines.read(child.stdout, MAX_OUTPUT))
     listening = asyncio.ensure_future(_tail(child.stderr))
     try:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -174,13 +182,50 @@ async def _converse(child: asyncio.subprocess.Process, question: bytes) -> tuple
     return out, said
 
 
-async def _bounded(stream: asyncio.StreamReader, most: int) -> bytes:
-    out = bytearray()
-    while chunk := await stream.read(65536):
-        out += chunk
-        if len(out) > most:
-            raise AgentError(f"the command wrote more than {most // 2**20} MB")
-    return bytes(out)
+class _Lines:
+    """Takes what a command writes: states to be saved are, at once; the rest is its answer."""
+
+    def __init__(self, checkpoint: Checkpoint | None) -> None:
+        self._checkpoint = checkpoint
+        self._out = bytearray()
+        self._line = bytearray()
+
+    async def read(self, stream: asyncio.StreamReader, most: int) -> bytes:
+        """Everything but states, until the command closes its output."""
+        while chunk := await stream.read(65536):
+            if self._checkpoint is None:
+                self._out += chunk
+            else:
+                await self._take(chunk, self._checkpoint)
+            if len(self._out) + len(self._line) > most:
+                raise AgentError(f"the command wrote more than {most // 2**20} MB")
+        return bytes(self._out + self._line)
+
+    async def _take(self, chunk: bytes, checkpoint: Checkpoint) -> None:
+        *whole, rest = chunk.split(b"\n")
+        for part in whole:
+            line = bytes(self._line + part)
+            self._line.clear()
+            if (state := _state_in(line)) is None:
+                self._out += line + b"\n"
+            else:
+                await asyncio.to_thread(checkpoint.save, state.checkpoint)
+        self._line += rest
+
+
+class CommandState(msgspec.Struct, forbid_unknown_fields=True):
+    """A line by which a program saves its state."""
+
+    checkpoint: Any
+
+
+def _state_in(line: bytes) -> CommandState | None:
+    if not line.lstrip().startswith(b"{") or b'"checkpoint"' not in line:
+        return None
+    try:
+        return msgspec.json.decode(line, type=CommandState)
+    except msgspec.DecodeError:
+        return None
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from proctor.agents.base import AgentError, AgentReply, AgentRequest
+from proctor.agents.checkpoint_link import linked
 from proctor.agents.children import end_group
 from proctor.llm.cassette import HandedOver, hand_over
 from proctor.trace import Trace
@@ -47,6 +48,8 @@ class ChildJob(msgspec.Struct, frozen=True):
     workdir: str
     trace_id: str | None
     cassette: HandedOver | None = None
+    checkpoint: int | None = None
+    """The number of the socket that states are saved through."""
 
 
 class ChildResult(msgspec.Struct, omit_defaults=True):
@@ -72,26 +75,28 @@ class ProcessAgent:
         with tempfile.TemporaryDirectory(prefix="proctor-child-") as folder:
             # Files, not pipes: a process the agent leaves behind would hold a pipe open for ever.
             result, said = Path(folder, "result.json"), Path(folder, "stderr.txt")
-            with said.open("wb") as stderr:  # noqa: ASYNC230 (a new file on a local disk)
-                child = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    "-m",
-                    "proctor.agents.child",
-                    str(result),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=stderr,
-                    start_new_session=True,
-                    cwd=request.workdir,
-                )
-            try:
-                await _tell(child, self._job(request))
-                code = await child.wait()
-            finally:
-                await end_group(child)
+            async with linked(request.checkpoint) as link:
+                with said.open("wb") as stderr:  # noqa: ASYNC230 (a new file on a local disk)
+                    child = await asyncio.create_subprocess_exec(
+                        sys.executable,
+                        "-m",
+                        "proctor.agents.child",
+                        str(result),
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.DEVNULL,
+                        stderr=stderr,
+                        start_new_session=True,
+                        cwd=request.workdir,
+                        pass_fds=() if link is None else (link,),
+                    )
+                try:
+                    await _tell(child, self._job(request, link))
+                    code = await child.wait()
+                finally:
+                    await end_group(child)
             return _understood(_content(result), code, _last_words(said))
 
-    def _job(self, request: AgentRequest) -> bytes:
+    def _job(self, request: AgentRequest, link: int | None) -> bytes:
         config = self._config
         job = ChildJob(
             target=config.target,
@@ -106,6 +111,7 @@ class ProcessAgent:
             workdir=str(request.workdir),
             trace_id=request.trace_id,
             cassette=hand_over(),
+            checkpoint=link,
         )
         return msgspec.json.encode(job, enc_hook=str)
 

@@ -1,7 +1,8 @@
 """An agent that is a Python callable: `module:function`, a class, or the object itself.
 
-The callable takes the input alone or, by name, any of input, seed, workdir, params, request. It
-may be plain (run in a thread) or async. `isolation: process` gives every trial its own process.
+The callable takes the input alone or, by name, any of input, seed, workdir, params,
+checkpoint, request. It may be plain (run in a thread) or async. `isolation: process` gives every
+trial its own process.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from proctor.imports import load_object
 DIGEST = 16
 """Hex digits of a file's digest that are kept: two files that agree in them by chance are none."""
 
-_BY_NAME = ("input", "seed", "workdir", "params", "request")
+_BY_NAME = ("input", "seed", "workdir", "params", "checkpoint", "request")
 
 
 class PythonAgentConfig(AgentConfig):
@@ -73,6 +74,16 @@ class PythonAgentConfig(AgentConfig):
     def loaded_is_async(self) -> bool:
         """Whether calling the target gives a coroutine."""
         return is_async(self.loaded)
+
+    @property
+    def asynchronous(self) -> bool:
+        """Plain functions keep a process to themselves."""
+        return self.loaded_is_async
+
+    @property
+    def made_in_code(self) -> bool:
+        """Whether the callable was at hand."""
+        return self._callable is not None
 
     def create(self) -> Agent:
         """A fresh wrapper; a fresh instance where the target is a class or factory."""

@@ -98,6 +98,7 @@ COMMANDS = {
     "annotate": Entry("proctor.cli.annotate", "annotate", "Say something about a run or a trial."),
     "tag": Entry("proctor.cli.tag", "tag", "Give a run a name, such as baseline."),
     "audit": Entry("proctor.cli.audit", "audit", "Show who did what with these results."),
+    "status": Entry("proctor.cli.status", "status", "Say how a run under way is doing."),
     "sync": Entry("proctor.cli.sync", "sync", "Send runs to an object store, or bring them back."),
     "agent": Entry("proctor.cli.agent", "agent", "Register, list, try and remove agents."),
     "schema": Entry(
@@ -115,7 +116,7 @@ COMMANDS = {
 SECTIONS = {
     "Begin": ("demo", "init", "config", "schema"),
     "Suites and CI": ("validate", "test", "save", "baselines", "diff"),
-    "Trials and experiments": ("run", "batch", "rerun", "schedule", "list", "agent"),
+    "Trials and experiments": ("run", "batch", "rerun", "status", "schedule", "list", "agent"),
     "Scenarios": ("build", "check", "store", "fetch"),
     "Results": ("results", "sql", "report", "view", "leaderboard", "compare", "gate", "plan"),
     "Traces and diagnosis": ("trace", "diagnose", "trail", "serve"),

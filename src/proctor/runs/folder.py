@@ -32,6 +32,8 @@ class RunFolder:
       summary.csv               the same as a table
       facts.json                what queries need of the spec, while it holds
       traces/000001.jsonl.zst   one zstd frame per trace
+      heartbeat.json            how it is doing, for whoever watches: see `heartbeat`
+      .checkpoints/             states of agents whose trials are under way: see `checkpoints`
       .lock                     held by the one process that writes
 
     What is left to do is the plan minus the journal: derived, never stored.
@@ -96,8 +98,10 @@ class RunFolder:
         self._written = content
 
     def known_spec(self) -> dict[str, Any]:
-        """The resolved spec as it was written through this object, else as it is read."""
-        return self.read_spec() if self._written is None else self._written
+        """The resolved spec as it was written or read through this object: for its one writer."""
+        if self._written is None:
+            self._written = self.read_spec()
+        return self._written
 
     def read_spec(self) -> dict[str, Any]:
         """The resolved spec."""

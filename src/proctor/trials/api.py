@@ -19,6 +19,7 @@ from proctor.llm.prices import PriceTable
 from proctor.llm.rates import rates_in_force
 from proctor.results.facts import write_facts
 from proctor.runs import audit
+from proctor.runs.checkpoints import Checkpoints
 from proctor.runs.claim import OUTPUT
 from proctor.runs.finalise import write_parquet, write_summaries
 from proctor.runs.folder import RunFolder
@@ -41,7 +42,8 @@ from proctor.trace.redact import Redactor, default_redactor
 from proctor.trials.baselines import baselines_for, baselines_in
 from proctor.trials.choose import ChosenAgent, choose_agents
 from proctor.trials.design import Design
-from proctor.trials.executors.local import LocalExecutor
+from proctor.trials.executors import workforce_for
+from proctor.trials.heartbeat import Heart
 from proctor.trials.judges import closing, judges_for
 from proctor.trials.limits import Spending
 from proctor.trials.options import RunOptions
@@ -101,17 +103,7 @@ def prepare(
     chosen = list(suite.cases if cases is None else cases)
     found = chosen_agents(suite, configuration, agents)
     configs = {name: agent.config for name, agent in found.items()}
-    prices = PriceTable({name: _price(price) for name, price in settings.prices.items()})
-    bench = Bench(
-        cases=_prepared_cases(suite, chosen, configs, configuration, design),
-        agents=configs,
-        judges=judges_for(suite, settings, prices),
-        prices=prices,
-        redactor=_redactor(suite, settings),
-        timeout=options.timeout,
-        max_retries=options.max_retries,
-        keep_workdirs=options.keep_workdirs,
-    )
+    bench = bench_for(suite, options, configs, chosen, configuration, design)
     written = {name: agent.written for name, agent in found.items()}
     if design is not None and design.research is not None:
         unfolding = unfolding_of(design.research, chosen, configs, design.axes, options)
@@ -120,6 +112,30 @@ def prepare(
         unfolding = None
         plan = plan_trials(chosen, configs, options, None if design is None else design.axes)
     return Prepared(suite, configs, options, plan, bench, configuration, written, design, unfolding)
+
+
+def bench_for(
+    suite: Suite,
+    options: RunOptions,
+    agents: Mapping[str, AgentConfig],
+    cases: Sequence[Case],
+    configuration: Configuration,
+    design: Design | None = None,
+) -> Bench:
+    """What performs the trials of these cases, here or on a worker."""
+    settings = configuration.settings
+    prices = PriceTable({name: _price(price) for name, price in settings.prices.items()})
+    return Bench(
+        cases=_prepared_cases(suite, cases, agents, configuration, design),
+        agents=agents,
+        judges=judges_for(suite, settings, prices),
+        prices=prices,
+        redactor=_redactor(suite, settings),
+        timeout=options.timeout,
+        max_retries=options.max_retries,
+        keep_workdirs=options.keep_workdirs,
+        retry_from_checkpoint=options.retry_from_checkpoint,
+    )
 
 
 def _prepared_cases(
@@ -226,10 +242,12 @@ async def carry_out(
     on_session: Callable[[Session], None] | None = None,
 ) -> Run:
     """Do what is left of a run, then write what it says."""
-    with folder.lock():
+    with folder.lock(), Heart(folder.path, str(folder.known_spec()["run_id"])) as heart:
         folder.repair()
         going_on = folder.journal_path.exists()
         spending = Spending(ready.options.limits)
+        checkpoints = Checkpoints(folder.path, after_errors=ready.options.retry_from_checkpoint)
+        ready.bench.checkpoints = checkpoints
 
         async def sitting(plan: Plan) -> Session:
             nonlocal spending
@@ -243,21 +261,27 @@ async def carry_out(
                 rerun=rerun,
                 sync=ready.options.sync,
             )
+            session.checkpoints = checkpoints
+            heart.follow(session)
             if on_session is not None:
                 on_session(session)
-            at_once = ready.options.at_once(len(plan.trials))
-            await run_until_stopped(session, lambda: LocalExecutor(ready.bench, at_once))
+            await run_until_stopped(session, lambda: workforce.executor(len(plan.trials)))
             spending = spending.next_round()
             return session
 
         rates = ready.configuration.settings.limits.rates
         async with closing(ready.bench.judges):
-            with ready.options.cassette(going_on=going_on), rates_in_force(rates):
+            with (
+                ready.options.cassette(going_on=going_on),
+                rates_in_force(rates),
+                workforce_for(ready, checkpoints) as workforce,
+            ):
                 if ready.unfolding is None:
                     session = await sitting(ready.plan)
                 else:
                     refuse_again(ready.unfolding, folder, rerun)
                     session = await in_rounds(ready.unfolding, folder, sitting)
+        checkpoints.close()
         spec = folder.known_spec()
         now = {**spec, "options": ready.options.record(), "stopped": session.stopped}
         if now != spec:
@@ -340,6 +364,11 @@ def settings_record(configuration: Configuration) -> dict[str, Any]:
 
 def suite_record(ready: Prepared) -> dict[str, Any]:
     """The suite as it ran: the cases that were chosen and the agents they were put to."""
+    return chosen_record(ready, _without_secrets(ready.written))
+
+
+def chosen_record(ready: Prepared, agents: Mapping[str, Any]) -> dict[str, Any]:
+    """The suite with the cases that were chosen and these agents, as written."""
     whole = ready.suite.resolved()
     cases = [
         written
@@ -347,7 +376,7 @@ def suite_record(ready: Prepared) -> dict[str, Any]:
         if case.id in ready.bench.cases
     ]
     rest = {key: value for key, value in whole.items() if key not in ("agent", "agents", "cases")}
-    return {**rest, "agents": _without_secrets(ready.written), "cases": cases}
+    return {**rest, "agents": agents, "cases": cases}
 
 
 def _without_secrets(value: Any) -> Any:

@@ -68,6 +68,8 @@ class RunOptions(Strict):
     """Record every model call of this run into a cassette."""
     replay_from: str | None = None
     """Answer model calls from a cassette; one that is not in it is an error, never a live call."""
+    retry_from_checkpoint: bool = False
+    """Let tries after a failure, and --retry-infra, go on from the state the agent saved."""
     keep_workdirs: bool = False
     """Keep the directories of trials that did not pass."""
     sync: Sync = Sync.INTERVAL

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from proctor.agents.base import Agent, AgentConfig, AgentReply, AgentRequest
+from proctor.agents.checkpoint import CheckpointStore
 from proctor.agents.failures import Transient, transient
 from proctor.checks.evaluate import PlannedCheck, evaluate
 from proctor.checks.judge import Judge
@@ -73,6 +74,10 @@ class Bench:
     timeout: float | None = None
     max_retries: int = retry.MAX_RETRIES
     keep_workdirs: bool = False
+    checkpoints: CheckpointStore | None = None
+    """Where agents keep the state of trials that are to be resumed."""
+    retry_from_checkpoint: bool = False
+    """Whether a try after a transient failure goes on from the state of the one before."""
     on_transient: Callable[[str, Transient], None] | None = None
     clock: Callable[[], int] = time.time_ns
     sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep
@@ -157,6 +162,8 @@ async def _with_retries(
             if deadline is not None and time.monotonic() + wait >= deadline:
                 raise
             tries.errors.append(f"{type(error).__name__}: {error}")
+            if bench.checkpoints is not None and not bench.retry_from_checkpoint:
+                bench.checkpoints.forget(planned.key)
             await bench.sleep(wait)
 
 
@@ -179,6 +186,8 @@ async def _attempt(
         trace_id=new_trace_id(),
         timeout=None if deadline is None else max(0.0, deadline - time.monotonic()),
     )
+    if bench.checkpoints is not None:
+        request.keep_states(bench.checkpoints, lambda: planned.key)
     agent = bench.agents[planned.agent].create()
     try:
         with capture(

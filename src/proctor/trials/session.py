@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from proctor.errors import ProctorError, first_of
+from proctor.runs.checkpoints import Checkpoints
 from proctor.runs.finalise import RowOrder, row_order
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Sync, read_journal
@@ -69,6 +70,23 @@ FAILED = Rerun(
 INFRA = Rerun(frozenset({TrialStatus.CANCELLED, TrialStatus.INFRA_ERROR}))
 
 
+class Tally:
+    """How many trials of a run came to what, as far as the journal says; read by other threads."""
+
+    def __init__(self) -> None:
+        self.of = dict.fromkeys(TrialStatus, 0)
+        self.kept = 0
+        """Of these, finished in an earlier sitting."""
+        self.skipped = 0
+        """Not needed, since their cells are decided."""
+
+    def add(self, trials: Iterable[Trial]) -> None:
+        """These are in the journal."""
+        of = self.of
+        for trial in trials:
+            of[trial.status] += 1
+
+
 class Session:
     """One process working on one run folder; hold the folder's lock around it."""
 
@@ -87,7 +105,10 @@ class Session:
         self._folder = folder
         self._plan = plan
         self._cells = cells
-        self._spending = spending
+        self.spending = self._spending = spending
+        self.checkpoints: Checkpoints | None = None
+        """States of agents, which go when their trials are in the journal."""
+        self.tally = Tally()
         self._early = EarlyStop(rules)
         self._observer = observer
         self._rerun = rerun
@@ -109,10 +130,14 @@ class Session:
     async def run(self, make_executor: Callable[[], Executor]) -> None:
         """Work through what is left of the plan."""
         done = self._read_journal()
+        kept = [t for t in done.values() if t.status not in self._rerun.statuses]
         if done:
             self._finished = self._last_row = None
+            self.tally.add(kept)
+            self.tally.kept = len(kept)
+            if self.checkpoints is not None:
+                self.checkpoints.written(done.values())
         if self._observer is not None:
-            kept = [t for t in done.values() if t.status not in self._rerun.statuses]
             self._observer.planned(len(self._plan), kept)
         self._writer = TrialWriter(self._folder, self._sync, self._written)
         self._executor = make_executor()
@@ -130,6 +155,16 @@ class Session:
     def finished(self) -> list[Trial] | None:
         """All trials of the run, made small; None when some are only to be had from the journal."""
         return self._finished
+
+    @property
+    def planned(self) -> int:
+        """Trials of the plan, whatever became of them."""
+        return len(self._plan)
+
+    @property
+    def running(self) -> int:
+        """Trials that have started and not ended."""
+        return len(self._running)
 
     @property
     def in_order(self) -> bool:
@@ -173,6 +208,9 @@ class Session:
 
     def _written(self, trials: Sequence[Trial]) -> None:
         """Trials that are in the journal now."""
+        self.tally.add(trials)
+        if self.checkpoints is not None:
+            self.checkpoints.written(trials)
         if self._finished is not None:
             self._finished.extend(map(self._pool.slim, trials))
             if len(self._finished) > MOST_KEPT:
@@ -218,6 +256,7 @@ class Session:
                 self._early.add(earlier, place, self._cells[planned.cell])
                 continue
             if self._rules and self._early.stopped(planned.cell):
+                self.tally.skipped += 1
                 if self._observer is not None:
                     self._observer.skipped(planned)
                 continue
