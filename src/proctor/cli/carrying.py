@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+import click
+
+from proctor.cli.terminal import printable
 from proctor.errors import EXIT_CANNOT_JUDGE
 
 if TYPE_CHECKING:
@@ -40,17 +43,17 @@ def carry_out_here(
 ) -> Carried:
     """Do what is left of a run and show how far it is."""
     from proctor.cli.interrupts import Interrupts
-    from proctor.cli.shipping import shipped
     from proctor.cli.streams import stdout_kept_clean
     from proctor.report.run_console import resume_command
     from proctor.report.run_progress import progress_for
     from proctor.trials.api import carry_out
     from proctor.trials.loop import run_to_end
     from proctor.trials.session import UNFINISHED
+    from proctor.trials.shipping import shipped
 
     progress = progress_for(sys.stderr, quiet=quiet, events=events)
     interrupts = Interrupts(resume_command(folder.path))
-    with shipped(folder) as shipping, stdout_kept_clean(), interrupts.listening():
+    with shipped(folder, _warn) as shipping, stdout_kept_clean(), interrupts.listening():
         work = carry_out(
             ready,
             folder,
@@ -64,3 +67,7 @@ def carry_out_here(
             if progress is not None:
                 progress.close()
     return Carried(done, interrupts.signal, shipping.arrived)
+
+
+def _warn(text: str) -> None:
+    click.echo(f"warning: {printable(text)}", err=True)

@@ -223,11 +223,7 @@ def _folder(ready: Prepared, how: How, name: str) -> RunFolder:
     """A new folder for a run: where it is said, or in the folder of the settings, to be shipped."""
     from proctor.trials.targets import folder_for
 
-    if not isinstance(how.results, str):
-        return folder_for(ready, how.results, name)
-    from proctor.cli.shipping import folder_at
-
-    return folder_at(how.results, lambda: folder_for(ready, None, name))
+    return folder_for(ready, how.results, name)
 
 
 def _parts(texts: tuple[str, ...]) -> list[str]:

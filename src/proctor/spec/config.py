@@ -9,6 +9,7 @@ results are kept where the user stands, which is where `latest` is looked for.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -28,6 +29,8 @@ from proctor.spec.refs import Agent, Judge
 from proctor.spec.shapes import Shapes
 from proctor.spec.toml import read_toml
 from proctor.spec.tree import Tree, merged, replace_content
+
+_log = logging.getLogger(__name__)
 
 PREFIX = "PROCTOR_"
 
@@ -122,7 +125,7 @@ class Settings(Strict):
     agents: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])
     """Registered agents, by name."""
     results: str = "results"
-    """The folder of runs."""
+    """The folder of runs; or an address (s3://bucket/prefix) that runs are shipped to as well."""
     baselines: str | None = None
     """The folder of saved traces; None is beside each suite."""
     catalog: Annotated[str, Field(min_length=1)] | tuple[str, ...] = "catalog"
@@ -165,10 +168,17 @@ class Configuration(NamedTuple):
 
     @property
     def results(self) -> Path:
-        """The folder of runs."""
+        """The folder of runs here, also where they are shipped elsewhere."""
+        written = str(Settings.model_fields["results"].default)
+        written = written if self.ships_to else self.settings.results
         if self.project is None:
-            return Path(self.settings.results).expanduser()
-        return self._at("results", self.settings.results)
+            return Path(written).expanduser()
+        return self._at("results", written)
+
+    @property
+    def ships_to(self) -> str | None:
+        """The address that runs are shipped to, if the settings name one."""
+        return self.settings.results if "://" in self.settings.results else None
 
     @property
     def baselines(self) -> Path | None:
@@ -220,6 +230,7 @@ def load_configuration(
     for path in files:
         found = _file(path, environ, problems)
         tree = merged(tree, found) if found is not None else tree
+    _log.debug("settings from %s", ", ".join(map(str, files)) or "no file")
     tree = merged(tree, _variables(environ, problems))
     tree = merged(tree, _flags(flags or {}))
     settings = validated(tree, Settings, problems)

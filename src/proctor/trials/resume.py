@@ -23,6 +23,7 @@ from proctor.trials.api import AgentLike, Prepared, carry_out, given_agents, pre
 from proctor.trials.design import Design
 from proctor.trials.options import RunOptions
 from proctor.trials.session import UNFINISHED, Observer, Rerun
+from proctor.trials.shipping import shipped_meanwhile
 
 FIXED = ("trials", "default_trials", "more_trials", "seed", "early_stop")
 """Options that say which trials there are: with others it would be another run."""
@@ -45,7 +46,8 @@ async def aresume(
 ) -> Run:
     """Do what is left of a run; `options` replace those it began with."""
     restored = restore(path, agent=agent, **options)
-    return await carry_out(*restored, rerun=rerun, observer=observer)
+    async with shipped_meanwhile(restored.folder):
+        return await carry_out(*restored, rerun=rerun, observer=observer)
 
 
 def restore(path: str | Path, *, agent: AgentLike | None = None, **changes: Any) -> Restored:

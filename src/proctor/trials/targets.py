@@ -12,6 +12,7 @@ the catalog of scenarios.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
@@ -23,6 +24,7 @@ from pydantic import ValidationError
 from proctor.errors import ProctorError, did_you_mean
 from proctor.runs.folder import RunFolder
 from proctor.runs.model import Trial, TrialStatus
+from proctor.runs.remote.address import checked, is_address
 from proctor.runs.run import Run
 from proctor.scenarios.template import FILE as TEMPLATE
 from proctor.spec import Configuration, Suite, load_configuration, select_cases
@@ -49,6 +51,7 @@ from proctor.trials.experiments import Changes, prepare_experiment
 from proctor.trials.loop import run_to_end
 from proctor.trials.options import RunOptions
 from proctor.trials.session import Observer
+from proctor.trials.shipping import folder_at, shipped_meanwhile
 from proctor.trials.staging import ScenarioPool
 
 
@@ -323,10 +326,14 @@ async def _arun(
         _one_each(changes, options)
     # All are made ready before the first begins: a slip in the last must not cost an hour.
     ready = prepare_target(found, changes, options, tags=tags)
-    runs = {
-        each.name: await carry_out(each, folder_for(each, **kept), observer=observer)
-        for each in ready
-    }
+    runs: dict[str, Run] = {}
+    for each in ready:
+        if _address(each, kept["results"]) is None:
+            folder = folder_for(each, **kept)
+        else:  # apart from this loop, which must not wait for a store
+            folder = await asyncio.to_thread(folder_for, each, **kept)
+        async with shipped_meanwhile(folder):
+            runs[each.name] = await carry_out(each, folder, observer=observer)
     return runs if len(runs) > 1 else _given_back(found.kind, *runs.values())
 
 
@@ -352,9 +359,22 @@ def _seeds(value: Any) -> tuple[int, ...]:
 def folder_for(
     ready: Prepared, results: str | Path | None = None, name: str | None = None
 ) -> RunFolder:
-    """A new folder for a run, below the results folder of the settings unless told otherwise."""
-    root = ready.configuration.results if results is None else Path(results)
-    return new_folder(ready, root, name)
+    """A new folder for a run, below the results folder of the settings unless told otherwise.
+
+    With an address (`s3://…`) it is in the folder of the settings, and will be shipped.
+    """
+    here = ready.configuration
+    far = _address(ready, results)
+    root = here.results if results is None or far else Path(results)
+    if far is None:
+        return new_folder(ready, root, name)
+    return folder_at(far, lambda: new_folder(ready, root, name))
+
+
+def _address(ready: Prepared, results: str | Path | None) -> str | None:
+    """Where a run is to be shipped to, by what was asked or the settings; None: nowhere."""
+    meant = ready.configuration.ships_to if results is None else str(results)
+    return None if meant is None or not is_address(meant) else checked(meant)
 
 
 def _given_back(kind: Kind, run: Run) -> Given:

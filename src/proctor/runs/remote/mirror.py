@@ -10,7 +10,6 @@ that the first query costs their size and every later one a listing and a manife
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import re
@@ -24,6 +23,7 @@ from proctor.runs.remote.bucket import Bucket, Patience
 from proctor.runs.remote.manifest import JOURNAL, SPEC, Manifest, RemoteError, facts_of
 from proctor.runs.remote.sync import runs_at
 from proctor.runs.remote.transfer import pull, read_manifest
+from proctor.runs.remote.waiting import to_end
 
 READ = frozenset({SPEC, "results.parquet", "facts.json", "notes.jsonl"})
 """What a query reads of a run that has ended."""
@@ -31,7 +31,7 @@ READ = frozenset({SPEC, "results.parquet", "facts.json", "notes.jsonl"})
 
 def mirrored(url: str, patience: Patience | None = None) -> tuple[Path, list[str]]:
     """A folder of runs like the one at an address, and what could not be had of it."""
-    return asyncio.run(_mirrored(checked(url), patience or Patience()))
+    return to_end(_mirrored(checked(url), patience or Patience()))
 
 
 async def _mirrored(url: str, patience: Patience) -> tuple[Path, list[str]]:

@@ -21,11 +21,13 @@ import msgspec
 
 from proctor.errors import ProctorError
 from proctor.runs.folder import RunFolder, write_atomic
+from proctor.runs.heartbeat import NAME as HEARTBEAT
 from proctor.runs.journal import last_line_end
 from proctor.runs.remote import REMEMBERED, address, pieces
 from proctor.runs.remote.bucket import Bucket, Patience
 from proctor.runs.remote.manifest import JOURNAL, NAME, SPEC, Manifest, facts_of
 from proctor.runs.remote.transfer import Moved, push, read_manifest
+from proctor.runs.remote.waiting import to_end
 from proctor.runs.segments import segments
 
 EVERY = 5.0
@@ -72,7 +74,7 @@ def begin_at(folder: RunFolder, to: Destination, patience: Patience | None = Non
         await bucket.put(SPEC, folder.spec_path.read_bytes(), spec.sha256)
         return True
 
-    if not asyncio.run(begun()):
+    if not to_end(begun()):
         return False
     write_atomic(folder.path / REMEMBERED, msgspec.json.encode(to))
     return True
@@ -141,6 +143,9 @@ class Shipper:
             await self._send(name, path, path.stat().st_size)
         await self._send(JOURNAL, journal, whole)
         await self._say_running()
+        beat = await asyncio.to_thread(_read, self._folder.path / HEARTBEAT, 0, PIECE)
+        if beat:  # for whoever watches there; last, since nothing depends on it
+            await self._bucket.put(HEARTBEAT, beat, hashlib.sha256(beat).hexdigest())
 
     async def _send(self, name: str, path: Path, end: int) -> None:
         assert self._ends is not None
