@@ -23,6 +23,9 @@ EXIT_INTERRUPTED = 128 + 2
 EXIT_PIPE_CLOSED = 128 + 13
 """What a shell reports for a process ended by SIGPIPE."""
 
+COMPLETE_VARIABLE = "_PROCTOR_COMPLETE"
+"""Set when a shell asks what could come next, by the lines `proctor completion` printed."""
+
 COMMANDS = {
     "demo": Entry("proctor.cli.demo", "demo", "Show what Proctor does, on an example it brings."),
     "run": Entry(
@@ -105,6 +108,16 @@ COMMANDS = {
         "proctor.cli.schema", "schema", "Print the JSON Schema of suites, experiments or settings."
     ),
     "config": Entry("proctor.cli.config", "config", "Look at the settings in force."),
+    "doctor": Entry(
+        "proctor.cli.doctor",
+        "doctor",
+        "Check what Proctor needs here, and what to do about it.",
+    ),
+    "completion": Entry(
+        "proctor.cli.completion",
+        "completion",
+        "Print what makes the tab key complete commands, options and files.",
+    ),
     "judge": Entry("proctor.cli.judge", "judge", "Check how far an LLM judge can be trusted."),
     "mock-llm": Entry(
         "proctor.cli.mock_llm",
@@ -114,7 +127,7 @@ COMMANDS = {
 }
 
 SECTIONS = {
-    "Begin": ("demo", "init", "config", "schema"),
+    "Begin": ("demo", "init", "doctor", "config", "schema", "completion"),
     "Suites and CI": ("validate", "test", "save", "baselines", "diff"),
     "Trials and experiments": ("run", "batch", "rerun", "status", "schedule", "list", "agent"),
     "Scenarios": ("build", "check", "store", "fetch"),
@@ -145,7 +158,9 @@ EXAMPLES = [
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="proctor", message="%(prog)s %(version)s")
-@click.option("--debug", is_flag=True, help="Show tracebacks of errors.")
+@click.option(
+    "--debug", is_flag=True, help="Log what is done, and show tracebacks; before the command."
+)
 def cli(debug: bool) -> None:
     """Put LLM agents through repeated, traced, honestly counted trials.
 
@@ -169,7 +184,7 @@ def run(args: Sequence[str]) -> int:
         # A character that the terminal cannot show must not end the program.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    if "_PROCTOR_COMPLETE" in os.environ:
+    if COMPLETE_VARIABLE in os.environ:
         cli.main(list(args), prog_name="proctor")  # answers the shell's question and exits
     try:
         code = _guarded(list(args))
@@ -184,12 +199,17 @@ def run(args: Sequence[str]) -> int:
 def _guarded(args: list[str]) -> int:
     debug = False
     try:
-        with cli.make_context("proctor", args) as context:
+        with cli.make_context("proctor", list(args)) as context:
             debug = bool(context.params["debug"])
+            if debug:
+                from proctor.cli.debugging import start_debug_log
+
+                start_debug_log(args)
             cli.invoke(context)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except (KeyboardInterrupt, click.Abort):
+        _traceback(debug)
         _say("interrupted")
         return EXIT_INTERRUPTED
     except click.ClickException as error:
@@ -202,10 +222,19 @@ def _guarded(args: list[str]) -> int:
         return error.exit_code
     except Exception as error:  # noqa: BLE001  the last guard: a bug must not look like a failed gate
         _traceback(debug)
-        hint = None if debug else "this is a bug; `proctor --debug ...` shows where it happened"
-        _say(f"error: unexpected {type(error).__name__}: {error}", hint)
+        hint = None if debug else _reported(error, args)
+        _say(_redacted(f"error: unexpected {type(error).__name__}: {error}"), hint)
         return EXIT_CANNOT_JUDGE
     return 0
+
+
+def _reported(error: Exception, args: list[str]) -> str:
+    from proctor.cli.debugging import keep_report
+
+    path = keep_report(error, args)
+    if path is None:
+        return "this is a bug; `proctor --debug ...` shows where it happened"
+    return f"this is a bug; {path} says where it happened (nothing left this machine)"
 
 
 def _usage(error: click.ClickException) -> int:
@@ -214,6 +243,8 @@ def _usage(error: click.ClickException) -> int:
         return error.exit_code
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = f"`{context.command_path} --help` shows how to use it" if context else None
+    if isinstance(error, click.NoSuchOption) and error.option_name == "--debug":
+        hint = "`--debug` stands before the command: proctor --debug run suite.yaml"
     _say(f"error: {error.format_message()}", hint)
     # click calls a file it cannot open 1; for us that is something that could not be judged.
     return EXIT_CANNOT_JUDGE
@@ -229,4 +260,10 @@ def _traceback(debug: bool) -> None:
     if debug:
         import traceback
 
-        traceback.print_exc()
+        click.echo(printable(_redacted(traceback.format_exc()), keep="\n"), err=True, nl=False)
+
+
+def _redacted(text: str) -> str:
+    from proctor.trace.redact import default_redactor
+
+    return default_redactor().text(text)

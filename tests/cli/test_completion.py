@@ -1,0 +1,90 @@
+"""Completion, asked for as shells ask: through the lines that `proctor completion` prints."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(sys.executable).parent
+
+
+def ask(shell: str, program: str, cwd: Path) -> str:
+    """What a program for a shell prints, with the `proctor` of this environment at hand."""
+    done = subprocess.run(
+        [shell, *(["--norc", "--noprofile"] if shell == "bash" else []), "-c", program],
+        cwd=cwd,
+        env={**os.environ, "PATH": f"{HERE}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def in_bash(line: str, cwd: Path) -> list[str]:
+    """What bash would offer after a line: its own variables in, its own variable out."""
+    words = line.split(" ")
+    return ask(
+        "bash",
+        'eval "$(proctor completion bash)"\n'
+        "complete -p proctor > /dev/null\n"  # it was registered
+        'compopt() { echo "files: $*"; }\n'  # only works while a user presses tab
+        f"COMP_WORDS=({' '.join(repr(word) for word in words)}); COMP_CWORD={len(words) - 1}\n"
+        "_proctor_completion proctor\n"
+        'printf "%s\\n" "${COMPREPLY[@]}"',
+        cwd,
+    ).split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("proctor do", ["doctor"]),
+        ("proctor trace q", ["query"]),
+        ("proctor doctor --o", ["--online"]),
+        ("proctor gate x --inconclusive e", ["extend"]),
+        ("proctor completion z", ["zsh"]),
+    ],
+)
+def test_bash(tmp_path: Path, line: str, offered: list[str]) -> None:
+    """R-S6: commands, commands of groups, options and their values, at a press of tab."""
+    assert in_bash(line, tmp_path) == offered
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_bash_offers_files(tmp_path: Path) -> None:
+    """R-S6: where a file is wanted the shell completes files by itself."""
+    assert in_bash("proctor validate su", tmp_path)[:4] == ["files:", "-o", "default"]
+
+
+@pytest.mark.parametrize(
+    ("shell", "instruction", "offered"),
+    [
+        ("zsh", "zsh_complete", "plain\ndoctor\nCheck what Proctor needs here"),
+        ("fish", "fish_complete", "plain,doctor\tCheck what Proctor needs here"),
+    ],
+)
+def test_other_shells(tmp_path: Path, shell: str, instruction: str, offered: str) -> None:
+    """R-S6: the printed lines ask in the words this shell is answered in."""
+    script = subprocess.run(
+        [HERE / "proctor", "completion", shell], capture_output=True, text=True, check=True
+    ).stdout
+    assert f"_PROCTOR_COMPLETE={instruction}" in script
+    asked = {"COMP_WORDS": "proctor do", "COMP_CWORD": "do" if shell == "fish" else "1"}
+    done = subprocess.run(
+        [HERE / "proctor"],
+        env={**os.environ, **asked, "_PROCTOR_COMPLETE": instruction},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith(offered), done.stdout
+    if shutil.which(shell) is not None:  # the shell itself finds no fault in them
+        (tmp_path / "script").write_text(script)
+        ask(shell, f"{shell} -n script", tmp_path)
