@@ -16,7 +16,17 @@ from proctor.errors import ProctorError, did_you_mean
 
 SCHEMES = {"s3": "Amazon S3", "gs": "Google Cloud Storage", "az": "Azure Blobs", "file": "a folder"}
 
-ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT")
+GOOGLE_EMULATOR = "STORAGE_EMULATOR_HOST"
+"""The variable by which Google's own clients are sent to another server, without credentials."""
+
+ENDPOINTS = (
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT",
+    "AZURE_STORAGE_ENDPOINT",
+    "AZURITE_BLOB_STORAGE_URL",
+    GOOGLE_EMULATOR,
+)
 """Variables that name another server than the provider's own."""
 
 
@@ -73,8 +83,10 @@ def may_use_http(*, asked: bool) -> bool:
     if asked:
         return True
     given = [os.environ[name] for name in ENDPOINTS if os.environ.get(name)]
+    given = [url if is_address(url) else f"http://{url}" for url in given]
     if os.environ.get("AZURE_STORAGE_USE_EMULATOR", "").lower() in ("1", "true"):
-        return True
+        # Azurite, at its usual place on this machine unless a variable above says otherwise.
+        given.append("http://127.0.0.1:10000")
     plain = [url for url in given if url.startswith("http://")]
     for url in plain:
         if not _is_loopback(urlsplit(url).hostname or ""):
@@ -84,6 +96,12 @@ def may_use_http(*, asked: bool) -> bool:
                 hint="use https://, or say --allow-http",
             )
     return bool(plain)
+
+
+def google_emulator() -> str | None:
+    """The server that stands in for Google's, if the environment names one."""
+    url = os.environ.get(GOOGLE_EMULATOR)
+    return None if not url else url if is_address(url) else f"http://{url}"
 
 
 def _is_loopback(host: str) -> bool:
