@@ -47,7 +47,9 @@ P, F, H, INFRA, X = (
         ([(P, 1.0), (INFRA, None)], True, Verdict.PASS),
         ([(INFRA, None)], True, Verdict.INFRA_ERROR),  # nothing was judged
         ([(P, 1.0), (X, None)], False, Verdict.PASS),
-        ([], False, Verdict.INFRA_ERROR),
+        ([], False, Verdict.NOT_RUN),
+        ([(X, None)], False, Verdict.NOT_RUN),
+        ([(X, None), (INFRA, None)], False, Verdict.INFRA_ERROR),
     ],
 )
 def test_verdicts_follow_the_stated_order(

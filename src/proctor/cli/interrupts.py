@@ -13,7 +13,7 @@ import contextlib
 import os
 import signal
 import threading
-from contextlib import AbstractContextManager
+from collections.abc import Generator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ class Interrupts:
         self._resume = resume
         self._session: Session | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._watchdog: threading.Timer | None = None
         self.signal: int | None = None
 
     def watch(self, session: Session) -> None:
@@ -42,9 +43,18 @@ class Interrupts:
         self._loop = asyncio.get_running_loop()
         self._session = session
 
-    def listening(self) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def listening(self) -> Generator[None]:
         """Take signals meanwhile."""
-        return signals_go_to(self._told)
+        with signals_go_to(self._told):
+            try:
+                yield
+            finally:
+                # A thread that is still waiting when Python ends keeps extension modules from
+                # being taken down, and they complain of it on the terminal.
+                if self._watchdog is not None:
+                    self._watchdog.cancel()
+                    self._watchdog.join(PATIENCE)
 
     def _told(self, number: int, _frame: FrameType | None) -> Any:
         if self.signal is not None:
@@ -55,9 +65,9 @@ class Interrupts:
         # Written past Python's buffers, which this very moment may be in use.
         _say(f"\nstopping: finished trials are safe; go on later with\n  {self._resume}\n")
         _say("once more to leave at once\n")
-        watchdog = threading.Timer(PATIENCE, self._leave)
-        watchdog.daemon = True
-        watchdog.start()
+        self._watchdog = threading.Timer(PATIENCE, self._leave)
+        self._watchdog.daemon = True
+        self._watchdog.start()
         name = signal.Signals(number).name
         with contextlib.suppress(RuntimeError):  # the loop is closed: the work is over
             self._loop.call_soon_threadsafe(self._session.stop, f"interrupted by {name}")

@@ -127,7 +127,7 @@ def how_options(function: Any) -> Any:
         click.option("--name", help="What the run is kept under; its own name when absent."),
         click.option("--dry-run", is_flag=True, help="Check all, print the plan, run nothing."),
         click.option("--smoke", is_flag=True, help="One trial per agent, of the first case."),
-        click.option("--quiet", is_flag=True, help="No progress."),
+        click.option("--quiet", is_flag=True, help="No progress, no events."),
         click.option(
             "--json", "as_json", is_flag=True, help="Events on stderr, one document on stdout."
         ),

@@ -142,7 +142,7 @@ class CaseItem(pytest.Item):
         except ProctorError as error:
             raise CouldNotBeJudged(_told(error)) from None
         self._record(tried.summary)
-        if tried.summary.verdict == Verdict.INFRA_ERROR:
+        if tried.summary.verdict in (Verdict.INFRA_ERROR, Verdict.NOT_RUN):
             raise CouldNotBeJudged(self._why(tried))
 
     def runtest(self) -> None:

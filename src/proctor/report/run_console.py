@@ -31,6 +31,7 @@ _COLOURS = {
     Verdict.FAIL: "red",
     Verdict.HARD_FAIL: "red",
     Verdict.INFRA_ERROR: "magenta",
+    Verdict.NOT_RUN: "bright_black",
 }
 
 _HEAD = ("case", "agent", "verdict", "passed", "score", "p50", "p95", "cost")

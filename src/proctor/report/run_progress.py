@@ -175,9 +175,12 @@ def _which(trial: PlannedTrial | Trial) -> dict[str, Any]:
 
 
 def progress_for(out: TextIO, *, quiet: bool, events: bool) -> Ticking | Events | None:
-    """What suits the reader: events, nothing, a live line on a terminal, else lines."""
-    if events:
-        return Events(out)
+    """What suits the reader: nothing, events, a live line on a terminal, else lines.
+
+    `quiet` wins: whoever asks for one document and no noise gets just that.
+    """
     if quiet:
         return None
+    if events:
+        return Events(out)
     return LiveLine(out) if out.isatty() else LogLines(out)

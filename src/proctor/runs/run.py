@@ -135,7 +135,8 @@ class Run:
         verdicts = set(self.verdicts.values())
         if verdicts & {Verdict.HARD_FAIL, Verdict.FAIL, Verdict.PARTIAL}:
             return EXIT_FAIL
-        return EXIT_CANNOT_JUDGE if Verdict.INFRA_ERROR in verdicts or self.stopped else EXIT_PASS
+        unjudged = verdicts & {Verdict.INFRA_ERROR, Verdict.NOT_RUN}
+        return EXIT_CANNOT_JUDGE if unjudged or self.stopped else EXIT_PASS
 
     def __repr__(self) -> str:
         return f"<Run {self.path}>"

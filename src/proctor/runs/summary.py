@@ -29,6 +29,8 @@ class Verdict(StrEnum):
     FAIL = "FAIL"
     HARD_FAIL = "HARD FAIL"
     INFRA_ERROR = "INFRA_ERROR"
+    NOT_RUN = "NOT RUN"
+    """No trial of it has finished: still to come, cancelled, or beyond a limit."""
 
 
 class FailureSample(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -110,9 +112,14 @@ def percentile(values: Sequence[float], q: float) -> float | None:
 
 
 def verdict_of(trials: Sequence[Trial], threshold: float, *, allow_infra: bool = False) -> Verdict:
-    """Infrastructure first (unless allowed), then hard failures, then the mean, then pass."""
+    """Infrastructure first (unless allowed), then hard failures, then the mean, then pass.
+
+    A cell without any trial that came to an end is not one whose trials went wrong.
+    """
     statuses = [trial.status for trial in trials]
     judged = [trial for trial in trials if trial.status in JUDGED]
+    if not judged and TrialStatus.INFRA_ERROR not in statuses:
+        return Verdict.NOT_RUN
     if not judged or (TrialStatus.INFRA_ERROR in statuses and not allow_infra):
         return Verdict.INFRA_ERROR
     if TrialStatus.HARD_FAIL in statuses:
