@@ -219,18 +219,6 @@ def test_pages_of_a_search(store) -> None:
     assert store.found(TraceFilter(text="nothing"), Page()) == (0, [])
 
 
-def test_a_store_of_the_first_version(store) -> None:
-    """R-D7: what was kept before is read after the tables are brought up to date."""
-    write(store, *spans_of_a_trace())
-    with store.writing() as cursor:
-        cursor.execute("DROP INDEX payloads_logs")
-        cursor.execute("ALTER TABLE payloads DROP COLUMN logs")
-        cursor.execute("UPDATE notes SET value = '1' WHERE key = 'version'")
-    assert store.migrate() == 2
-    write(store, {"id": 9, "parent": 1})
-    assert (store.row(TRACE).spans, len(store.trace(TRACE).spans)) == (5, 5)
-
-
 def test_the_outline_needs_no_payload(store) -> None:
     """R-D7: the tree a viewer draws from rows is that of the whole trace."""
     write(store, *spans_of_a_trace())

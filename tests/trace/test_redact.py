@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from secret_samples import CLEAN, SECRETS
 from spans import span, trace
 
 import proctor
@@ -20,65 +21,6 @@ from proctor.trace import Event, Message, SpanKind, ToolCall, Trace
 from proctor.trace.load import load_traces
 from proctor.trace.redact import Redactor, default_redactor
 from proctor.trace.redact_names import secret_kind
-
-PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7b\n-----END RSA PRIVATE KEY-----"
-
-# kind, text before, the secret, text after: only the secret may change.
-SECRETS = [
-    ("openai_key", "use ", "sk-" + "aB3dE" * 9, " now"),
-    ("openai_key", "key:", "sk-proj-Ab_9-" + "xYz0" * 12, "."),
-    ("anthropic_key", "", "sk-ant-api03-" + "a_B-9" * 12, ""),
-    ("aws_key", "id ", "AKIAIOSFODNN7EXAMPLE", ", region eu"),
-    ("github_token", "(", "ghp_" + "a1B2c3" * 6, ")"),
-    ("github_token", "", "github_pat_11ABCDEFG0" + "aB3_" * 12, "\n"),
-    ("google_key", "maps=", "AIzaSyA-1234567890abcdefghijklmnopqrst", "&q=1"),
-    ("slack_token", "'", "xoxb-123456789012-AbCdEfGhIjKl", "'"),
-    ("huggingface_token", "", "hf_" + "AbCdEfGhIj" * 3 + "KlMn", ""),
-    ("jwt", "t=", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dBjftJeZ4CVP-mB9", ";"),
-    ("authorization", "Authorization: Bearer ", "abcdef", "\nAccept: */*"),
-    ("bearer_token", "sent bearer ", "mF_9.B5f-4.1JqM", " to it"),
-    ("basic_auth", "with basic ", "dXNlcjpwYXNzd29yZA==", " auth"),
-    ("private_key", "here:\n", PEM, "\nend"),
-    ("password", "postgres://app:", "hunter2", "@db:5432/x"),
-    ("password", "password=", "hunter2", " user=bob"),
-    ("password", "export DB_PASSWORD=", "correcthorse", ""),
-    ("password", "user: bob\npassword: ", "correcthorse", "\nport: 1"),
-    ("api_key", '{"api_key": "', "abc", '", "n": 1}'),
-    ("api_key", 'x = {"apiKey":"', 'quo\\"ted', '"}'),
-    ("password", '"{\\"password\\": \\"', "a b c", '\\", \\"n\\": 1}"'),
-    ("password", '\\\\\\"password\\\\\\": \\\\\\"', "deep", '\\\\\\"'),
-    ("token", "{'token': '", "abc123def456ghi", "'}"),
-    ("secret", 'client_secret = "', "t0p", '"'),
-    ("api_key", "GET /x?api_key=", "abc123", "&page=2"),
-    ("api_key", 'curl -H "X-Api-Key: ', "12ab", '" https://example.org'),
-    ("cookie", "Cookie: ", "sid=31d4d96e407aad42; theme=dark", "\nHost: x"),
-    ("token", '{"access_token":"', "ya29.x", '","expires_in":3599}'),
-]
-
-CLEAN = [
-    "The password: must be at least 12 characters, says the policy.",
-    "Please enter your password: ",
-    "I forgot my password. What is a token? The secret to success: work.",
-    '{"max_tokens": 200, "token_count": 5, "input_tokens": 812, "total_tokens": "1.024"}',
-    '{"token": "Hello", "logprob": -0.1}, {"token": " wor"}',
-    "550e8400-e29b-41d4-a716-446655440000",
-    "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-    "commit 2fd4e1c67a2d28fced849ee1bb76e7391b93eb12",
-    'password = input("Enter password: ")\nprint("hello")',
-    'api_key=os.environ["KEY"], token=get_token(), password=password, secret=None',
-    "def login(user: str, password: str, api_key: str | None = None) -> None: ...",
-    '{"properties": {"password": {"type": "string", "description": "The password"}}}',
-    "basic information about the bearer of this letter; Bearer instruments",
-    "task-management-system-for-everyone-2024 desk-accessories-for-1-person",
-    "https://example.com:8080/a@b and mailto:bob@example.com and postgres://db/x",
-    "from hf_hub_utils import hf_hub_download_with_progress; use sk-learn",
-    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAUAAAAFCAYAAACNbyblAAAAHElEQVQI12P4",
-    "api_key=${API_KEY} password=**** token=<your-token> secret={{ secret }}",
-    '<a accesskey="p">; fetch(url, {credentials: "include"}); var cookie=document.cookie',
-    '"pad_token": "<pad>", "next_page_token": "CAUQAA", "primary_key": "order_id"',
-    "key: value, cache_key=orders:17, public_key: see docs, keyboard=qwerty",
-    '"csrfToken":"+\\\\","patrolToken":"+\\\\"',
-]
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator
 from typing import NamedTuple
 
 from proctor.errors import ProctorError
+from proctor.server.store import costs
 from proctor.server.store.rows import Batch, batch_of
 from proctor.server.store.sql import BadRows, SqlStore
 from proctor.server.wire import SPANS, Received, Refused, received
@@ -127,6 +128,7 @@ class Ingest:
     # -- the writing thread -----------------------------------------------------------------------
 
     def _work(self) -> None:
+        costs.warm()
         while together := self._next():
             self._write(together)
             with self._wake:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from hashlib import sha256
 from operator import is_not
@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.trace import redact_scan
 from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
 from proctor.trace.redact_names import BARE_TOKEN, secret_kind
 from proctor.trace.redact_pairs import STEMS, pairs
@@ -35,6 +36,8 @@ _SHORTEST = 5
 _SHORTEST_ENVIRONMENT_VALUE = 8
 # Texts already found clean, so that a conversation repeated in every span is searched once.
 _REMEMBERED = 20_000
+# And so many characters, that long texts do not fill the memory.
+_REMEMBERED_CHARACTERS = 16_000_000
 # Deeper structures go on as JSON text, so that no input exhausts the stack.
 _DEEPEST = 128
 # In a JSON schema the value of "password" describes a password.
@@ -87,6 +90,7 @@ class Redactor:
         self._patterns = [_compiled(name, text) for name, text in (patterns or {}).items()]
         self._values = _secret_values(os.environ if environ is None else environ)
         self._clean: set[str] = set()
+        self._characters = 0
         # Nothing else that is secret could be part of an id as OpenTelemetry makes them.
         self._ids_are_clean = not self._patterns and not any(
             value.strip(_ID_DIGITS.encode()) == b"" for value in self._values
@@ -104,11 +108,16 @@ class Redactor:
             for kind, pattern in self._patterns:
                 redacted = _between_marks(redacted, pattern, kind)
         if redacted == text:
-            if len(self._clean) >= _REMEMBERED:
-                self._clean.clear()
-            self._clean.add(text)
+            self._remember((text,), len(text))
             return text
         return redacted
+
+    def _remember(self, texts: Collection[str], characters: int) -> None:
+        self._characters += characters
+        if self._characters > _REMEMBERED_CHARACTERS or len(self._clean) >= _REMEMBERED:
+            self._clean.clear()
+            self._characters = characters
+        self._clean.update(texts)
 
     def _built_in(self, text: str) -> str:
         if not self._hinted(text):
@@ -162,6 +171,23 @@ class Redactor:
         if _KELVIN in encoded:
             return False
         return not any(value in encoded for value in self._values)
+
+    def are_clean(self, texts: Iterable[str]) -> bool:
+        """Whether none of many texts holds a secret, found in one search over all of them.
+
+        False only means that some may. Texts are looked at as they are; that the name of an
+        entry makes a secret of its value is for the caller to see.
+        """
+        if self._patterns:
+            return all(self.text(text) is text for text in texts)
+        fresh = set(texts).difference(self._clean)
+        if not fresh:
+            return True
+        joined = "\n".join(fresh).encode("utf-8", "surrogatepass")
+        if not redact_scan.clean(joined, self._values):
+            return False
+        self._remember(fresh, len(joined))
+        return True
 
     def span(self, span: Span) -> Span:
         """A span without its secrets."""

@@ -32,6 +32,7 @@ STEMS = (
 # The rest of the name, then perhaps a closing quote, then `:` or `=` (or `=>`, `:=`).
 _AFTER_STEM = rb"[a-z0-9_-]{0,16}+([\\]{0,15}+[\"'`])?+\]?+[ \t]{0,8}+(?:=>|:=|[:=])(?![:=])"
 _SEARCHES = [re.compile(re.escape(stem) + _AFTER_STEM) for stem in STEMS]
+_SEARCH_OF: dict[bytes, re.Pattern[bytes]] = dict(zip(STEMS, _SEARCHES, strict=True))
 _NAME = re.compile(r"[A-Za-z0-9_.\-]+\Z")
 _NAME_END = re.compile(rb"[A-Za-z0-9_-]{0,16}+")
 
@@ -83,6 +84,13 @@ def pairs(data: bytes, low: bytes) -> Iterator[Hit]:
                 # `"password": 1234`: a mark in place of a number needs the quotes of its name.
                 quote = (found.group(1) or b"") if not value.quoted else b""
                 yield Hit(value.start, value.end, kind, quote)
+
+
+def named_at(data: bytes, low: bytes, stem: bytes) -> Iterator[int]:
+    """Where a secret name with this stem stands before `:` or `=`, whatever comes after it."""
+    for found in _SEARCH_OF[stem].finditer(low):
+        if _kind_at(data, found.start()) is not None:
+            yield found.start()
 
 
 def _kind_at(data: bytes, stem: int) -> str | None:

@@ -70,7 +70,7 @@ _BOUNDS = {
     "min_score": "score >=",
     "max_score": "score <=",
 }
-_OF_SPANS = {"tool": "tool_name", "model": "model"}
+_USED = ("tool", "model")
 
 
 EVERYTHING = "1 = 1"
@@ -94,11 +94,11 @@ def where(chosen: TraceFilter, mark: str, like: str) -> tuple[str, list[Any]]:
         if (value := getattr(chosen, name)) is not None:
             parts.append(f"{condition} {mark}")
             values.append(value)
-    for name, column in _OF_SPANS.items():
-        if (value := getattr(chosen, name)) is not None:
-            of = "s.trace_id = traces.trace_id"
+    for kind in _USED:
+        if (value := getattr(chosen, kind)) is not None:
+            of = f"u.trace_id = traces.trace_id AND u.kind = '{kind}' AND u.name = {mark}"
             # Not IN (…): a page of a common value is found without collecting all its traces.
-            parts.append(f"EXISTS (SELECT 1 FROM spans s WHERE s.{column} = {mark} AND {of})")
+            parts.append(f"EXISTS (SELECT 1 FROM uses u WHERE {of})")
             values.append(value)
     for word in chosen.text.split():
         columns = ["name", "query", "response", *(["trace_id"] if _HEX.issuperset(word) else [])]

@@ -109,7 +109,7 @@ class PostgresStore(SqlStore):
 
     def size(self) -> int:
         """The tables with their indexes."""
-        tables = ("traces", "spans", "payloads", "evaluations")
+        tables = ("traces", "spans", "uses", "payloads", "evaluations")
         parts = " + ".join(f"pg_total_relation_size('{table}')" for table in tables)
         return int(self._all(f"SELECT {parts}")[0][0])
 

@@ -7,7 +7,6 @@ sees everything. Rows hold only what is counted and filtered by.
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -17,9 +16,11 @@ from typing import Any, NamedTuple
 import msgspec
 import zstandard
 
+from proctor.server.store.costs import fill_cost
+from proctor.server.store.words import Words
 from proctor.trace import Event, Span, SpanKind, SpanStatus, Trace
 from proctor.trace.assemble import Collector, LogPool, LogRecord, assemble
-from proctor.trace.conventions import finish, normalise
+from proctor.trace.conventions import normalise, summarise
 from proctor.trace.redact import Redactor
 
 MAX_FACT = 2000
@@ -31,12 +32,6 @@ MAX_CHUNK = 512 * 1024 * 1024
 
 LARGEST = 2**63 - 1
 """The largest number both databases hold; what is beyond it cannot be a time or a count."""
-
-COUNTED = re.compile(
-    rb'"(?:llm\.token_count\.[a-z_.]+|gen_ai\.(?:usage|request)\.[a-z_.]+|llm\.usage\.[a-z_.]+)":\d+'
-)
-"""Attributes whose names speak of tokens and whose values are numbers: nothing to look for, and
-in almost every span of a model. Inside a text their quotes would be escaped."""
 
 PENDING = "pending_span"
 """Value of `logfire.span_type` on the notice that a span began, which has an id of its own."""
@@ -59,24 +54,6 @@ class Chunk(msgspec.Struct, omit_defaults=True):
     resource: dict[str, Any] = {}
 
 
-@dataclass(slots=True)
-class Batch:
-    """Rows to be written together, all or none."""
-
-    spans: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
-    chunks: list[tuple[str, bytes, int]] = field(default_factory=list[tuple[str, bytes, int]])
-    """Trace, what came of it, and how many log records are in it."""
-    facts: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
-    touched: set[str] = field(default_factory=set[str])
-
-    def extend(self, other: Batch) -> None:
-        """Take another batch in."""
-        self.spans += other.spans
-        self.chunks += other.chunks
-        self.facts += other.facts
-        self.touched |= other.touched
-
-
 class TraceFacts(NamedTuple):
     """The columns of `FACT_COLUMNS`, after the trace's id."""
 
@@ -89,12 +66,31 @@ class TraceFacts(NamedTuple):
     user_id: str | None
 
 
+@dataclass(slots=True)
+class Batch:
+    """Rows to be written together, all or none."""
+
+    spans: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    chunks: list[tuple[str, bytes, int]] = field(default_factory=list[tuple[str, bytes, int]])
+    """Trace, what came of it as JSON, and how many log records are in it."""
+    facts: list[TraceFacts] = field(default_factory=list[TraceFacts])
+    touched: set[str] = field(default_factory=set[str])
+
+    def extend(self, other: Batch) -> None:
+        """Take another batch in."""
+        self.spans += other.spans
+        self.chunks += other.chunks
+        self.facts += other.facts
+        self.touched |= other.touched
+
+
 _encoder = msgspec.json.Encoder(enc_hook=str)
 _decoder = msgspec.json.Decoder(Chunk)
 _local = threading.local()
 
 
-def _compressed(data: bytes) -> bytes:
+def compressed(data: bytes) -> bytes:
+    """A chunk as it is kept."""
     # Making a compressor costs more than a small chunk takes; each belongs to one thread.
     compressor: zstandard.ZstdCompressor | None = getattr(_local, "compressor", None)
     if compressor is None:
@@ -108,23 +104,28 @@ def batch_of(collected: Collector, redactor: Redactor | None) -> Batch:
     logs: dict[str, list[LogRecord]] = defaultdict(list)
     for record in collected.logs:
         logs[record.trace_id].append(record)
-    for trace in collected.traces.values():
-        _add(batch, trace, logs.pop(trace.trace_id, []), redactor)
-    for trace_id, records in logs.items():
-        _add(batch, Trace(trace_id=trace_id), records, redactor)
+    traces = list(collected.traces.values())
+    traces += [Trace(trace_id=trace_id) for trace_id in logs if trace_id not in collected.traces]
+    parts = [(trace, _chunk(trace, logs.get(trace.trace_id, ()))) for trace in traces]
+    # Mostly nothing is secret in the whole request, and one search says so.
+    clean = redactor is None or Words(parts).are_clean(redactor)
+    for trace, chunk in parts:
+        if clean or redactor is None or Words([(trace, chunk)]).are_clean(redactor):
+            _add(batch, trace, chunk)
+        else:
+            redacted = redactor.trace(trace)
+            kept = Chunk(redacted.spans, redactor.value(chunk.logs), _resource(redacted))
+            _add(batch, redacted, kept)
     return batch
 
 
-def _add(
-    batch: Batch, trace: Trace, records: Sequence[LogRecord], redactor: Redactor | None
-) -> None:
-    chunk = Chunk(trace.spans, [Log(r.span_id, r.event) for r in records], _resource(trace))
-    encoded = _encoder.encode(chunk)
-    if redactor is not None and not redactor.surely_clean(COUNTED.sub(b"", encoded)):
-        trace = redactor.trace(trace)
-        chunk = Chunk(trace.spans, redactor.value(chunk.logs), _resource(trace))
-        encoded = _encoder.encode(chunk)
-    batch.chunks.append((trace.trace_id, _compressed(encoded), len(records)))
+def _chunk(trace: Trace, records: Iterable[LogRecord]) -> Chunk:
+    return Chunk(trace.spans, [Log(r.span_id, r.event) for r in records], _resource(trace))
+
+
+def _add(batch: Batch, trace: Trace, chunk: Chunk) -> None:
+    # Encoded before the conventions are read: the truth is what came.
+    batch.chunks.append((trace.trace_id, _encoder.encode(chunk), len(chunk.logs)))
     batch.touched.add(trace.trace_id)
     if trace.spans:
         _read(trace.spans)
@@ -140,6 +141,7 @@ def _read(spans: Iterable[Span]) -> None:
     for span in spans:
         try:
             normalise(span)
+            fill_cost(span)
         except UNREADABLE:
             continue  # kept as it came; the reader of the whole trace reports it
 
@@ -200,7 +202,7 @@ def _real_id(value: Any) -> str | None:
 def facts_of(trace: Trace, resource: dict[str, Any]) -> TraceFacts:
     """What these spans say of their trace; another batch may know more."""
     with contextlib.suppress(*UNREADABLE):
-        finish(trace)
+        summarise(trace)
     service = resource.get("service.name")
     return TraceFacts(
         trace.trace_id,
@@ -216,9 +218,11 @@ def facts_of(trace: Trace, resource: dict[str, Any]) -> TraceFacts:
 def _text(value: Any, limit: int) -> str | None:
     if value is None:
         return None
-    text = value if isinstance(value, str) else _encoder.encode(value).decode()
+    text = (value if isinstance(value, str) else _encoder.encode(value).decode())[:limit]
+    if text.isascii() and "\0" not in text:
+        return text
     # PostgreSQL takes neither NUL nor lone surrogates.
-    return text[:limit].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def trace_from(trace_id: str, chunks: Iterable[bytes]) -> Trace | None:
@@ -233,6 +237,9 @@ def trace_from(trace_id: str, chunks: Iterable[bytes]) -> Trace | None:
         collected.resource(trace_id, chunk.resource)
         pool.add(LogRecord(trace_id, log.span_id, log.event) for log in chunk.logs)
     traces = assemble(collected, pool)
+    for trace in traces:
+        for span in trace.spans:
+            fill_cost(span)
     return traces[0] if traces else None
 
 

@@ -3,6 +3,7 @@
 traces(trace_id)             a line a trace: what lists show and filter by; derived from its spans
 spans(trace_id, span_id)     narrow: what is counted and filtered; one row a span, the last received
 payloads(trace_id, chunk)    what was received, compressed, in the order it came; the truth
+uses(trace_id, kind, name)   how often a trace called a tool or a model, derived from its spans
 evaluations(trace_id, name)  scores, checks and findings of a trace
 notes(key)                   the version of these tables
 
@@ -62,6 +63,34 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "DROP INDEX spans_tool",
         """
         CREATE INDEX spans_tool ON spans (tool_name, trace_id, status) WHERE tool_name IS NOT NULL
+        """,
+    ),
+    (
+        # What a trace uses is a few rows, where its spans are many.
+        """
+        CREATE TABLE uses (
+            trace_id TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
+            calls {big} NOT NULL, errors {big} NOT NULL, PRIMARY KEY (trace_id, kind, name)
+        ) {clustered}
+        """,
+        """
+        INSERT INTO uses SELECT trace_id, 'tool', tool_name, count(*),
+            sum(CASE WHEN status IN ('error', 'timeout') THEN 1 ELSE 0 END)
+        FROM spans WHERE tool_name IS NOT NULL GROUP BY trace_id, tool_name
+        """,
+        """
+        INSERT INTO uses SELECT trace_id, 'model', model, count(*),
+            sum(CASE WHEN status IN ('error', 'timeout') THEN 1 ELSE 0 END)
+        FROM spans WHERE model IS NOT NULL GROUP BY trace_id, model
+        """,
+        "CREATE INDEX uses_name ON uses (kind, name, trace_id, calls, errors)",
+        "DROP INDEX IF EXISTS spans_tool",
+        "DROP INDEX IF EXISTS spans_model",
+        # Whether `name` is that of a root: totals are kept up without reading the spans again.
+        "ALTER TABLE traces ADD COLUMN rooted {big} NOT NULL DEFAULT 0",
+        """
+        UPDATE traces SET rooted = 1 WHERE EXISTS (SELECT 1 FROM spans s
+            WHERE s.trace_id = traces.trace_id AND s.parent_id IS NULL)
         """,
     ),
 )

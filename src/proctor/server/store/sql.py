@@ -15,17 +15,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from proctor.errors import ProctorError
 from proctor.server.store.filters import EVERYTHING, Page, TraceFilter, where
-from proctor.server.store.rows import Batch, TraceFacts, facts_from, span_from, trace_from
-from proctor.server.store.schema import FACT_COLUMNS, MIGRATIONS, SPAN_COLUMNS
+from proctor.server.store.rows import Batch, compressed, span_from, trace_from
+from proctor.server.store.schema import MIGRATIONS, SPAN_COLUMNS
+from proctor.server.store.totals import distinct
+from proctor.server.store.writing import Writing
 from proctor.trace import Trace
 
 MANY = 500
 """Parameters of one statement: SQLite's oldest limit is 999."""
-
-
-MANY_SPANS = 1000
-"""Spans of a trace that is read whole when log records came for it; a larger one is read only
-where it is looked at, since reading it again with every batch would hold up everybody else."""
 
 
 class StoreError(ProctorError):
@@ -105,52 +102,6 @@ _ROW = ", ".join(TraceRow._fields)
 _SPAN = ", ".join(SPAN_COLUMNS)
 _SORTED_BY = "started_ns, duration_ms, cost_usd, score, errors"
 
-_TOTALS = f"""
-    INSERT INTO traces (trace_id, name, started_ns, ended_ns, duration_ms, status, spans, errors,
-        llm_calls, tool_calls, input_tokens, output_tokens, cost_usd, updated_ns)
-    SELECT trace_id,
-        coalesce(min(CASE WHEN parent_id IS NULL THEN name END), min(name)),
-        min(start_ns), max(end_ns), (max(end_ns) - min(start_ns)) / 1000000.0,
-        CASE WHEN sum(CASE WHEN status IN ('error', 'timeout') THEN 1 ELSE 0 END) > 0
-             THEN 'error' ELSE 'ok' END,
-        count(*), sum(CASE WHEN status IN ('error', 'timeout') THEN 1 ELSE 0 END),
-        sum(CASE WHEN kind = 'llm' THEN 1 ELSE 0 END),
-        sum(CASE WHEN kind = 'tool' THEN 1 ELSE 0 END),
-        sum(CASE WHEN kind = 'llm' THEN input_tokens END),
-        sum(CASE WHEN kind = 'llm' THEN output_tokens END),
-        sum(CASE WHEN kind = 'llm' THEN cost_usd END), {{now}}
-    FROM spans WHERE trace_id IN ({{ids}}) GROUP BY trace_id
-    ON CONFLICT (trace_id) DO UPDATE SET
-        {
-    ", ".join(
-        f"{c} = excluded.{c}"
-        for c in (
-            "name",
-            "started_ns",
-            "ended_ns",
-            "duration_ms",
-            "status",
-            "spans",
-            "errors",
-            "llm_calls",
-            "tool_calls",
-            "input_tokens",
-            "output_tokens",
-            "cost_usd",
-            "updated_ns",
-        )
-    )
-}
-"""
-
-
-_WITHOUT_SPANS = """
-    INSERT INTO traces (trace_id, started_ns, status, spans, errors, llm_calls, tool_calls,
-        updated_ns) VALUES (?, ?, 'ok', 0, 0, 0, 0, ?)
-    ON CONFLICT (trace_id) DO UPDATE SET updated_ns = excluded.updated_ns
-"""
-"""A trace of which only log records came so far: it is listed, and forgotten, like others."""
-
 
 class SqlStore(ABC):
     """A store in a database; see the module for what is promised."""
@@ -223,47 +174,10 @@ class SqlStore(ABC):
 
     def write(self, batch: Batch) -> None:
         """Keep a batch: when this returns it is on disk."""
-        mark = self.mark
+        rows = distinct(batch.spans)
+        chunks = [(trace_id, compressed(body), logs) for trace_id, body, logs in batch.chunks]
         with self.writing() as cursor:
-            # Asked inside the transaction, so that later writes have later times.
-            now = time.time_ns()
-            if batch.spans:
-                self.put_spans(cursor, batch.spans)
-            cursor.executemany(
-                f"INSERT INTO payloads (trace_id, body, logs) VALUES ({mark}, {mark}, {mark})",
-                batch.chunks,
-            )
-            cursor.executemany(_WITHOUT_SPANS.replace("?", mark), _log_only(batch, now))
-            touched = sorted(batch.touched)
-            for ids in _parts(touched):
-                marks = ", ".join([mark] * len(ids))
-                cursor.execute(_TOTALS.format(now=now, ids=marks), ids)
-            facts = [*batch.facts, *self._facts_in_logs(cursor, touched)]
-            cursor.executemany(self._facts_statement(), [(*f[1:], f[0]) for f in facts])
-
-    def _facts_in_logs(self, cursor: Any, touched: Sequence[str]) -> Iterator[TraceFacts]:
-        """Facts of traces whose words may stand in log records, which come apart from spans."""
-        for ids in _parts(touched):
-            marks = ", ".join([self.mark] * len(ids))
-            cursor.execute(
-                "SELECT DISTINCT p.trace_id FROM payloads p JOIN traces t ON t.trace_id = "
-                f"p.trace_id WHERE p.logs > 0 AND p.trace_id IN ({marks}) "
-                f"AND t.spans BETWEEN 1 AND {MANY_SPANS}",
-                ids,
-            )
-            for (trace_id,) in cursor.fetchall():
-                cursor.execute(self._payloads_statement(), [trace_id])
-                facts = facts_from(trace_id, (bytes(row[0]) for row in cursor.fetchall()))
-                if facts is not None:
-                    yield facts
-
-    def _payloads_statement(self) -> str:
-        return f"SELECT body FROM payloads WHERE trace_id = {self.mark} ORDER BY chunk"
-
-    def _facts_statement(self) -> str:
-        # What is known already stays where a later batch, without the root span, knows nothing.
-        sets = ", ".join(f"{c} = coalesce({self.mark}, {c})" for c in FACT_COLUMNS)
-        return f"UPDATE traces SET {sets} WHERE trace_id = {self.mark}"
+            Writing(self, cursor).put(batch, rows, chunks)
 
     def put_evaluations(
         self,
@@ -361,10 +275,9 @@ class SqlStore(ABC):
             else f"AND trace_id IN (SELECT trace_id FROM traces WHERE {condition})"
         )
         statement = f"""
-            SELECT tool_name, count(*) AS calls,
-                sum(CASE WHEN status IN ('error', 'timeout') THEN 1 ELSE 0 END)
-            FROM spans WHERE tool_name IS NOT NULL {within}
-            GROUP BY tool_name ORDER BY calls DESC, tool_name LIMIT {int(limit)}
+            SELECT name, sum(calls) AS called, sum(errors)
+            FROM uses WHERE kind = 'tool' {within}
+            GROUP BY name ORDER BY called DESC, name LIMIT {int(limit)}
         """
         return [Share(str(n), int(c), int(e)) for n, c, e in self._all(statement, values)]
 
@@ -378,7 +291,8 @@ class SqlStore(ABC):
 
     def trace(self, trace_id: str) -> Trace | None:
         """A whole trace, with everything that was received of it."""
-        rows = self._all(self._payloads_statement(), [trace_id])
+        statement = f"SELECT body FROM payloads WHERE trace_id = {self.mark} ORDER BY chunk"
+        rows = self._all(statement, [trace_id])
         return trace_from(trace_id, (bytes(row[0]) for row in rows)) if rows else None
 
     def skeleton(self, trace_id: str) -> Trace | None:
@@ -433,7 +347,7 @@ class SqlStore(ABC):
                 )
                 ids = [str(row[0]) for row in cursor.fetchall()]
                 marks = ", ".join([mark] * len(ids))
-                for table in ("payloads", "spans", "evaluations", "traces") if ids else ():
+                for table in ("payloads", "spans", "uses", "evaluations", "traces") if ids else ():
                     cursor.execute(f"DELETE FROM {table} WHERE trace_id IN ({marks})", ids)
             gone += len(ids)
             if len(ids) < MANY:
@@ -452,13 +366,3 @@ def _rank(source: str, percent: int) -> str:
         f"LIMIT 1 OFFSET (SELECT CASE WHEN timed * {percent} / 100 < timed "
         f"THEN timed * {percent} / 100 ELSE 0 END FROM sums))"
     )
-
-
-def _log_only(batch: Batch, now: int) -> list[tuple[str, int, int]]:
-    with_spans = {row[0] for row in batch.spans}
-    return [(trace_id, now, now) for trace_id in sorted(batch.touched - with_spans)]
-
-
-def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    for start in range(0, len(ids), MANY):
-        yield ids[start : start + MANY]

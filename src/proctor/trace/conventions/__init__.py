@@ -6,6 +6,8 @@ on one span, and the first in the order of `DIALECTS` that knows a field decides
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Protocol
 
 from proctor.trace.conventions import (
@@ -20,10 +22,11 @@ from proctor.trace.conventions import (
 )
 from proctor.trace.conventions.errors import read_error
 from proctor.trace.conventions.proctor import from_attributes
-from proctor.trace.conventions.whole_trace import finish
+from proctor.trace.conventions.values import MOST_KEYS
+from proctor.trace.conventions.whole_trace import finish, summarise
 from proctor.trace.model import Span, SpanKind
 
-__all__ = ["DIALECTS", "finish", "normalise"]
+__all__ = ["DIALECTS", "finish", "normalise", "summarise"]
 
 
 class Dialect(Protocol):
@@ -59,16 +62,14 @@ DIALECTS: tuple[Dialect, ...] = (
 
 def normalise(span: Span) -> None:
     """Fill the normalised fields of a span from its attributes, events, scope and name."""
-    heads = {key.partition(".")[0] for key in span.attributes}
-    if "proctor" in heads and from_attributes(span):
+    attributes, events = span.attributes, span.events
+    said = tuple((e.name, "body" in e.attributes) for e in events) if events else ()
+    if len(attributes) + len(said) > MOST_KEYS:
+        ours, spoken = _spoken_by(attributes, span.scope, said)
+    else:
+        ours, spoken = _known_speakers(tuple(attributes), span.scope, said)
+    if ours and from_attributes(span):
         return
-    if span.scope:
-        heads.add(span.scope.partition(".")[0])
-    for event in span.events:
-        heads.add(event.name.partition(".")[0])
-        if "body" in event.attributes:
-            heads.add("body")
-    spoken = [dialect for dialect in DIALECTS if not heads.isdisjoint(dialect.HEADS)]
     if span.kind == SpanKind.OTHER and spoken:
         found = (dialect.kind(span) for dialect in spoken)
         settled = next((kind for kind in found if kind is not None), None)
@@ -79,3 +80,22 @@ def normalise(span: Span) -> None:
         span.tool_name = span.name or None
     if span.failed:
         read_error(span)
+
+
+def _spoken_by(
+    keys: Iterable[str], scope: str | None, events: Iterable[tuple[str, bool]]
+) -> tuple[bool, tuple[Dialect, ...]]:
+    """Whether Proctor itself wrote these keys, and the dialects with something to say of them."""
+    heads = {key.partition(".")[0] for key in keys}
+    ours = "proctor" in heads
+    if scope:
+        heads.add(scope.partition(".")[0])
+    for name, has_body in events:
+        heads.add(name.partition(".")[0])
+        if has_body:
+            heads.add("body")
+    return ours, tuple(each for each in DIALECTS if not heads.isdisjoint(each.HEADS))
+
+
+_known_speakers = lru_cache(maxsize=1024)(_spoken_by)
+"""Spans of one instrumentation have the same keys over and over."""

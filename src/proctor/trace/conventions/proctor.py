@@ -167,10 +167,9 @@ def trace_to_attributes(trace: Trace) -> dict[str, Any]:
 def trace_from_attributes(trace: Trace, span: Span) -> bool:
     """Move `proctor.trace.*` of a span into the trace; whether they are the whole record."""
     given = span.attributes
-    # Asked of every span: looking up a few keys is cheaper than walking over all of them.
-    ours = {key for key in TRACE_KEYS if key in given}
-    if not ours:
+    if TRACE_KEYS.isdisjoint(given):
         return False
+    ours = {key for key in TRACE_KEYS if key in given}
     span.attributes = {key: value for key, value in given.items() if key not in ours}
     for key, field in TRACE_TEXT_FIELDS.items():
         value = given.get(key)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, TypeGuard, TypeVar, cast
 
 import msgspec
@@ -16,6 +17,12 @@ import msgspec
 T = TypeVar("T")
 
 Attributes = dict[str, Any]
+
+Layout = tuple[tuple[tuple[str, str], ...], ...]
+"""Groups of numbered keys."""
+
+MOST_KEYS = 64
+"""Keys of a span up to which their order is remembered; longer conversations differ anyway."""
 
 # A JSON document can only be text that starts so; anything else is prose and stays prose. Bare
 # numbers and words are left alone: "007" is an answer, not seven.
@@ -152,18 +159,27 @@ def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]
 
     Indexes may be sparse and stand in any order: producers leave gaps for messages they skip.
     """
-    found: dict[str, dict[str, Any]] = {}
+    if len(attributes) > MOST_KEYS:
+        layout = _numbered_keys(attributes, prefix)
+    else:
+        layout = _known_layout(tuple(attributes), prefix)
+    return [{rest: attributes[key] for rest, key in group} for group in layout]
+
+
+def _numbered_keys(keys: Iterable[str], prefix: str) -> Layout:
+    """What is left of each key behind its number, and the key itself; one group a number."""
+    found: dict[str, list[tuple[str, str]]] = {}
     start = len(prefix) + 1
-    for key, value in attributes.items():
+    for key in keys:
         if key.startswith(prefix):
             index, _, rest = key[start:].partition(".")
-            group = found.get(index)
-            if group is None:
-                found[index] = {rest: value}
-            else:
-                group[rest] = value
+            found.setdefault(index, []).append((rest, key))
     order = [index for index in found if index.isascii() and index.isdecimal()]
-    return [found[index] for index in sorted(order, key=int)]
+    return tuple(tuple(found[index]) for index in sorted(order, key=int))
+
+
+_known_layout = lru_cache(maxsize=1024)(_numbered_keys)
+"""Spans of one instrumentation have the same keys over and over."""
 
 
 def convert(kind: type[T], value: str) -> T | None:

@@ -38,14 +38,29 @@ _ASKED = (SpanKind.AGENT, SpanKind.CHAIN, SpanKind.OTHER)
 
 def finish(trace: Trace) -> None:
     """Fill what needs all spans of a trace, once each of them is normalised."""
-    whole = [trace_from_attributes(trace, span) for span in trace.spans]
-    if any(whole) or not trace.spans:
+    if _is_whole(trace):
         return
-    spans = trace.index.spans
-    recover_arguments(spans)
+    recover_arguments(trace.index.spans)
     name_managed_agents(trace.index)
     find_handoffs(trace.index)
+    _fill_facts(trace)
+
+
+def summarise(trace: Trace) -> None:
+    """Fill what `finish` says of the trace itself, and leave its spans as they are."""
+    if not _is_whole(trace):
+        _fill_facts(trace)
+
+
+def _is_whole(trace: Trace) -> bool:
+    """Whether nothing is left to fill: a record of our own, or a trace without spans."""
+    whole = [trace_from_attributes(trace, span) for span in trace.spans]
+    return any(whole) or not trace.spans
+
+
+def _fill_facts(trace: Trace) -> None:
     _unwrap_given(trace)
+    spans = trace.index.spans
     if trace.query is None or trace.response is None:
         candidates = _candidates(trace)
         if trace.query is None:

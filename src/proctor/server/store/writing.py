@@ -1,0 +1,235 @@
+"""One batch written in one transaction: spans, what was received, and the lines of their traces.
+
+Promise: every trace a batch touches has totals and facts over all its spans when the transaction
+ends. Traces of which nothing is there yet, which is most, cost one row each; of others only the
+rows that the batch replaces are read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from proctor.server.store.rows import Batch, TraceFacts, facts_from
+from proctor.server.store.schema import FACT_COLUMNS, SPAN_COLUMNS
+from proctor.server.store.totals import Key, SpanRow, Totals, can_replace, totals_of
+
+if TYPE_CHECKING:
+    from proctor.server.store.sql import SqlStore
+
+MANY = 500
+"""Parameters of one statement: SQLite's oldest limit is 999."""
+
+MANY_SPANS = 1000
+"""Spans of a trace that is read whole when log records came for it; a larger one is read only
+where it is looked at, since reading it again with every batch would hold up everybody else."""
+
+_KEPT_UP = (
+    "name",
+    "rooted",
+    "started_ns",
+    "ended_ns",
+    "spans",
+    "errors",
+    "llm_calls",
+    "tool_calls",
+    "input_tokens",
+    "output_tokens",
+    "cost_usd",
+)
+"""Columns of a trace that `Totals` has under the same names."""
+
+_DERIVED = ("duration_ms", "status")
+_COLUMNS = ("trace_id", *_KEPT_UP, *_DERIVED, "updated_ns", *FACT_COLUMNS)
+_PUT_TRACES = f"""
+    INSERT INTO traces ({", ".join(_COLUMNS)}) VALUES ({", ".join("?" * len(_COLUMNS))})
+    ON CONFLICT (trace_id) DO UPDATE SET
+    {", ".join(f"{c} = excluded.{c}" for c in (*_KEPT_UP, *_DERIVED, "updated_ns"))},
+    {", ".join(f"{c} = coalesce(excluded.{c}, traces.{c})" for c in FACT_COLUMNS)}
+"""
+# What is known already stays where a later batch, without the root span, knows nothing.
+
+_WITHOUT_SPANS = """
+    INSERT INTO traces (trace_id, started_ns, status, spans, errors, llm_calls, tool_calls,
+        updated_ns) VALUES (?, ?, 'ok', 0, 0, 0, 0, ?)
+    ON CONFLICT (trace_id) DO UPDATE SET updated_ns = excluded.updated_ns
+"""
+"""A trace of which only log records came so far: it is listed, and forgotten, like others."""
+
+_PUT_USES = """
+    INSERT INTO uses (trace_id, kind, name, calls, errors) VALUES (?, ?, ?, ?, ?)
+    ON CONFLICT (trace_id, kind, name)
+    DO UPDATE SET calls = uses.calls + excluded.calls, errors = uses.errors + excluded.errors
+"""
+
+_NO_FACTS = (None,) * len(FACT_COLUMNS)
+
+
+class Writing:
+    """A transaction of a store that takes one batch in."""
+
+    def __init__(self, store: SqlStore, cursor: Any) -> None:
+        self._store = store
+        self._cursor = cursor
+        self._mark = store.mark
+
+    def put(
+        self, batch: Batch, rows: dict[Key, SpanRow], chunks: Sequence[tuple[str, bytes, int]]
+    ) -> None:
+        """Write everything; `rows` are the batch's spans, one row each."""
+        # Asked inside the transaction, so that later writes have later times.
+        now = time.time_ns()
+        known = self._known(sorted(batch.touched))
+        before = self._rows_before(rows, known)
+        self._put_spans(rows, before)
+        self._many("INSERT INTO payloads (trace_id, body, logs) VALUES (?, ?, ?)", chunks)
+        with_spans = {trace_id for trace_id, _ in rows}
+        only_logs = sorted(batch.touched - with_spans)
+        self._many(_WITHOUT_SPANS, [(trace_id, now, now) for trace_id in only_logs])
+        totals = self._totals(rows, before, known)
+        facts = _together(batch.facts)
+        lines = [
+            (trace_id, *_line(each), now, *facts.get(trace_id, _NO_FACTS))
+            for trace_id, each in totals.items()
+        ]
+        self._many(_PUT_TRACES, lines)
+        # Elsewhere no log record can be.
+        read_whole = {*known, *(trace_id for trace_id, _, logs in chunks if logs)}
+        self._put_facts(list(self._facts_in_logs(sorted(read_whole))))
+
+    def _put_spans(self, rows: dict[Key, SpanRow], before: Mapping[Key, SpanRow]) -> None:
+        """Write the rows, less those that say less than what is there."""
+        for key, old in before.items():
+            if old.end_ns is not None and rows[key].end_ns is None:
+                del rows[key]
+        if rows:
+            # In the order of the table: neighbours fall into the same page.
+            self._store.put_spans(self._cursor, [rows[key] for key in sorted(rows)])
+
+    # -- what is there ----------------------------------------------------------------------------
+
+    def _known(self, touched: Sequence[str]) -> dict[str, Totals]:
+        """The totals of those traces that are there already."""
+        columns = ", ".join(_KEPT_UP)
+        return {
+            str(row[0]): Totals(*row[1:])
+            for row in self._of_traces(
+                f"SELECT trace_id, {columns} FROM traces WHERE trace_id IN ({{ids}})", touched
+            )
+        }
+
+    def _rows_before(
+        self, rows: Mapping[Key, SpanRow], known: Mapping[str, Totals]
+    ) -> dict[Key, SpanRow]:
+        """What is there already of the spans of a batch."""
+        keys = [key for key in rows if key[0] in known and known[key[0]].spans]
+        found: dict[Key, SpanRow] = {}
+        pair = f"({self._mark}, {self._mark})"
+        columns = ", ".join(f"spans.{column}" for column in SPAN_COLUMNS)
+        for part in _parts(keys, MANY // 2):
+            pairs = ", ".join([pair] * len(part))
+            self._cursor.execute(
+                f"WITH wanted (wanted_trace, wanted_span) AS (VALUES {pairs}) SELECT {columns} "
+                "FROM wanted CROSS JOIN spans "
+                "WHERE spans.trace_id = wanted_trace AND spans.span_id = wanted_span",
+                [identity for key in part for identity in key],
+            )
+            found |= {row[:2]: SpanRow(*row) for row in self._cursor.fetchall()}
+        return found
+
+    # -- the lines of traces ----------------------------------------------------------------------
+
+    def _totals(
+        self,
+        rows: Mapping[Key, SpanRow],
+        before: Mapping[Key, SpanRow],
+        known: Mapping[str, Totals],
+    ) -> dict[str, Totals]:
+        """The totals of every trace with spans in this batch; their `uses` are written."""
+        again = {
+            old.trace_id
+            for key, old in before.items()
+            if key in rows and not can_replace(old, rows[key])
+        }
+        found = {trace_id: each for trace_id, each in known.items() if each.spans}
+        touched: dict[str, Totals] = {}
+        for key, row in rows.items():
+            if row.trace_id in again:
+                continue
+            totals = touched.get(row.trace_id)
+            if totals is None:
+                totals = touched[row.trace_id] = found.get(row.trace_id) or Totals()
+            if (old := before.get(key)) is None:
+                totals.add(row)
+            else:
+                totals.replace(old, row)
+        if again:
+            touched |= self._counted_again(sorted(again))
+        self._many(
+            _PUT_USES,
+            [(t, *key, *count) for t, each in touched.items() for key, count in each.uses.items()],
+        )
+        return touched
+
+    def _counted_again(self, ids: Sequence[str]) -> dict[str, Totals]:
+        for part in _parts(ids):
+            marks = ", ".join([self._mark] * len(part))
+            self._cursor.execute(f"DELETE FROM uses WHERE trace_id IN ({marks})", part)
+        columns = ", ".join(SPAN_COLUMNS)
+        rows = self._of_traces(f"SELECT {columns} FROM spans WHERE trace_id IN ({{ids}})", ids)
+        return totals_of(map(SpanRow._make, rows))
+
+    def _facts_in_logs(self, ids: Sequence[str]) -> Iterator[TraceFacts]:
+        """Facts of traces whose words may stand in log records, which come apart from spans."""
+        statement = (
+            "SELECT DISTINCT p.trace_id FROM payloads p JOIN traces t ON t.trace_id = "
+            "p.trace_id WHERE p.logs > 0 AND p.trace_id IN ({ids}) "
+            f"AND t.spans BETWEEN 1 AND {MANY_SPANS}"
+        )
+        for (trace_id,) in list(self._of_traces(statement, ids)):
+            self._cursor.execute(
+                f"SELECT body FROM payloads WHERE trace_id = {self._mark} ORDER BY chunk",
+                [trace_id],
+            )
+            facts = facts_from(trace_id, (bytes(row[0]) for row in self._cursor.fetchall()))
+            if facts is not None:
+                yield facts
+
+    def _put_facts(self, facts: Sequence[TraceFacts]) -> None:
+        sets = ", ".join(f"{c} = coalesce(?, {c})" for c in FACT_COLUMNS)
+        self._many(f"UPDATE traces SET {sets} WHERE trace_id = ?", [(*f[1:], f[0]) for f in facts])
+
+    # -- statements -------------------------------------------------------------------------------
+
+    def _many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if rows:
+            self._cursor.executemany(statement.replace("?", self._mark), rows)
+
+    def _of_traces(self, statement: str, ids: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        for part in _parts(ids):
+            marks = ", ".join([self._mark] * len(part))
+            self._cursor.execute(statement.format(ids=marks), part)
+            yield from self._cursor.fetchall()
+
+
+def _line(totals: Totals) -> tuple[Any, ...]:
+    kept = (getattr(totals, column) for column in _KEPT_UP)
+    return (*kept, totals.duration_ms, totals.status)
+
+
+def _together(facts: Sequence[TraceFacts]) -> dict[str, tuple[str | None, ...]]:
+    """The facts of each trace; what a later part of a batch knows goes before."""
+    found: dict[str, tuple[str | None, ...]] = {}
+    for each in facts:
+        known = found.get(each.trace_id)
+        new = each[1:]
+        if known is not None:
+            new = tuple(b if b is not None else a for a, b in zip(known, new, strict=True))
+        found[each.trace_id] = new
+    return found
+
+
+def _parts(items: Sequence[Any], size: int = MANY) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

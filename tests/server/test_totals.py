@@ -1,0 +1,201 @@
+"""Totals that are kept up, costs of live traces, and that what is kept is redacted."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from server_parts import TRACE, wire_request, write
+
+from proctor.llm.prices import cost_usd
+from proctor.server.store.costs import LINEAR, fill_cost
+from proctor.server.store.rows import batch_of
+from proctor.server.store.schema import MIGRATIONS
+from proctor.server.store.totals import SpanRow, totals_of
+from proctor.server.wire import PROTOBUF, received
+from proctor.trace import Span, SpanKind
+from proctor.trace.redact import Redactor
+
+SECOND = 1_000_000_000
+
+spans = st.fixed_dictionaries(
+    {
+        "id": st.integers(1, 6),
+        "parent": st.sampled_from([0, 1, 2]),
+        "name": st.sampled_from(["agent", "b", "c"]),
+        "start": st.integers(1, 5).map(lambda second: second * SECOND),
+        "end": st.sampled_from([0, 6 * SECOND, 7 * SECOND]),
+        "status": st.sampled_from([0, 2]),
+        "attributes": st.sampled_from(
+            [
+                {},
+                {"openinference.span.kind": "TOOL", "tool.name": "search"},
+                {"openinference.span.kind": "TOOL", "tool.name": "fetch"},
+                {
+                    "openinference.span.kind": "LLM",
+                    "llm.model_name": "gpt-4o",
+                    "llm.token_count.prompt": 10,
+                    "llm.token_count.completion": 3,
+                },
+                {"openinference.span.kind": "LLM", "llm.model_name": "claude"},
+            ]
+        ),
+    }
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(batches=st.lists(st.lists(spans, min_size=1, max_size=4), min_size=1, max_size=5))
+def test_totals_kept_up_are_those_of_a_new_count(store, batches: list[list[dict]]) -> None:
+    """R-D7: spans new, again, ended later or told otherwise: totals are right after each batch."""
+    store.prune(2**62)
+    for batch in batches:
+        write(store, *batch)
+        with store.reading() as cursor:
+            cursor.execute("SELECT * FROM uses")
+            uses = {(kind, name): (int(c), int(e)) for _, kind, name, c, e in cursor.fetchall()}
+        with store.reading() as cursor:
+            cursor.execute(f"SELECT {', '.join(SpanRow._fields)} FROM spans")
+            expected = totals_of(map(SpanRow._make, cursor.fetchall()))[TRACE]
+        row = store.row(TRACE)
+        for column in ("name", "started_ns", "ended_ns", "spans", "errors", "llm_calls"):
+            assert getattr(row, column) == getattr(expected, column), column
+        for column in ("tool_calls", "input_tokens", "output_tokens", "duration_ms", "status"):
+            assert getattr(row, column) == getattr(expected, column), column
+        assert row.cost_usd == pytest.approx(expected.cost_usd)
+        assert {key: used for key, used in uses.items() if used[0]} == expected.uses
+
+
+def test_a_store_of_the_first_version(store) -> None:
+    """R-D7: what was kept before is read, filtered and grows after the tables are up to date."""
+    write(store, {"id": 1, "name": "agent", "attributes": {"openinference.span.kind": "AGENT"}})
+    write(store, {"id": 2, "parent": 1, "attributes": {"tool.name": "search", "x": "y"}})
+    tables = ("traces", "spans", "payloads", "evaluations")
+    kept = {}
+    with store.writing() as cursor:
+        for table in tables:
+            cursor.execute(f"SELECT * FROM {table}")
+            names = [column[0] for column in cursor.description]
+            kept[table] = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        for table in (*tables, "uses"):
+            cursor.execute(f"DROP TABLE {table}")
+        for statement in MIGRATIONS[0]:
+            cursor.execute(statement.format(**store.types))
+        for table in tables:
+            for found in kept[table]:
+                row = {k: v for k, v in found.items() if k not in ("rooted", "logs", "chunk")}
+                if table == "spans" and row["span_id"].endswith("2"):
+                    row["tool_name"] = "search"
+                cursor.execute(
+                    f"INSERT INTO {table} ({', '.join(row)}) "
+                    f"VALUES ({', '.join([store.mark] * len(row))})",
+                    list(row.values()),
+                )
+        cursor.execute("UPDATE notes SET value = '1' WHERE key = 'version'")
+    assert store.migrate() == len(MIGRATIONS)
+    assert [(share.name, share.calls) for share in store.tools()] == [("search", 1)]
+    write(store, {"id": 9, "parent": 1, "name": "a"})
+    assert (store.row(TRACE).spans, len(store.trace(TRACE).spans)) == (3, 3)
+    assert store.row(TRACE).name == "agent"
+
+
+# -- costs ----------------------------------------------------------------------------------------
+
+
+def call(model: str, tokens: tuple[int, int], **attributes: object) -> Span:
+    return Span(
+        span_id="1",
+        trace_id="2",
+        name="chat",
+        kind=SpanKind.LLM,
+        model=model,
+        input_tokens=tokens[0],
+        output_tokens=tokens[1],
+        attributes=attributes,
+    )
+
+
+@pytest.mark.parametrize("tokens", [(400, 40), (0, 0), (LINEAR, LINEAR), (250_000, 9_000)])
+@pytest.mark.parametrize("model", ["gpt-4o-mini", "claude-sonnet-4-5", "gemini-2.5-pro"])
+def test_costs_are_those_of_trials(model: str, tokens: tuple[int, int]) -> None:
+    """R-D7: a live call costs what the same call costs in a trial, tiers of price included."""
+    span = call(model, tokens)
+    fill_cost(span)
+    expected = cost_usd(model, input_tokens=tokens[0], output_tokens=tokens[1])
+    assert expected is not None
+    assert span.cost_usd == pytest.approx(expected)
+
+
+def test_cached_tokens_cost_less() -> None:
+    """R-D7: tokens read from a cache are priced as such."""
+    span = call("gpt-4o", (1000, 10), **{"gen_ai.usage.cache_read.input_tokens": 600})
+    fill_cost(span)
+    expected = cost_usd("gpt-4o", input_tokens=1000, output_tokens=10, cached_tokens=600)
+    assert span.cost_usd == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "span",
+    [
+        call("my-own-model", (10, 10)),
+        call("gpt-4o", (10, 10), **{"gen_ai.provider.name": "our-gateway"}),
+        Span(span_id="1", trace_id="2", name="x", kind=SpanKind.LLM, model="gpt-4o"),
+        Span(span_id="1", trace_id="2", name="x", kind=SpanKind.TOOL, model="gpt-4o"),
+    ],
+)
+def test_an_unknown_cost_stays_unknown(span: Span) -> None:
+    """R-D7: no price, no tokens, no model call: no cost, and no zero."""
+    fill_cost(span)
+    assert span.cost_usd is None
+
+
+def test_a_cost_that_was_said_stays() -> None:
+    """R-D7: the producer knows its price best."""
+    span = call("gpt-4o", (10, 10))
+    span.cost_usd = 7.0
+    fill_cost(span)
+    assert span.cost_usd == 7.0
+
+
+def test_the_store_shows_costs_of_live_traces(store) -> None:
+    """R-D7: the line of a trace, its sum and its spans have costs, one as the other."""
+    usage = {"llm.token_count.prompt": 1000, "llm.token_count.completion": 100}
+    model = {"openinference.span.kind": "LLM", "llm.model_name": "gpt-4o"}
+    write(store, {"id": 1}, {"id": 2, "parent": 1, "attributes": {**model, **usage}})
+    expected = cost_usd("gpt-4o", input_tokens=1000, output_tokens=100)
+    assert store.row(TRACE).cost_usd == pytest.approx(expected)
+    assert store.figures().cost_usd == pytest.approx(expected)
+    assert store.trace(TRACE).total_cost == pytest.approx(expected)
+
+
+# -- what is kept is redacted ----------------------------------------------------------------------
+
+VALUES = [
+    "what about the key figures",
+    "password=hunter2hunter2",
+    "sk-" + "aB3dE" * 9,
+    "tokens: 12, monkey: yes",
+    "Authorization: Bearer abcdef0123456789",
+    "plain words",
+    "see https://example.org/a",
+]
+KEYS = ["input.value", "db.password", "api_key", "note", "llm.token_count.prompt", "x-api-key: 5"]
+
+
+@settings(max_examples=150)
+@given(
+    given_spans=st.lists(
+        st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES) | st.integers(0, 99999)),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_what_is_kept_is_what_redaction_leaves(given_spans: list[dict]) -> None:
+    """R-T9: the quick way through the server keeps exactly what the careful one would."""
+    body = wire_request(*({"id": n, "attributes": a} for n, a in enumerate(given_spans, 1)))
+    redactor = Redactor(environ={})
+    kept = batch_of(received(body, PROTOBUF).collected, redactor)
+    plain = received(body, PROTOBUF).collected
+    plain.traces = {name: redactor.trace(each) for name, each in plain.traces.items()}
+    expected = batch_of(plain, None)
+    assert kept.chunks == expected.chunks
+    assert kept.spans == expected.spans
+    assert kept.facts == expected.facts
