@@ -57,6 +57,11 @@ class FrameworkAgentConfig(AgentConfig):
             return self._object
         return load_object(self.target, self.base_dir)
 
+    @property
+    def made_in_code(self) -> bool:
+        """Whether the object was at hand."""
+        return self._object is not None
+
     def need_framework(self) -> None:
         """Raise the one line that says what to install."""
         try:

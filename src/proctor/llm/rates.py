@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from pydantic import Field
 
@@ -68,6 +68,22 @@ class Reservation:
         """The call used this many tokens; None when it is not known, and the estimate stays."""
         if tokens is not None:
             self.tokens = tokens
+
+
+class Permit(Protocol):
+    """What one call may take."""
+
+    def settle(self, tokens: int | None) -> None:
+        """The call used this many tokens; None when it is not known."""
+        ...
+
+
+class Limiter(Protocol):
+    """Whoever hands out permits: a `RateLimiter` here, or one that another process keeps."""
+
+    async def acquire(self, tokens: int = 0) -> Permit:
+        """Wait for one request of about `tokens` tokens."""
+        ...
 
 
 class RateLimiter:
@@ -138,7 +154,7 @@ def _leaves(taken: Reservation) -> float:
 class RateLimited:
     """A `ChatModel` that asks its limiter first."""
 
-    def __init__(self, model: ChatModel, limiter: RateLimiter) -> None:
+    def __init__(self, model: ChatModel, limiter: Limiter) -> None:
         self._model = model
         self._limiter = limiter
 
@@ -186,7 +202,7 @@ def provider_of(model: str) -> str | None:
 
 # -- the limits of a run -------------------------------------------------------------------------
 
-_in_force: ContextVar[Mapping[str, RateLimiter] | None] = ContextVar("proctor_rates", default=None)
+_in_force: ContextVar[Mapping[str, Limiter] | None] = ContextVar("proctor_rates", default=None)
 
 
 @contextmanager
@@ -198,6 +214,13 @@ def rates_in_force(
         _ALIASES.get(provider, provider): RateLimiter(limit, clock=clock, sleep=sleep)
         for provider, limit in rates.items()
     }
+    with limiters_in_force(limiters):
+        yield
+
+
+@contextmanager
+def limiters_in_force(limiters: Mapping[str, Limiter]) -> Generator[None]:
+    """As `rates_in_force`, with whoever hands out the permits of each provider."""
     token = _in_force.set(limiters)
     try:
         yield
@@ -205,7 +228,17 @@ def rates_in_force(
         _in_force.reset(token)
 
 
+def limiter_in_force(provider: str) -> Limiter | None:
+    """Who hands out permits of a provider here; None when it has no limit."""
+    return (_in_force.get() or {}).get(provider)
+
+
+def limited_providers() -> tuple[str, ...]:
+    """The providers that have limits here."""
+    return tuple(_in_force.get() or ())
+
+
 def rate_limited(model: ChatModel, provider: str | None = None) -> ChatModel:
     """The model, held to the limits in force for its provider, if there are any."""
-    limiter = (_in_force.get() or {}).get(provider or provider_of(model.name) or "")
+    limiter = limiter_in_force(provider or provider_of(model.name) or "")
     return model if limiter is None else RateLimited(model, limiter)

@@ -29,7 +29,7 @@ LEFTOVER_GRACE = 1.0
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:
     """The result of the work; left-over tasks are cancelled and, if they resist, left behind."""
-    loop = _new_loop()
+    loop = new_loop()
     try:
         return loop.run_until_complete(work)
     finally:
@@ -56,7 +56,7 @@ if sys.platform == "linux":
             return super().select(timeout)
 
 
-def _new_loop() -> asyncio.AbstractEventLoop:
+def new_loop() -> asyncio.AbstractEventLoop:
     """The loop of the user's policy; asyncio's own one with precise timers."""
     loop = asyncio.new_event_loop()
     if sys.platform != "linux" or type(loop) is not asyncio.SelectorEventLoop:

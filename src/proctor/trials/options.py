@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
@@ -32,6 +33,17 @@ DEFAULT_CONCURRENCY = 4
 """Sensible for a batch on a laptop with remote models; a single trial is sequential anyway."""
 
 
+class ExecutorName(StrEnum):
+    """Where trials run."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+OF_WORKERS = ("address", "workers")
+"""Options that mean nothing where trials run in this process."""
+
+
 class RunOptions(Strict):
     """Options of one run; None leaves it to the suite or does not bind."""
 
@@ -43,6 +55,12 @@ class RunOptions(Strict):
     """Trials added to each cell (and seed) after the run had ended; see `trials.extend`."""
     concurrency: Annotated[int, Field(ge=1)] | None = None
     """Trials at a time."""
+    executor: ExecutorName = ExecutorName.LOCAL
+    """Where trials run: in this process, or on workers of Ray."""
+    address: Annotated[str, Field(min_length=1)] | None = None
+    """The Ray to use (auto, HOST:PORT or ray://HOST:PORT); one on this machine when absent."""
+    workers: Annotated[int, Field(ge=1)] | None = None
+    """Processes that run trials; as many as there is room for when absent."""
     seed: int = 0
     """Where the seeds of all trials come from."""
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -79,6 +97,12 @@ class RunOptions(Strict):
     def _record_or_replay(self) -> RunOptions:
         if self.record_to is not None and self.replay_from is not None:
             raise ValueError("record or replay, not both")
+        return self
+
+    @model_validator(mode="after")
+    def _workers_of_ray(self) -> RunOptions:
+        if self.executor == ExecutorName.LOCAL and (self.address or self.workers):
+            raise ValueError("an address and workers are for executor ray")
         return self
 
     def cassette(self, *, going_on: bool) -> AbstractContextManager[object]:

@@ -10,18 +10,19 @@ environment variables the spec refers to are needed.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from proctor.errors import ProctorError
 from proctor.runs.folder import RunFolder
 from proctor.runs.run import Run
-from proctor.spec import Configuration, Place, Problem, Settings, SpecError, restore_suite
+from proctor.spec import Configuration, Place, Problem, Settings, SpecError, Suite, restore_suite
 from proctor.spec.data import tree_of
 from proctor.spec.located import validated
 from proctor.trials.api import AgentLike, Prepared, carry_out, given_agents, prepare
 from proctor.trials.design import Design
-from proctor.trials.options import RunOptions
+from proctor.trials.options import OF_WORKERS, ExecutorName, RunOptions
 from proctor.trials.session import UNFINISHED, Observer, Rerun
 from proctor.trials.shipping import shipped_meanwhile
 
@@ -61,21 +62,11 @@ def restore(path: str | Path, *, agent: AgentLike | None = None, **changes: Any)
             where=str(folder.path),
             hint="query, report, compare and gate work on it",
         )
-    try:
-        base, written, kept = Path(spec["base_dir"]), spec["suite"], dict(spec["options"])
-    except (KeyError, TypeError) as error:
-        raise ProctorError(f"the spec of the run lacks {error}", where=where) from None
-    suite = restore_suite(written, folder=base, name=where)
-    configuration = _configuration(spec.get("settings") or {}, base, where)
+    suite, options, configuration, design = parts_of(spec, where, changes)
     given = given_agents(suite, agent, configuration)
     if given is not None and set(given) != set(suite.all_agents):
         (only,) = given.values()
         given = dict.fromkeys(suite.all_agents, only)
-    options = _changed(kept, changes)
-    try:
-        design = Design.restored(spec["experiment"]) if "experiment" in spec else None
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ProctorError(f"the experiment in the spec lacks {error}", where=where) from None
     ready = prepare(suite, options, agents=given, configuration=configuration, design=design)
     # With research, which trials there are follows from results: told when the journal is read.
     if ready.unfolding is None and ready.plan.record() != spec["cells"]:
@@ -83,13 +74,42 @@ def restore(path: str | Path, *, agent: AgentLike | None = None, **changes: Any)
     return Restored(ready, folder)
 
 
-def _changed(kept: dict[str, Any], changes: dict[str, Any]) -> RunOptions:
+class Parts(NamedTuple):
+    """What a spec says, read."""
+
+    suite: Suite
+    options: RunOptions
+    configuration: Configuration
+    design: Design | None
+
+
+def parts_of(
+    spec: Mapping[str, Any], where: str, changes: Mapping[str, Any] | None = None
+) -> Parts:
+    """The parts of a run's spec; `changes` replace options that it began with."""
+    try:
+        base, written, kept = Path(spec["base_dir"]), spec["suite"], dict(spec["options"])
+    except (KeyError, TypeError) as error:
+        raise ProctorError(f"the spec of the run lacks {error}", where=where) from None
+    suite = restore_suite(written, folder=base, name=where)
+    configuration = _configuration(spec.get("settings") or {}, base, where)
+    options = _changed(kept, changes or {})
+    try:
+        design = Design.restored(spec["experiment"]) if "experiment" in spec else None
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ProctorError(f"the experiment in the spec lacks {error}", where=where) from None
+    return Parts(suite, options, configuration, design)
+
+
+def _changed(kept: dict[str, Any], changes: Mapping[str, Any]) -> RunOptions:
     for name, value in changes.items():
         if name in FIXED and value != kept.get(name):
             raise ProctorError(
                 f"a run that is resumed keeps its `{name}`",
                 hint="start another run to change it",
             )
+    if changes.get("executor") == ExecutorName.LOCAL:
+        kept = {name: value for name, value in kept.items() if name not in OF_WORKERS}
     return RunOptions(**{**kept, **changes})
 
 

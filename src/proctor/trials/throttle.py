@@ -30,6 +30,11 @@ class Throttle:
         """How many may run now."""
         return max(1, int(self._limit))
 
+    @property
+    def slowed(self) -> bool:
+        """Whether fewer may run than were asked for."""
+        return self._limit < self._most
+
     def enter_now(self) -> bool:
         """Take a slot if one is free."""
         if self._active >= self._limit and self._active >= self.limit:

@@ -10,12 +10,25 @@ import asyncio
 
 from proctor.agents.failures import Transient
 from proctor.trials.executors import Deliver, Jobs
+from proctor.trials.options import RunOptions
 from proctor.trials.perform import Bench, perform
 from proctor.trials.throttle import Throttle
 
 TURN = 32
 """Trials after which a worker gives the event loop a turn: agents that never wait would keep it
 from signals, timers and the other workers."""
+
+
+class LocalWorkforce:
+    """This process."""
+
+    def __init__(self, bench: Bench, options: RunOptions) -> None:
+        self._bench = bench
+        self._options = options
+
+    def executor(self, planned: int) -> LocalExecutor:
+        """For a plan of so many trials."""
+        return LocalExecutor(self._bench, self._options.at_once(planned))
 
 
 class LocalExecutor:

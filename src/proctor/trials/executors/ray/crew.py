@@ -1,0 +1,195 @@
+"""The workers of a run: actors that are made when needed, made anew when lost, kept warm after.
+
+Promise: a worker that dies is replaced, and whoever was talking to it gets `WorkerLost`; one that
+cannot even load what the run needs is an error that says why. Workers are kept for the next run
+of this process that wants the same ones, since starting one costs as much as many trials.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any, NamedTuple
+
+from proctor.errors import ProctorError
+from proctor.trials.executors.ray.kit import Kit
+from proctor.trials.executors.ray.wire import Answer, Order, Parcel, pack, parcel_of
+
+MOST_DEATHS = 3
+"""Times in a row a worker may die while it loads: by then it is what it loads."""
+
+
+class Resources(NamedTuple):
+    """What a worker asks of the machine it is on."""
+
+    cpu: float = 1.0
+    gpu: float = 0.0
+    custom: tuple[tuple[str, float], ...] = ()
+
+    def __str__(self) -> str:
+        named = {"cpu": self.cpu, "gpu": self.gpu, **dict(self.custom)}
+        return ", ".join(f"{name} {amount:g}" for name, amount in named.items() if amount)
+
+
+class WorkerLost(Exception):
+    """The process of a worker, or its machine, is gone."""
+
+
+class Load(NamedTuple):
+    """What workers load: the kit, where Ray keeps it, and its digest."""
+
+    digest: str
+    ref: Any
+
+
+class Member:
+    """One worker, whichever actor it is at the time."""
+
+    def __init__(self, needs: Resources) -> None:
+        self._needs = needs
+        self._actor: Any = None
+        self._loaded: str | None = None
+        self.about: dict[str, Any] = {}
+        """Process, machine and version of the actor."""
+
+    def has_loaded(self, load: Load) -> bool:
+        """Whether it can be given orders."""
+        return self._loaded == load.digest
+
+    async def ready(self, load: Load) -> None:
+        """Return once it has loaded this; again after it was lost."""
+        deaths = 0
+        while not self.has_loaded(load):
+            if self._actor is None:
+                self._actor = _new_actor(self._needs)
+            try:
+                about = await _outcome(self._actor.load.remote(load.digest, load.ref))
+            except WorkerLost as lost:
+                self.dismiss()
+                deaths += 1
+                if deaths >= MOST_DEATHS:
+                    raise ProctorError(
+                        f"{deaths} workers died while they loaded the agents: {lost}",
+                        hint="`--executor local` shows what the agent's code does",
+                    ) from None
+                continue
+            if "error" in about:
+                raise ProctorError(
+                    f"on a worker: {about['error']}",
+                    where=about.get("where"),
+                    hint=about.get("hint"),
+                )
+            self.about, self._loaded = about, load.digest
+
+    async def exchange(self, orders: list[Order], slots: int) -> Parcel:
+        """Hand over orders and wait for news; `WorkerLost` when there will be none."""
+        if self._actor is None:
+            raise WorkerLost("it was dismissed")
+        return parcel_of(await _outcome(self._actor.exchange.remote(pack(orders), slots)))
+
+    def answer(self, answer: Answer) -> None:
+        """Tell it what it asked for."""
+        if self._actor is not None:
+            self._actor.answer.remote(pack(answer))
+
+    def stop(self) -> None:
+        """Tell it to cancel what it runs."""
+        if self._actor is not None and self._loaded is not None:
+            self._actor.stop.remote()
+
+    def dismiss(self) -> None:
+        """End its process; `ready` makes another."""
+        import ray
+
+        actor, self._actor, self._loaded = self._actor, None, None
+        if actor is not None:
+            with contextlib.suppress(Exception):
+                ray.kill(actor)
+
+
+def _new_actor(needs: Resources) -> Any:
+    import ray
+
+    from proctor.trials.executors.ray.worker import Worker
+
+    return (
+        ray.remote(Worker)
+        .options(
+            num_cpus=needs.cpu,
+            num_gpus=needs.gpu,
+            resources=dict(needs.custom),
+            max_restarts=0,
+            scheduling_strategy="SPREAD",
+        )
+        .remote()
+    )
+
+
+async def _outcome(ref: Any) -> Any:
+    """What a call came to; whatever Ray itself has lost is a lost worker."""
+    from ray.exceptions import (
+        ActorUnschedulableError,
+        RayError,
+        RayTaskError,
+        RuntimeEnvSetupError,
+        TaskUnschedulableError,
+    )
+
+    try:
+        return await asyncio.wrap_future(ref.future())
+    except RayTaskError as error:
+        raise ProctorError(
+            f"a worker failed: {error.cause or error}".splitlines()[0],
+            hint="what is given in code must be importable on the workers",
+        ) from error
+    except (ActorUnschedulableError, TaskUnschedulableError, RuntimeEnvSetupError) as error:
+        raise ProctorError(f"Ray starts no worker: {str(error).splitlines()[0]}") from error
+    except RayError as error:
+        raise WorkerLost(str(error).splitlines()[0]) from error
+
+
+class Crew:
+    """Workers that are alike; use it as a context manager for one run."""
+
+    def __init__(self, needs: Resources) -> None:
+        self.needs = needs
+        self.members: list[Member] = []
+
+    def of(self, count: int) -> list[Member]:
+        """So many of them: more are made, those too many dismissed."""
+        while len(self.members) > count:
+            self.members.pop().dismiss()
+        while len(self.members) < count:
+            self.members.append(Member(self.needs))
+        return self.members
+
+    def dismiss(self) -> None:
+        """End them all."""
+        self.of(0)
+
+
+_idle: list[Crew] = []
+"""The crew of the last run, at most one: others would hold resources that the next one wants."""
+
+
+def take_crew(needs: Resources) -> Crew:
+    """A crew for a run: the one that is warm, if it is of the right kind."""
+    while _idle:
+        crew = _idle.pop()
+        if crew.needs == needs:
+            return crew
+        crew.dismiss()
+    return Crew(needs)
+
+
+def give_back(crew: Crew) -> None:
+    """Keep a crew warm for the next run."""
+    if _idle:
+        crew.dismiss()
+    else:
+        _idle.append(crew)
+
+
+def forget_crews() -> None:
+    """Ray has ended, and all workers with it."""
+    _idle.clear()

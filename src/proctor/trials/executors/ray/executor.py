@@ -1,0 +1,254 @@
+"""Trials on workers: orders out, parcels in, until the jobs run out.
+
+Promise: as many trials run at a time as were asked for, over all workers together, fewer while a
+provider says "slow down". Where it matters what starts next (caps, early stop) nothing is ordered
+ahead; otherwise short trials are, so that a worker never waits for the driver. The trials of a
+worker that was lost are run once more at the end, each alone on a worker; one that ends its worker
+then too is an infrastructure error once its retries are used up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from proctor.runs.model import TrialError, TrialStatus
+from proctor.trials.executors import Deliver, Job, Jobs
+from proctor.trials.executors.ray.asking import Authority
+from proctor.trials.executors.ray.crew import Load, Member, WorkerLost
+from proctor.trials.executors.ray.wire import Ask, Done, Order, Parcel, trial_from_json
+from proctor.trials.perform import Finished
+from proctor.trials.throttle import Throttle
+
+AHEAD_SECONDS = 0.05
+"""Work a worker has in hand while a parcel is under way: many round trips, and little to lose."""
+
+MOST_AHEAD = 256
+"""Trials ordered ahead at most, however short they are."""
+
+LOST = "WorkerLost"
+
+
+class Seat:
+    """A worker's share of the run: how many trials it runs at a time, and which."""
+
+    def __init__(self, member: Member, slots: int) -> None:
+        self.member = member
+        self.slots = slots
+        self.running: dict[int, Job] = {}
+        self.held = 0
+        """Places of the throttle that it holds."""
+        self.ahead = 0
+        self._since = time.monotonic()
+
+    def paced(self, ended: int) -> None:
+        """So many have ended since the last parcel: how many may be ordered ahead now."""
+        now = time.monotonic()
+        if ended:
+            each = (now - self._since) / ended
+            self.ahead = min(MOST_AHEAD, int(AHEAD_SECONDS / max(each, 1e-6)))
+        self._since = now
+
+
+class RayExecutor:
+    """Runs at most `at_once` trials at a time on these workers."""
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        load: Load,
+        authority: Authority,
+        *,
+        at_once: int,
+        max_losses: int,
+        ahead: bool,
+        keep_recorded: Callable[[bytes], None],
+    ) -> None:
+        few = members[:at_once]
+        shares = [at_once // len(few) + (n < at_once % len(few)) for n in range(len(few))]
+        self._seats = [Seat(m, slots) for m, slots in zip(few, shares, strict=True)]
+        self._load = load
+        self._authority = authority
+        self._max_losses = max_losses
+        self._ahead = ahead
+        self._keep_recorded = keep_recorded
+        self._throttle = Throttle(at_once)
+        self._jobs: Jobs = iter(())
+        self._suspects: deque[Job] = deque()
+        self._losses: dict[int, int] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+        self._no_more = asyncio.Event()
+        self._stopping = False
+        self._deliver: Deliver | None = None
+        authority.on_slow_down = self._slow_down
+
+    def _slow_down(self) -> None:
+        self._throttle.slow_down()
+
+    async def run(self, jobs: Jobs, deliver: Deliver) -> None:
+        """Work until the jobs run out or `stop` is called."""
+        self._jobs, self._deliver = jobs, deliver
+        try:
+            async with asyncio.TaskGroup() as group:
+                for seat in self._seats:
+                    group.create_task(self._serve(seat))
+            while self._suspects and not self._stopping:
+                await self._again()
+        finally:
+            for task in self._answering:
+                task.cancel()
+            for seat in self._seats:
+                if seat.running:
+                    # It would not stop: its process goes, and what it runs with it.
+                    seat.member.dismiss()
+
+    async def _again(self) -> None:
+        """Trials whose workers were lost: each alone on a worker, to tell which one it was."""
+        suspects, self._suspects = self._suspects, deque()
+        self._jobs, self._ahead = _drained(suspects), False
+        self._no_more.clear()
+        async with asyncio.TaskGroup() as group:
+            for seat in self._seats[: len(suspects)]:
+                seat.slots, seat.ahead = 1, 0
+                group.create_task(self._serve(seat, alone=True))
+
+    async def _serve(self, seat: Seat, *, alone: bool = False) -> None:
+        """Keep one worker busy."""
+        while await self._is_ready(seat):
+            orders = await self._orders(seat)
+            if not orders and not seat.running:
+                return
+            try:
+                parcel = await seat.member.exchange(orders, seat.slots)
+            except WorkerLost as lost:
+                self._lost(seat, lost, alone=alone)
+            else:
+                self._unpack(seat, parcel)
+
+    async def _is_ready(self, seat: Seat) -> bool:
+        """Wait for the worker, unless there is nothing left for it to do."""
+        if seat.member.has_loaded(self._load):
+            return True
+        ready = asyncio.ensure_future(seat.member.ready(self._load))
+        over = asyncio.ensure_future(self._no_more.wait())
+        try:
+            await asyncio.wait({ready, over}, return_when=asyncio.FIRST_COMPLETED)
+            if ready.done():
+                ready.result()
+                return True
+            return False
+        finally:
+            over.cancel()
+            ready.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                if not ready.done():
+                    await asyncio.wait({ready})
+
+    async def _orders(self, seat: Seat) -> list[Order]:
+        """What the worker is to begin, decided on now."""
+        orders: list[Order] = []
+        ahead = seat.ahead if self._ahead and not self._throttle.slowed else 0
+        while len(seat.running) < seat.slots + ahead:
+            needs_place = len(seat.running) < seat.slots
+            if needs_place and not self._throttle.enter_now():
+                if seat.running:
+                    break
+                await self._throttle.enter()
+            job = None if self._stopping else next(self._jobs, None)
+            if job is None:
+                self._no_more.set()
+                if needs_place:
+                    self._throttle.leave()
+                break
+            seat.held += needs_place
+            seat.running[job.number] = job
+            orders.append(Order(job.number, job.planned, job.attempt))
+        return orders
+
+    def _unpack(self, seat: Seat, parcel: Parcel) -> None:
+        if parcel.recorded:
+            self._keep_recorded(parcel.recorded)
+        for done in parcel.done:
+            self._ended(seat, done)
+        seat.paced(len(parcel.done))
+        for ask in parcel.asks:
+            task = asyncio.ensure_future(self._answer(seat.member, ask))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+
+    def _ended(self, seat: Seat, done: Done) -> None:
+        job = seat.running.pop(done.number, None)
+        if job is None:
+            return
+        self._leave(seat)
+        if done.trial is None:
+            self._hand_over(job, _cancelled(job))
+            return
+        trial = trial_from_json(done.trial)
+        if lost := self._losses.get(done.number):
+            trial.retries += lost
+            trial.retry_errors = (*[f"{LOST}: its worker was lost"] * lost, *trial.retry_errors)
+        self._hand_over(job, Finished(trial, None, done.trace))
+
+    def _hand_over(self, job: Job, finished: Finished) -> None:
+        assert self._deliver is not None
+        self._deliver(job, finished)
+
+    def _leave(self, seat: Seat) -> None:
+        """Give places of the throttle back that are not needed any more."""
+        while seat.held > min(len(seat.running), seat.slots):
+            seat.held -= 1
+            self._throttle.leave()
+
+    def _lost(self, seat: Seat, lost: WorkerLost, *, alone: bool) -> None:
+        """A worker is gone: what it ran is run again at the end, or given up."""
+        seat.member.dismiss()
+        jobs = list(seat.running.values())
+        seat.running.clear()
+        self._leave(seat)
+        for job in jobs:
+            losses = self._losses[job.number] = self._losses.get(job.number, 0) + 1
+            if self._stopping:
+                self._hand_over(job, _cancelled(job))
+            elif alone and losses > self._max_losses:
+                self._hand_over(job, _given_up(job, losses, lost))
+            else:
+                self._suspects.append(job)
+
+    async def _answer(self, member: Member, ask: Ask) -> None:
+        answer = await self._authority.answer(ask)
+        if ask.number:
+            member.answer(answer)
+
+    def stop(self) -> None:
+        """Cancel what runs; `run` returns once every taken job is delivered."""
+        self._stopping = True
+        self._no_more.set()
+        while self._suspects:
+            job = self._suspects.popleft()
+            self._hand_over(job, _cancelled(job))
+        for seat in self._seats:
+            if seat.running:
+                seat.member.stop()
+
+
+def _drained(jobs: deque[Job]) -> Iterator[Job]:
+    while jobs:
+        yield jobs.popleft()
+
+
+def _cancelled(job: Job) -> Finished:
+    trial = job.planned.trial(TrialStatus.CANCELLED, job.attempt)
+    trial.error = TrialError("Cancelled", "the run was stopped before this trial had ended")
+    return Finished(trial, None)
+
+
+def _given_up(job: Job, losses: int, lost: WorkerLost) -> Finished:
+    trial = job.planned.trial(TrialStatus.INFRA_ERROR, job.attempt)
+    trial.error = TrialError(LOST, f"{losses} workers were lost while they ran it: {lost}")
+    trial.retries = losses - 1
+    trial.retry_errors = (f"{LOST}: its worker was lost",) * (losses - 1)
+    return Finished(trial, None)

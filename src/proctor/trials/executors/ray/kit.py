@@ -1,0 +1,288 @@
+"""What a worker needs to perform the trials of a run: made by the driver, unpacked once a worker.
+
+Promise: a worker makes its agents, cases and scenarios from the same plain data a run folder
+keeps, so that it runs what a resumed run would run. Python objects given in code are the
+exception: they travel as Ray itself sends functions. Workers on this machine see the driver's
+environment, folder and import path; on others their own, with the project's code sent by Ray.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from proctor import __version__
+from proctor.agents.registry import UnknownAgentError, kind_class
+from proctor.errors import ProctorError
+from proctor.llm.rates import limited_providers
+from proctor.spec.config import find_project_file
+from proctor.spec.tree import plain
+from proctor.trace.redact import default_redactor
+
+if TYPE_CHECKING:
+    from proctor.agents.base import AgentConfig
+    from proctor.llm.cassette import Cassette
+    from proctor.trials.api import Prepared
+    from proctor.trials.perform import Bench
+
+NOT_INHERITED = ("RAY_", "PYTHON")
+"""Variables by which Ray and Python start processes; a worker has its own."""
+
+
+@dataclass(frozen=True)
+class Kit:
+    """Plain data, save for the `objects`."""
+
+    digest: str
+    """Two kits with the same digest make the same bench."""
+    version: str
+    record: Mapping[str, Any]
+    """Suite, options, settings and experiment, as a run folder keeps them."""
+    objects: Mapping[str, AgentConfig]
+    """Agents that were made of Python objects, by name."""
+    rates: tuple[str, ...]
+    """Providers whose permits the driver hands out."""
+    cassette: tuple[str, str, bytes] | None = None
+    """Mode, name and content of the cassette in use."""
+    surroundings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Environment, folder and import path of the driver; empty where they mean nothing."""
+    sent_root: str | None = None
+    """The folder whose content Ray has sent: there it is the folder a worker stands in."""
+
+
+# -- in the driver -------------------------------------------------------------------------------
+
+
+def kit_of(ready: Prepared, *, shares_files: bool) -> Kit:
+    """What workers need for a run; call it where its rates and its cassette are in force."""
+    record = _record(ready)
+    objects = {name: config for name, config in ready.agents.items() if _only_here(config)}
+    cassette = _cassette(ready)
+    surroundings = _surroundings() if shares_files else {}
+    once = bool(objects) or cassette is not None
+    versions = {name: config.version() for name, config in ready.agents.items()}
+    known = (__version__, record, versions, limited_providers(), surroundings)
+    content = msgspec.json.encode(known, enc_hook=str)
+    return Kit(
+        digest=uuid.uuid4().hex if once else hashlib.sha256(content).hexdigest(),
+        version=__version__,
+        record=record,
+        objects=objects,
+        rates=limited_providers(),
+        cassette=cassette,
+        surroundings=surroundings,
+        sent_root=None if shares_files else str(project_root(ready)),
+    )
+
+
+def _only_here(config: AgentConfig) -> bool:
+    """Whether an agent is more than its options: made of an object, or of a class nobody lists."""
+    if config.made_in_code:
+        return True
+    try:
+        return kind_class(str(config.kind)) is not type(config)
+    except UnknownAgentError:
+        return True
+
+
+def project_root(ready: Prepared) -> Path:
+    """The folder of a run's code: that of the project's file, else the suite's own."""
+    found = find_project_file(ready.suite.folder)
+    return (ready.suite.folder if found is None else found.parent).resolve()
+
+
+def _record(ready: Prepared) -> dict[str, Any]:
+    """As `spec_record`, with what a folder must not hold: these words are not kept."""
+    from proctor.trials.api import KEPT_SETTINGS, chosen_record
+
+    found = {key: ready.configuration.tree.child(key) for key in KEPT_SETTINGS}
+    settings = {k: plain(tree, as_written=True) for k, tree in found.items() if tree is not None}
+    return {
+        "base_dir": str(ready.suite.folder.resolve()),
+        "options": ready.options.record(),
+        "settings": settings,
+        **({} if ready.design is None else {"experiment": ready.design.record()}),
+        "suite": chosen_record(ready, dict(ready.written)),
+    }
+
+
+def _cassette(ready: Prepared) -> tuple[str, str, bytes] | None:
+    options = ready.options
+    path = options.record_to or options.replay_from
+    if path is None:
+        return None
+    mode = "record" if options.record_to is not None else "replay"
+    return mode, Path(path).name, Path(path).read_bytes()
+
+
+def _surroundings() -> dict[str, Any]:
+    return {
+        "environ": {k: v for k, v in os.environ.items() if not k.startswith(NOT_INHERITED)},
+        "folder": str(Path.cwd()),
+        "path": [place for place in sys.path if place and Path(place).is_dir()],
+    }
+
+
+@contextmanager
+def sent_by_value(kit: Kit) -> Iterator[None]:
+    """Inside, objects of modules that a worker could not import are sent with all they need."""
+    from ray import cloudpickle
+
+    modules = {name: sys.modules.get(name) for name in _modules_of(kit)}
+    strange = [module for name, module in modules.items() if module and not _importable(name)]
+    for module in strange:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in strange:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _modules_of(kit: Kit) -> set[str]:
+    found: set[str] = set()
+    for config in kit.objects.values():
+        made = getattr(config, "loaded", None)
+        name = getattr(made, "__module__", None) or type(made).__module__
+        found.add(str(name))
+    return found - {"__main__", "builtins"}
+
+
+def _importable(name: str) -> bool:
+    """Whether importing the name in another process would find the same file."""
+    loaded = sys.modules.get(name)
+    known = getattr(loaded, "__file__", None)
+    if known is None:
+        return True
+    top = name.partition(".")[0]
+    try:
+        held = {key: sys.modules.pop(key) for key in list(sys.modules) if key == name}
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            sys.modules.update(held)
+    except (ImportError, ValueError, AttributeError):
+        return False
+    return spec is not None and spec.origin == known and bool(top)
+
+
+# -- in a worker ---------------------------------------------------------------------------------
+
+
+class Unpacked:
+    """A bench and what is in force around its trials; `close` ends it."""
+
+    def __init__(self, kit: Kit) -> None:
+        if kit.version != __version__:
+            raise ProctorError(
+                f"this worker has Proctor {__version__}, the driver {kit.version}",
+                hint="install the same version on every machine",
+            )
+        self.digest = kit.digest
+        _stand_in(kit.surroundings)
+        self._cassette, self._cassette_file, self._seen = self._begun(kit)
+        self.bench = _bench(kit)
+
+    def _begun(self, kit: Kit) -> tuple[Cassette | None, Path | None, int]:
+        if kit.cassette is None:
+            return None, None, 0
+        from proctor.llm.cassette import Cassette
+
+        mode, name, content = kit.cassette
+        path = Path(tempfile.mkdtemp(prefix="proctor-cassette-")) / name
+        path.write_bytes(content)
+        cassette = Cassette(path, "record" if mode == "record" else "replay", append=True)
+        cassette.__enter__()
+        return cassette, path, len(content)
+
+    def recorded(self) -> bytes:
+        """What was added to the cassette since this was last asked."""
+        cassette, path = self._cassette, self._cassette_file
+        if cassette is None or path is None or cassette.mode != "record":
+            return b""
+        with path.open("rb") as file:
+            file.seek(self._seen)
+            new = file.read()
+        self._seen += len(new)
+        return new
+
+    def close(self) -> None:
+        """Let go of the cassette."""
+        if self._cassette is not None and self._cassette_file is not None:
+            self._cassette.__exit__(None, None, None)
+            self._cassette_file.unlink(missing_ok=True)
+            self._cassette_file.parent.rmdir()
+
+
+def _stand_in(surroundings: Mapping[str, Any]) -> None:
+    """Be where the driver is, as far as code can tell."""
+    if not surroundings:
+        return
+    os.environ.update(surroundings["environ"])
+    os.chdir(surroundings["folder"])
+    sys.path.extend(place for place in surroundings["path"] if place not in sys.path)
+    # What is secret follows from the environment.
+    default_redactor.cache_clear()
+
+
+def _bench(kit: Kit) -> Bench:
+    from proctor.trials.api import bench_for
+    from proctor.trials.choose import choose_agents
+    from proctor.trials.resume import parts_of
+
+    record = kit.record if kit.sent_root is None else _moved(kit.record, kit.sent_root)
+    suite, options, configuration, design = parts_of(record, "the run")
+    written = [name for name in suite.all_agents if name not in kit.objects]
+    found = choose_agents(suite, written, configuration) if written else {}
+    agents = {**{name: agent.config for name, agent in found.items()}, **kit.objects}
+    for config in agents.values():
+        # Code that cannot be imported here is one error now, not one for every trial.
+        config.version()
+    return bench_for(suite, options, agents, suite.cases, configuration, design)
+
+
+def _moved(record: Mapping[str, Any], root: str) -> dict[str, Any]:
+    """The record with every folder of the project where Ray has put it."""
+    here = Path.cwd()
+
+    def moved(folder: str) -> str:
+        path = Path(folder)
+        return str(here / path.relative_to(root)) if path.is_relative_to(root) else folder
+
+    new = dict(record)
+    new["base_dir"] = moved(new["base_dir"])
+    agents = new["suite"]["agents"]
+    placed = {
+        name: {**a, "base_dir": moved(a["base_dir"])}
+        if isinstance(a, dict) and "base_dir" in a
+        else a
+        for name, a in agents.items()
+    }
+    new["suite"] = {**new["suite"], "agents": placed}
+    if "experiment" in new:
+        new["experiment"] = _moved_experiment(new["experiment"], moved)
+    return new
+
+
+def _moved_experiment(record: Mapping[str, Any], moved: Callable[[str], str]) -> dict[str, Any]:
+    origins = {
+        case: {key: moved(folder) for key, folder in origin.items()}
+        for case, origin in (record.get("origins") or {}).items()
+    }
+    scenarios = dict(record.get("scenarios") or {})
+    templates = {
+        name: {**kept, "catalog": moved(kept["catalog"])}
+        for name, kept in (scenarios.get("templates") or {}).items()
+    }
+    return {**record, "origins": origins, "scenarios": {**scenarios, "templates": templates}}
