@@ -45,6 +45,34 @@ def test_two_agents_of_the_latest_run(tmp_path, capsys):
     assert told(capsys, *twice)[1].startswith("x compared with y")
 
 
+def test_agents_by_the_beginning_of_their_names(tmp_path, capsys):
+    """R-Q3: with parameters a name need not be written whole; one that fits several is refused."""
+    cells = {"a": (9, 10), "b": (2, 10)}
+    made_run(tmp_path, {"fast (t=0,u=1)": cells, "fast (t=1,u=1)": cells, "slow": cells})
+    asked = ("compare", "--results", tmp_path, "--agents")
+    document, _ = told(capsys, *asked, "fast (t=0,u=1),fast (t=1,u=1)")
+    pair = document["pairs"][0]
+    assert (pair["first"], pair["second"]) == ("fast (t=0,u=1)", "fast (t=1,u=1)")
+    document, _ = told(capsys, *asked, "sl,fast (t=1")
+    assert document["pairs"][0]["second"] == "fast (t=1,u=1)"
+    assert command([*map(str, asked), "fast,slow"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "error: 'fast' may be any of 2: fast (t=0,u=1); fast (t=1,u=1)",
+        "hint: write as much of the name as tells it from the others, in quotes",
+    ]
+
+
+def test_one_case_is_told_alike(tmp_path, capsys):
+    """R-Q1: the interval of a single case is the same in `results` and on the leaderboard."""
+    made_run(tmp_path, {"x": {"a": (3, 5)}})
+    board, text = told(capsys, "leaderboard", "latest", "--results", tmp_path)
+    rate = board["rows"][0]["pass_rate"]
+    assert command(["results", "latest", "--results", str(tmp_path), "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)["groups"]
+    assert listed["pass_rate"] == rate
+    assert f"{100 * rate['low']:.1f}" in text
+
+
 @pytest.mark.parametrize(
     ("counts", "said"),
     [

@@ -62,7 +62,7 @@ def test_an_import_is_queried_reported_compared_and_gated(tmp_path: Path, capsys
         (["t.csv", "--map", "question=cas"], "did you mean 'case'"),
         (["t.csv", "--map", "qestion=case"], "did you mean 'question'"),
         (["absent.csv"], "no such file"),
-        (["t.txt"], "--from csv|jsonl|inspect|promptfoo"),
+        (["t.txt"], "--from csv|jsonl|json|parquet|inspect|promptfoo"),
         (["t.csv", "--from", "promptfoo"], "not JSON"),
     ],
 )

@@ -146,3 +146,18 @@ def test_a_rerun_stands_beside_the_first_under_its_name(tmp_path: Path) -> None:
     (second,) = set(first.parent.iterdir()) - {first}
     assert first.parent.name == "mine"
     assert Run(second).spec["name"] == Run(first).spec["name"] == "checks"
+
+
+def test_an_output_path_without_a_number(project: Path) -> None:
+    """R-R5: the repeat would fall onto the run itself; the hint says where else it may go."""
+    write_experiment(
+        project, "one", cases=["luck.*"], agents=["random"], seeds=1, trials=1, output="here/only"
+    )
+    proctor("run", "experiments.one", "--quiet", cwd=project)
+    run = project / "results" / "here" / "only"
+    done = rerun(project, run)
+    assert done.returncode == 2
+    assert "the output path 'here/only' has no {seq}" in done.stderr
+    assert "hint: keep it elsewhere: --results FOLDER" in done.stderr
+    assert rerun(project, run, "--results", project / "again").returncode == 0
+    assert (project / "again" / "here" / "only" / "_spec_.yaml").is_file()

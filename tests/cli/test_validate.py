@@ -88,3 +88,55 @@ def test_what_a_variable_held_is_not_printed(tmp_path: Path) -> None:
     done = proctor(tmp_path, "--debug", "validate", "s.yaml", KEY="s3cr3t-value")
     assert done.returncode == 2
     assert "s3cr3t" not in done.stdout + done.stderr
+
+
+TEMPLATE = """\
+params: {size: {type: choice, of: [4, 8], default: 4}}
+variants: {small: {size: 4}}
+input: !ev "'Add up ' + str(size) + ' and ' + str(2)"
+correctness: {expected_in_answer: [!ev "str(size + 2)"]}
+"""
+
+
+def test_templates(tmp_path: Path) -> None:
+    """R-S4: a scenario template is read as one, wherever it lies, and its problems are its own."""
+    good, bad = tmp_path / "catalog/sum/easy/spec.yaml", tmp_path / "elsewhere.yaml"
+    good.parent.mkdir(parents=True)
+    good.write_text(TEMPLATE)
+    bad.write_text(TEMPLATE.replace("variants", "variant").replace("str(2)", "strr(2)"))
+    done = proctor(tmp_path, "validate", "catalog/sum/easy/spec.yaml")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "catalog/sum/easy/spec.yaml: scenario sum.easy, variants small, parameters size\n"
+    )
+    done = proctor(tmp_path, "validate", "elsewhere.yaml")
+    assert done.returncode == 2
+    assert "unknown key 'variant'" in done.stderr
+    assert "did you mean 'variants'?" in done.stderr
+    assert "strr" in done.stderr
+    assert "cases" not in done.stderr
+
+
+def test_what_the_hint_of_a_template_leads_to(tmp_path: Path) -> None:
+    """R-S4 R-R11: an error with several problems says how to see them all, and that works."""
+    spec = tmp_path / "catalog/sum/easy/spec.yaml"
+    spec.parent.mkdir(parents=True)
+    spec.write_text("in: x\nscenaro: y\n")
+    told = proctor(tmp_path, "build", "sum.easy", "--seed", "1", "-o", "built")
+    assert told.returncode == 2
+    done = proctor(tmp_path, "validate", str(spec.relative_to(tmp_path)))
+    assert done.returncode == 2
+    assert "unknown key 'scenaro'" in done.stderr
+    assert "unknown key 'in'" in done.stderr
+
+
+def test_settings(tmp_path: Path) -> None:
+    """R-S6: the project's settings are settings, not a suite."""
+    (tmp_path / "proctor.yaml").write_text("agents: {a: {kind: random}}\n")
+    done = proctor(tmp_path, "validate", "proctor.yaml")
+    assert (done.returncode, done.stdout) == (0, "proctor.yaml: settings, 1 agent\n")
+    (tmp_path / "proctor.yaml").write_text("reslts: x\n")
+    done = proctor(tmp_path, "validate", "proctor.yaml", "--json")
+    assert done.returncode == 2
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert (problem["line"], problem["hint"]) == (1, "did you mean 'results'?")

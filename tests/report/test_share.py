@@ -131,6 +131,14 @@ def test_sharing_twice_gives_the_same_results(run: Run, tmp_path: Path, redactor
     assert told["run_id"] == run.run_id
 
 
+def test_folders_are_made(run: Run, tmp_path: Path, redactor: Redactor) -> None:
+    """R-D5: as every other command that writes does; where that cannot be it is said."""
+    assert share(run, tmp_path / "a" / "b" / "run.zip", redactor).path.is_file()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ProctorError, match="cannot write"):
+        share(run, tmp_path / "file" / "run.html", redactor)
+
+
 def test_another_ending_is_refused(run: Run, tmp_path: Path, redactor: Redactor) -> None:
     """R-D5: said before anything is written."""
     with pytest.raises(ProctorError, match=r"cannot share as \.pdf") as raised:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -138,7 +139,7 @@ def test_an_export_is_whole_or_absent(runs: Path, tmp_path: Path) -> None:
         min_size=1,
         max_size=12,
     ),
-    form=st.sampled_from(["csv", "jsonl"]),
+    form=st.sampled_from(["csv", "jsonl", "json", "parquet"]),
 )
 def test_what_went_out_comes_in_again(tmp_path_factory, facts, form) -> None:
     """R-D3: an exported run, imported, says the same: counts, scores, checks, properties."""
@@ -149,8 +150,8 @@ def test_what_went_out_comes_in_again(tmp_path_factory, facts, form) -> None:
         index = seen[case, agent] = seen.get((case, agent), -1) + 1
         trials.append(trial(case, agent, index, status, answer=answer or None))
     folder = write_run(place / "one", trials)
-    query(root=place / "one").export(place / f"t.{form}")
-    again = import_results(place / f"t.{form}", root=place / "two")
+    query(root=place / "one").export(place / f"t[1].{form}")
+    again = import_results(place / f"t[1].{form}", root=place / "two")
     for before, after in zip(outcomes_of(Run(folder.path)), outcomes_of(again), strict=True):
         assert [(c.case, c.counts, c.scores, c.cancelled) for c in before.cases] == [
             (c.case, c.counts, c.scores, c.cancelled) for c in after.cases
@@ -159,7 +160,26 @@ def test_what_went_out_comes_in_again(tmp_path_factory, facts, form) -> None:
     assert query(root=place / "one").rows(names) == query(root=place / "two").rows(names)
 
 
-# -- CSV and JSONL -------------------------------------------------------------------------------
+# -- tables --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("t.parquet", b"PAR1 no", "not Parquet: "),
+        ("t.json", b'{"trials": 7}', "neither a list of trials nor an object with one"),
+        ("t.json", b'{"trials": [', "not JSON: "),
+        ("t.json", b"[1]", "not an object: it should be one trial"),
+        ("t.json", b'[{"agent": "x"}]', "no column names the case"),
+    ],
+)
+def test_a_table_that_is_none(tmp_path: Path, name: str, content: bytes, told: str) -> None:
+    """R-D3: what cannot be read is told with its place, and nothing is kept."""
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ProctorError, match=re.escape(told)) as raised:
+        import_results(tmp_path / name, root=tmp_path / "r")
+    assert str(tmp_path / name) in str(raised.value)
+    assert not (tmp_path / "r").exists()
 
 
 def test_a_table_with_other_names(tmp_path: Path) -> None:

@@ -137,6 +137,19 @@ def test_damaged_columns_are_named_and_the_journal_read(tmp_path: Path, keep: in
     assert query(root=tmp_path).sql("select count(*) from trials").rows == [(7,)]
 
 
+def test_columns_that_nobody_wrote_are_named(tmp_path: Path) -> None:
+    """R-D2: garbage in place of the columns, with a time and a size of its own, is not silent."""
+    bad = write_run(tmp_path, [trial(index=i) for i in range(4)])
+    bad.parquet_path.write_bytes(b"no columns at all")
+    found = query(root=tmp_path)
+    assert len(found) == 4
+    (problem,) = found.problems
+    assert problem.startswith(f"{bad.parquet_path}: damaged")
+    # A run that is resumed has old columns for a while; that is no damage.
+    append(bad, [trial(index=4)])
+    assert query(root=tmp_path).problems == []
+
+
 def make_foreign(root: Path) -> dict[str, Path]:
     """Folders that are not runs, in ways that happen."""
     places = {name: root / "other" / name for name in ("yaml", "list", "newer", "none", "odd")}

@@ -12,6 +12,7 @@ from proctor.cli.lazy import Command, Example
 EXAMPLES = [
     Example("proctor compare baseline latest", "did the agent change since the tagged run?"),
     Example("proctor compare latest --agents fast,careful", "two agents of one run"),
+    Example("proctor compare latest --agents 'fast (t=0),fast (t=1'", "one agent, two settings"),
     Example("proctor compare shop/2026-01-31_001 shop/2026-01-31_002 --cases 'refund-*'", "some"),
 ]
 
@@ -22,7 +23,7 @@ EXAMPLES = [
     "--agents",
     multiple=True,
     metavar="A,B",
-    help="Compare these two: of one run, or one of each. Names with commas: give it twice.",
+    help="Compare these two: of one run, or one of each. The beginning of a name will do.",
 )
 @click.option("--cases", metavar="PATTERN", help="Only cases whose id matches, such as 'x*'.")
 @click.option(
@@ -59,8 +60,15 @@ def compare(
     if len(runs) > 2 or (not runs and not agents):
         raise click.UsageError("name two runs, or --agents A,B of one")
     root = root_of(results)
-    names = tuple(part.strip() for part in agents[0].split(",")) if len(agents) == 1 else agents
+    names = _names(agents[0]) if len(agents) == 1 else agents
     opened = [open_run(text, root) for text in runs or ("latest",)]
     second = opened[1] if len(opened) > 1 else None
     found = compare_runs(opened[0], second, agents=names, cases=cases, level=level, seed=seed)
     tell(document("comparison", found) if as_json else render(found))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Names between commas; those within parentheses belong to an agent's parameters."""
+    import re
+
+    return tuple(part.strip() for part in re.split(r",(?![^(]*\))", text))

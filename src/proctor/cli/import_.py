@@ -11,11 +11,12 @@ from proctor.cli.lazy import Command, Example
 from proctor.cli.results import runs_root
 from proctor.cli.terminal import printable
 
-SOURCES = ("csv", "jsonl", "inspect", "promptfoo")
+SOURCES = ("csv", "jsonl", "json", "parquet", "inspect", "promptfoo")
 
 EXAMPLES = [
     Example("proctor import logs/2026-01-31_geo.eval", "a log of Inspect"),
     Example("proctor import results.json --from promptfoo", "an evaluation of promptfoo"),
+    Example("proctor import trials.parquet", "what `proctor export` wrote elsewhere"),
     Example("proctor import grades.csv --map question=case --map points=score --scale 100", "CSV"),
 ]
 
@@ -35,7 +36,7 @@ def _pairs(_ctx: click.Context, _option: click.Parameter, given: tuple[str, ...]
 @click.option("--from", "source", type=click.Choice(SOURCES), help="By the file when absent.")
 @click.option(
     "--map", "columns", multiple=True, callback=_pairs, metavar="COLUMN=FIELD",
-    help="What a column of CSV or JSONL means.",
+    help="What a column of CSV, JSONL, JSON or Parquet means.",
 )  # fmt: skip
 @click.option("--name", help="The name of the experiment; the file's own when absent.")
 @click.option(
@@ -59,8 +60,8 @@ def import_(
 ) -> None:
     """Keep results of other programs as runs, to query, compare and gate on.
 
-    Takes Inspect logs (.eval, .json), promptfoo's JSON, CSV and JSONL. A file is imported whole
-    or not at all.
+    Takes Inspect logs (.eval, .json), promptfoo's JSON, and trials as CSV, JSONL, JSON or
+    Parquet, such as `proctor export` writes. A file is imported whole or not at all.
     """
     from proctor.results.exchange.reading import read_results
     from proctor.results.exchange.record import keep

@@ -70,7 +70,9 @@ COMMANDS = {
         "proctor.cli.test", "test", "Try every case of suites once and judge what the agent did."
     ),
     "validate": Entry(
-        "proctor.cli.validate", "validate", "Check suites and experiments without running anything."
+        "proctor.cli.validate",
+        "validate",
+        "Check suites, experiments, templates and settings without running anything.",
     ),
     "save": Entry("proctor.cli.save", "save", "Save what the agent does as a baseline."),
     "baselines": Entry("proctor.cli.baselines", "baselines", "List saved baselines."),

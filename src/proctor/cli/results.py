@@ -73,6 +73,7 @@ def tell_problems(found: ResultSet) -> None:
 @click.option("--trials", is_flag=True, help="List the trials themselves.")
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="Trials listed at most.")
 @click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table")
+@click.option("--json", "form", flag_value="json", help="The same as --format json.")
 @readable_results_option
 def results(
     patterns: tuple[str, ...],

@@ -1,4 +1,8 @@
-"""`proctor validate`: every problem of suites and experiments, at its place, all at once."""
+"""`proctor validate`: every problem of the files a user writes, at its place, all at once.
+
+What a file is shows in what it holds: cases are a suite or an experiment, a `scenario` or an
+`input` of its own is a template, `proctor.yaml` and `pyproject.toml` are settings.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +16,32 @@ from proctor.cli.terminal import printable
 from proctor.errors import EXIT_CANNOT_JUDGE
 
 if TYPE_CHECKING:
-    from proctor.spec import Problem, Suite
+    from proctor.scenarios.template import Template
+    from proctor.spec import Configuration, Problem, Suite
     from proctor.spec.experiment import Experiment
+    from proctor.spec.tree import Tree
     from proctor.trials.experiments import Resolved
 
 EXAMPLES = [
     Example("proctor validate suite.yaml", "is there anything wrong with a suite?"),
     Example("proctor validate experiments/*.yaml", "does everything they name exist?"),
+    Example("proctor validate catalog/*/*/spec.yaml proctor.yaml", "templates and settings"),
     Example("proctor validate --json suites/*.yaml", "the same for a program to read"),
 ]
 
+SETTINGS = ("proctor.yaml", "pyproject.toml")
+
+OF_OTHERS = {"cases", "queries", "experiments"}
+"""Keys that no template has."""
+
 
 class Good(NamedTuple):
-    """What a good file holds: a suite, or experiments by name with what they resolve to."""
+    """What a good file holds: a suite, experiments with what they resolve to, or something else."""
 
     suite: Suite | None = None
     experiments: tuple[Resolved, ...] = ()
+    template: Template | None = None
+    settings: Configuration | None = None
 
 
 @click.command(cls=Command, examples=EXAMPLES)
@@ -36,7 +50,7 @@ class Good(NamedTuple):
 @click.option("--traces", is_flag=True, help="For recorded traces: a suite needs no agent.")
 @click.pass_context
 def validate(ctx: click.Context, files: tuple[Path, ...], as_json: bool, traces: bool) -> None:
-    """Check suites and experiments without running anything.
+    """Check suites, experiments, templates and settings without running anything.
 
     Exits with 0 when all are good, else with 2.
     """
@@ -67,7 +81,11 @@ def _checked(path: Path, *, traces: bool) -> Good | list[Problem]:
     try:
         if path.suffix == ".py":
             return _resolved(load_experiments(path))
+        if path.name in SETTINGS and path.is_file():
+            return Good(settings=load_configuration(path.parent))
         document = read(path)
+        if _is_template(path, document.tree):
+            return _template(path)
         if document.tree is not None and is_experiment(document.tree):
             return _resolved(load_experiments(path))
         configured = load_configuration(path.parent).settings.agent is not None
@@ -76,6 +94,27 @@ def _checked(path: Path, *, traces: bool) -> Good | list[Problem]:
         return error.problems
     except ProctorError as error:
         return [Problem(Place(error.where or str(path)), error.message, error.hint)]
+
+
+def _is_template(path: Path, tree: Tree | None) -> bool:
+    """Whether a file is a scenario template: by what it holds, else by its name."""
+    from proctor.scenarios.template import FILE, SECTIONS
+
+    if tree is None or not isinstance(tree.value, dict):
+        return path.name == FILE and path.is_file()
+    keys = set(tree.value)
+    return not keys & OF_OTHERS and (path.name == FILE or bool(keys & set(SECTIONS)))
+
+
+def _template(path: Path) -> Good:
+    from proctor.scenarios import catalog_for
+    from proctor.scenarios.catalog import template_at
+    from proctor.spec import load_configuration
+    from proctor.spec.config import find_project_file
+
+    project = find_project_file(path.parent)
+    catalog = catalog_for(load_configuration(None if project is None else path.parent))
+    return Good(template=template_at(path, catalog))
 
 
 def _resolved(experiments: list[Experiment]) -> Good:
@@ -93,6 +132,14 @@ def _print(good: dict[Path, Good], problems: list[Problem], asked: int) -> None:
             agents = ", ".join(found.suite.all_agents) or "none"
             cases = _count(len(found.suite.cases), "case")
             click.echo(printable(f"{path}: {cases}, agent {agents}"))
+        if found.template is not None:
+            variants = ", ".join(found.template.variants) or "none"
+            params = ", ".join(found.template.params) or "none"
+            told = f"scenario {found.template.name}, variants {variants}, parameters {params}"
+            click.echo(printable(f"{path}: {told}"))
+        if found.settings is not None:
+            agents = _count(len(found.settings.settings.agents), "agent")
+            click.echo(printable(f"{path}: settings, {agents}"))
         for each in found.experiments:
             axes = each.design.axes
             parts = [_count(len(each.suite.cases), "case"), _count(len(each.agents or {}), "agent")]
@@ -142,6 +189,17 @@ def _document(good: dict[Path, Good], problems: list[Problem]) -> str:
             for path, found in good.items()
             for each in found.experiments
         ],
+        "templates": [
+            {
+                "file": str(path),
+                "name": found.template.name,
+                "variants": list(found.template.variants),
+                "params": list(found.template.params),
+            }
+            for path, found in good.items()
+            if found.template is not None
+        ],
+        "settings": [str(path) for path, found in good.items() if found.settings is not None],
         "problems": [told(problem) for problem in problems],
     }
     return json.dumps(document, indent=2)

@@ -64,6 +64,10 @@ def share(run: Run, target: Path, redactor: Redactor) -> Shared:
             where=str(target),
             hint="name a file that ends in .html or .zip",
         )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ProctorError(f"cannot write: {error.strerror}", where=str(target)) from None
     return form(run, target, redactor)
 
 

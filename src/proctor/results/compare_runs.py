@@ -103,9 +103,21 @@ def _paired(
 
 
 def _one(arms: Sequence[AgentOutcomes], name: str) -> AgentOutcomes:
-    """An agent by its name, with its parameters where there are several."""
-    exact = [arm for arm in arms if arm.name == name]
-    return exact[0] if exact else pick(arms, name)
+    """An agent by its name, with its parameters where there are several; a beginning will do."""
+    for fits in (
+        [arm for arm in arms if arm.name == name],
+        [arm for arm in arms if arm.agent == name],
+        [arm for arm in arms if arm.name.startswith(name)],
+    ):
+        if len(fits) == 1:
+            return fits[0]
+        if fits:
+            told = "; ".join(sorted(arm.name for arm in fits))
+            raise ProctorError(
+                f"{name!r} may be any of {len(fits)}: {told}",
+                hint="write as much of the name as tells it from the others, in quotes",
+            )
+    return pick(arms, name)
 
 
 def _named(

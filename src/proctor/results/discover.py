@@ -29,13 +29,17 @@ FORMAT = 1
 
 
 class FoundRun(NamedTuple):
-    """A run that can be read. `live` ones are read from their journal."""
+    """A run that can be read. `live` ones are read from their journal.
+
+    `damaged` says that they are because their columns are not the ones that were written.
+    """
 
     path: Path
     name: str
     facts: RunFacts
     live: bool
     tags: tuple[str, ...] = ()
+    damaged: bool = False
 
     @property
     def source(self) -> Path:
@@ -178,7 +182,7 @@ def read_run(folder: Path, root: Path, *, noted: bool = True) -> FoundRun:
     kept = read_facts(folder)
     if kept is not None:
         _check_format(kept.facts.format, folder)
-        return FoundRun(folder, name, kept.facts, not kept.parquet_is_current, tags)
+        return FoundRun(folder, name, kept.facts, not kept.parquet_is_current, tags, kept.damaged)
     from proctor.runs.folder import RunFolder
 
     spec = RunFolder.open(folder).read_spec()

@@ -94,10 +94,14 @@ _FACTS = msgspec.json.Decoder(RunFacts)
 
 
 class Kept(NamedTuple):
-    """Facts found beside a run, and whether results.parquet holds all its journal does."""
+    """Facts found beside a run, and whether results.parquet holds all its journal does.
+
+    Columns that changed though the journal did not are `damaged`: nobody of ours wrote them.
+    """
 
     facts: RunFacts
     parquet_is_current: bool
+    damaged: bool = False
 
 
 def read_facts(run: Path) -> Kept | None:
@@ -110,15 +114,13 @@ def read_facts(run: Path) -> Kept | None:
         return None
     if facts.version != VERSION or not _same(f"{base}/_spec_.yaml", facts.spec):
         return None
-    return Kept(facts, _parquet_is_current(base, facts))
-
-
-def _parquet_is_current(base: str, facts: RunFacts) -> bool:
-    if not _same(f"{base}/results.parquet", facts.parquet, tail=True):
-        return False
-    journal = f"{base}/trials.jsonl"
+    journal, parquet = f"{base}/trials.jsonl", f"{base}/results.parquet"
+    same = _same(journal, facts.journal, tail=True)
+    if not _same(parquet, facts.parquet, tail=True):
+        # Whoever resumes a run writes to its journal first: then old columns are no surprise.
+        return Kept(facts, False, damaged=same and os.path.exists(parquet))  # noqa: PTH110
     # Without a journal (somebody made room) the columns are all there is.
-    return _same(journal, facts.journal, tail=True) or not os.path.exists(journal)  # noqa: PTH110
+    return Kept(facts, same or not os.path.exists(journal))  # noqa: PTH110
 
 
 def _same(path: str, stamp: Stamp | None, *, tail: bool = False) -> bool:

@@ -8,7 +8,7 @@ more often does not weigh more.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
@@ -219,13 +219,23 @@ def rate_of(
     `clusters` names, for some cases, what they share with others.
     """
     counts = [CaseCounts(t.passed, t.judged, t.infra_error) for t in cells.values()]
-    if len(cells) == 1:
-        return case_rate(counts[0].passes, counts[0].trials, level=level)
     cases = [cell.case for cell in cells]
     if not clusters and len(set(cases)) == len(cases):
-        return population_rate(counts, level=level)
+        return rate_over(counts, level=level)
     groups = [(clusters or {}).get(case, f"case {case}") for case in cases]
-    return population_rate(counts, clusters=groups, level=level)
+    return rate_over(counts, clusters=groups, level=level)
+
+
+def rate_over(
+    counts: Sequence[CaseCounts],
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    level: float = LEVEL,
+) -> Interval:
+    """The pass rate over cells; of one alone its own, since it says nothing of other cases."""
+    if len(counts) == 1:
+        return case_rate(counts[0].passes, counts[0].trials, level=level)
+    return population_rate(counts, clusters=clusters, level=level)
 
 
 def mean_score(cells: Mapping[Cell, Tally], total: Tally) -> Figure:

@@ -18,9 +18,10 @@ import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.results.comparison import STOPPED
+from proctor.results.figures import rate_over
 from proctor.results.outcomes import AgentOutcomes, CaseOutcome, outcomes_of
 from proctor.stats.describe import percentile
-from proctor.stats.intervals import bootstrap_over_cases, population_rate
+from proctor.stats.intervals import bootstrap_over_cases
 from proctor.stats.kinds import LEVEL, Interval
 from proctor.stats.passk import PassK, pass_at_k, pass_hat_k
 from proctor.stats.ranking import Pair, rank_sets
@@ -241,7 +242,7 @@ def _order(row: Row, higher: bool) -> tuple[bool, float, str]:
 def _row(entrant: Entrant, metric: str, level: float, seed: int) -> Row:
     seen = entrant.outcomes
     stopped = any(case.stopped for case in seen.cases)
-    rate = _honest(population_rate(seen.counts, clusters=seen.clusters, level=level), stopped)
+    rate = _honest(rate_over(seen.counts, clusters=seen.clusters, level=level), stopped)
     intervals = {
         "pass_rate": rate,
         **{

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from proctor.results.columns import COLUMNS, KEPT, READS, Source, literal, literal_list
-from proctor.results.discover import JOURNAL, Found, FoundRun
+from proctor.results.discover import JOURNAL, PARQUET, Found, FoundRun
 from proctor.results.facts import CLUSTER, as_glob
 
 if TYPE_CHECKING:
@@ -28,6 +28,11 @@ class View:
 
     def __init__(self, found: Found) -> None:
         self.problems = [str(skipped) for skipped in found.skipped]
+        self.problems += [
+            f"{run.path / PARQUET}: damaged (not what was written), read the journal instead"
+            for run in found.runs
+            if run.damaged
+        ]
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._set_runs(found.runs)
 
@@ -150,7 +155,9 @@ class View:
                 except duckdb.Error as error:
                     damaged.add(str(run.path))
                     reason = str(error).splitlines()[0]
-                    self.problems.append(f"{run.source}: damaged, read the journal: {reason}")
+                    self.problems.append(
+                        f"{run.source}: damaged, read the journal instead: {reason}"
+                    )
         self._set_runs([r._replace(live=r.live or str(r.path) in damaged) for r in self.runs])
         return bool(damaged)
 

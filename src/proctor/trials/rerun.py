@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from proctor.runs.claim import OUTPUT
+from proctor.runs.claim import OUTPUT, RunFolderError
 from proctor.runs.folder import RunFolder
 from proctor.runs.run import Run
 from proctor.runs.sameness import Sameness, compare_trials
@@ -57,7 +57,17 @@ def ready_again(
     root = _results_root(first) if results is None else Path(results)
     # A spec does not hold the name of the file it came from, nor `--name`: the first run does.
     beside = ready.output == OUTPUT and first.path.resolve().parent.name
-    folder = RunFolder.create(root, beside or ready.name, output=ready.output)
+    try:
+        folder = RunFolder.create(root, beside or ready.name, output=ready.output)
+    except RunFolderError as error:
+        if "{seq}" in ready.output:
+            raise
+        raise RunFolderError(
+            f"the output path {ready.output!r} has no {{seq}}, so the repeat would have the folder"
+            " of the run itself",
+            where=error.where,
+            hint="keep it elsewhere: --results FOLDER",
+        ) from None
     name = first.spec.get("name") or ready.name
     folder.write_spec({**spec_record(ready), "name": name, "rerun_of": first.run_id})
     return ReadyAgain(first, ready, folder)

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from proctor.errors import ProctorError
+from proctor.results.figures import rate_over
 from proctor.results.outcomes import AgentOutcomes
-from proctor.stats.intervals import population_rate
 
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet
@@ -164,7 +164,7 @@ def _told(part: ResultSet, run: str, outcomes: AgentOutcomes) -> Told:
 
 
 def _metrics(outcomes: AgentOutcomes) -> dict[str, float]:
-    rate = population_rate(outcomes.counts, clusters=outcomes.clusters)
+    rate = rate_over(outcomes.counts, clusters=outcomes.clusters)
     means = [case.mean_score for case in outcomes.cases if case.mean_score is not None]
     costs = [cost for case in outcomes.cases for cost in case.costs_usd]
     found: dict[str, float | None] = {

@@ -9,7 +9,10 @@ from proctor.errors import ProctorError
 from proctor.results.exchange.record import THRESHOLD, Imported, keep
 from proctor.runs.run import Run
 
-SOURCES = ("csv", "jsonl", "inspect", "promptfoo")
+TABLES = ("csv", "jsonl", "json", "parquet")
+"""Trials as rows, whose columns may be given a meaning."""
+
+SOURCES = (*TABLES, "inspect", "promptfoo")
 
 
 def import_results(
@@ -24,8 +27,9 @@ def import_results(
 ) -> Run:
     """Keep the results in a file as a run folder below `root`.
 
-    `columns` maps columns of a CSV or JSONL file to fields. `threshold` is the score from which a
-    trial passed, `scale` the score that counts as 1, where the file does not say whether it passed.
+    `columns` maps columns of a table (CSV, JSONL, JSON, Parquet) to fields. `threshold` is the
+    score from which a trial passed, `scale` the score that counts as 1, where the file does not
+    say whether it passed.
     """
     found = read_results(Path(file), source, columns or {})
     if name is not None:
@@ -40,16 +44,18 @@ def read_results(
     if not file.is_file():
         raise ProctorError("there is no such file", where=str(file))
     form = source or guessed(file)
-    if columns and form not in ("csv", "jsonl"):
-        raise ProctorError(f"--map is for csv and jsonl, this is {form}", where=str(file))
-    if form == "csv":
-        from proctor.results.exchange.tables import read_csv
+    if form in TABLES:
+        from proctor.results.exchange import tables
 
-        return read_csv(file, columns or {})
-    if form == "jsonl":
-        from proctor.results.exchange.tables import read_jsonl
-
-        return read_jsonl(file, columns or {})
+        readers = {
+            "csv": tables.read_csv,
+            "jsonl": tables.read_jsonl,
+            "json": tables.read_json,
+            "parquet": tables.read_parquet,
+        }
+        return readers[form](file, columns or {})
+    if columns:
+        raise ProctorError(f"--map is for {', '.join(TABLES)}; this is {form}", where=str(file))
     if form == "inspect":
         from proctor.results.exchange.inspect_logs import read_inspect
 
@@ -59,17 +65,25 @@ def read_results(
     return read_promptfoo(file)
 
 
+_SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".eval": "inspect",
+}
+
+
 def guessed(file: Path) -> str:
     """What a file is, by its suffix and, for JSON, by what its top says."""
     suffix = file.suffix.lower()
-    if suffix in (".csv", ".tsv"):
-        return "csv"
-    if suffix in (".jsonl", ".ndjson"):
-        return "jsonl"
-    if suffix == ".eval":
-        return "inspect"
+    if suffix in _SUFFIXES:
+        return _SUFFIXES[suffix]
     if suffix == ".json":
         top = file.read_bytes()[:4096]
+        if top.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[" or b'"trials"' in top[:64]:
+            return "json"
         if b'"eval"' in top and b'"status"' in top:
             return "inspect"
         if b'"evalId"' in top or b'"results"' in top:

@@ -1,4 +1,7 @@
-"""Results in CSV and JSONL: one trial a row, columns by name or by a map the user gives."""
+"""Results in CSV, JSONL, JSON and Parquet: one trial a row, columns by name or by a user's map.
+
+What `proctor export` writes is read back as it was, in every one of these forms.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -84,22 +88,65 @@ def _unguarded(value: Any) -> Any:
 
 def read_jsonl(path: Path, columns: Mapping[str, str]) -> Imported:
     """Trials of a JSONL file: one object a line."""
+    lines = enumerate(_text(path).split("\n"), 1)
+    found = [(f"{path}:{number}", line) for number, line in lines if line.strip()]
+    rows = [(where, _json(line, where)) for where, line in found]
+    return _objects(path, "jsonl", rows, columns)
+
+
+def read_json(path: Path, columns: Mapping[str, str]) -> Imported:
+    """Trials of a JSON file: a list of objects, or such a list under `trials`."""
+    found = _json(_text(path), str(path))
+    if isinstance(found, dict):
+        found = cast("dict[str, Any]", found).get("trials")
+    if not isinstance(found, list):
+        raise ProctorError(
+            "neither a list of trials nor an object with one under `trials`", where=str(path)
+        )
+    trials = cast("list[Any]", found)
+    rows = [(f"{path}: trials[{at}]", row) for at, row in enumerate(trials)]
+    return _objects(path, "json", rows, columns)
+
+
+def read_parquet(path: Path, columns: Mapping[str, str]) -> Imported:
+    """Trials of a Parquet file: one a row."""
+    import duckdb
+
+    try:
+        # Brackets of a name would be read as a pattern.
+        file = re.sub(r"([*?\[])", r"[\1]", str(path))
+        found = duckdb.connect().execute("SELECT * FROM read_parquet(?)", [file])
+        names, values = [column[0] for column in found.description or ()], found.fetchall()
+    except duckdb.Error as error:
+        told = str(error).splitlines()[0]
+        raise ProctorError(f"not Parquet: {told}", where=str(path)) from None
+    rows: list[tuple[str, Any]] = [
+        (f"{path}: row {number}", dict(zip(names, row, strict=True)))
+        for number, row in enumerate(values, 1)
+    ]
+    return _objects(path, "parquet", rows, columns)
+
+
+def _json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ProctorError(f"not JSON: {error}", where=where) from None
+
+
+def _objects(
+    path: Path, source: str, found: list[tuple[str, Any]], columns: Mapping[str, str]
+) -> Imported:
+    """Trials that are objects already; what is null was not told."""
     rows: list[tuple[str, dict[str, Any]]] = []
     names: dict[str, None] = {}
-    for number, line in enumerate(_text(path).split("\n"), 1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ProctorError(f"not JSON: {error}", where=where) from None
+    for where, row in found:
         if not isinstance(row, dict):
-            raise ProctorError("not an object: a line is one trial", where=where)
-        given = {k: v for k, v in cast("dict[str, Any]", row).items() if v is not None}
-        names.update(dict.fromkeys(cast("dict[str, Any]", row)))
-        rows.append((where, given))
-    return _imported(path, "jsonl", list(names), rows, columns)
+            raise ProctorError("not an object: it should be one trial", where=where)
+        given = cast("dict[str, Any]", row)
+        names.update(dict.fromkeys(given))
+        rows.append((where, {name: value for name, value in given.items() if value is not None}))
+    return _imported(path, source, list(names), rows, columns)
 
 
 def _text(path: Path) -> str:
