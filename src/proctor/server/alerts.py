@@ -5,6 +5,7 @@ An alert that cannot be delivered is said on standard error and never stops the 
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ TIMEOUT = 10.0
 def log_alert(alert: Alert) -> None:
     """Say it on standard error."""
     words = f"alert: {alert.name} {alert.figure:.2f} in trace {safe(alert.trace_id, 64)}"
+    logging.getLogger("proctor.serve").info("%s: %s", words, alert.words)
     sys.stderr.write(f"{words}: {safe(alert.words, 200)}\n")
 
 

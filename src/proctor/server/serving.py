@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import uvicorn
+from uvicorn.config import LOGGING_CONFIG
 
 from proctor.errors import ProctorError
 
@@ -39,6 +41,8 @@ def serve_until_told(app: ASGIApp, host: str, port: int, ready: Callable[[str], 
     """Serve until SIGINT or SIGTERM; a port that is taken is one clear line."""
     config = uvicorn.Config(
         app,
+        # Where somebody has set up logs, what is logged goes there and not past them.
+        log_config=None if logging.getLogger().handlers else LOGGING_CONFIG,
         log_level="warning",
         access_log=False,
         server_header=False,

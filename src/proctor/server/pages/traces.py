@@ -3,32 +3,72 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from proctor.errors import ProctorError
-from proctor.server.api import filter_of, page_of
+from proctor.server.api import BadQuery, filter_of, page_of
 from proctor.server.pages.outline import detail, outline
 from proctor.server.pages.render import Query, in_thread, page
-from proctor.server.store.filters import SORTS
+from proctor.server.store.filters import SORTS, TraceFilter
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from proctor.server.store.sql import SqlStore
+    from proctor.server.store.sql import Figures, Share, SqlStore
     from proctor.trace import Span, Trace
 
 KEPT = 8
 """Traces kept read, so that looking at one span after the other does not read the trace again."""
 
+AT_ONCE = 2_000
+"""Traces whose figures are part of the page; those of more come after it."""
+
+FRESH = 5.0
+"""Seconds for which the figures of a large set are good enough: they change little in it."""
+
 FIELDS = ("text", "service", "status", "tool", "model", "session_id", "user_id", "request_id")
 MORE_FIELDS = ("since", "until", "min_ms", "max_ms", "min_score", "max_score")
+
+
+class Comes(NamedTuple):
+    """What the traces of a filter come to."""
+
+    figures: Figures
+    tools: list[Share]
+
+
+class KnownFigures:
+    """Figures by filter, each worked out once in a while however many people look."""
+
+    def __init__(self, store: SqlStore, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self._lock = Lock()
+        self._known: OrderedDict[TraceFilter, tuple[float, Comes]] = OrderedDict()
+
+    def now(self, chosen: TraceFilter) -> Comes:
+        """The figures of a filter as they are."""
+        return Comes(self._store.figures(chosen), self._store.tools(chosen, limit=12))
+
+    def of(self, chosen: TraceFilter) -> Comes:
+        """The figures of a filter; those of a large set are at most `FRESH` seconds old."""
+        with self._lock:  # who asks for the same waits for it instead of asking again
+            at, found = self._known.get(chosen, (None, None))
+            if at is None or found is None or self._clock() - at > FRESH:
+                found = self.now(chosen)
+                if found.figures.traces > AT_ONCE:
+                    self._known[chosen] = (self._clock(), found)
+                while len(self._known) > KEPT:
+                    self._known.popitem(last=False)
+        return found
 
 
 class Traces:
@@ -38,11 +78,14 @@ class Traces:
         self._store = store
         self._read: OrderedDict[tuple[str, int], Trace] = OrderedDict()
         self._lock = Lock()
+        self._known = KnownFigures(store)
 
     def routes(self) -> list[Route]:
         """Where the pages are."""
         return [
             Route("/traces", in_thread(self.listed)),
+            Route("/traces/figures", in_thread(self.figures)),
+            Route("/traces/figures/part", in_thread(self.figures_part)),
             Route("/traces/{trace_id:str}", in_thread(self.one)),
             Route("/traces/{trace_id:str}/outline", in_thread(self.outlined)),
             Route("/traces/{trace_id:str}/spans/{span_id:str}", in_thread(self.span)),
@@ -58,14 +101,18 @@ class Traces:
             problem = f"{error.message}. {error.hint or ''}"
             chosen, part = filter_of({}), page_of({})
         count, rows = self._store.found(chosen, part)
+        at_once = self._known.now(chosen) if count <= AT_ONCE else None
+        asked = "?" + urlencode({} if problem else query)
         return page(
             "traces.html",
             request,
             status=400 if problem else 200,
             rows=rows,
             count=count,
-            figures=self._store.figures(chosen),
-            tools=self._store.tools(chosen, limit=12),
+            figures=at_once and at_once.figures,
+            tools=at_once and at_once.tools,
+            figures_page=f"/traces/figures{asked}",
+            figures_part=f"/traces/figures/part{asked}",
             query=query,
             fields=FIELDS,
             more_fields=MORE_FIELDS,
@@ -78,6 +125,23 @@ class Traces:
             first=part.offset + 1 if rows else 0,
             last=part.offset + len(rows),
         )
+
+    def figures(self, request: Request) -> Response:
+        """What the traces of a filter come to, as a page of its own."""
+        return self._figures("figures.html", request)
+
+    def figures_part(self, request: Request) -> Response:
+        """The same, to be put into the list once it stands there."""
+        return self._figures("figures_part.html", request)
+
+    def _figures(self, template: str, request: Request) -> Response:
+        query = Query({key: value for key, value in request.query_params.items() if value})
+        try:
+            found = self._known.of(filter_of(query))
+        except BadQuery as error:
+            return PlainTextResponse(f"{error.message}. {error.hint or ''}", 400)
+        listed = "/traces?" + urlencode(query)
+        return page(template, request, figures=found.figures, tools=found.tools, listed=listed)
 
     def one(self, request: Request) -> Response:
         """The frame of one trace; its spans come as an outline."""

@@ -79,10 +79,13 @@ EVERYTHING = "1 = 1"
 _HEX = frozenset("0123456789abcdefABCDEF")
 
 
-def where(chosen: TraceFilter, mark: str, like: str) -> tuple[str, list[Any]]:
+def where(
+    chosen: TraceFilter, mark: str, like: str, *, whole: bool = False
+) -> tuple[str, list[Any]]:
     """The condition, and the values of its parameters in order.
 
-    `like` is the database's operator that does not tell capital letters from small ones.
+    `like` is the database's operator that does not tell capital letters from small ones. `whole`
+    says that all its traces are wanted, not a page of them.
     """
     parts: list[str] = []
     values: list[Any] = []
@@ -96,9 +99,12 @@ def where(chosen: TraceFilter, mark: str, like: str) -> tuple[str, list[Any]]:
             values.append(value)
     for kind in _USED:
         if (value := getattr(chosen, kind)) is not None:
-            of = f"u.trace_id = traces.trace_id AND u.kind = '{kind}' AND u.name = {mark}"
-            # Not IN (…): a page of a common value is found without collecting all its traces.
-            parts.append(f"EXISTS (SELECT 1 FROM uses u WHERE {of})")
+            of = f"u.kind = '{kind}' AND u.name = {mark}"
+            if whole:
+                parts.append(f"trace_id IN (SELECT u.trace_id FROM uses u WHERE {of})")
+            else:  # a page of a common value is found without collecting all its traces
+                here = f"u.trace_id = traces.trace_id AND {of}"
+                parts.append(f"EXISTS (SELECT 1 FROM uses u WHERE {here})")
             values.append(value)
     for word in chosen.text.split():
         columns = ["name", "query", "response", *(["trace_id"] if _HEX.issuperset(word) else [])]

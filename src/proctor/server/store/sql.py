@@ -112,6 +112,8 @@ class SqlStore(ABC):
     """The database's own names for the types of the schema."""
     like: str
     """The operator of patterns that does not tell capital letters from small ones."""
+    join_in_order = "JOIN"
+    """A join read from left to right, where the database would guess wrong."""
     for_update = ""
     """What locks the rows of a SELECT, where a transaction does not lock the whole store."""
 
@@ -240,8 +242,8 @@ class SqlStore(ABC):
         count = int(rows[0][0]) if rows else self.count(chosen) if page.offset else 0
         return Found(count, [TraceRow(*row[1:]) for row in rows])
 
-    def _where(self, chosen: TraceFilter | None) -> tuple[str, list[Any]]:
-        return where(chosen or TraceFilter(), self.mark, self.like)
+    def _where(self, chosen: TraceFilter | None, *, whole: bool = False) -> tuple[str, list[Any]]:
+        return where(chosen or TraceFilter(), self.mark, self.like, whole=whole)
 
     def count(self, chosen: TraceFilter | None = None) -> int:
         """How many traces a filter has."""
@@ -250,7 +252,7 @@ class SqlStore(ABC):
 
     def figures(self, chosen: TraceFilter | None = None) -> Figures:
         """Counts, cost and percentiles of duration (nearest rank) over a filter."""
-        condition, values = self._where(chosen)
+        condition, values = self._where(chosen, whole=True)
         source = "traces"
         if condition != EVERYTHING:
             # Worked out once; over everything the index of durations is faster.
@@ -268,15 +270,16 @@ class SqlStore(ABC):
 
     def tools(self, chosen: TraceFilter | None = None, limit: int = 50) -> list[Share]:
         """Tools by how often they were called in the traces of a filter."""
-        condition, values = self._where(chosen)
-        within = (
-            ""
-            if condition == EVERYTHING
-            else f"AND trace_id IN (SELECT trace_id FROM traces WHERE {condition})"
-        )
+        condition, values = self._where(chosen, whole=True)
+        source = "uses"
+        if condition != EVERYTHING:
+            # From the traces to what they use: a few traces are a few rows.
+            source = (
+                f"(SELECT trace_id AS chosen FROM traces WHERE {condition}) found "
+                f"{self.join_in_order} uses ON uses.trace_id = found.chosen"
+            )
         statement = f"""
-            SELECT name, sum(calls) AS called, sum(errors)
-            FROM uses WHERE kind = 'tool' {within}
+            SELECT name, sum(calls) AS called, sum(errors) FROM {source} WHERE kind = 'tool'
             GROUP BY name ORDER BY called DESC, name LIMIT {int(limit)}
         """
         return [Share(str(n), int(c), int(e)) for n, c, e in self._all(statement, values)]

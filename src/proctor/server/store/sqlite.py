@@ -32,6 +32,7 @@ class SqliteStore(SqlStore):
 
     mark = "?"
     like = "LIKE"
+    join_in_order = "CROSS JOIN"
     types: ClassVar[dict[str, str]] = {
         "big": "INTEGER",
         "real": "REAL",
