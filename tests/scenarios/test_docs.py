@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import proctor
 from proctor.scenarios import Catalog, bounds, grammar, tokens
 from proctor.scenarios.building import WorldSpec
 from proctor.scenarios.draws import DRAWS, KNOWN
@@ -66,29 +65,3 @@ def test_templates_of_the_reference_build(reference: Path, write, catalog: Catal
         for seed in range(5):
             assert catalog.get("a.b").build(seed).scenario
     assert "bee" not in str(catalog.get("a.b").build(1).scenario).casefold()
-
-
-def test_the_how_to_works(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
-    """R-S4: the page's three scenarios build, and its Python runs as printed."""
-    page = root / "docs/how-to/write-a-scenario.md"
-    names = ["sums/total", "garden/pollinator", "control/thermostat"]
-    programs = blocks(page, "python")
-    for name, text in zip(names, blocks(page, "yaml"), strict=True):
-        folder = tmp_path / "catalog" / name
-        folder.mkdir(parents=True)
-        (folder / "spec.yaml").write_text(text, encoding="utf-8")
-    (tmp_path / "catalog/control/thermostat/thermostat.py").write_text(
-        programs[1], encoding="utf-8"
-    )
-    monkeypatch.chdir(tmp_path)
-    for program in (programs[0], programs[2]):
-        exec(compile(program, str(page), "exec"), {})
-    assert capsys.readouterr().out.startswith("0.0 ")
-    for seed in range(10):
-        garden = proctor.build("garden.pollinator", seed)
-        first, second = garden.scenario["first_year"], garden.scenario["second_year"]
-        assert min(first, key=lambda plant: second[plant] / first[plant]) == garden.truth["host"]
-        room = proctor.build("control.thermostat", seed)
-        assert room.run(agent="solution").score >= 0.9

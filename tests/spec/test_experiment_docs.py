@@ -15,7 +15,9 @@ PAGES = ("docs/reference/experiments.md", "docs/how-to/run-an-experiment.md")
 
 
 def blocks(page: Path, kind: str) -> list[str]:
-    return re.findall(rf"^```{kind}\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return re.findall(
+        rf"^```{kind}[^\n]*\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,17 @@
+"""An agent before a change."""
+
+from proctor.trace.capture import llm_call, tool
+
+
+@tool
+def search(q: str, n: int) -> list[str]:
+    """What is found."""
+    return ["Paris is the capital of France."][:n]
+
+
+def answer(question: str) -> str:
+    """Looks it up, and lets a model put it in words."""
+    search(question, n=3)
+    with llm_call("model-1") as step:
+        step.cost_usd = 0.01
+    return "The capital of France is Paris."

@@ -1,0 +1,5 @@
+"""A test that has nothing to do with suites."""
+
+
+def test_arithmetic() -> None:
+    assert 1 + 1 == 2
