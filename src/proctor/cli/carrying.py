@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -45,6 +46,7 @@ def carry_out_here(
     from proctor.cli.interrupts import Interrupts
     from proctor.cli.streams import stdout_kept_clean
     from proctor.report.run_console import resume_command
+    from proctor.report.run_log import RunLog, Together, logs_runs
     from proctor.report.run_progress import progress_for
     from proctor.trials.api import carry_out
     from proctor.trials.loop import run_to_end
@@ -52,22 +54,29 @@ def carry_out_here(
     from proctor.trials.shipping import shipped
 
     progress = progress_for(sys.stderr, quiet=quiet, events=events)
+    log = RunLog("/".join(folder.path.parts[-2:])) if logs_runs() else None
+    observer = progress if log is None else Together(progress, log)
     interrupts = Interrupts(resume_command(folder.path))
     with shipped(folder, _warn) as shipping, stdout_kept_clean(), interrupts.listening():
         work = carry_out(
             ready,
             folder,
             rerun=rerun or UNFINISHED,
-            observer=progress,
+            observer=observer,
             on_session=interrupts.watch,
         )
         try:
             done = run_to_end(work)
         finally:
-            if progress is not None:
-                progress.close()
-    return Carried(done, interrupts.signal, shipping.arrived)
+            for each in (progress, log):
+                if each is not None:
+                    each.close()
+    carried = Carried(done, interrupts.signal, shipping.arrived)
+    if log is not None:
+        log.ended(done, carried.exit_code)
+    return carried
 
 
 def _warn(text: str) -> None:
+    logging.getLogger("proctor.run").info("warning: %s", text)
     click.echo(f"warning: {printable(text)}", err=True)

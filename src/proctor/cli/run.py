@@ -10,6 +10,7 @@ import click
 
 from proctor.cli.choosing import folder_or_address
 from proctor.cli.lazy import Command, Example
+from proctor.cli.logs import log_options
 from proctor.cli.model_options import from_options, options_of
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.trials.options import RunOptions
@@ -132,7 +133,7 @@ def how_options(function: Any) -> Any:
             "--json", "as_json", is_flag=True, help="Events on stderr, one document on stdout."
         ),
     )
-    for option in reversed((*options, *NOTIFY_OPTIONS)):
+    for option in reversed((*options, *NOTIFY_OPTIONS, log_options)):
         function = option(function)
     return function
 

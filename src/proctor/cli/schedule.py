@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli.lazy import Command, Entry, Example, LazyGroup
+from proctor.cli.logs import log_options
 from proctor.cli.terminal import printable
 
 if TYPE_CHECKING:
@@ -207,18 +208,27 @@ def run_now(ctx: click.Context, name: str, to_log: bool) -> None:
     book = book_here()
     found = book.named(name)
     if to_log:
-        process = Server(book, RealClock(), lambda line: None).start(name, found).process
+        server = Server(book, RealClock(), lambda line: None)
+        process = server.start(name, found).process
     else:
+        server = None
         process = launch(book, name, found)
         book.note(name, found, **begun(utc_now(), process.pid, None))
     # The run has its own way of ending: it is only told to.
     with signals_go_to(lambda number, _frame: process.send_signal(number)):
-        code = process.wait()
+        code = process.wait() if server is None else server.wait_for(process)
     book.note(name, found, finished=utc_now(), exit_code=code, pid=None)
     ctx.exit(code if code >= 0 else 128 - code)
 
 
-@click.command(cls=Command, examples=[Example("proctor schedule serve", "until Ctrl-C or SIGTERM")])
+@click.command(
+    cls=Command,
+    examples=[
+        Example("proctor schedule serve", "until Ctrl-C or SIGTERM"),
+        Example("proctor schedule serve --log-file serve.log", "and keep what it says"),
+    ],
+)
+@log_options
 def serve() -> None:
     """Run schedules when they are due, until told to stop.
 
@@ -235,8 +245,11 @@ def serve() -> None:
 
 
 def _say(line: str) -> None:
+    import logging
+
     from proctor.ops.schedule import utc_now
 
+    logging.getLogger("proctor.schedule").info("%s", line)
     click.echo(f"{utc_now():%Y-%m-%d %H:%M:%S}Z {printable(line)}", err=True)
 
 

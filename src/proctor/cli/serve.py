@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import click
 
 from proctor.cli.durations import Duration
 from proctor.cli.lazy import Command, Example
+from proctor.cli.logs import log_options
 
 if TYPE_CHECKING:
     from proctor.server.app import Service
@@ -76,6 +78,7 @@ DEFAULT_PORT = 4318
 @click.option(
     "--retention", type=Duration(), help="Forget traces this long after the last addition."
 )
+@log_options
 def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> None:
     """Receive live traces over OTLP, keep and show them.
 
@@ -152,6 +155,7 @@ def _watcher(store: SqlStore, options: dict[str, Any]) -> Watcher:
 
 
 def _welcome(address: str) -> None:
+    logging.getLogger("proctor.serve").info("receiving and showing traces at %s", address)
     click.echo(f"receiving and showing traces at {address}", err=True)
     click.echo(f"  OTEL_EXPORTER_OTLP_ENDPOINT={address} python your_agent.py", err=True)
     click.echo("  Ctrl-C to stop", err=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
 from proctor.errors import ProctorError
+from proctor.ops import logs
 from proctor.ops.schedule import Book, Schedule, State, utc_now
 from proctor.runs.audit import command_line
 from proctor.trace.redact import default_redactor
@@ -82,6 +83,7 @@ class Started(NamedTuple):
     name: str
     schedule: Schedule
     process: subprocess.Popen[bytes]
+    log: Path
 
 
 class Server:
@@ -116,6 +118,8 @@ class Server:
         seconds = LOOK_AT_RUNS if self.running else LOOK
         for name, schedule in schedules.items():
             state = states.get(name) or State(considered=schedule.added)
+            if state.pid is not None and state.log is not None:
+                logs.cut(self._book.project / state.log)  # of a server that was killed, perhaps
             self._consider(name, schedule, state, now)
             following = next(schedule.times().after(now))
             seconds = min(seconds, (following - now).total_seconds())
@@ -152,16 +156,25 @@ class Server:
         kept = str(path.relative_to(self._book.project))
         self._book.note(name, schedule, **begun(now, process.pid, kept))
         self._tell(f"{name}: started, output in {kept}")
-        self.running.append(Started(name, schedule, process))
+        self.running.append(Started(name, schedule, process, path))
         return self.running[-1]
 
     def reap(self) -> None:
-        """Note the runs that have ended."""
+        """Note the runs that have ended, and keep the output of the others within bounds."""
         for each in list(self.running):
+            logs.cut(each.log)
             code = each.process.poll()
             if code is not None:
                 self.running.remove(each)
                 self._ended(each, code)
+
+    def wait_for(self, process: subprocess.Popen[bytes]) -> int:
+        """The exit code of a run, whose output is kept within bounds until then."""
+        while True:
+            try:
+                return process.wait(LOOK_AT_RUNS)
+            except subprocess.TimeoutExpired:
+                self.reap()
 
     def stop(self) -> None:
         """Ask runs to end as Ctrl-C does; what they finished is safe and can be resumed."""
@@ -274,8 +287,9 @@ def tell_of_death(
 def keep_newest(folder: Path, most: int) -> None:
     """Remove the oldest logs; their names are in the order of time."""
     for old in sorted(folder.glob("*.log"))[:-most]:
-        with contextlib.suppress(OSError):
-            old.unlink()
+        for path in (old, old.with_name(f"{old.name}.1")):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
 
 def _told(code: int) -> str:
