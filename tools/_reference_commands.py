@@ -1,0 +1,87 @@
+"""The page of commands: what `--help` says of each, on one page that can be searched.
+
+Everything comes from the commands themselves. Examples are shown in lists, because what they speak
+of (suites, runs, buckets) is not there on the page; a test holds each to the options it uses.
+"""
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from proctor.cli.lazy import Example, LazyGroup
+from proctor.cli.main import SECTIONS, cli
+
+HEAD = """# Commands
+
+<!-- written by tools/reference.py -->
+
+What `proctor COMMAND --help` says, on one page. Exit codes are the same everywhere: see
+[exit codes](exit-codes.md). Options may also come from [settings](configuration.md) and variables;
+those of the command line win.
+
+`proctor --debug COMMAND` shows tracebacks of errors; `proctor --version` the version.
+"""
+
+
+def commands_page(sources: Path) -> str:
+    """The whole page."""
+    parts = [HEAD]
+    for section, names in SECTIONS.items():
+        parts.append(f"## {section}\n")
+        for name in names:
+            with click.Context(cli, info_name="proctor") as context:
+                command = cli.get_command(context, name)
+                if command is None:
+                    raise LookupError(name)
+                parts += _command(command, click.Context(command, context, info_name=name))
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def _command(command: click.Command, context: click.Context) -> Iterator[str]:
+    """A command, and those below it."""
+    yield f"### `{context.command_path}`\n"
+    yield _prose(command)
+    if isinstance(command, LazyGroup):
+        yield from _examples(command.examples)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            if below is None:
+                raise LookupError(name)
+            yield from _command(below, click.Context(below, context, info_name=name))
+        return
+    usage = " ".join(command.collect_usage_pieces(context))
+    yield f"Usage: `{context.command_path} {usage}`\n"
+    rows = [row for option in command.params for row in _option(option, context)]
+    if rows:
+        yield "\n".join(["| option | what |", "|---|---|", *rows]) + "\n"
+    yield from _examples(getattr(command, "examples", ()))
+
+
+def _prose(command: click.Command) -> str:
+    """The help text: paragraphs as they are, those marked as verbatim in a block."""
+    told: list[str] = []
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        if paragraph.startswith("\b"):
+            told.append(f"```text\n{paragraph.removeprefix(chr(8)).strip(chr(10))}\n```")
+        else:
+            told.append(re.sub(r"(?<!`)<(?=\w)", r"\\<", " ".join(paragraph.split())))
+    return "\n\n".join(told) + "\n"
+
+
+def _option(option: click.Parameter, context: click.Context) -> Iterator[str]:
+    if not isinstance(option, click.Option) or option.hidden:
+        return
+    record = option.get_help_record(context)
+    if record is None or "--help" in option.opts:
+        return
+    names, what = (" ".join(part.split()).replace("|", "\\|") for part in record)
+    yield f"| `{names}` | {what} |"
+
+
+def _examples(examples: tuple[Example, ...]) -> Iterator[str]:
+    if examples:
+        lines = [f"- {example.what}: `{example.line}`" for example in examples]
+        yield "\n".join(["Examples:\n", *lines]) + "\n"
