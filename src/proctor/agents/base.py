@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import tempfile
 from abc import abstractmethod
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -46,7 +45,6 @@ class AgentRequest:
 
     __slots__ = (
         "_checkpoint",
-        "_states",
         "_workdir",
         "case",
         "index",
@@ -79,20 +77,22 @@ class AgentRequest:
         self.trace_id = trace_id
         self.timeout = timeout
         self._workdir: Path | None = None
-        self._states: tuple[CheckpointStore, Callable[[], str]] | None = None
         self._checkpoint: Checkpoint | None = None
 
     @property
     def checkpoint(self) -> Checkpoint:
         """State of this trial that outlives the process: see `proctor.agents.checkpoint`."""
         if self._checkpoint is None:
-            store, key = self._states or (MemoryStore(), lambda: self.trial)
-            self._checkpoint = Checkpoint(store, key())
+            self._checkpoint = Checkpoint(*self._kept_states())
         return self._checkpoint
 
-    def keep_states(self, store: CheckpointStore, key: Callable[[], str]) -> None:
+    def keep_states(self, store: CheckpointStore, key: str) -> None:
         """Say where states of this trial are kept, and as what."""
-        self._states = (store, key)
+        self._checkpoint = Checkpoint(store, key)
+
+    def _kept_states(self) -> tuple[CheckpointStore, str]:
+        """Where states are kept, and as what, where nothing was said."""
+        return MemoryStore(), self.trial
 
     @property
     def workdir(self) -> Path:

@@ -43,7 +43,7 @@ async def _run(job: ChildJob) -> ChildResult:
     )
     request.give_workdir(Path(job.workdir))
     if job.checkpoint is not None:
-        request.keep_states(LinkedStore(job.checkpoint), lambda: job.trial)
+        request.keep_states(LinkedStore(job.checkpoint), job.trial)
     result = ChildResult()
     try:
         with capture(job.input, name="process", trace_id=job.trace_id) as trace:

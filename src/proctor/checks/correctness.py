@@ -131,31 +131,27 @@ def _wanted(text: str, case_sensitive: bool) -> str:
     return normalised(text, case_sensitive=case_sensitive)
 
 
-class _Answer:
-    """The answer in the form texts are compared in."""
-
-    def __init__(self, options: Correctness, context: CheckContext) -> None:
-        self.case_sensitive = options.case_sensitive
-        self.text = normalised(context.answer, case_sensitive=options.case_sensitive)
-
-    def holds(self, text: str) -> bool:
-        return _wanted(text, self.case_sensitive) in self.text
+def _found(texts: Sequence[str], options: Correctness, context: CheckContext) -> list[str]:
+    """Those of the texts that stand in the answer."""
+    case_sensitive = options.case_sensitive
+    answer = normalised(context.answer, case_sensitive=case_sensitive)
+    return [text for text in texts if _wanted(text, case_sensitive) in answer]
 
 
 @check(Layer.CORRECTNESS)
 def expected_in_answer(options: Correctness, context: CheckContext) -> Outcome:
     """All of the texts stand in the answer; the score is the share that does."""
     texts = options.expected_in_answer or ()
-    answer = _Answer(options, context)
-    missing = [text for text in texts if not answer.holds(text)]
-    details: dict[str, Any] = {"expected": list(texts), "actual": context.answer}
-    if not missing:
-        return held(f"the answer contains {_quoted(texts)}", **details)
-    found = len(texts) - len(missing)
+    found = _found(texts, options, context)
+    if len(found) == len(texts):
+        reason = f"the answer contains {_asked(texts)}"
+        return held(reason, expected=list(texts), actual=context.answer)
+    missing = [text for text in texts if text not in found]
     return broken(
-        f"{_lead(context)} lacks {_quoted(missing)} ({found} of {len(texts)} found)",
-        score=found / len(texts),
-        **details,
+        f"{_lead(context)} lacks {_quoted(missing)} ({len(found)} of {len(texts)} found)",
+        score=len(found) / len(texts),
+        expected=list(texts),
+        actual=context.answer,
     )
 
 
@@ -163,8 +159,7 @@ def expected_in_answer(options: Correctness, context: CheckContext) -> Outcome:
 def any_expected_in_answer(options: Correctness, context: CheckContext) -> Outcome:
     """At least one of the texts stands in the answer."""
     texts = options.any_expected_in_answer or ()
-    answer = _Answer(options, context)
-    found = [text for text in texts if answer.holds(text)]
+    found = _found(texts, options, context)
     details: dict[str, Any] = {"expected": list(texts), "actual": context.answer}
     if found:
         return held(f"the answer contains {_quoted(found)}", **details)
@@ -175,8 +170,7 @@ def any_expected_in_answer(options: Correctness, context: CheckContext) -> Outco
 def not_in_answer(options: Correctness, context: CheckContext) -> Outcome:
     """None of the texts stands in the answer."""
     texts = options.not_in_answer or ()
-    answer = _Answer(options, context)
-    found = [text for text in texts if answer.holds(text)]
+    found = _found(texts, options, context)
     details: dict[str, Any] = {"expected": list(texts), "actual": context.answer}
     if not found:
         return held(f"the answer does not contain {_quoted(texts)}", **details)
@@ -305,6 +299,12 @@ def expression_holds(entry: Operators, whole: dict[str, Any]) -> Outcome:
 
 # More than these in a line help nobody; `expected` holds them all.
 _SHOWN = 5
+
+
+@lru_cache(maxsize=1024)
+def _asked(texts: tuple[str, ...]) -> str:
+    """Texts of a case, the same for all its trials, in quotes."""
+    return _quoted(texts)
 
 
 def _quoted(texts: Sequence[str]) -> str:

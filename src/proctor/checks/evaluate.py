@@ -7,7 +7,7 @@ its reason and never a crash, and nothing a user asked for is left out silently.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from inspect import isawaitable
 from typing import Any, NamedTuple
 
@@ -42,17 +42,51 @@ class PlannedCheck(NamedTuple):
 async def evaluate(plan: Sequence[PlannedCheck], context: CheckContext) -> Judgement:
     """Run a case's checks in order; see the module for what is promised."""
     results: list[CheckResult] = []
-    for planned in plan:
+    waiting = begin(plan, context, results)
+    if waiting is not None:
+        await waiting
+    return Judgement(results=tuple(results))
+
+
+def begin(
+    plan: Sequence[PlannedCheck], context: CheckContext, results: list[CheckResult]
+) -> Coroutine[Any, Any, None] | None:
+    """Run checks until one has to wait; what is returned then is to be awaited and does the rest.
+
+    Nearly all checks never wait, and need not be charged for being able to.
+    """
+    for place, planned in enumerate(plan):
         outcomes = _run(planned, context, results)
         if isinstance(outcomes, Outcome):
             results.append(_result(planned, planned.id, outcomes))
-            continue
-        if isawaitable(outcomes):
-            outcomes = await _awaited(outcomes)
-        for name, outcome in [("", outcomes)] if isinstance(outcomes, Outcome) else outcomes:
-            check_id = f"{planned.id}.{name}" if name else planned.id
-            results.append(_result(planned, check_id, outcome))
-    return Judgement(results=tuple(results))
+        elif isawaitable(outcomes):
+            return _go_on(plan[place:], outcomes, context, results)
+        else:
+            _add(planned, outcomes, results)
+    return None
+
+
+async def _go_on(
+    plan: Sequence[PlannedCheck],
+    first: Awaitable[Outcomes],
+    context: CheckContext,
+    results: list[CheckResult],
+) -> None:
+    """The rest of a plan, the first check of which is under way."""
+    _add(plan[0], await _awaited(first), results)
+    for planned in plan[1:]:
+        outcomes = _run(planned, context, results)
+        _add(
+            planned,
+            await _awaited(outcomes) if isawaitable(outcomes) else outcomes,
+            results,
+        )
+
+
+def _add(planned: PlannedCheck, outcomes: Outcomes, results: list[CheckResult]) -> None:
+    for name, outcome in [("", outcomes)] if isinstance(outcomes, Outcome) else outcomes:
+        check_id = f"{planned.id}.{name}" if name else planned.id
+        results.append(_result(planned, check_id, outcome))
 
 
 def _run(

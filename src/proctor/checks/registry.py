@@ -8,14 +8,15 @@ it with `@check` next to the field of the same name in the layer's options is al
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from proctor.checks.result import Layer, Outcome
 from proctor.trace import Trace
 
 if TYPE_CHECKING:
-    from proctor.checks.judge import Judge
+    from proctor.checks.judge import Judge  # noqa: TC004 (contexts are never read from JSON)
 
 Outcomes = Outcome | Iterable[tuple[str, Outcome]]
 """One outcome, or several of one check, each under a name of its own."""
@@ -23,8 +24,7 @@ Outcomes = Outcome | Iterable[tuple[str, Outcome]]
 CheckFunction = Callable[[Any, "CheckContext"], Outcomes | Awaitable[Outcomes]]
 
 
-@dataclass(slots=True)
-class CheckContext:
+class CheckContext(msgspec.Struct, eq=False):
     """What a check may look at: the case, what the agent did and said, and what it did before.
 
     `case` is the `proctor.spec.Case`; `baseline` is the trace saved for it, if any; `judges` are
@@ -35,7 +35,7 @@ class CheckContext:
     trace: Trace
     answer: str
     baseline: Trace | None = None
-    judges: Mapping[str, Judge] = field(default_factory=dict[str, "Judge"])
+    judges: Mapping[str, Judge] = {}
 
     @property
     def input(self) -> Any:

@@ -78,7 +78,7 @@ class Recorder(otel.Sink):
     A class and not a generator, since the latter would cost half as much again.
     """
 
-    __slots__ = ("_attached", "_name", "_token", "clock", "foreign", "root", "seen_error", "trace")
+    __slots__ = ("_name", "_standing", "clock", "foreign", "root", "seen_error", "trace")
 
     def __init__(self, trace: Trace, name: str, clock: Clock) -> None:
         self.trace_ids = []
@@ -114,8 +114,7 @@ class Recorder(otel.Sink):
         )
         trace.spans.append(self.root)
         otel.listen(trace_id, self)
-        self._token = otel.here.set(otel.Here(self, span_id))
-        self._attached = otel.attach(trace_id, span_id)
+        self._standing = otel.enter(self, trace_id, span_id)
         return trace
 
     def __exit__(
@@ -129,8 +128,7 @@ class Recorder(otel.Sink):
             if self.seen_error is not error:
                 _record_error(self, root, error)
             _fail(root, error)
-        otel.detach(self._attached)
-        otel.here.reset(self._token)
+        otel.leave(self._standing)
         self.close()
         ended = self.clock()
         root.end_ns = ended if ended > root.start_ns else root.start_ns
@@ -155,13 +153,11 @@ def _standing() -> tuple[Recorder, str] | None:
 @contextmanager
 def _inside(recorder: Recorder, span: Span) -> Generator[None]:
     """Make a span the current one, for our helpers and for OpenTelemetry alike."""
-    token = otel.here.set(otel.Here(recorder, span.span_id))
-    attached = otel.attach(span.trace_id, span.span_id)
+    standing = otel.enter(recorder, span.trace_id, span.span_id)
     try:
         yield
     finally:
-        otel.detach(attached)
-        otel.here.reset(token)
+        otel.leave(standing)
 
 
 @contextmanager

@@ -7,12 +7,10 @@ is; only where there is none do we install one, since otherwise instrumentations
 
 from __future__ import annotations
 
-import re
 import threading
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-import msgspec
 from opentelemetry import context as otel_context
 from opentelemetry import trace as otel_trace
 from opentelemetry.context import Context
@@ -31,13 +29,13 @@ class Sink:
     __slots__ = ("trace_ids",)
 
     def __init__(self) -> None:
-        self.trace_ids: list[int] = []
+        self.trace_ids: list[str] = []
 
     def keep_foreign(self, span: Span) -> None:
         """Take a span of an instrumentation, or of another process."""
         raise NotImplementedError
 
-    def adopt(self, trace_id: int) -> None:
+    def adopt(self, trace_id: str) -> None:
         """Take the spans of one more trace."""
         self.trace_ids.append(trace_id)
         _sinks[trace_id] = self
@@ -48,16 +46,33 @@ class Sink:
             _sinks.pop(adopted, None)
 
 
-class Here(msgspec.Struct, eq=False):
-    """Where in which capture the current task stands."""
+class Here(NonRecordingSpan):
+    """Where in which capture the current task stands; to OpenTelemetry a span, to be a parent.
 
-    sink: Sink
-    span_id: str
+    Few are ever asked for their place, so it is worked out then.
+    """
+
+    def __init__(self, sink: Sink, trace_id: str, span_id: str) -> None:
+        self.sink = sink
+        self.trace_id = trace_id
+        self.span_id = span_id
+
+    def get_span_context(self) -> SpanContext:
+        """Where the span stands."""
+        return SpanContext(
+            int(self.trace_id, 16), int(self.span_id, 16), is_remote=False, trace_flags=_SAMPLED
+        )
+
+    def __repr__(self) -> str:
+        return f"NonRecordingSpan({self.get_span_context()!r})"
 
 
 here: ContextVar[Here | None] = ContextVar("proctor_capture", default=None)
 
-_HEX = re.compile(r"[0-9a-f]{32}")
+Standing: TypeAlias = "tuple[Token[Here | None], Token[Context]]"
+"""What is undone when a task leaves the place it stands at: ours, and OpenTelemetry's."""
+
+TRACE_DIGITS = 32
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 _STATUS = {
     StatusCode.UNSET: SpanStatus.UNSET,
@@ -68,7 +83,7 @@ _STATUS = {
 # `set_span_in_context` as it is copies the context twice, and this is done for every trial.
 (_SPAN_KEY,) = otel_trace.set_span_in_context(otel_trace.INVALID_SPAN, Context())
 
-_sinks: dict[int, Sink] = {}
+_sinks: dict[str, Sink] = {}
 _installing = threading.Lock()
 _listened: set[int] = set()
 _listened_last: object = None
@@ -81,44 +96,29 @@ class _Listener(SpanProcessor):
         """Adopt a trace that an instrumentation starts afresh inside a capture."""
         context = span.get_span_context()
         place = here.get()
-        if place is not None and context is not None and context.trace_id not in _sinks:
-            place.sink.adopt(context.trace_id)
+        if place is not None and context is not None:
+            trace_id = f"{context.trace_id:032x}"
+            if trace_id not in _sinks:
+                place.sink.adopt(trace_id)
 
     def on_end(self, span: ReadableSpan) -> None:
         """File a finished span."""
         context = span.get_span_context()
-        sink = _sinks.get(context.trace_id) if context is not None else None
+        sink = _sinks.get(f"{context.trace_id:032x}") if context is not None else None
         if sink is not None:
             sink.keep_foreign(from_sdk(span))
-
-
-class _OurSpan(NonRecordingSpan):
-    """One of our spans as OpenTelemetry sees it: a parent. Few are ever asked for their place."""
-
-    def __init__(self, trace_id: str, span_id: str) -> None:
-        self._ids = (trace_id, span_id)
-
-    def get_span_context(self) -> SpanContext:
-        """Where the span stands."""
-        trace_id, span_id = self._ids
-        return SpanContext(
-            int(trace_id, 16), int(span_id, 16), is_remote=False, trace_flags=_SAMPLED
-        )
-
-    def __repr__(self) -> str:
-        return f"NonRecordingSpan({self.get_span_context()!r})"
 
 
 def listen(trace_id: str, sink: Sink) -> None:
     """Until it is closed, spans of this trace, and of traces started in it, go to the sink."""
     if otel_trace.get_tracer_provider() is not _listened_last:
         _install()
-    sink.adopt(int(trace_id, 16))
+    sink.adopt(trace_id if len(trace_id) == TRACE_DIGITS else trace_id.zfill(TRACE_DIGITS))
 
 
 def deliver(span: Span) -> bool:
     """File a span that came from outside this process; False when no capture waits for it."""
-    sink = _sinks.get(int(span.trace_id, 16)) if _HEX.fullmatch(span.trace_id) else None
+    sink = _sinks.get(span.trace_id)
     if sink is not None:
         sink.keep_foreign(span)
     return sink is not None
@@ -138,15 +138,18 @@ def _install() -> None:
         _listened_last = provider
 
 
-def attach(trace_id: str, span_id: str) -> Token[Any]:
-    """Make our span the parent of SDK spans started from here on."""
+def enter(sink: Sink, trace_id: str, span_id: str) -> Standing:
+    """Stand at one of our spans: it is the parent of what is started from here on, also by SDKs."""
+    place = Here(sink, trace_id, span_id)
     around = otel_context.get_current()
-    return otel_context.attach(Context({**around, _SPAN_KEY: _OurSpan(trace_id, span_id)}))
+    inside = Context({**around, _SPAN_KEY: place} if around else {_SPAN_KEY: place})
+    return here.set(place), otel_context.attach(inside)
 
 
-def detach(token: Token[Any]) -> None:
-    """Undo `attach`."""
-    otel_context.detach(token)
+def leave(standing: Standing) -> None:
+    """Undo `enter`."""
+    otel_context.detach(standing[1])
+    here.reset(standing[0])
 
 
 def traceparent() -> str | None:

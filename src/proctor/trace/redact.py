@@ -75,6 +75,13 @@ _WORDS = frozenset({"kind", "status", "role"})
 _ID_DIGITS, _LONGEST_ID = "0123456789abcdef-", 36
 
 
+_FIELDS = Span.__struct_fields__
+_NAME, _PARENT, _INPUT, _OUTPUT = map(_FIELDS.index, ("name", "parent_id", "input", "output"))
+# Everything a root that recorded nothing leaves as it is stands between these two.
+_UNUSED_IN_ROOT = slice(_FIELDS.index("attributes"), _FIELDS.index("input"))
+_UNUSED = msgspec.structs.astuple(Span(span_id="", trace_id="", name=""))[_UNUSED_IN_ROOT]
+
+
 class Redactor:
     """Takes secrets out of texts, JSON values, spans and traces.
 
@@ -188,6 +195,32 @@ class Redactor:
             return False
         self._remember(fresh, len(joined))
         return True
+
+    def is_clean_root(self, trace: Trace) -> bool:
+        """Whether a capture of ours recorded nothing but itself, and its texts hold no secret.
+
+        False only means that it is worth a look. What a trial without steps leaves, and so done
+        in the fewest steps: its ids are ours, and its unused fields are compared all at once.
+        """
+        if len(trace.spans) != 1 or not self._ids_are_clean:
+            return False
+        root = msgspec.structs.astuple(trace.spans[0])
+        try:
+            unused = root[_UNUSED_IN_ROOT] == _UNUSED
+        except Exception:  # noqa: BLE001 (of an agent's own objects some refuse to be compared)
+            return False
+        return (
+            unused
+            and root[_PARENT] is None
+            and trace.request_id is trace.session_id is trace.user_id is None
+            and not trace.metadata
+            and not trace.problems
+            and self.text(root[_NAME]) is root[_NAME]
+            and self.value(trace.query) is trace.query
+            and self.value(trace.response) is trace.response
+            and (root[_INPUT] is trace.query or self.value(root[_INPUT]) is root[_INPUT])
+            and (root[_OUTPUT] is trace.response or self.value(root[_OUTPUT]) is root[_OUTPUT])
+        )
 
     def span(self, span: Span) -> Span:
         """A span without its secrets."""

@@ -24,6 +24,11 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     max_seconds: float | None = None
     timeout_s: float | None = None
 
+    @property
+    def bound(self) -> bool:
+        """Whether anything caps the run as a whole."""
+        return self != Limits(timeout_s=self.timeout_s)
+
 
 class Spending:
     """What a run has used so far, and whether that is enough."""
@@ -36,7 +41,7 @@ class Spending:
         self.tokens = 0
         self.started = 0
         self.unpriced = 0
-        self._bound = limits != Limits(timeout_s=limits.timeout_s)
+        self._bound = limits.bound
 
     def next_round(self) -> Spending:
         """For more trials of the same sitting: what trials cost is read from the journal again."""
