@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 def folder_or_address(value: str) -> Path | str:
     """A folder of runs: a path, or an address such as s3://bucket/prefix, which stays text."""
-    if "://" not in value:
+    if ":/" not in value:  # spares the import
         return Path(value)
-    from proctor.runs.remote.address import checked
+    from proctor.runs.remote.address import checked, is_address
 
-    return checked(value)
+    return checked(value) if is_address(value) else Path(value)
 
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -29,9 +29,25 @@ def results_option(function: Decorated) -> Decorated:
     option = click.option(
         "--results",
         type=click.Path(path_type=Path, file_okay=False),
+        callback=_here,
         help="The folder of runs; that of the settings when absent.",
     )
     return option(function)
+
+
+def _here(ctx: click.Context, _param: click.Parameter, value: Path | None) -> Path | None:
+    """A folder; an address would otherwise become one with a strange name."""
+    if value is None or ":" not in str(value):
+        return value
+    from proctor.errors import ProctorError
+    from proctor.runs.remote.address import is_address
+
+    if not is_address(value.as_posix()):
+        return value
+    raise ProctorError(
+        f"`{ctx.command_path}` works on runs that are here, not at an address",
+        hint="`proctor sync ADDRESS FOLDER` brings them; `results`, `sql` and `export` read there",
+    )
 
 
 def readable_results_option(function: Decorated) -> Decorated:

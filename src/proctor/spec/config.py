@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.llm.rates import RateLimit
+from proctor.runs.remote.address import is_address
 from proctor.schema import Strict
 from proctor.spec.located import validated
 from proctor.spec.models import DEFAULT_TRIALS, Trials
@@ -178,7 +179,7 @@ class Configuration(NamedTuple):
     @property
     def ships_to(self) -> str | None:
         """The address that runs are shipped to, if the settings name one."""
-        return self.settings.results if "://" in self.settings.results else None
+        return self.settings.results if is_address(self.settings.results) else None
 
     @property
     def baselines(self) -> Path | None:

@@ -90,3 +90,24 @@ def test_a_wrong_address_costs_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(ProctorError, match="cannot be kept at s4://"):
         api.run(write_suite(tmp_path), results="s4://bucket/x")
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (("run", "suite.yaml", "--results", "s3:/bucket/p"), "s3://bucket/p"),
+        (("run", "suite.yaml", "--results", "s3://absent/p"), "no such bucket"),
+        (("status", "--results", "s3://bucket/p"), "proctor sync ADDRESS FOLDER"),
+        (("leaderboard", "--results", "s3://bucket/p"), "proctor sync ADDRESS FOLDER"),
+    ],
+)
+def test_a_slip_in_an_address_makes_no_folder(
+    tmp_path: Path, s3: Proxy, command: tuple[str, ...], told: str
+) -> None:
+    """R-D6: an address that is wrong, or where none is taken, is told and leaves nothing behind."""
+    write_suite(tmp_path)
+    done = proctor(*command, cwd=tmp_path)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) in ([], ["results"])
+    assert not list(tmp_path.glob("results/*/*"))

@@ -31,13 +31,21 @@ ENDPOINTS = (
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is meant as an address rather than a path."""
-    return "://" in text
+    """Whether a text is meant as an address rather than a path: also one with a slash missing."""
+    scheme, mark, _ = text.partition(":/")
+    return "://" in text or (bool(mark) and scheme in SCHEMES)
 
 
 def checked(text: str) -> str:
     """The address without a slash at its end, or an error that says what is wrong with it."""
     parts = urlsplit(text)
+    if "://" not in text:
+        scheme, _, rest = text.partition(":")
+        raise ProctorError(
+            "an address has two slashes",
+            where=text,
+            hint=f"{scheme}://{rest.lstrip('/')}" if scheme != "file" else f"file://{rest}",
+        )
     if parts.scheme not in SCHEMES:
         known = ", ".join(f"{name}:// ({what})" for name, what in SCHEMES.items())
         raise ProctorError(

@@ -196,7 +196,11 @@ class Bucket:
                     hint="somebody is writing the run; sync again when they are done",
                 ) from None
             except FileNotFoundError:
-                raise RemoteError("there is no such object", where=self.at(key)) from None
+                raise RemoteError(
+                    "there is no such object, or no such bucket",
+                    where=self.at(key),
+                    hint="a bucket must be there before runs are kept in it",
+                ) from None
             except (BaseError, OSError) as error:
                 if not left:
                     raise self._given_up(key, error) from None
@@ -215,7 +219,8 @@ class Bucket:
         return RemoteError(
             f"gave up after {self.patience.tries} times: {_brief(error)}",
             where=self.at(key),
-            hint="what was transferred is kept; the same command goes on from there",
+            hint="check the address and the network; what was transferred is kept, and the same "
+            "command goes on from there",
         )
 
 

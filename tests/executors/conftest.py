@@ -1,0 +1,27 @@
+"""One Ray for all tests of executors: starting one takes seconds."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def a_ray() -> Iterator[str]:
+    """The address of a Ray with room for four workers, started as `--executor ray` starts it."""
+    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    from proctor.trials.executors.ray.connect import connect, ray_package, shut_down
+
+    connect(None, 4, Path())
+    yield ray_package().get_runtime_context().gcs_address
+    shut_down()
+
+
+@pytest.fixture(params=["local", "ray"])
+def where(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The options of a run that say where its trials run."""
+    if request.param == "local":
+        return {}
+    request.getfixturevalue("a_ray")
+    return {"executor": "ray", "workers": 2}
