@@ -31,6 +31,13 @@ def needs_extra(package: str, extra: str) -> None:
         )
 
 
+def absent_extra(what: str, extra: str) -> str:
+    """The same for what fails inside a trial, whose record keeps messages and no hints."""
+    return (
+        f'{what} needs the extra `{extra}`, which is not installed: pip install "proctor[{extra}]"'
+    )
+
+
 def load_object(path: str, base_dir: str | Path | None = None) -> Any:
     """What `package.module:name` names, looked for in `base_dir` first."""
     if not _PATH.fullmatch(path):

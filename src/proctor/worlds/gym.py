@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from proctor.agents.actions import Actions
 from proctor.errors import did_you_mean
+from proctor.imports import absent_extra
 from proctor.worlds.base import WorldError
 
 SEED_BITS = 31
@@ -32,9 +33,7 @@ def make_gym(name: str, options: Mapping[str, Any], max_steps: int | None) -> Gy
         import gymnasium
         from gymnasium.error import Error as GymError
     except ImportError:
-        raise WorldError(
-            f"gym:{name} needs the package gymnasium", hint="pip install 'proctor[worlds]'"
-        ) from None
+        raise WorldError(absent_extra(f"gym:{name}", "worlds")) from None
     given = {key: value for key, value in options.items() if key not in _OWN}
     text = options.get("observe", "structure")
     if text not in ("structure", "text"):

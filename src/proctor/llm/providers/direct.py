@@ -13,6 +13,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from proctor.errors import ProctorError
+from proctor.imports import absent_extra
 from proctor.llm.base import (
     ChatReply,
     ClosingModel,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from proctor.llm.base import ChatRequest
     from proctor.llm.prices import PriceTable
 
-EXTRA_HINT = 'pip install "proctor[llm]"'
 
 _CHAT_COMPLETIONS = frozenset({"openai", "openai-chat"})
 """Providers that, with a base URL, mean any endpoint that speaks OpenAI chat completions."""
@@ -147,9 +147,7 @@ class DirectModel(ClosingModel):
             from pydantic_ai.exceptions import UserError
             from pydantic_ai.models import infer_model
         except ImportError as error:
-            raise ProctorError(
-                f"{self.name} needs the extra `llm`, which is not installed", hint=EXTRA_HINT
-            ) from error
+            raise ProctorError(absent_extra(self.name, "llm")) from error
         try:
             return infer_model(self._wire_name, self._make_provider)
         except ImportError as error:

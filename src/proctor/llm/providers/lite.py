@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from proctor.errors import ProctorError
+from proctor.imports import absent_extra
 from proctor.llm.base import (
     ChatReply,
     ClosingModel,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from proctor.llm.base import ChatRequest
     from proctor.llm.prices import PriceTable
 
-EXTRA_HINT = 'pip install "proctor[litellm]"'
 
 _UNREADABLE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What client libraries run into when a gateway answers with some other JSON."""
@@ -208,9 +208,7 @@ def _litellm(name: str) -> Any:
     try:
         module: Any = importlib.import_module("litellm")
     except ImportError as error:
-        raise ProctorError(
-            f"{name} needs the extra `litellm`, which is not installed", hint=EXTRA_HINT
-        ) from error
+        raise ProctorError(absent_extra(name, "litellm")) from error
     module.suppress_debug_info = True  # it prints advertisements for its issue tracker
     module.telemetry = False
     return module

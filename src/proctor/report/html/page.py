@@ -277,7 +277,8 @@ def _chart_blocks(facts: ReportFacts) -> str:
     }
     themes = {"light": {**config("light"), "background": "transparent"}, "dark": config("dark")}
     value = {"specs": charts.specs(facts), "tables": tables, "themes": themes}
-    return data_block("charts", value) + "\n" + _block("vega", vega().packed)
+    licence = f'<script type="text/plain" id="vega-licence">{_file("vega-licence.txt")}</script>'
+    return "\n".join((data_block("charts", value), licence, _block("vega", vega().packed)))
 
 
 # -- the frame ---------------------------------------------------------------------------------
