@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, ClassVar
 
 from proctor.agents.checkpoint import CheckpointError, CheckpointStore
 from proctor.errors import ProctorError
@@ -173,7 +173,7 @@ class Authority:
         if self._store is not None:
             self._store.forget(key)
 
-    _answers: dict[str, Callable[..., Awaitable[Any]]] = {
+    _answers: ClassVar[dict[str, Callable[..., Awaitable[Any]]]] = {
         PERMIT: _permit,
         SETTLE: _settle,
         SLOW_DOWN: _slow_down,

@@ -19,8 +19,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from proctor.errors import ProctorError
@@ -47,13 +49,19 @@ _OUR_OWN = {
 }
 
 
-class Connection(NamedTuple):
-    """A Ray that can be used."""
+@dataclass(frozen=True, eq=False)
+class Connection:
+    """A Ray that can be used; another one, though to the same Ray, is not equal to it."""
 
     shares_files: bool
     """Whether workers see the files of this process."""
     ours: bool
     """Whether it was started here, for this."""
+
+
+def ray_package() -> Any:
+    """Ray, imported when it is needed; its own types say little."""
+    return import_module("ray")
 
 
 def connect(address: str | None, cpus: float, root: Path) -> Connection:
@@ -71,9 +79,12 @@ def connect(address: str | None, cpus: float, root: Path) -> Connection:
         # Ray takes SIGTERM for itself, which is ours: a run that is told to stop records it.
         with _handlers_kept():
             _start(cpus) if address is None else _join(address, root)
-    elif address is not None and address != _joined[-1:]:
+        _say_nothing()
+    elif address is not None:
         _refuse_other(address)
-    return _connections[-1] if _connections else Connection(_only_here(), ours=False)
+    if not _connections:
+        _connections.append(Connection(_only_here(), ours=False))
+    return _connections[-1]
 
 
 _connections: list[Connection] = []
@@ -81,8 +92,7 @@ _joined: list[str] = []
 
 
 def _initialised() -> bool:
-    import ray
-
+    ray = ray_package()
     if ray.is_initialized():
         return True
     _connections.clear()
@@ -99,10 +109,19 @@ def _refuse_other(address: str) -> None:
         )
 
 
+def _say_nothing() -> None:
+    """Keep Ray from telling on stdout of every worker that was lost: the run counts them itself.
+
+    There is no option for it: this is the switch its own debugger uses.
+    """
+    module = vars(import_module("ray._private.worker"))
+    if "_worker_logs_enabled" in module:
+        module["_worker_logs_enabled"] = False
+
+
 def _start(cpus: float) -> None:
     """A Ray of our own, which ends with this process."""
-    import ray
-
+    ray = ray_package()
     logging.getLogger("ray").setLevel(logging.ERROR)
     # Short: the sockets below it may have paths of 107 bytes.
     folder = tempfile.mkdtemp(prefix="proctor-ray-")
@@ -128,8 +147,7 @@ def _start(cpus: float) -> None:
 
 def shut_down(folder: str | None = None) -> None:
     """End the Ray of this process, and with it all workers."""
-    import ray
-
+    ray = ray_package()
     with contextlib.suppress(Exception):
         ray.shutdown()
     _connections.clear()
@@ -140,8 +158,7 @@ def shut_down(folder: str | None = None) -> None:
 
 def _join(address: str, root: Path) -> None:
     """The Ray at an address; one that is elsewhere is sent the code."""
-    import ray
-
+    ray = ray_package()
     here = _host(address) in LOOPBACK and not address.startswith("ray://")
     environment: dict[str, Any] = (
         {} if here else {"working_dir": str(root), "excludes": list(NOT_SENT)}
@@ -176,8 +193,7 @@ def _first_line(error: Exception) -> str:
 
 def _only_here() -> bool:
     """Whether the Ray that the caller has started has no machine but this."""
-    import ray
-
+    ray = ray_package()
     own = ray.util.get_node_ip_address()
     nodes: list[Mapping[str, Any]] = ray.nodes()
     return all(node["NodeManagerAddress"] == own for node in nodes if node["Alive"])

@@ -12,7 +12,7 @@ import contextlib
 from typing import Any, NamedTuple
 
 from proctor.errors import ProctorError
-from proctor.trials.executors.ray.kit import Kit
+from proctor.trials.executors.ray.connect import Connection, ray_package
 from proctor.trials.executors.ray.wire import Answer, Order, Parcel, pack, parcel_of
 
 MOST_DEATHS = 3
@@ -99,21 +99,18 @@ class Member:
 
     def dismiss(self) -> None:
         """End its process; `ready` makes another."""
-        import ray
-
         actor, self._actor, self._loaded = self._actor, None, None
         if actor is not None:
             with contextlib.suppress(Exception):
-                ray.kill(actor)
+                ray_package().kill(actor)
 
 
 def _new_actor(needs: Resources) -> Any:
-    import ray
-
     from proctor.trials.executors.ray.worker import Worker
 
     return (
-        ray.remote(Worker)
+        ray_package()
+        .remote(Worker)
         .options(
             num_cpus=needs.cpu,
             num_gpus=needs.gpu,
@@ -127,32 +124,31 @@ def _new_actor(needs: Resources) -> Any:
 
 async def _outcome(ref: Any) -> Any:
     """What a call came to; whatever Ray itself has lost is a lost worker."""
-    from ray.exceptions import (
-        ActorUnschedulableError,
-        RayError,
-        RayTaskError,
-        RuntimeEnvSetupError,
-        TaskUnschedulableError,
-    )
-
+    known = ray_package().exceptions
     try:
-        return await asyncio.wrap_future(ref.future())
-    except RayTaskError as error:
+        # A call cannot be taken back: Ray must find its future as it left it.
+        return await asyncio.shield(asyncio.wrap_future(ref.future()))
+    except known.RayTaskError as error:
         raise ProctorError(
-            f"a worker failed: {error.cause or error}".splitlines()[0],
+            f"a worker failed: {_in_short(getattr(error, 'cause', None) or error)}",
             hint="what is given in code must be importable on the workers",
         ) from error
-    except (ActorUnschedulableError, TaskUnschedulableError, RuntimeEnvSetupError) as error:
-        raise ProctorError(f"Ray starts no worker: {str(error).splitlines()[0]}") from error
-    except RayError as error:
-        raise WorkerLost(str(error).splitlines()[0]) from error
+    except (known.ActorUnschedulableError, known.RuntimeEnvSetupError) as error:
+        raise ProctorError(f"Ray starts no worker: {_in_short(error)}") from error
+    except known.RayError as error:
+        raise WorkerLost(_in_short(error)) from error
+
+
+def _in_short(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 class Crew:
-    """Workers that are alike; use it as a context manager for one run."""
+    """Workers that are alike, on one Ray."""
 
-    def __init__(self, needs: Resources) -> None:
+    def __init__(self, needs: Resources, connection: Connection) -> None:
         self.needs = needs
+        self.connection = connection
         self.members: list[Member] = []
 
     def of(self, count: int) -> list[Member]:
@@ -172,14 +168,14 @@ _idle: list[Crew] = []
 """The crew of the last run, at most one: others would hold resources that the next one wants."""
 
 
-def take_crew(needs: Resources) -> Crew:
-    """A crew for a run: the one that is warm, if it is of the right kind."""
+def take_crew(needs: Resources, connection: Connection) -> Crew:
+    """A crew for a run: the one that is warm, if it is of the right kind and still there."""
     while _idle:
         crew = _idle.pop()
-        if crew.needs == needs:
+        if crew.needs == needs and crew.connection is connection:
             return crew
         crew.dismiss()
-    return Crew(needs)
+    return Crew(needs, connection)
 
 
 def give_back(crew: Crew) -> None:
@@ -188,8 +184,3 @@ def give_back(crew: Crew) -> None:
         crew.dismiss()
     else:
         _idle.append(crew)
-
-
-def forget_crews() -> None:
-    """Ray has ended, and all workers with it."""
-    _idle.clear()

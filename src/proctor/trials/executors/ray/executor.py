@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from proctor.runs.model import TrialError, TrialStatus
 from proctor.trials.executors import Deliver, Job, Jobs
@@ -77,8 +77,10 @@ class RayExecutor:
         self._keep_recorded = keep_recorded
         self._throttle = Throttle(at_once)
         self._jobs: Jobs = iter(())
+        self._returned: deque[Job] = deque()
         self._suspects: deque[Job] = deque()
         self._losses: dict[int, int] = {}
+        self._alone: dict[int, int] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self._no_more = asyncio.Event()
         self._stopping = False
@@ -95,7 +97,7 @@ class RayExecutor:
             async with asyncio.TaskGroup() as group:
                 for seat in self._seats:
                     group.create_task(self._serve(seat))
-            while self._suspects and not self._stopping:
+            while (self._suspects or self._returned) and not self._stopping:
                 await self._again()
         finally:
             for task in self._answering:
@@ -107,12 +109,13 @@ class RayExecutor:
 
     async def _again(self) -> None:
         """Trials whose workers were lost: each alone on a worker, to tell which one it was."""
-        suspects, self._suspects = self._suspects, deque()
-        self._jobs, self._ahead = _drained(suspects), False
+        self._jobs, self._ahead = iter(()), False
+        self._returned.extend(self._suspects)
+        self._suspects.clear()
         self._no_more.clear()
         async with asyncio.TaskGroup() as group:
-            for seat in self._seats[: len(suspects)]:
-                seat.slots, seat.ahead = 1, 0
+            for seat in self._seats[: len(self._returned)]:
+                seat.slots = 1
                 group.create_task(self._serve(seat, alone=True))
 
     async def _serve(self, seat: Seat, *, alone: bool = False) -> None:
@@ -157,7 +160,7 @@ class RayExecutor:
                 if seat.running:
                     break
                 await self._throttle.enter()
-            job = None if self._stopping else next(self._jobs, None)
+            job = self._next()
             if job is None:
                 self._no_more.set()
                 if needs_place:
@@ -167,6 +170,12 @@ class RayExecutor:
             seat.running[job.number] = job
             orders.append(Order(job.number, job.planned, job.attempt))
         return orders
+
+    def _next(self) -> Job | None:
+        """The next trial to begin: one that was ordered of a lost worker, else one of the plan."""
+        if self._stopping:
+            return None
+        return self._returned.popleft() if self._returned else next(self._jobs, None)
 
     def _unpack(self, seat: Seat, parcel: Parcel) -> None:
         if parcel.recorded:
@@ -209,11 +218,16 @@ class RayExecutor:
         jobs = list(seat.running.values())
         seat.running.clear()
         self._leave(seat)
+        if not self._stopping:
+            # Workers begin in order: those behind the first few were never begun.
+            self._returned.extend(jobs[seat.slots :])
+            del jobs[seat.slots :]
         for job in jobs:
             losses = self._losses[job.number] = self._losses.get(job.number, 0) + 1
+            guilty = self._alone[job.number] = self._alone.get(job.number, 0) + alone
             if self._stopping:
                 self._hand_over(job, _cancelled(job))
-            elif alone and losses > self._max_losses:
+            elif guilty > self._max_losses:
                 self._hand_over(job, _given_up(job, losses, lost))
             else:
                 self._suspects.append(job)
@@ -227,17 +241,12 @@ class RayExecutor:
         """Cancel what runs; `run` returns once every taken job is delivered."""
         self._stopping = True
         self._no_more.set()
-        while self._suspects:
-            job = self._suspects.popleft()
+        while self._suspects or self._returned:
+            job = (self._suspects or self._returned).popleft()
             self._hand_over(job, _cancelled(job))
         for seat in self._seats:
             if seat.running:
                 seat.member.stop()
-
-
-def _drained(jobs: deque[Job]) -> Iterator[Job]:
-    while jobs:
-        yield jobs.popleft()
 
 
 def _cancelled(job: Job) -> Finished:

@@ -14,11 +14,11 @@ import os
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -29,6 +29,7 @@ from proctor.llm.rates import limited_providers
 from proctor.spec.config import find_project_file
 from proctor.spec.tree import plain
 from proctor.trace.redact import default_redactor
+from proctor.trials.executors.ray.connect import ray_package
 
 if TYPE_CHECKING:
     from proctor.agents.base import AgentConfig
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 NOT_INHERITED = ("RAY_", "PYTHON")
 """Variables by which Ray and Python start processes; a worker has its own."""
+
+SENT_BESIDE = {"kind": "python", "target": "sent:beside"}
+"""Stands for an agent that is no plain data where a suite must have one."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +70,8 @@ class Kit:
 
 def kit_of(ready: Prepared, *, shares_files: bool) -> Kit:
     """What workers need for a run; call it where its rates and its cassette are in force."""
-    record = _record(ready)
     objects = {name: config for name, config in ready.agents.items() if _only_here(config)}
+    record = _record(ready, {**ready.written, **dict.fromkeys(objects, SENT_BESIDE)})
     cassette = _cassette(ready)
     surroundings = _surroundings() if shares_files else {}
     once = bool(objects) or cassette is not None
@@ -102,7 +106,7 @@ def project_root(ready: Prepared) -> Path:
     return (ready.suite.folder if found is None else found.parent).resolve()
 
 
-def _record(ready: Prepared) -> dict[str, Any]:
+def _record(ready: Prepared, agents: Mapping[str, Any]) -> dict[str, Any]:
     """As `spec_record`, with what a folder must not hold: these words are not kept."""
     from proctor.trials.api import KEPT_SETTINGS, chosen_record
 
@@ -113,7 +117,7 @@ def _record(ready: Prepared) -> dict[str, Any]:
         "options": ready.options.record(),
         "settings": settings,
         **({} if ready.design is None else {"experiment": ready.design.record()}),
-        "suite": chosen_record(ready, dict(ready.written)),
+        "suite": chosen_record(ready, agents),
     }
 
 
@@ -135,10 +139,9 @@ def _surroundings() -> dict[str, Any]:
 
 
 @contextmanager
-def sent_by_value(kit: Kit) -> Iterator[None]:
+def sent_by_value(kit: Kit) -> Generator[None]:
     """Inside, objects of modules that a worker could not import are sent with all they need."""
-    from ray import cloudpickle
-
+    cloudpickle = ray_package().cloudpickle
     modules = {name: sys.modules.get(name) for name in _modules_of(kit)}
     strange = [module for name, module in modules.items() if module and not _importable(name)]
     for module in strange:
@@ -231,7 +234,8 @@ def _stand_in(surroundings: Mapping[str, Any]) -> None:
         return
     os.environ.update(surroundings["environ"])
     os.chdir(surroundings["folder"])
-    sys.path.extend(place for place in surroundings["path"] if place not in sys.path)
+    places: list[str] = surroundings["path"]
+    sys.path[:] = [*places, *(own for own in sys.path if own not in places)]
     # What is secret follows from the environment.
     default_redactor.cache_clear()
 
@@ -252,6 +256,9 @@ def _bench(kit: Kit) -> Bench:
     return bench_for(suite, options, agents, suite.cases, configuration, design)
 
 
+Mapped = dict[str, dict[str, Any]]
+
+
 def _moved(record: Mapping[str, Any], root: str) -> dict[str, Any]:
     """The record with every folder of the project where Ray has put it."""
     here = Path.cwd()
@@ -262,27 +269,38 @@ def _moved(record: Mapping[str, Any], root: str) -> dict[str, Any]:
 
     new = dict(record)
     new["base_dir"] = moved(new["base_dir"])
-    agents = new["suite"]["agents"]
-    placed = {
-        name: {**a, "base_dir": moved(a["base_dir"])}
-        if isinstance(a, dict) and "base_dir" in a
-        else a
-        for name, a in agents.items()
+    agents: dict[str, Any] = new["suite"]["agents"]
+    new["suite"] = {
+        **new["suite"],
+        "agents": {name: _moved_agent(agent, moved) for name, agent in agents.items()},
     }
-    new["suite"] = {**new["suite"], "agents": placed}
     if "experiment" in new:
         new["experiment"] = _moved_experiment(new["experiment"], moved)
     return new
 
 
+def _moved_agent(agent: Any, moved: Callable[[str], str]) -> Any:
+    if not isinstance(agent, dict) or "base_dir" not in agent:
+        return cast("Any", agent)
+    options = cast("dict[str, Any]", agent)
+    return {**options, "base_dir": moved(options["base_dir"])}
+
+
 def _moved_experiment(record: Mapping[str, Any], moved: Callable[[str], str]) -> dict[str, Any]:
-    origins = {
-        case: {key: moved(folder) for key, folder in origin.items()}
-        for case, origin in (record.get("origins") or {}).items()
+    origins: Mapped = record.get("origins") or {}
+    scenarios: dict[str, Any] = record.get("scenarios") or {}
+    templates: Mapped = scenarios.get("templates") or {}
+    return {
+        **record,
+        "origins": {
+            case: {key: moved(folder) for key, folder in origin.items()}
+            for case, origin in origins.items()
+        },
+        "scenarios": {
+            **scenarios,
+            "templates": {
+                name: {**kept, "catalog": moved(kept["catalog"])}
+                for name, kept in templates.items()
+            },
+        },
     }
-    scenarios = dict(record.get("scenarios") or {})
-    templates = {
-        name: {**kept, "catalog": moved(kept["catalog"])}
-        for name, kept in (scenarios.get("templates") or {}).items()
-    }
-    return {**record, "origins": origins, "scenarios": {**scenarios, "templates": templates}}

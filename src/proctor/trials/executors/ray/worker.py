@@ -185,9 +185,14 @@ class Worker:
         self._asking: Asking | None = None
         self._floor: Floor | None = None
         self._unpacked: Unpacked | None = None
+        self._loading = asyncio.Lock()
 
     async def load(self, digest: str, kit: Kit) -> dict[str, Any]:
         """Make everything ready, unless it is; says who we are, or what is wrong."""
+        async with self._loading:
+            return await self._load(digest, kit)
+
+    async def _load(self, digest: str, kit: Kit) -> dict[str, Any]:
         unpacked = self._unpacked
         if unpacked is None or unpacked.digest != digest:
             await self._unload()

@@ -16,7 +16,7 @@ from proctor.agents.base import AgentConfig
 from proctor.errors import ProctorError
 from proctor.imports import needs_extra
 from proctor.trials.executors.ray.asking import Authority
-from proctor.trials.executors.ray.connect import Connection, connect
+from proctor.trials.executors.ray.connect import Connection, connect, ray_package
 from proctor.trials.executors.ray.crew import Crew, Load, Resources, give_back, take_crew
 from proctor.trials.executors.ray.executor import RayExecutor
 from proctor.trials.executors.ray.kit import kit_of, project_root, sent_by_value
@@ -39,12 +39,10 @@ def ray_workforce(ready: Prepared, store: CheckpointStore | None) -> Generator[R
     connection = connect(options.address, wanted * needs.cpu, project_root(ready))
     room = _room(needs, connection)
     kit = kit_of(ready, shares_files=connection.shares_files)
-    crew = take_crew(needs)
+    crew = take_crew(needs, connection)
     try:
-        import ray
-
         with sent_by_value(kit):
-            load = Load(kit.digest, ray.put(kit))
+            load = Load(kit.digest, ray_package().put(kit))
         yield RayWorkforce(ready, crew, load, options.workers or room, Authority(store))
     except BaseException:
         # Whatever they are doing, nobody waits for it any more.
@@ -75,9 +73,7 @@ def _refuse_people(agents: Mapping[str, AgentConfig]) -> None:
 
 def _room(needs: Resources, connection: Connection) -> int:
     """How many workers there is room for at a time; none at all is an error on our own Ray."""
-    import ray
-
-    there: dict[str, float] = ray.cluster_resources()
+    there: dict[str, float] = ray_package().cluster_resources()
     asked = {"CPU": needs.cpu, "GPU": needs.gpu, **dict(needs.custom)}
     fits = [int(there.get(name, 0.0) / amount) for name, amount in asked.items() if amount]
     most = min(fits, default=1)
