@@ -36,13 +36,16 @@ class Server:
     folder: Path
 
     def cpu(self) -> float:
-        """CPU seconds so far; PostgreSQL's own are not in it."""
-        used = self.process.cpu_times()
-        return used.user + used.system
+        """CPU seconds so far, of its children too; PostgreSQL's own are not in it."""
+        used = [each.cpu_times() for each in self._processes()]
+        return sum(each.user + each.system for each in used)
 
     def memory(self) -> float:
-        """Resident megabytes."""
-        return self.process.memory_info().rss / 1e6
+        """Resident megabytes, of its children too."""
+        return sum(each.memory_info().rss for each in self._processes()) / 1e6
+
+    def _processes(self) -> list[psutil.Process]:
+        return [self.process, *self.process.children(recursive=True)]
 
     def wait_for(self, spans: int) -> None:
         """Until that many spans are stored."""

@@ -76,6 +76,12 @@ DEFAULT_PORT = 4318
     "--results", type=click.Path(path_type=Path, file_okay=False), help="A folder of runs to show."
 )
 @click.option(
+    "--readers",
+    type=click.IntRange(0, 64),
+    help="Processes that read spans for the one that writes them. "
+    "[default: one for each free processor, at most 4]",
+)
+@click.option(
     "--retention", type=Duration(), help="Forget traces this long after the last addition."
 )
 @log_options
@@ -89,13 +95,21 @@ def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> 
 
     for package in ("starlette", "uvicorn", "jinja2"):
         needs_extra(package, "server")
-    from proctor.server.app import make_app
     from proctor.server.guard import check_host
-    from proctor.server.serving import serve_until_told
-    from proctor.server.store import open_store
+    from proctor.server.readers import started
 
     check_host(host, token)
     _check_evaluation(options)
+    with started(options["readers"]) as readers:
+        # What follows takes a moment to import: meanwhile the readers do the same.
+        _serve(host, port, url, token, {**options, "readers": readers})
+
+
+def _serve(host: str, port: int, url: str, token: str | None, options: dict[str, Any]) -> None:
+    from proctor.server.app import make_app
+    from proctor.server.serving import serve_until_told
+    from proctor.server.store import open_store
+
     store = open_store(url)
     service = _service(store, options)
     serve_until_told(make_app(service, token), host, port, _welcome)
@@ -124,6 +138,7 @@ def _service(store: SqlStore, options: dict[str, Any]) -> Service:
     watcher = _watcher(store, options) if options["evaluate"] else None
     return Service.receiving(
         store,
+        readers=options["readers"],
         watcher=watcher,
         retention_seconds=options["retention"],
         results=options["results"],

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp
 
+    from proctor.server.readers import Child
     from proctor.server.watch import Watcher
 
 PRUNE_EVERY = 60.0
@@ -55,9 +56,12 @@ class Service:
     _pruner: threading.Thread | None = None
 
     @classmethod
-    def receiving(cls, store: SqlStore, **options: object) -> Service:
+    def receiving(
+        cls, store: SqlStore, *, readers: Sequence[Child] = (), **options: object
+    ) -> Service:
         """A service that takes spans in; secrets are taken out before anything is kept."""
-        return cls(store, ingest=Ingest(store, default_redactor()), **options)  # type: ignore[arg-type]
+        ingest = Ingest(store, default_redactor(), readers=readers)
+        return cls(store, ingest=ingest, **options)  # type: ignore[arg-type]
 
     def start(self) -> None:
         """Begin what runs in the background."""

@@ -2,8 +2,9 @@
 
 Promise: a request is answered only when its spans are on disk, or told why they are not. What
 is being read and what waits is bounded in bytes; beyond it requests are turned away with a time
-to come back. One thread reads and writes, so the loop that talks to clients stays free; a request
-that cannot be written is refused by itself, and nothing ends the thread but `stop`.
+to come back. One thread writes; rows are made by it, or by readers in other processes while it
+writes what they made before. A request that cannot be written is refused by itself, and nothing
+ends the threads but `stop`.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
 from proctor.errors import ProctorError
+from proctor.server.made import Made
+from proctor.server.readers import Child, Here, Reader
 from proctor.server.store import costs
-from proctor.server.store.rows import Batch, batch_of
+from proctor.server.store.rows import Batch
 from proctor.server.store.sql import BadRows, SqlStore
-from proctor.server.wire import SPANS, Received, Refused, received
+from proctor.server.wire import SPANS, Refused
 from proctor.trace.redact import Redactor
 
 MAX_WAITING = 128 * 1024 * 1024
@@ -49,47 +52,61 @@ class _Waiting(NamedTuple):
 
 
 class _Ready(NamedTuple):
-    """A request whose rows are made."""
+    """A request whose rows are made, or that was refused."""
 
     waiting: _Waiting
-    found: Received
-    batch: Batch
+    made: Made
 
 
 class Ingest:
-    """Takes request bodies and writes them; start it, then `await take(...)`."""
+    """Takes request bodies and writes them; start it, then `await take(...)`.
+
+    `readers`: processes that make rows, which it ends in the end; without any they are made here.
+    """
 
     def __init__(
         self,
         store: SqlStore,
         redactor: Redactor | None = None,
         *,
+        readers: Sequence[Child] = (),
         max_waiting: int = MAX_WAITING,
         written: Callable[[set[str]], None] | None = None,
     ) -> None:
         self._store = store
-        self._redactor = redactor
+        self._here = Here(redactor)
         self._max_waiting = max_waiting
         self._written = written
         self._queue: deque[_Waiting] = deque()
+        self._ready: deque[_Ready] = deque()
         self._bytes = 0
         self._wake = threading.Condition()
         self._stopping = False
+        self._at_work = 0
+        """Readers that can be asked."""
+        self._reading = 0
+        """Requests that a reader is making rows of."""
+        self._readers = [
+            threading.Thread(target=self._read, args=[reader], name="proctor-read", daemon=True)
+            for reader in readers
+        ]
         self._thread = threading.Thread(target=self._work, name="proctor-ingest", daemon=True)
         self.spans = 0
         """Spans written since the start."""
 
     def start(self) -> None:
         """Begin to write."""
-        self._thread.start()
+        for each in (*self._readers, self._thread):
+            each.start()
 
     def stop(self) -> None:
         """Write what waits, then end."""
         with self._wake:
             self._stopping = True
-            self._wake.notify()
-        if self._thread.is_alive():
-            self._thread.join()
+            self._wake.notify_all()
+        for each in (*self._readers, self._thread):
+            if each.is_alive():
+                each.join()
 
     @contextlib.contextmanager
     def reading(self) -> Generator[Callable[[int], None]]:
@@ -117,7 +134,7 @@ class Ingest:
                 raise Refused(503, "the server is stopping")
             self._hold(len(body))
             self._queue.append(_Waiting(body, content_type, what, answer, loop))
-            self._wake.notify()
+            self._wake.notify_all()
         return await answer
 
     def _hold(self, size: int) -> None:
@@ -125,68 +142,110 @@ class Ingest:
             raise Refused(503, "too many spans are waiting to be written")
         self._bytes += size
 
-    # -- the writing thread -----------------------------------------------------------------------
+    # -- threads that have a reader ---------------------------------------------------------------
 
-    def _work(self) -> None:
-        costs.warm()
-        while together := self._next():
-            self._write(together)
+    def _read(self, reader: Child) -> None:
+        """Let a reader make rows of one request after the other, once it can."""
+        with contextlib.suppress(OSError):
+            if reader.wait():
+                with self._wake:
+                    self._at_work += 1
+        while self._at_work and (waiting := self._next_to_read()) is not None:
+            ready = self._made(waiting, reader)
             with self._wake:
-                self._bytes -= sum(len(waiting.body) for waiting in together)
+                self._reading -= 1
+                self._ready.append(ready)
+                self._wake.notify_all()
+        reader.close()
 
-    def _next(self) -> list[_Waiting]:
-        """Requests to write together; empty when it is time to end."""
+    def _next_to_read(self) -> _Waiting | None:
         with self._wake:
             while not self._queue and not self._stopping:
                 self._wake.wait()
-            together: list[_Waiting] = []
-            size = 0
-            while self._queue and (not together or size < MAX_TOGETHER):
-                together.append(self._queue.popleft())
-                size += len(together[-1].body)
-            return together
+            if not self._queue:
+                return None
+            self._reading += 1
+            return self._queue.popleft()
 
-    def _write(self, together: list[_Waiting]) -> None:
-        ready = [made for waiting in together if (made := self._made(waiting)) is not None]
-        if not ready:
+    def _made(self, waiting: _Waiting, reader: Reader) -> _Ready:
+        try:
+            return _Ready(waiting, reader.read(waiting.body, waiting.content_type, waiting.what))
+        except Exception as error:  # noqa: BLE001 (a thread that ended would read nothing again)
+            return _Ready(waiting, Made(0, f"cannot be read: {type(error).__name__}", refused=503))
+
+    # -- the writing thread -----------------------------------------------------------------------
+
+    def _work(self) -> None:
+        if not self._readers:
+            costs.warm()
+        while together := self._next():
+            self._write([ready for ready in together if not _refused(ready)])
+            with self._wake:
+                self._bytes -= sum(len(ready.waiting.body) for ready in together)
+
+    def _next(self) -> list[_Ready]:
+        """Requests to write together; empty when it is time to end."""
+        together: list[_Ready] = []
+        size = 0
+        while size < MAX_TOGETHER:
+            found = self._next_ready(wait=not together)
+            if found is None:
+                break
+            together.append(found)
+            size += len(found.waiting.body)
+        return together
+
+    def _next_ready(self, *, wait: bool) -> _Ready | None:
+        """One more request with its rows; None when there is none, or never will be."""
+        with self._wake:
+            while not self._ready and not (self._queue and not self._at_work):
+                if not wait or self._ended:
+                    return None
+                self._wake.wait()
+            if self._ready:
+                return self._ready.popleft()
+            # No reader is there, or none can be asked yet: nobody waits for them.
+            waiting = self._queue.popleft()
+        return self._made(waiting, self._here)
+
+    @property
+    def _ended(self) -> bool:
+        return self._stopping and not self._queue and not self._reading
+
+    def _write(self, together: list[_Ready]) -> None:
+        if not together:
             return
         batch = Batch()
-        for each in ready:
-            batch.extend(each.batch)
+        for each in together:
+            batch.extend(each.made.batch())
         try:
             if batch.chunks:
                 self._store.write(batch)
         except BadRows as error:
-            if len(ready) == 1:
-                _refuse(ready[0].waiting, Refused(400, error.message))
+            if len(together) == 1:
+                _refuse(together[0].waiting, Refused(400, error.message))
                 return
-            for each in ready:  # the others must not suffer for one
-                self._write([each.waiting])
+            for each in together:  # the others must not suffer for one
+                self._write([each])
         except ProctorError as error:
-            for each in ready:
+            for each in together:
                 _refuse(each.waiting, Refused(503, error.message))
         except Exception as error:  # noqa: BLE001 (a thread that ended would answer nobody again)
-            for each in ready:
+            for each in together:
                 _refuse(each.waiting, Refused(503, f"cannot be written: {type(error).__name__}"))
         else:
-            self._done(ready, batch)
+            self.spans += len(batch.spans)
+            if self._written is not None:
+                self._written(batch.touched)
+            for each in together:
+                _settle(each.waiting, Taken(each.made.rejected, each.made.message))
 
-    def _made(self, waiting: _Waiting) -> _Ready | None:
-        try:
-            found = received(waiting.body, waiting.content_type, waiting.what)
-            return _Ready(waiting, found, batch_of(found.collected, self._redactor))
-        except Refused as refusal:
-            _refuse(waiting, refusal)
-        except Exception as error:  # noqa: BLE001 (one odd request must not end the server)
-            _refuse(waiting, Refused(400, f"cannot be read: {type(error).__name__}"))
-        return None
 
-    def _done(self, ready: list[_Ready], batch: Batch) -> None:
-        self.spans += len(batch.spans)
-        if self._written is not None:
-            self._written(batch.touched)
-        for each in ready:
-            _settle(each.waiting, Taken(each.found.rejected, each.found.message))
+def _refused(ready: _Ready) -> bool:
+    """Whether no rows were made; then the client is told."""
+    if ready.made.refused:
+        _refuse(ready.waiting, Refused(ready.made.refused, ready.made.message))
+    return bool(ready.made.refused)
 
 
 def _settle(waiting: _Waiting, taken: Taken) -> None:

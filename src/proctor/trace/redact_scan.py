@@ -3,7 +3,7 @@
 Promise: texts are only called clean when searching each of them by itself would find nothing.
 They are joined by line breaks, which every search takes for the end of a text; finding something
 that spans two texts only costs time. Short inputs are searched word by word; long ones first lose
-the words some three letters of which occur nowhere, in one pass over the bytes.
+the words whose rarest three letters occur nowhere, in one pass over the bytes.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _BLOCK = 16_384
 """Bytes looked at together: their codes stay in the processor's second cache."""
 
 _BITS = 5
-_CODES = 1 << 3 * _BITS
-_ALWAYS = _CODES
-"""A code that is always seen: it fills up the rows of short words."""
+_BY_FREQUENCY = "etaoinshrdlcumwfgypbvkjxqz"
+"""Letters, the most common in English first; any other sign is rarer still."""
 
 
 class _Grams(NamedTuple):
-    """Letters as small numbers, and the words as codes of three letters each."""
+    """Letters as small numbers, and for each three of them the words that they speak for."""
 
     classes: bytes
-    codes: NDArray[Any]
+    words: NDArray[Any]
+    """One bit a word, by the code of three letters."""
 
 
 def clean(data: bytes, values: Iterable[bytes] = ()) -> bool:
@@ -65,17 +65,17 @@ def _possible(data: bytes) -> Sequence[int]:
     import numpy as np
 
     grams = _grams()
-    seen = np.zeros(_CODES + 1, bool)
-    seen[_ALWAYS] = True
     small = data.translate(grams.classes)
+    found = 0
     for start in range(0, len(small), _BLOCK):
         part = np.frombuffer(small, np.uint8, min(_BLOCK + 2, len(small) - start), start)
-        letters = part.astype(np.intp)
+        letters = part.astype(np.uint16)
         codes = letters[:-2] << 2 * _BITS
         codes |= letters[1:-1] << _BITS
         codes |= letters[2:]
-        seen[codes] = True
-    return np.flatnonzero(seen[grams.codes].all(axis=1)).tolist()
+        # No code is out of bounds; `clip` only spares the check.
+        found |= int(np.bitwise_or.reduce(grams.words.take(codes, mode="clip")))
+    return [position for position in range(len(_words())) if found >> position & 1]
 
 
 @cache
@@ -87,10 +87,14 @@ def _grams() -> _Grams:
     signs |= dict.fromkeys(b"0123456789", 27) | {ord("-"): 28, ord("_"): 29, ord(":"): 30}
     signs |= {sign - 32: number for sign, number in signs.items() if chr(sign).islower()}
     classes = bytes(signs.get(byte, 0) for byte in range(256))
-    words = _words()
-    codes = np.full((len(words), max(map(len, words)) - 2), _ALWAYS)
-    for row, word in zip(codes, words, strict=True):
-        letters = word.translate(classes)
-        for place, (a, b, c) in enumerate(zip(letters, letters[1:], letters[2:], strict=False)):
-            row[place] = a << 2 * _BITS | b << _BITS | c
-    return _Grams(classes, codes)
+    table = np.zeros(1 << 3 * _BITS, np.uint64)
+    for position, word in enumerate(_words()):
+        a, b, c = max(zip(word, word[1:], word[2:], strict=False), key=_rarity)
+        code = classes[a] << 2 * _BITS | classes[b] << _BITS | classes[c]
+        table[code] |= np.uint64(1 << position)
+    return _Grams(classes, table)
+
+
+def _rarity(letters: tuple[int, int, int]) -> int:
+    places = (_BY_FREQUENCY.find(chr(letter)) for letter in letters)
+    return sum(place if place >= 0 else len(_BY_FREQUENCY) for place in places)

@@ -72,7 +72,7 @@ class Batch:
 
     spans: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     chunks: list[tuple[str, bytes, int]] = field(default_factory=list[tuple[str, bytes, int]])
-    """Trace, what came of it as JSON, and how many log records are in it."""
+    """Trace, what came of it, and how many log records are in it."""
     facts: list[TraceFacts] = field(default_factory=list[TraceFacts])
     touched: set[str] = field(default_factory=set[str])
 
@@ -89,8 +89,7 @@ _decoder = msgspec.json.Decoder(Chunk)
 _local = threading.local()
 
 
-def compressed(data: bytes) -> bytes:
-    """A chunk as it is kept."""
+def _compressed(data: bytes) -> bytes:
     # Making a compressor costs more than a small chunk takes; each belongs to one thread.
     compressor: zstandard.ZstdCompressor | None = getattr(_local, "compressor", None)
     if compressor is None:
@@ -125,7 +124,8 @@ def _chunk(trace: Trace, records: Iterable[LogRecord]) -> Chunk:
 
 def _add(batch: Batch, trace: Trace, chunk: Chunk) -> None:
     # Encoded before the conventions are read: the truth is what came.
-    batch.chunks.append((trace.trace_id, _encoder.encode(chunk), len(chunk.logs)))
+    kept = _compressed(_encoder.encode(chunk))
+    batch.chunks.append((trace.trace_id, kept, len(chunk.logs)))
     batch.touched.add(trace.trace_id)
     if trace.spans:
         _read(trace.spans)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from proctor.errors import ProctorError
 from proctor.server.store.filters import EVERYTHING, Page, TraceFilter, where
-from proctor.server.store.rows import Batch, compressed, span_from, trace_from
+from proctor.server.store.rows import Batch, span_from, trace_from
 from proctor.server.store.schema import MIGRATIONS, SPAN_COLUMNS
 from proctor.server.store.totals import distinct
 from proctor.server.store.writing import Writing
@@ -177,9 +177,8 @@ class SqlStore(ABC):
     def write(self, batch: Batch) -> None:
         """Keep a batch: when this returns it is on disk."""
         rows = distinct(batch.spans)
-        chunks = [(trace_id, compressed(body), logs) for trace_id, body, logs in batch.chunks]
         with self.writing() as cursor:
-            Writing(self, cursor).put(batch, rows, chunks)
+            Writing(self, cursor).put(batch, rows)
 
     def put_evaluations(
         self,

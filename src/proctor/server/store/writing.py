@@ -74,16 +74,14 @@ class Writing:
         self._cursor = cursor
         self._mark = store.mark
 
-    def put(
-        self, batch: Batch, rows: dict[Key, SpanRow], chunks: Sequence[tuple[str, bytes, int]]
-    ) -> None:
+    def put(self, batch: Batch, rows: dict[Key, SpanRow]) -> None:
         """Write everything; `rows` are the batch's spans, one row each."""
         # Asked inside the transaction, so that later writes have later times.
         now = time.time_ns()
         known = self._known(sorted(batch.touched))
         before = self._rows_before(rows, known)
         self._put_spans(rows, before)
-        self._many("INSERT INTO payloads (trace_id, body, logs) VALUES (?, ?, ?)", chunks)
+        self._many("INSERT INTO payloads (trace_id, body, logs) VALUES (?, ?, ?)", batch.chunks)
         with_spans = {trace_id for trace_id, _ in rows}
         only_logs = sorted(batch.touched - with_spans)
         self._many(_WITHOUT_SPANS, [(trace_id, now, now) for trace_id in only_logs])
@@ -95,7 +93,7 @@ class Writing:
         ]
         self._many(_PUT_TRACES, lines)
         # Elsewhere no log record can be.
-        read_whole = {*known, *(trace_id for trace_id, _, logs in chunks if logs)}
+        read_whole = {*known, *(trace_id for trace_id, _, logs in batch.chunks if logs)}
         self._put_facts(list(self._facts_in_logs(sorted(read_whole))))
 
     def _put_spans(self, rows: dict[Key, SpanRow], before: Mapping[Key, SpanRow]) -> None:

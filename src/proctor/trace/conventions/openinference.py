@@ -145,8 +145,11 @@ def _cost(attributes: Attributes) -> float | None:
     total = number(attributes.get("llm.cost.total"))
     if total is not None:
         return total
-    parts = [number(attributes.get(f"llm.cost.{part}")) for part in ("prompt", "completion")]
-    known = [part for part in parts if part is not None]
+    known = [
+        found
+        for key in ("llm.cost.prompt", "llm.cost.completion")
+        if key in attributes and (found := number(attributes[key])) is not None
+    ]
     return sum(known) if known else None
 
 

@@ -124,31 +124,36 @@ def _read_traces(request: ExportTraceServiceRequest, out: Collector) -> None:
         for g, group in enumerate(batch.scope_spans):
             scope = group.scope.name or None
             for s, raw in enumerate(group.spans):
-                if not _well_named(raw):
+                trace_id, span_id = raw.trace_id, raw.span_id
+                if (len(trace_id), len(span_id)) != _ID_SIZES:
                     place = f"resourceSpans[{r}].scopeSpans[{g}].spans[{s}]"
                     out.problem(place, "span skipped: trace id or span id is missing")
                     continue
-                span = _span(raw, scope)
+                span = _span(raw, trace_id.hex(), span_id.hex(), scope)
                 out.add(span)
                 out.resource(span.trace_id, resource)
 
 
-def _span(raw: WireSpan, scope: str | None) -> Span:
-    status = _STATUSES[raw.status.code] if raw.status.code < len(_STATUSES) else SpanStatus.UNSET
+def _span(raw: WireSpan, trace_id: str, span_id: str, scope: str | None) -> Span:
+    said = raw.status
+    code = said.code
+    status = _STATUSES[code] if code < len(_STATUSES) else SpanStatus.UNSET
     parent = raw.parent_span_id.hex()
     return Span(
-        trace_id=raw.trace_id.hex(),
-        span_id=raw.span_id.hex(),
+        trace_id=trace_id,
+        span_id=span_id,
         parent_id=parent if parent.strip("0") else None,
         name=raw.name,
         status=status,
-        error_message=(raw.status.message or None) if status is SpanStatus.ERROR else None,
+        error_message=(said.message or None) if status is SpanStatus.ERROR else None,
         start_ns=raw.start_time_unix_nano,
         end_ns=raw.end_time_unix_nano or None,
         attributes=_attributes(raw.attributes),
         events=tuple(
-            Event(event.name, event.time_unix_nano, _attributes(event.attributes))
-            for event in raw.events
+            [
+                Event(event.name, event.time_unix_nano, _attributes(event.attributes))
+                for event in raw.events
+            ]
         ),
         scope=scope,
     )
