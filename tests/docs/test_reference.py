@@ -1,5 +1,6 @@
 """The reference says what the code does: generated pages are current, written ones are complete."""
 
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -116,3 +117,19 @@ def test_every_metric_is_on_its_page(root: Path) -> None:
     names = [name for name in metrics.__all__ if name[0].islower()]
     assert len(names) > 5
     assert [name for name in names if name not in page] == []
+
+
+def test_every_address_is_on_its_page(root: Path) -> None:
+    """R-D7: programs find every address of the server on the page, and no other."""
+    sources = "".join(
+        path.read_text(encoding="utf-8") for path in (root / "src/proctor/server").rglob("*.py")
+    )
+    there = {
+        path.replace(":str}", "}")
+        for path in re.findall(r'"(/(?:api|v1)/[^" ]*|/healthz)"', sources)
+    }
+    page = (root / "docs/reference/http.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"`(?:GET|POST) (/[^`?]*)`", page))
+    there -= {"/api/public/scores"}  # of Langfuse, which we call
+    assert len(there) > 5
+    assert told == there
