@@ -94,12 +94,13 @@ def report(
 
 
 def _write_page(run: Run, facts: ReportFacts, target: Path, show: bool) -> None:
+    from proctor.places import room_for
     from proctor.report import charts
     from proctor.report.html.page import render_page
     from proctor.runs.folder import write_atomic
 
     made = render_page(run, facts)
-    write_atomic(target, made.text.encode())
+    write_atomic(room_for(target), made.text.encode())
     click.echo(f"{target}: {made.size / 1e6:.1f} MB, opens without a network", err=True)
     if not charts.available():
         click.echo(f"for interactive charts: {charts.INSTALL}", err=True)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import click
 
 from proctor.errors import ProctorError
+from proctor.places import room_for
 from proctor.report.facts import Report
 from proctor.report.formats import FORMATS, render
 from proctor.runs.folder import write_atomic
@@ -96,7 +97,7 @@ def _to_file(text: str, path: Path) -> None:
     if path.exists() and not path.is_file():  # a pipe or a device takes no renaming
         _append(path, content)
     else:
-        write_atomic(path, content)
+        write_atomic(room_for(path), content)
 
 
 def _append(path: Path, content: bytes) -> None:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.places import room_for
 from proctor.report.html.page import render_page
 from proctor.report.html.texts import Texts
 from proctor.report.markdown_run import render_run
@@ -64,11 +65,7 @@ def share(run: Run, target: Path, redactor: Redactor) -> Shared:
             where=str(target),
             hint="name a file that ends in .html or .zip",
         )
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ProctorError(f"cannot write: {error.strerror}", where=str(target)) from None
-    return form(run, target, redactor)
+    return form(run, room_for(target), redactor)
 
 
 def _share_page(run: Run, target: Path, redactor: Redactor) -> Shared:

@@ -11,7 +11,7 @@ import io
 import os
 import secrets
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
@@ -129,6 +129,7 @@ def written_aside(path: Path) -> Generator[BinaryIO]:
     """A file to write to that takes `path`'s place only when all went well."""
     aside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}.part")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with aside.open("xb") as out:
             yield out
             out.flush()
@@ -139,7 +140,8 @@ def written_aside(path: Path) -> Generator[BinaryIO]:
     except OSError as error:
         raise ProctorError(f"cannot write: {error.strerror}", where=str(path)) from None
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
 
 
 @contextmanager

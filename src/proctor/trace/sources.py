@@ -90,12 +90,19 @@ def _expand_path(source: str | os.PathLike[str]) -> Iterator[Content | tuple[str
         yield name, "no such file or folder"
 
 
+RUN_SPEC, RUN_TRACES, RUN_LOG = "_spec_.yaml", "traces", "audit.jsonl"
+"""A folder with the first is a run: its traces are in the second, and its other files are none.
+The third stands beside runs."""
+
+
 def _expand_folder(folder: Path) -> Iterator[Content | tuple[str, str]]:
     found = False
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            if not name.startswith(".") and _may_hold_traces(Path(name)):
+        run = RUN_SPEC in files and RUN_TRACES in folders
+        folders[:] = [RUN_TRACES] if run else folders
+        for name in () if run else sorted(files):
+            if not name.startswith(".") and name != RUN_LOG and _may_hold_traces(Path(name)):
                 found = True
                 yield _file(Path(parent, name))
     if not found:

@@ -55,9 +55,16 @@ def without_surrogates(value: Any) -> Any:
 
 
 def matches(document: Any) -> bool:
-    """Whether a document is a trace of ours."""
+    """Whether a document is a trace of ours: by its first key, or as run folders keep them."""
     found = first_object(document)
-    return found is not None and HEADER in found
+    return found is not None and (HEADER in found or _bare(found))
+
+
+def _bare(found: dict[str, Any]) -> bool:
+    """Whether it is a line of a run folder's segment, which has no header."""
+    spans = found.get("spans")
+    first = spans[0] if is_array(spans) and spans else None
+    return "trace_id" in found and is_object(first) and {"span_id", "start_ns"} <= first.keys()
 
 
 def read(document: Any, out: Collector) -> None:
@@ -66,7 +73,7 @@ def read(document: Any, out: Collector) -> None:
         if not is_object(item):
             out.problem(place, f"trace is not an object but {kind_of(item)}")
             continue
-        version = item.get(HEADER)
+        version = item.get(HEADER, VERSION if _bare(item) else None)
         if version != VERSION:
             out.problem(
                 place,
