@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import mmap
 import os
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Generator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -150,9 +152,39 @@ def write_parquet(folder: RunFolder, *, in_order: bool = False) -> None:
             ordered.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def parquet_meanwhile(folder: RunFolder, *, in_order: bool = False) -> Generator[None]:
+    """`write_parquet` in a thread while the block does something else: DuckDB needs no Python."""
+    failed: list[Exception] = []
+
+    def write() -> None:
+        try:
+            write_parquet(folder, in_order=in_order)
+        except Exception as error:  # noqa: BLE001 (raised again where it is heard)
+            failed.append(error)
+
+    thread = threading.Thread(target=write, name="parquet")
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
 def _longest_line(journal: Path) -> int:
+    """How long the longest line may be; exact only where it is longer than it usually is."""
+    size = journal.stat().st_size
+    if size <= MIN_OBJECT:
+        return size
     with journal.open("rb") as lines:
-        return max(map(len, lines), default=0)
+        with mmap.mmap(lines.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            end = 0
+            while end >= 0 and size - end > MIN_OBJECT:
+                # The last line that ends within reach: one comparison for a thousand lines.
+                end = content.rfind(b"\n", end + 1, end + MIN_OBJECT)
+        return MIN_OBJECT if end >= 0 else max(map(len, lines))
 
 
 def _write_ordered(journal: Path, target: Path) -> int:

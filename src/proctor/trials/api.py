@@ -21,7 +21,7 @@ from proctor.results.facts import write_facts
 from proctor.runs import audit
 from proctor.runs.checkpoints import Checkpoints
 from proctor.runs.claim import OUTPUT
-from proctor.runs.finalise import write_parquet, write_summaries
+from proctor.runs.finalise import parquet_meanwhile, write_summaries
 from proctor.runs.folder import RunFolder
 from proctor.runs.identity import git_state, new_run_id, provenance
 from proctor.runs.model import Trial
@@ -318,9 +318,9 @@ def finalise(
     What the caller knows already need not be read: see `Run` and `write_parquet`.
     """
     run = Run(folder.path, spec=spec, finished=finished)
-    write_parquet(folder, in_order=in_order)
     about = {key: run.spec.get(key) for key in ("run_id", "name", "created", "stopped")}
-    write_summaries(folder, run.cells, about)
+    with parquet_meanwhile(folder, in_order=in_order):
+        write_summaries(folder, run.cells, about)
     write_facts(run)
     return run
 

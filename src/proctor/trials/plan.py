@@ -38,12 +38,12 @@ class Plan(NamedTuple):
         ]
 
 
-class _Repeat(NamedTuple):
-    """One of the times a case is put to an agent; all agents and parameters have the same."""
+class _Repeats(NamedTuple):
+    """The times a case is put to an agent under one seed of the experiment, by their own seeds;
+    all agents and parameters have the same."""
 
     axis_seed: int | None
-    number: int
-    seed: int
+    seeds: list[int]
 
 
 def plan_trials(
@@ -66,7 +66,7 @@ def plan_trials(
     cells: dict[CellKey, CellPlan] = {}
     for case, count in zip(chosen, counts, strict=True):
         repeats = _repeats(case.id, count, options.seed, axes.seeds)
-        asked = CellPlan(len(repeats), case.threshold)
+        asked = CellPlan(sum(len(each.seeds) for each in repeats), case.threshold)
         for agent in names:
             for params, key in combinations:
                 cells[CellKey(case.id, agent, key)] = asked
@@ -75,23 +75,21 @@ def plan_trials(
 
 
 def _planned(
-    case: str, agent: str, params: dict[str, Any], repeats: Sequence[_Repeat]
+    case: str, agent: str, params: dict[str, Any], repeats: Sequence[_Repeats]
 ) -> list[PlannedTrial]:
     return [
         PlannedTrial(
             case=case, agent=agent, index=index, seed=seed, params=params, axis_seed=axis_seed
         )
-        for axis_seed, index, seed in repeats
+        for axis_seed, seeds in repeats
+        for index, seed in enumerate(seeds)
     ]
 
 
-def _repeats(case: str, count: int, base: int, seeds: tuple[int, ...] | None) -> list[_Repeat]:
+def _repeats(case: str, count: int, base: int, seeds: tuple[int, ...] | None) -> list[_Repeats]:
     return [
-        _Repeat(axis_seed, index, seed)
+        _Repeats(axis_seed, derive_seeds(count, base if axis_seed is None else axis_seed, case))
         for axis_seed in ((None,) if seeds is None else seeds)
-        for index, seed in enumerate(
-            derive_seeds(count, base if axis_seed is None else axis_seed, case)
-        )
     ]
 
 

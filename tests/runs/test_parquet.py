@@ -1,0 +1,62 @@
+"""`results.parquet`: every line of the journal, however long, and errors that are heard."""
+
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from proctor.errors import ProctorError
+from proctor.runs.finalise import MIN_OBJECT, parquet_meanwhile, write_parquet
+from proctor.runs.folder import RunFolder
+from proctor.runs.journal import Sync
+from proctor.runs.model import Trial, TrialStatus
+
+
+def folder_with(path: Path, answers: list[str]) -> RunFolder:
+    folder = RunFolder(path)
+    journal = folder.journal(Sync.NEVER)
+    trials = [
+        Trial(case="c", agent="a", index=i, seed=i, status=TrialStatus.PASSED, answer=answer)
+        for i, answer in enumerate(answers)
+    ]
+    journal.extend(trials)
+    journal.close()
+    return folder
+
+
+def lengths(folder: RunFolder) -> list[int]:
+    query = 'SELECT length(answer) FROM read_parquet(?) ORDER BY "index"'
+    return [row[0] for row in duckdb.execute(query, [str(folder.parquet_path)]).fetchall()]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [],
+        [10, 20],
+        [1000] * (3 * MIN_OBJECT // 1000),
+        [1000] * 2000 + [MIN_OBJECT + 50_000] + [1000] * 2000,
+        [5, 3 * MIN_OBJECT],
+        [3 * MIN_OBJECT, 5],
+        [MIN_OBJECT - 200] * 4,
+    ],
+    ids=["none", "few", "many", "one long", "long at the end", "long at the start", "at the edge"],
+)
+def test_lines_of_any_length_become_rows(tmp_path: Path, sizes: list[int]) -> None:
+    """R-D1: no trial is missing from the table because its line, or another's, is long."""
+    folder = folder_with(tmp_path, ["x" * size for size in sizes])
+    write_parquet(folder, in_order=True)
+    assert lengths(folder) == sizes
+
+
+def test_what_goes_wrong_meanwhile_is_raised_at_the_end(tmp_path: Path) -> None:
+    """R-R11: a table that cannot be written is told; the rest was done all the same."""
+    folder = folder_with(tmp_path, ["x"])
+    folder.parquet_path.mkdir()
+    done = []
+    told = pytest.raises(ProctorError, match=r"cannot write results\.parquet")
+    with told, parquet_meanwhile(folder):
+        done.append("the rest")
+    assert done == ["the rest"]
+    with pytest.raises(ValueError, match="first"), parquet_meanwhile(folder):
+        raise ValueError("first")
