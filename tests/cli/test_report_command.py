@@ -133,7 +133,7 @@ def test_mistakes_are_said_in_a_line(results: Path) -> None:
         (("report", "results/made/nothing"), "no run and no tag is called"),
         (("report", "latest", "--format", "svg"), "--format is for --charts"),
         (("share", "latest", "-o", "out.pdf"), "cannot share as .pdf"),
-        (("report", "latest", "--html", "no/such/folder/x.html"), "cannot write"),
+        (("report", "latest", "--html", "/dev/null/x.html"), "cannot write"),
     ):
         told = proctor(*arguments, cwd=results.parent)
         assert told.returncode == 2, arguments

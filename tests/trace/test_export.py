@@ -331,6 +331,9 @@ def test_names_that_end_in_gz_or_zst_are_compressed(tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_to_is_a_clear_error(tmp_path: Path) -> None:
-    """R-T8: what went wrong, and where."""
-    with pytest.raises(ProctorError, match=r"nowhere/out.jsonl: cannot write: No such file"):
-        save_traces(trace(span("a")), tmp_path / "nowhere" / "out.jsonl", "jsonl")
+    """R-T8: what went wrong, and where; folders that are only missing are made."""
+    save_traces(trace(span("a")), tmp_path / "new" / "out.jsonl", "jsonl")
+    assert (tmp_path / "new" / "out.jsonl").is_file()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ProctorError, match=r"file/out.jsonl: cannot write: "):
+        save_traces(trace(span("a")), tmp_path / "file" / "out.jsonl", "jsonl")
