@@ -3,6 +3,7 @@
 import re
 import shlex
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,3 +134,12 @@ def test_every_address_is_on_its_page(root: Path) -> None:
     there -= {"/api/public/scores"}  # of Langfuse, which we call
     assert len(there) > 5
     assert told == there
+
+
+def test_every_extra_is_on_the_page(root: Path) -> None:
+    """Whoever installs finds what each extra brings."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (root / "docs/how-to/install.md").read_text(encoding="utf-8")
+    table = "".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
+    named = set(re.findall(r"`([\w-]+)`", table))
+    assert named == {*project["optional-dependencies"]} - {"dev", "all"}
