@@ -1,7 +1,7 @@
 """The page of commands: what `--help` says of each, on one page that can be searched.
 
 Everything comes from the commands themselves. Examples are shown in lists, because what they speak
-of (suites, runs, buckets) is not there on the page; a test holds each to the options it uses.
+of (suites, runs, buckets) is not there on the page; tests/cli/test_help_examples.py runs them.
 """
 
 import inspect

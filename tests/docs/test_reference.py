@@ -1,18 +1,13 @@
 """The reference says what the code does: generated pages are current, written ones are complete."""
 
 import re
-import shlex
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 
 from proctor.checks import metrics
-from proctor.cli.lazy import LazyGroup
-from proctor.cli.main import cli
 from proctor.spec import schema_of
 
 
@@ -32,63 +27,6 @@ def test_generated_pages_are_current(root: Path, generator) -> None:
     for name, write in generator.PAGES.items():
         page = (root / "docs/reference" / name).read_text(encoding="utf-8")
         assert page == write(root / "src"), f"{name}: run `python tools/reference.py`"
-
-
-def commands(
-    group: LazyGroup, context: click.Context
-) -> Iterator[tuple[click.Command, click.Context]]:
-    """Every command below a group, with the context that names it."""
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        inside = click.Context(command, context, info_name=name)
-        yield command, inside
-        if isinstance(command, LazyGroup):
-            yield from commands(command, inside)
-
-
-def test_examples_of_the_help_use_what_there_is() -> None:
-    """Every command has an example, and each names commands and options that exist."""
-    without: list[str] = []
-    top = click.Context(cli, info_name="proctor")
-    for command, context in commands(cli, top):
-        examples = getattr(command, "examples", ())
-        if not examples and not isinstance(command, LazyGroup):
-            without.append(context.command_path)
-        for example in examples:
-            follow(example.line)
-    assert without == []
-
-
-def follow(line: str) -> None:
-    """Read a command line as the shell and click would, up to the values of options."""
-    for words in command_lines(line):
-        command: click.Command = cli
-        context = click.Context(cli, info_name="proctor")
-        rest = words[1:]
-        while isinstance(command, LazyGroup):
-            while rest and rest[0].startswith("-"):
-                rest = rest[1:]
-            if not rest:
-                break
-            name, below, rest = command.resolve_command(context, list(rest))
-            assert below is not None, line
-            command, context = below, click.Context(below, context, info_name=name)
-        command.make_parser(context).parse_args(list(rest))  # raises for what does not exist
-
-
-def command_lines(line: str) -> Iterator[list[str]]:
-    """The calls of proctor in a line with pipes, redirections and variables."""
-    parts = shlex.shlex(line, posix=True, punctuation_chars="|;<>&")
-    parts.whitespace_split = True
-    words: list[str] = []
-    for word in [*parts, ";"]:
-        if set(word) <= set("|;<>&"):
-            if "proctor" in words:
-                yield words[words.index("proctor") :]
-            words = []
-        else:
-            words.append(word)
 
 
 def test_every_check_is_on_its_page(root: Path) -> None:
