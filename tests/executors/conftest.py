@@ -1,6 +1,7 @@
 """One Ray for all tests of executors: starting one takes seconds."""
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 @pytest.fixture(scope="session")
 def a_ray() -> Iterator[str]:
     """The address of a Ray with room for four workers, started as `--executor ray` starts it."""
-    pytest.importorskip("ray", reason="the extra `ray` is not installed")
+    if find_spec("ray") is None:
+        pytest.skip("the extra `ray` is not installed")
     from proctor.trials.executors.ray.connect import connect, ray_package, shut_down
 
     connect(None, 4, Path())

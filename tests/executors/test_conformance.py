@@ -1,7 +1,6 @@
 """What holds of a run holds wherever its trials run: the same tests on every executor."""
 
 import asyncio
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,7 +138,7 @@ class StopsAt:
         self.task = asyncio.ensure_future(self._stop(session))
 
     async def _stop(self, session: Session) -> None:
-        while self.seen() < self.times:
+        while self.seen() < self.times:  # noqa: ASYNC110 (another process does it)
             await asyncio.sleep(0.01)
         session.stop("told to")
 
@@ -286,4 +285,4 @@ async def test_relative_paths_start_where_the_user_stands(
     path = suite_of(tmp_path, "plain", "q")
     (tmp_path / "bots.py").write_text("import os\ndef plain(input): return os.getcwd()\n")
     run: Run = await run_of(path, where, trials=2)
-    assert {t.answer for t in run.trials()} == {os.path.realpath(tmp_path)}
+    assert {t.answer for t in run.trials()} == {str(tmp_path)}

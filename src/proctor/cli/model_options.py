@@ -104,5 +104,8 @@ def from_options(
         return model(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
+        message = first["msg"].removeprefix("Value error, ")
+        if not first["loc"]:  # about several options together
+            raise click.UsageError(message) from None
         flag = option_name(str(first["loc"][0]), spelled)
-        raise click.BadParameter(first["msg"], param_hint=flag) from None
+        raise click.BadParameter(message, param_hint=flag) from None

@@ -102,7 +102,7 @@ class RunOptions(Strict):
     @model_validator(mode="after")
     def _workers_of_ray(self) -> RunOptions:
         if self.executor == ExecutorName.LOCAL and (self.address or self.workers):
-            raise ValueError("an address and workers are for executor ray")
+            raise ValueError("--address and --workers are for --executor ray")
         return self
 
     def cassette(self, *, going_on: bool) -> AbstractContextManager[object]:

@@ -49,6 +49,7 @@ class Member:
         self._needs = needs
         self._actor: Any = None
         self._loaded: str | None = None
+        self._loading: Any = None
         self.about: dict[str, Any] = {}
         """Process, machine and version of the actor."""
 
@@ -63,7 +64,7 @@ class Member:
             if self._actor is None:
                 self._actor = _new_actor(self._needs)
             try:
-                about = await _outcome(self._actor.load.remote(load.digest, load.ref))
+                about = await self._load(load)
             except WorkerLost as lost:
                 self.dismiss()
                 deaths += 1
@@ -81,11 +82,22 @@ class Member:
                 )
             self.about, self._loaded = about, load.digest
 
+    async def _load(self, load: Load) -> dict[str, Any]:
+        """What it says to a kit. Ray does not keep the order of calls, and one that a run gave up
+        waiting for may still come: it is waited for first, or it would undo this one."""
+        if self._loading is not None:
+            await _outcome(self._loading)
+        self._loaded, self._loading = None, self._actor.load.remote(load.digest, load.ref)
+        about = await _outcome(self._loading)
+        self._loading = None
+        return about
+
     async def exchange(self, orders: list[Order], slots: int) -> Parcel:
         """Hand over orders and wait for news; `WorkerLost` when there will be none."""
         if self._actor is None:
             raise WorkerLost("it was dismissed")
-        return parcel_of(await _outcome(self._actor.exchange.remote(pack(orders), slots)))
+        sent = self._actor.exchange.remote(self._loaded, pack(orders), slots)
+        return parcel_of(await _outcome(sent))
 
     def answer(self, answer: Answer) -> None:
         """Tell it what it asked for."""
@@ -99,7 +111,7 @@ class Member:
 
     def dismiss(self) -> None:
         """End its process; `ready` makes another."""
-        actor, self._actor, self._loaded = self._actor, None, None
+        actor, self._actor, self._loaded, self._loading = self._actor, None, None, None
         if actor is not None:
             with contextlib.suppress(Exception):
                 ray_package().kill(actor)
@@ -127,7 +139,9 @@ async def _outcome(ref: Any) -> Any:
     known = ray_package().exceptions
     try:
         # A call cannot be taken back: Ray must find its future as it left it.
-        return await asyncio.shield(asyncio.wrap_future(ref.future()))
+        coming = asyncio.wrap_future(ref.future())
+        coming.add_done_callback(_seen)
+        return await asyncio.shield(coming)
     except known.RayTaskError as error:
         raise ProctorError(
             f"a worker failed: {_in_short(getattr(error, 'cause', None) or error)}",
@@ -137,6 +151,12 @@ async def _outcome(ref: Any) -> Any:
         raise ProctorError(f"Ray starts no worker: {_in_short(error)}") from error
     except known.RayError as error:
         raise WorkerLost(_in_short(error)) from error
+
+
+def _seen(done: asyncio.Future[Any]) -> None:
+    """Nobody may wait any more; what it came to is then nobody's concern."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _in_short(error: BaseException) -> str:

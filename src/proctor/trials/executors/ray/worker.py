@@ -19,6 +19,7 @@ from proctor import __version__
 from proctor.agents.failures import Transient
 from proctor.errors import ProctorError
 from proctor.llm.rates import limiters_in_force
+from proctor.runs.model import TrialError, TrialStatus
 from proctor.trials.executors.ray.asking import SLOW_DOWN, Asking, DriverLimiter, DriverStore
 from proctor.trials.executors.ray.kit import Kit, Unpacked
 from proctor.trials.executors.ray.wire import (
@@ -132,7 +133,10 @@ class Floor:
         count, bench = 0, self._unpacked.bench
         while self._waiting and not self._stopping and len(self._lanes) <= self._slots:
             order = self._waiting.popleft()
-            finished = await perform(order.planned, bench, attempt=order.attempt)
+            try:
+                finished = await perform(order.planned, bench, attempt=order.attempt)
+            except Exception as error:  # noqa: BLE001 (ours: the driver waits for every order)
+                finished = _failed(order, error)
             if self._stopping:
                 task.uncancel()
             self._outbox.add(_done(order, finished))
@@ -171,6 +175,12 @@ class Floor:
 def _on_transient(asking: Asking, reason: Transient) -> None:
     if reason.rate_limited:
         asking.tell(SLOW_DOWN)
+
+
+def _failed(order: Order, error: Exception) -> Finished:
+    trial = order.planned.trial(TrialStatus.INFRA_ERROR, order.attempt)
+    trial.error = TrialError(type(error).__name__, str(error) or repr(error), place="worker")
+    return Finished(trial, None)
 
 
 def _done(order: Order, finished: Finished) -> Done:
@@ -214,12 +224,11 @@ class Worker:
         if floor is not None:
             await floor.close()
 
-    async def exchange(self, orders: bytes, slots: int) -> bytes:
+    async def exchange(self, digest: str, orders: bytes, slots: int) -> bytes:
         """Take orders, then wait until there is something to tell."""
         floor, outbox, unpacked = self._floor, self._outbox, self._unpacked
-        assert floor is not None
-        assert outbox is not None
-        assert unpacked is not None
+        if floor is None or outbox is None or unpacked is None or unpacked.digest != digest:
+            raise RuntimeError("orders for another run than was loaded")
         floor.order(orders_of(orders), slots)
         await outbox.wait()
         if floor.busy and not outbox.asks:
