@@ -367,9 +367,18 @@ class _AnyVariable(dict[str, str]):
         return "value"
 
 
-def _case(text: str, cwd: Path) -> None:
-    case = yaml.safe_load(text)
-    whole = {"agent": "agent:answer", "cases": [{"input": "What?", **case}]}
+def _cases(text: str, cwd: Path) -> None:
+    _suite(f"agent: agent:answer\n{text}", cwd)
+
+
+def _case(text: str, cwd: Path, layer: str | None = None) -> None:
+    part = yaml.safe_load(text)
+    case = {"input": "What?", **({layer: part} if layer else part)}
+    whole = {
+        "agent": "agent:answer",
+        "judges": {"strict": {"model": "openai:gpt-4o-mini"}},
+        "cases": [case],
+    }
     _suite(yaml.safe_dump(whole, allow_unicode=True), cwd)
 
 
@@ -387,7 +396,10 @@ KINDS: dict[str, Callable[[str, Path], Any]] = {
     "suite": _suite,
     "experiment": _experiment,
     "settings": _settings,
+    "cases": _cases,
     "case": _case,
+    "correctness": lambda text, cwd: _case(text, cwd, "correctness"),
+    "path": lambda text, cwd: _case(text, cwd, "path"),
     "agent": lambda text, cwd: agent_config(yaml.safe_load(text)),
     "query": lambda text, cwd: parse_query(yaml.safe_load(text)),
     "rubric": lambda text, cwd: rubric_from(yaml.safe_load(text)),
