@@ -58,16 +58,21 @@ class RateLimit(Strict):
 class Reservation:
     """What one call took from a limit. `settle` puts the estimate right."""
 
-    __slots__ = ("at", "tokens")
+    __slots__ = ("_limiter", "at", "tokens")
 
-    def __init__(self, at: float, tokens: int) -> None:
+    def __init__(self, at: float, tokens: int, limiter: RateLimiter | None = None) -> None:
         self.at = at
         self.tokens = tokens
+        self._limiter = limiter
 
     def settle(self, tokens: int | None) -> None:
         """The call used this many tokens; None when it is not known, and the estimate stays."""
-        if tokens is not None:
+        if tokens is None:
+            return
+        if self._limiter is None:
             self.tokens = tokens
+        else:
+            self._limiter.put_right(self, tokens)
 
 
 class Permit(Protocol):
@@ -96,6 +101,8 @@ class RateLimiter:
         self._clock = clock
         self._sleep = sleep
         self._recent: deque[Reservation] = deque()
+        # Kept, not added up: a window may hold tens of thousands of calls.
+        self._used = 0
         self._guard = threading.Lock()
         # A lock of asyncio belongs to one event loop, a limiter to the process.
         self._queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
@@ -117,13 +124,21 @@ class RateLimiter:
         with self._guard:
             now = self._clock()
             while self._recent and _leaves(self._recent[0]) <= now:
-                self._recent.popleft()
+                self._used -= self._recent.popleft().tokens
             free_at = max(self._requests_free_at(now), self._tokens_free_at(now, tokens))
             if free_at > now:
                 return free_at - now
-            taken = Reservation(now, tokens)
+            taken = Reservation(now, tokens, self)
             self._recent.append(taken)
+            self._used += tokens
             return taken
+
+    def put_right(self, taken: Reservation, tokens: int) -> None:
+        """A call used so many tokens; of one that has left the window nothing is counted."""
+        with self._guard:
+            if self._recent and taken.at >= self._recent[0].at:
+                self._used += tokens - taken.tokens
+            taken.tokens = tokens
 
     def _requests_free_at(self, now: float) -> float:
         most = self.limit.requests_per_minute
@@ -135,7 +150,7 @@ class RateLimiter:
         most = self.limit.tokens_per_minute
         if most is None:
             return now
-        used = sum(taken.tokens for taken in self._recent)
+        used = self._used
         free_at = now
         for taken in self._recent:
             # With nothing left in the window even a call beyond the limit may go.
