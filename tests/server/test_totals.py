@@ -1,9 +1,11 @@
 """Totals that are kept up, costs of live traces, and that what is kept is redacted."""
 
+import threading
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from server_parts import TRACE, wire_request, write
+from server_parts import TOOL, TRACE, wire_request, write
 
 from proctor.llm.prices import cost_usd
 from proctor.server.store.costs import LINEAR, fill_cost
@@ -199,3 +201,22 @@ def test_what_is_kept_is_what_redaction_leaves(given_spans: list[dict]) -> None:
     assert kept.chunks == expected.chunks
     assert kept.spans == expected.spans
     assert kept.facts == expected.facts
+
+
+def test_two_servers_on_one_store(store) -> None:
+    """R-D7: writers of one trace in two servers at once: the totals are those of all its spans."""
+    place = store.path if hasattr(store, "path") else store.url
+    other = type(store)(place)
+
+    def send(target, first: int) -> None:
+        for number in range(first, first + 12):
+            write(target, {"id": number, "attributes": {"tool.name": "x", **TOOL}})
+
+    threads = [threading.Thread(target=send, args=each) for each in ((store, 100), (other, 200))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    other.close()
+    assert store.row(TRACE).spans == 24
+    assert [(share.name, share.calls) for share in store.tools()] == [("search", 24)]

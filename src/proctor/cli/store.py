@@ -82,7 +82,18 @@ def stats(url: str, *, as_json: bool) -> None:
         click.echo(json.dumps(told))
         return
     for name, value in told.items():
-        click.echo(f"{name:<10} {'–' if value is None else value}")
+        click.echo(f"{name:<10} {_shown(name, value)}")
+
+
+def _shown(name: str, value: Any) -> str:
+    """A figure as a person reads it; --json has all its digits."""
+    if value is None:
+        return "unknown" if name == "cost_usd" else "–"
+    if name == "bytes":
+        return f"{value / 1e6:,.1f} MB"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _moment(nanoseconds: int) -> str:

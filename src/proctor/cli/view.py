@@ -38,7 +38,7 @@ def view(
     from proctor.server.app import Service, make_app
     from proctor.server.guard import check_host
     from proctor.server.serving import serve_until_told
-    from proctor.server.store import open_store
+    from proctor.server.store import existing_store
     from proctor.spec import load_configuration
 
     root = results or load_configuration(Path.cwd()).results
@@ -47,7 +47,7 @@ def view(
             "no such folder of runs", where=str(root), hint="`proctor demo` makes a first run"
         )
     check_host(host, token)
-    service = Service(store=open_store(url) if url else None, results=root)
+    service = Service(store=existing_store(url) if url else None, results=root)
 
     def ready(address: str) -> None:
         place = f"{address}/runs" + (f"?token={token}" if token else "")

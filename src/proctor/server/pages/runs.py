@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from proctor.errors import ProctorError
 from proctor.runs.find import all_runs
+from proctor.runs.heartbeat import look_at
 from proctor.runs.model import CellKey, Trial
 from proctor.runs.run import Run
 from proctor.runs.summary import CellSummary
@@ -48,6 +49,8 @@ class Listed(NamedTuple):
     asked: int
     passed: int | None
     problem: str | None
+    life: str | None = None
+    """How it is, of a run that has not done its plan: alive, stalled, dead, …"""
 
 
 class Runs:
@@ -243,7 +246,9 @@ class Runs:
             return Listed(name, link, "", (), 0, 0, None, error.message)
         agents = list(run.spec.get("agents") or {})
         created = str(run.spec.get("created", ""))[:19].replace("T", " ")
-        return Listed(name, link, created, agents, totals.trials, _asked(run), totals.passed, None)
+        done, asked = totals.trials, _asked(run)
+        life = str(look_at(path).life) if done < asked else None
+        return Listed(name, link, created, agents, done, asked, totals.passed, None, life)
 
     def _name(self, path: Path) -> str:
         return path.resolve().relative_to(self._root).as_posix()

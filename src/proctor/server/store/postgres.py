@@ -1,4 +1,4 @@
-"""The store in PostgreSQL: rows are copied into a staging table, then upserted from there."""
+"""The store in PostgreSQL: new rows are copied in; spans that come again go by a staging table."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from proctor.server.store.sql import BadRows, SqlStore, StoreError
 
 if TYPE_CHECKING:
     import psycopg
+
+LOCK = 0x50524F43
+"""Which of PostgreSQL's locks by number is ours; any number would do, this one spells a name."""
 
 _COLUMNS = ", ".join(SPAN_COLUMNS)
 _UPDATES = ", ".join(f"{c} = excluded.{c}" for c in SPAN_COLUMNS[2:])
@@ -44,7 +47,7 @@ class PostgresStore(SqlStore):
         from proctor.imports import needs_extra
 
         needs_extra("psycopg", "postgres")
-        self._url = url
+        self.url = url
         self._lock = threading.Lock()
         self._writer: psycopg.Connection | None = None
         self._readers: list[psycopg.Connection] = []
@@ -53,7 +56,7 @@ class PostgresStore(SqlStore):
         import psycopg
 
         try:
-            return psycopg.connect(self._url, autocommit=autocommit, connect_timeout=10)
+            return psycopg.connect(self.url, autocommit=autocommit, connect_timeout=10)
         except psycopg.Error as error:
             raise StoreError(
                 f"cannot reach the store: {' '.join(str(error).split())}",
@@ -71,6 +74,9 @@ class PostgresStore(SqlStore):
             connection = self._writer
             try:
                 with connection.transaction(), connection.cursor() as cursor:
+                    # One writer at a time, also of other servers: what is counted holds until
+                    # the commit.
+                    cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
                     yield cursor
             except (psycopg.DataError, psycopg.IntegrityError, ValueError, OverflowError) as error:
                 raise BadRows(f"cannot be kept: {' '.join(str(error).split())}") from error
@@ -98,6 +104,14 @@ class PostgresStore(SqlStore):
                 self._readers.clear()  # the server went away, and took the others too
             else:
                 self._readers.append(connection)
+
+    def add_rows(
+        self, cursor: Any, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Write rows of which none is there yet."""
+        with cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:
+            for row in rows:
+                copy.write_row(row)
 
     def put_spans(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
         """Copy into the staging table, then upsert by (trace, span)."""

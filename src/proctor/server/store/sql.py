@@ -128,6 +128,12 @@ class SqlStore(ABC):
         """A cursor that sees one state of the store and blocks nobody."""
 
     @abstractmethod
+    def add_rows(
+        self, cursor: Any, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Write rows of which none is there yet."""
+
+    @abstractmethod
     def put_spans(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
         """Write span rows: new ones, and better ones over what is there.
 

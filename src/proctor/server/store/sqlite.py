@@ -117,6 +117,13 @@ class SqliteStore(SqlStore):
         except IndexError:
             return None
 
+    def add_rows(
+        self, cursor: Any, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Write rows of which none is there yet."""
+        marks = ", ".join("?" * len(columns))
+        cursor.executemany(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", rows)
+
     def put_spans(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
         """Upsert by (trace, span)."""
         cursor.executemany(_PUT_SPANS, rows)

@@ -81,7 +81,9 @@ class Writing:
         known = self._known(sorted(batch.touched))
         before = self._rows_before(rows, known)
         self._put_spans(rows, before)
-        self._many("INSERT INTO payloads (trace_id, body, logs) VALUES (?, ?, ?)", batch.chunks)
+        if batch.chunks:
+            columns = ("trace_id", "body", "logs")
+            self._store.add_rows(self._cursor, "payloads", columns, batch.chunks)
         with_spans = {trace_id for trace_id, _ in rows}
         only_logs = sorted(batch.touched - with_spans)
         self._many(_WITHOUT_SPANS, [(trace_id, now, now) for trace_id in only_logs])
@@ -101,9 +103,12 @@ class Writing:
         for key, old in before.items():
             if old.end_ns is not None and rows[key].end_ns is None:
                 del rows[key]
-        if rows:
-            # In the order of the table: neighbours fall into the same page.
-            self._store.put_spans(self._cursor, [rows[key] for key in sorted(rows)])
+        # In the order of the table: neighbours fall into the same page.
+        order = sorted(rows)
+        if new := [rows[key] for key in order if key not in before]:
+            self._store.add_rows(self._cursor, "spans", SPAN_COLUMNS, new)
+        if again := [rows[key] for key in order if key in before]:
+            self._store.put_spans(self._cursor, again)
 
     # -- what is there ----------------------------------------------------------------------------
 
