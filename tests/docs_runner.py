@@ -216,6 +216,8 @@ class Runner:
             if server.poll() is not None or time.monotonic() > end:
                 raise PageError(f"line {command.line}: `{command.text}` serves nothing\n{told}")
             time.sleep(0.05)
+        # What it says to set, its reader sets.
+        os.environ.update(re.findall(r"^export (\w+)=(\S+)$", told, re.MULTILINE))
         return told
 
     def _mark(self) -> int:
