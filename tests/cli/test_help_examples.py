@@ -53,7 +53,7 @@ solution: {agent: {kind: scripted, answers: [!ev "str(size + 2)"]}, min_score: 1
 
 NOT_HERE = {
     "a model": r"--model |openai:|agent test shop",
-    "another machine": r"s3://|postgresql://|http://|slack://|\$\{SLACK\}",
+    "another machine": r"s3://|ray://|postgresql://|http://|slack://|\$\{SLACK\}",
     "a browser, or a server that goes on": r"--open|^proctor (view|serve|mock-llm)|schedule serve",
     "data that is not in this repository": r"^proctor trail|\.eval$|labels\.csv|scored\.csv",
     "a store of live traces": r"^proctor store (stats|prune|migrate|export)",

@@ -234,7 +234,7 @@ def test_nothing_of_ray_is_seen(tmp_path: Path) -> None:
     assert "ray" not in done.stdout.replace(str(tmp_path), "").lower()
     ports = (tmp_path / "listening").read_text().split()
     assert len(ports) >= 3, "Ray listens"
-    assert {port for port in ports if not port.startswith(("0100007F", LOOPBACK6))} == set()
+    assert {port for port in ports if not port.startswith(("0100007F", *LOOPBACK6))} == set()
     assert not (home / ".ray").exists()
     folder = (tmp_path / "temp").read_text()
     assert folder.startswith("/tmp/proctor-ray-")

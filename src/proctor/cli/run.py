@@ -36,7 +36,7 @@ EXAMPLES = [
         "proctor run suite.yaml --notify slack://… --notify-on failure", "be told when it breaks"
     ),
     Example("proctor run suite.yaml --results s3://bucket/prefix", "kept in an object store"),
-    Example("proctor run suite.yaml --executor ray --workers 8", "trials on many processes"),
+    Example("proctor run exp.yaml --executor ray --address ray://head:10001", "on many machines"),
     Example("proctor run --resume results/suite/2026-01-31_001", "go on after an interruption"),
 ]
 
