@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from proctor.diagnose.learned.decide import Judge, considered, pair_features
+from proctor.diagnose.learned.decide import Judge, Judges, considered, pair_features, planned
 from proctor.diagnose.learned.detector import (
     MACHINES,
     VIEWS,
@@ -47,15 +47,17 @@ SPLITS = {"GAIA": "gaia", "SWE Bench": "swe_bench"}
 SEEN = 2
 """Spans a fact must show in to be kept: one that shows once teaches nothing about others."""
 
-FINDINGS_PER_ERROR = 1.4
-"""How many findings the threshold allows for each error in gold. Pair F1 is level from 1.0 to
-1.4, while the share of errors found still grows; beyond, precision falls away."""
+FINDINGS_PER_ERROR = {True: 1.45, False: 1.65}
+"""How many findings the threshold allows for each error in gold, with a plan and without one.
+Pair F1 is level up to there, while the share of errors found still grows; beyond, precision falls
+away: without a plan somewhat later."""
 
 SCORE_PENALTY = 0.2
 """Of the scores' regression: half or twice of it changes nothing."""
 
-JUDGE_PENALTY = 10.0
-"""Of the judge's weights, on standardised inputs: a tenth or ten times of it changes nothing."""
+JUDGE_PENALTY = 800.0
+"""Of a judge's weights, on standardised inputs, divided by the traces it learns from: the fewer
+they are the more it is held back. Half or twice of it changes nothing."""
 
 
 class Example(NamedTuple):
@@ -100,9 +102,10 @@ class _Kernels:
     """The rows of a training set, and how alike each machine finds them."""
 
     def __init__(self, examples: Sequence[Example]) -> None:
-        self.rows = [row for example in examples for row in example.rows]
-        self.truth = np.concatenate([example.truth for example in examples])
-        self.traces = np.repeat(np.arange(len(examples)), [len(e.rows) for e in examples])
+        held = [[not row.cut for row in example.rows] for example in examples]
+        self.rows = [row for example in examples for row in example.rows if not row.cut]
+        self.truth = np.concatenate([e.truth[h] for e, h in zip(examples, held, strict=True)])
+        self.traces = np.repeat(np.arange(len(examples)), [sum(h) for h in held])
         count: dict[str, int] = {}
         for row in self.rows:
             for name in row.facts:
@@ -153,18 +156,26 @@ def train(examples: Sequence[Example]) -> Detectors:
         alphas.append(alpha)
         outside.append(held_out(inverse, alpha, kernels))
     scores = np.stack(outside)
-    parts = [scores[:, kernels.traces == number] for number in range(len(examples))]
-    silent = [np.zeros_like(example.rules) for example in examples]
-    spoken = [example.rules for example in examples]
-    truths = [example.truth for example in examples]
-    offline = judge(parts, spoken, truths, base)
-    chances = [offline.chances(s, r) for s, r in zip(parts, spoken, strict=True)]
+    parts = [_spread(scores[:, kernels.traces == n], e.rows) for n, e in enumerate(examples)]
+    heard = [Heard(s, e.rules, e.truth) for s, e in zip(parts, examples, strict=True)]
+    deaf = [h._replace(rules=np.zeros_like(h.rules)) for h in heard]
+    offline = judges(examples, heard, base)
+    chances = [
+        offline.of(e.rows).chances(h.scores, h.rules) for e, h in zip(examples, heard, strict=True)
+    ]
     return Detectors(
         _detector(kernels, alphas, base),
-        judge(parts, silent, truths, base),
+        judges(examples, deaf, base),
         offline,
         scorer(examples, chances, kernels.names),
     )
+
+
+def _spread(scores: Array, rows: Sequence[Row]) -> Array:
+    """Scores of all rows, 0 for those that machines do not learn from."""
+    result = np.zeros((len(scores), len(rows), scores.shape[2]))
+    result[:, [not row.cut for row in rows]] = scores
+    return result
 
 
 def scorer(examples: Sequence[Example], chances: Sequence[Array], names: Sequence[str]) -> Scorer:
@@ -219,19 +230,35 @@ def _detector(kernels: _Kernels, alphas: Sequence[Array], base: Array) -> Detect
     )
 
 
-def judge(
-    scores: Sequence[Array], rules: Sequence[Array], truths: Sequence[Array], prior: Array
-) -> Judge:
+class Heard(NamedTuple):
+    """What a judge hears of one trace, and the truth."""
+
+    scores: Array
+    rules: Array
+    truth: Array
+
+
+def judges(examples: Sequence[Example], heard: Sequence[Heard], prior: Array) -> Judges:
+    """A judge for each kind of trace; of a kind that is not there, one that learns from all."""
+    kinds = [planned(example.rows) for example in examples]
+    both: list[Judge] = []
+    for kind in (True, False):
+        here = [h for h, k in zip(heard, kinds, strict=True) if k is kind]
+        both.append(judge(here or heard, prior, FINDINGS_PER_ERROR[kind]))
+    return Judges(*both)
+
+
+def judge(heard: Sequence[Heard], prior: Array, per_error: float) -> Judge:
     """A logistic regression over the pairs worth a look, and the threshold for findings."""
-    looked = [considered(s, r) for s, r in zip(scores, rules, strict=True)]
-    features = [pair_features(s, r, prior) for s, r in zip(scores, rules, strict=True)]
+    looked = [considered(h.scores, h.rules) for h in heard]
+    features = [pair_features(h.scores, h.rules, prior) for h in heard]
     inputs = np.concatenate([f[look] for f, look in zip(features, looked, strict=True)])
-    wanted = np.concatenate([t[look] for t, look in zip(truths, looked, strict=True)])
+    wanted = np.concatenate([h.truth[look] for h, look in zip(heard, looked, strict=True)])
     mean, scale = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 1e-9)
-    weights, bias = _logistic((inputs - mean) / scale, wanted, JUDGE_PENALTY)
+    weights, bias = _logistic((inputs - mean) / scale, wanted, JUDGE_PENALTY / len(heard))
     chances = 1.0 / (1.0 + np.exp(-(((inputs - mean) / scale) @ weights + bias)))
-    errors = sum(float(truth.sum()) for truth in truths)
-    most = min(round(FINDINGS_PER_ERROR * errors), len(chances))
+    errors = sum(float(h.truth.sum()) for h in heard)
+    most = min(round(per_error * errors), len(chances))
     threshold = np.sort(chances)[::-1][most - 1]
     return Judge(mean, scale, weights, np.array(bias), np.array(threshold), prior)
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import proctor
 from proctor.diagnose.api import diagnose
 from proctor.diagnose.evidence import stands_in
+from proctor.diagnose.learned.decide import Judges
 from proctor.diagnose.learned.detector import MODEL_FILE
 from proctor.diagnose.learned.find import detectors, judged
 from proctor.diagnose.learned.rows import rows_of
@@ -108,7 +109,8 @@ def test_the_detector_itself_holds_in_any_trace(trace: Trace) -> None:
     moves = read_moves(trace)
     rows = rows_of(moves, apply_rules(moves, RULES))
     known = detectors()
-    bold = known._replace(learned=replace(known.learned, threshold=np.array(0.01)))
+    low = (replace(judge, threshold=np.array(0.01)) for judge in known.learned)
+    bold = known._replace(learned=Judges(*low))
     found = judged(bold, bold.detector.read_rows(rows), rows, (), "learned")
     holds(trace, Diagnosis("t", "learned", tuple(found)))
 

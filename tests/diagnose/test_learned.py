@@ -134,6 +134,66 @@ def test_silent_on_strange_traces() -> None:
     assert list(diagnose(trace, "offline").findings) == rules
 
 
+def reading_trace(code: str, shown: str) -> Trace:
+    """Three model calls of one agent: the second writes `code` and is answered by `shown`."""
+    said = ["Let me look around.", f"Thought: read it.\nCode:\n```py\n{code}\n```", "I see."]
+    told = [
+        Message(role="system", content="Read 500 characters at a time."),
+        Message(role="user", content="Fix the bug."),
+    ]
+    calls: list[Span] = []
+    for number, text in enumerate(said):
+        calls.append(
+            Span(
+                span_id=f"m{number}",
+                trace_id="t",
+                name="think",
+                kind=SpanKind.LLM,
+                start_ns=number + 1,
+                end_ns=number + 2,
+                input_messages=tuple(told),
+                output_messages=(Message(role="assistant", content=text),),
+            )
+        )
+        told += [
+            Message(role="assistant", content=text),
+            Message(role="tool", content=shown if number else "Observation: a tree"),
+        ]
+    return Trace(trace_id="t", spans=calls)
+
+
+@pytest.mark.parametrize(
+    ("code", "shown", "asks", "sees"),
+    [
+        ("print(text[:400])", "    return 1\n" * 4, "reads pieces", None),
+        ("print(text[:1000])", "    return value\n" * 80, "reads too much", "was shown too much"),
+        ("find(text[:90000])", "D\ni\nr\ne\nc\nt\no", "reads all", "was shown single letters"),
+        ("print(tree)", "['D', 'i', 'r', 'e', 'c', 't']", None, "was shown single letters"),
+    ],
+)
+def test_facts_of_how_much_is_read(
+    code: str, shown: str, asks: str | None, sees: str | None
+) -> None:
+    """R-G3: what a step asks to read is a fact of it; what came back is one of the next step."""
+    _, asking, seeing = rows_of(read_moves(reading_trace(code, shown)), ())
+    about_asking = {"reads pieces", "reads too much", "reads all"}
+    about_seeing = {"was shown too much", "was shown single letters"}
+    assert about_asking & asking.facts.keys() == {asks} - {None}
+    assert about_seeing & seeing.facts.keys() == {sees} - {None}
+
+
+def test_a_call_whose_prompt_was_cut_is_not_judged(shared: Path) -> None:
+    """R-G3: of a model call whose exporter dropped what it was told the detector says nothing."""
+    cut = 0
+    for path in sorted((shared / "trail" / "data" / "SWE Bench").glob("*.json"))[1:4:2]:
+        (trace,) = load_traces(path)
+        rows = rows_of(read_moves(trace), ())
+        lost = {row.span.span_id for row in rows if row.cut}
+        cut += len(lost)
+        assert not lost & {finding.location for finding in diagnose(trace, "learned").findings}
+    assert cut > 10
+
+
 def test_features_do_not_depend_on_the_order_of_spans(shared: Path) -> None:
     """R-G3: a trace whose spans arrive in another order gets the same findings."""
     path = sorted((shared / "trail" / "data" / "GAIA").glob("*.json"))[3]

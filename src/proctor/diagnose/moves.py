@@ -28,6 +28,10 @@ _CALL = re.compile(r"\b([A-Za-z_]\w*)\(")
 _OFFERED = re.compile(r"^\s*[-*] ([a-z_]\w*): ", re.MULTILINE)
 _TEXT_CALL = re.compile(r"""['"]name['"]: ['"](\w+)['"], ['"]arguments['"]: (.{0,400})""")
 _FAILED = re.compile(r"^(?:Call id: \S+\s*)?(?:Error\b|Traceback \(most recent)", re.MULTILINE)
+ATTRIBUTES = 128
+"""OpenTelemetry's default limit of attributes a span: an exporter that meets it drops the oldest,
+and with them the beginning of what a model was told."""
+
 ANSWERING = frozenset({"final_answer", "finalanswer", "submit", "submit_answer", "finish"})
 """Names under which frameworks let an agent hand in its answer as a tool call."""
 
@@ -71,6 +75,11 @@ class Move:
     def span_id(self) -> str:
         """The id of the model call."""
         return self.span.span_id
+
+    @property
+    def cut(self) -> bool:
+        """Whether its exporter dropped a part of what it was told: nobody can judge it then."""
+        return len(self.span.attributes) >= ATTRIBUTES
 
     @property
     def answers(self) -> bool:

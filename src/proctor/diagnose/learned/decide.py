@@ -7,15 +7,17 @@ trace holds counts: annotators mark the worst spans of each trace, not spans abo
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Self
 
     from numpy.typing import NDArray
+
+    from .rows import Row
 
     Numbers = NDArray[np.float64]
 
@@ -53,6 +55,36 @@ class Judge:
     def read(cls, name: str, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
         """A judge from arrays named so."""
         return cls(**{f.name: arrays[f"{name}_{f.name}"].astype(np.float64) for f in fields(cls)})
+
+
+class Judges(NamedTuple):
+    """One judge for traces in which somebody plans, one for those without a plan.
+
+    Their annotators mark differently: with a plan, whatever departs from it; without, every
+    step that breaks the instructions.
+    """
+
+    planned: Judge
+    unplanned: Judge
+
+    def of(self, rows: Sequence[Row]) -> Judge:
+        """The judge for a trace."""
+        return self.planned if planned(rows) else self.unplanned
+
+    def arrays(self, name: str) -> dict[str, NDArray[np.float64]]:
+        """Their arrays, under names of their own."""
+        named = zip(self._fields, self, strict=True)
+        return {k: v for kind, judge in named for k, v in judge.arrays(f"{name}_{kind}").items()}
+
+    @classmethod
+    def read(cls, name: str, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
+        """Judges from arrays named so."""
+        return cls(*(Judge.read(f"{name}_{kind}", arrays) for kind in cls._fields))
+
+
+def planned(rows: Sequence[Row]) -> bool:
+    """Whether somebody makes a plan in a trace."""
+    return any(row.scene.role == "plan" for row in rows)
 
 
 def considered(scores: Numbers, rules: Numbers) -> NDArray[np.bool_]:

@@ -59,7 +59,8 @@ class Reading(NamedTuple):
     """What the machines make of one trace."""
 
     scores: NDArray[np.float64]
-    """By machine, row and category: near the share of such spans that are marked so."""
+    """By machine, row and category: near the share of such spans that are marked so; 0 for rows
+    of which a part is lost."""
     familiar: float
     """How like the traces trained on this one is, 0 to 1."""
 
@@ -99,6 +100,7 @@ class Detector:
                 if words is not None and len(words.buckets):
                     values = weighed(words, self.rarity[block])
                     scores[number, place] += values @ self.word_weights[block, words.buckets]
+        scores[:, [row.cut for row in rows]] = 0.0
         return Reading(scores, self._familiar(rows, near))
 
     def _familiar(self, rows: Sequence[Row], near: Array) -> float:

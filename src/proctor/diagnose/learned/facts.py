@@ -148,6 +148,7 @@ def _sizes(scene: Scene) -> Facts:
     move, shown = scene.move, len(scene.move.came_back)
     return {
         "says": _scaled(len(move.text), 6000),
+        "says nothing": float(not move.text.strip() and not move.calls),
         "told": _scaled(len(move.told), 20000),
         "shown": _scaled(shown, 20000),
         "shown little": float(0 < shown < LITTLE),
@@ -281,6 +282,7 @@ def facts_of_tool(scene: Scene, tool: Span, scenes: Sequence[Scene]) -> Facts:
         "failed": float(tool.failed),
         f"failed {kind}": float(tool.failed),
         "silent": float(tool.tool_output is None),
+        "move cut": float(scene.move.cut),
         "place": scene.place / max(len(scenes) - 1, 1),
         "last alike": float(alike[-1] is tool),
         "first alike": float(alike[0] is tool),

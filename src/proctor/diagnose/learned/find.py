@@ -17,7 +17,7 @@ from proctor.diagnose.evidence import quote
 from proctor.diagnose.model import Finding, Impact
 from proctor.diagnose.taxonomy import Category
 
-from .decide import Judge
+from .decide import Judges, planned
 from .detector import Detector, Reading, shipped
 from .scoring import Scorer
 
@@ -53,8 +53,8 @@ class Detectors(NamedTuple):
     """The detector, and the judges over it: alone, and with the rules heard."""
 
     detector: Detector
-    learned: Judge
-    offline: Judge
+    learned: Judges
+    offline: Judges
     scorer: Scorer
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
@@ -69,7 +69,7 @@ class Detectors(NamedTuple):
     @classmethod
     def read(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
         """The detectors a file keeps."""
-        judges = (Judge.read("learned", arrays), Judge.read("offline", arrays))
+        judges = (Judges.read("learned", arrays), Judges.read("offline", arrays))
         return cls(Detector.read(arrays), *judges, Scorer.read(arrays))
 
     def chances(
@@ -82,8 +82,8 @@ class Detectors(NamedTuple):
             for finding in rules:
                 column = CATEGORIES.index(finding.category)
                 said[place[finding.location], column] = finding.confidence
-        judge = self.offline if method == "offline" else self.learned
-        return judge.chances(reading.scores, said)
+        judges = self.offline if method == "offline" else self.learned
+        return judges.of(rows).chances(reading.scores, said)
 
 
 @cache
@@ -102,7 +102,7 @@ class Found(NamedTuple):
 def find(known: Detectors, rows: Sequence[Row], rules: Sequence[Finding], method: str) -> Found:
     """The findings of `learned` or `offline`, in no order; `rules` are those of the rules."""
     reading = known.detector.read_rows(rows)
-    held = bool(rules) or any(row.scene.kind or row.scene.role == "plan" for row in rows)
+    held = bool(rules) or planned(rows) or any(row.scene.kind for row in rows)
     if not held or reading.familiar < FAMILIAR:
         return Found(list(rules) if method == "offline" else [], None)
     chances = known.chances(reading, rows, rules, "offline")
@@ -119,7 +119,7 @@ def judged(
 ) -> list[Finding]:
     """Every pair of span and category from the threshold on, however strange the trace is."""
     chances = known.chances(reading, rows, rules, method)
-    threshold = (known.offline if method == "offline" else known.learned).threshold
+    threshold = (known.offline if method == "offline" else known.learned).of(rows).threshold
     by_rule = {(f.location, f.category): f for f in rules} if method == "offline" else {}
     findings: list[Finding] = []
     for number in np.flatnonzero(chances >= threshold):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from proctor.diagnose.moves import plain
 
+from .amounts import facts_of_amounts
 from .facts import facts_of_move, facts_of_rules, facts_of_tool, facts_of_trace
 from .scenes import scenes_of
 from .words import NOTHING, Hasher
@@ -29,6 +30,11 @@ class Row(NamedTuple):
     facts: dict[str, float]
     words: dict[str, Words]
 
+    @property
+    def cut(self) -> bool:
+        """Whether it is a model call of which a part is lost: it is neither learned nor judged."""
+        return self.span is self.scene.move.span and self.scene.move.cut
+
 
 def rows_of(moves: Moves, findings: Iterable[Finding]) -> list[Row]:
     """A row for every model call and every tool span, by start time of their moves.
@@ -46,6 +52,7 @@ def rows_of(moves: Moves, findings: Iterable[Finding]) -> list[Row]:
     rows: list[Row] = []
     for scene in scenes:
         facts = facts_of_move(scene, scenes) | trace | facts_of_rules(scene, rules)
+        facts |= facts_of_amounts(scene)
         words[scene.place] = _words(scene, words, hasher)
         rows.append(_row(scene.move.span, scene, "model", facts, words[scene.place]))
         for tool in scene.move.tools:
