@@ -149,6 +149,8 @@ def peer(name: str, requirements: Sequence[str]) -> Path:
     stamp, wanted = home / "requirements.txt", "\n".join(requirements) + "\n"
     if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
         return python
+    if os.environ.get("BENCH_PEERS") == "installed":
+        raise FileNotFoundError(f"{name} is not installed; `benchmarks/run --fetch` brings it")
     print(f"making the environment of {name}: {', '.join(requirements)}", file=sys.stderr)
     subprocess.run([sys.executable, "-m", "venv", "--clear", home], check=True)
     subprocess.run([python, "-m", "pip", "install", "-qq", *requirements], check=True)
