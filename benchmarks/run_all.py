@@ -46,6 +46,9 @@ ALL = {
     "report": Benchmark(6, "the HTML report", ("--rounds", "3")),
     "diagnosis": Benchmark(7, "diagnosing a trace", ("--rounds", "1")),
     "serve": Benchmark(8, "live traces", ("--quick",)),
+    "executors": Benchmark(
+        9, "workers of Ray", ("--trials", "500", "--busy", "50", "--rounds", "1")
+    ),
 }
 
 
