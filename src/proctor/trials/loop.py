@@ -48,10 +48,16 @@ if sys.platform == "linux":
         What `select` watches is the epoll object alone, so its limit on files does not matter.
         """
 
+        def __init__(self) -> None:
+            super().__init__()
+            self._watched = [self.fileno()]
+            self._precise = self.fileno() < FD_SETSIZE
+
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
             """Wait for what is registered."""
-            if timeout is not None and 0 < timeout < COARSE and self.fileno() < FD_SETSIZE:
-                select.select([self], (), (), timeout)
+            if timeout is not None and 0 < timeout < COARSE and self._precise:
+                if not select.select(self._watched, (), (), timeout)[0]:
+                    return []
                 timeout = 0
             return super().select(timeout)
 
