@@ -15,7 +15,7 @@ from proctor.trace.redact_pairs import STEMS, named_at
 from proctor.trace.redact_tokens import DETECTORS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -42,8 +42,7 @@ def clean(data: bytes, values: Iterable[bytes] = ()) -> bool:
     """Whether UTF-8 texts, joined by line breaks, surely hold no secret and none of `values`."""
     data = b"\n" + data + b"\n"
     low = data.lower()
-    words = _words()
-    found = {words[position] for position in _possible(data) if words[position] in low}
+    found = _present(data, low)
     for stem in STEMS:
         if stem in found and any(named_at(data, low, stem)):
             return False
@@ -58,15 +57,17 @@ def _words() -> tuple[bytes, ...]:
     return (*STEMS, *(needle for detector in DETECTORS for needle in detector.needles))
 
 
-def _possible(data: bytes) -> Sequence[int]:
-    """Positions of the words that may be there."""
+def _present(data: bytes, low: bytes) -> set[bytes]:
+    """The words that are there; `low` is `data` in lower case."""
+    words = _words()
     if len(data) < _LONG:
-        return range(len(_words()))
+        return {word for word in words if word in low}
     import numpy as np
 
     grams = _grams()
     small = data.translate(grams.classes)
-    found = 0
+    found: set[bytes] = set()
+    unknown = (1 << len(words)) - 1
     for start in range(0, len(small), _BLOCK):
         part = np.frombuffer(small, np.uint8, min(_BLOCK + 2, len(small) - start), start)
         letters = part.astype(np.uint16)
@@ -74,8 +75,16 @@ def _possible(data: bytes) -> Sequence[int]:
         codes |= letters[1:-1] << _BITS
         codes |= letters[2:]
         # No code is out of bounds; `clip` only spares the check.
-        found |= int(np.bitwise_or.reduce(grams.words.take(codes, mode="clip")))
-    return [position for position in range(len(_words())) if found >> position & 1]
+        likely = int(np.bitwise_or.reduce(grams.words.take(codes, mode="clip"))) & unknown
+        while likely:
+            position = likely.bit_length() - 1
+            likely ^= 1 << position
+            word = words[position]
+            # Its rarest letters stand in this block, and the rest of it near them.
+            if low.find(word, max(0, start - len(word)), start + _BLOCK + len(word)) >= 0:
+                found.add(word)
+                unknown ^= 1 << position
+    return found
 
 
 @cache

@@ -84,7 +84,7 @@ def where(
 ) -> tuple[str, list[Any]]:
     """The condition, and the values of its parameters in order.
 
-    `like` is the database's operator that does not tell capital letters from small ones. `whole`
+    `like` is how the database finds a pattern in a column, capital letters or small. `whole`
     says that all its traces are wanted, not a page of them.
     """
     parts: list[str] = []
@@ -108,7 +108,7 @@ def where(
             values.append(value)
     for word in chosen.text.split():
         columns = ["name", "query", "response", *(["trace_id"] if _HEX.issuperset(word) else [])]
-        parts.append("(" + " OR ".join(f"{c} {like} {mark} ESCAPE '!'" for c in columns) + ")")
+        parts.append("(" + " OR ".join(like.format(column=c, mark=mark) for c in columns) + ")")
         values += [f"%{_literal(word)}%"] * len(columns)
     return " AND ".join(parts) or EVERYTHING, values
 

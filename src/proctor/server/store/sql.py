@@ -111,7 +111,7 @@ class SqlStore(ABC):
     types: ClassVar[dict[str, str]]
     """The database's own names for the types of the schema."""
     like: str
-    """The operator of patterns that does not tell capital letters from small ones."""
+    """How a pattern is found in a column; capital letters of ASCII are as small ones."""
     join_in_order = "JOIN"
     """A join read from left to right, where the database would guess wrong."""
     for_update = ""

@@ -31,7 +31,7 @@ class SqliteStore(SqlStore):
     """Traces in a file, with `-wal` and `-shm` beside it while it is open."""
 
     mark = "?"
-    like = "LIKE"
+    like = "{column} LIKE {mark} ESCAPE '!'"
     join_in_order = "CROSS JOIN"
     types: ClassVar[dict[str, str]] = {
         "big": "INTEGER",
