@@ -12,7 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = Function | ast.ClassDef
 
 MODULES = {
     "proctor": "The verbs, and what they work on. Everything is imported when it is first used.",
@@ -135,7 +136,7 @@ def _entry(sources: Path, name: str, found: Found) -> Iterator[str]:
         rows = [*_members(node)]
         if rows:
             yield "\n".join(["| | |", "|---|---|", *rows]) + "\n"
-    elif isinstance(node, Definition):
+    elif isinstance(node, Function):
         yield f"```text\n{_signature(node, name.rpartition('.')[2])}\n```\n"
         yield _first_paragraph(node)
         yield from _keywords(sources, found)
@@ -146,7 +147,7 @@ def _entry(sources: Path, name: str, found: Found) -> Iterator[str]:
             yield _prose(str(after.value.value)) + "\n"
 
 
-def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> str:
+def _signature(node: Function, name: str) -> str:
     """The call, on one line where it fits, else an argument a line."""
     given = _arguments(node.args)
     returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
@@ -186,7 +187,7 @@ def _argument(node: ast.arg, default: ast.expr | None) -> str:
 
 def _keywords(sources: Path, found: Found) -> Iterator[str]:
     """The keys behind `**options: Unpack[Options]`."""
-    spec = found.node.args.kwarg if isinstance(found.node, Definition.__args__[0]) else None
+    spec = found.node.args.kwarg if isinstance(found.node, Function) else None
     kind = ast.unparse(spec.annotation) if spec and spec.annotation else ""
     match = re.fullmatch(r"Unpack\[(\w+)\]", kind)
     keys = _find(sources, found.module, match[1]) if match else None
@@ -204,7 +205,7 @@ def _members(node: ast.ClassDef) -> Iterator[str]:
             name, kind = each.target.id, _kind(each.annotation)
             if not name.startswith("_"):
                 yield f"| `{name}: {_cell(kind)}` | {_cell(_field(each, after))} |"
-        elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+        elif isinstance(each, Function):
             if each.name.startswith("_") or _is_overload(each):
                 continue
             marks = {ast.unparse(mark) for mark in each.decorator_list}
@@ -227,7 +228,7 @@ class _Bare(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def _short(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+def _short(node: Function) -> str:
     """A method with the names of its arguments: types are in `help()`."""
     names = [re.split(r"[:=]", each)[0].strip() for each in _arguments(node.args)]
     head = "await " if isinstance(node, ast.AsyncFunctionDef) else ""
