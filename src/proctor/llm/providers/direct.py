@@ -16,14 +16,13 @@ from proctor.errors import ProctorError
 from proctor.imports import absent_extra
 from proctor.llm.base import (
     ChatReply,
-    ClosingModel,
     ModelError,
     ModelErrorKind,
     TokenUsage,
     kind_of_status,
 )
-from proctor.llm.prices import cost_usd
 from proctor.llm.providers.keys import key_from
+from proctor.llm.providers.named import UNREADABLE, NamedModel
 from proctor.trace import ToolCall
 
 if TYPE_CHECKING:
@@ -42,11 +41,8 @@ _CHAT_COMPLETIONS = frozenset({"openai", "openai-chat"})
 _PRICED_AS = {"openai-chat": "openai", "openai-responses": "openai", "google-cloud": "google"}
 """Provider prefix → its name in the price table, where the two differ."""
 
-_UNREADABLE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""What client libraries run into when a gateway answers with some other JSON."""
 
-
-class DirectModel(ClosingModel):
+class DirectModel(NamedModel):
     """A `ChatModel` over one of pydantic-ai's models."""
 
     def __init__(
@@ -59,12 +55,10 @@ class DirectModel(ClosingModel):
         prices: PriceTable | None = None,
         identity: str | None = None,
     ) -> None:
+        super().__init__(
+            model, base_url=base_url, api_key_env=api_key_env, prices=prices, identity=identity
+        )
         self._provider = provider
-        self._model = model
-        self._base_url = base_url
-        self._api_key_env = api_key_env
-        self._prices = prices
-        self._identity = identity
         self._opening: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
             weakref.WeakKeyDictionary()
         )
@@ -76,13 +70,6 @@ class DirectModel(ClosingModel):
     def name(self) -> str:
         """The model as the user wrote it."""
         return f"{self._provider}:{self._model}"
-
-    @property
-    def identity(self) -> str:
-        """The model and where it runs, stable between processes."""
-        if self._identity is not None:
-            return self._identity
-        return self.name if self._base_url is None else f"{self.name} at {self._base_url}"
 
     async def complete(self, request: ChatRequest) -> ChatReply:
         """Answer once; whatever goes wrong is a `ModelError`."""
@@ -103,21 +90,13 @@ class DirectModel(ClosingModel):
                         instrument=False,
                     )
         except TimeoutError as error:
-            raise ModelError(
-                f"no reply within {request.timeout:g} s",
-                kind=ModelErrorKind.TIMEOUT,
-                model=self.name,
-            ) from error
+            raise self._too_late(request) from error
         except UserError as error:
             raise self._refused(error) from error
         except AgentRunError as error:
             raise self._failed(error) from error
-        except _UNREADABLE as error:
-            raise ModelError(
-                f"the reply has an unexpected shape ({type(error).__name__}: {error})",
-                kind=ModelErrorKind.BAD_REPLY,
-                model=self.name,
-            ) from error
+        except UNREADABLE as error:
+            raise self._unreadable(error) from error
         return self._reply(response)
 
     async def aclose(self) -> None:
@@ -226,15 +205,7 @@ class DirectModel(ClosingModel):
         if self._base_url is not None and not priced:
             return None  # someone else's endpoint: its price is not the provider's
         known_by_user = self._prices is not None and self._prices.find(self._model, provider)
-        return cost_usd(
-            self._model if known_by_user else model,
-            provider,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cached_tokens=usage.cached_tokens,
-            cache_write_tokens=usage.cache_write_tokens,
-            prices=self._prices,
-        )
+        return self._price(self._model if known_by_user else model, provider, usage)
 
     def _refused(self, error: Exception) -> ModelError:
         missing_key = "API_KEY" in str(error)

@@ -16,57 +16,30 @@ from proctor.errors import ProctorError
 from proctor.imports import absent_extra
 from proctor.llm.base import (
     ChatReply,
-    ClosingModel,
     ModelError,
     ModelErrorKind,
     TokenUsage,
     kind_of_status,
 )
-from proctor.llm.prices import cost_usd
 from proctor.llm.providers.keys import key_from
+from proctor.llm.providers.named import UNREADABLE, NamedModel
 from proctor.trace import Message, ToolCall
 
 if TYPE_CHECKING:
     from proctor.llm.base import ChatRequest
-    from proctor.llm.prices import PriceTable
 
-
-_UNREADABLE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""What client libraries run into when a gateway answers with some other JSON."""
 
 _FINISH = {"tool_calls": "tool_call", "function_call": "tool_call"}
 """OpenAI's words for what the rest of the protocol calls `tool_call`."""
 
 
-class LiteModel(ClosingModel):
+class LiteModel(NamedModel):
     """A `ChatModel` over `litellm.acompletion`."""
-
-    def __init__(
-        self,
-        model: str,
-        *,
-        base_url: str | None = None,
-        api_key_env: str | None = None,
-        prices: PriceTable | None = None,
-        identity: str | None = None,
-    ) -> None:
-        self._model = model
-        self._base_url = base_url
-        self._api_key_env = api_key_env
-        self._prices = prices
-        self._identity = identity
 
     @property
     def name(self) -> str:
         """The model as the user wrote it."""
         return f"litellm/{self._model}"
-
-    @property
-    def identity(self) -> str:
-        """The model and where it runs, stable between processes."""
-        if self._identity is not None:
-            return self._identity
-        return self.name if self._base_url is None else f"{self.name} at {self._base_url}"
 
     async def complete(self, request: ChatRequest) -> ChatReply:
         """Answer once; whatever goes wrong is a `ModelError`."""
@@ -78,19 +51,11 @@ class LiteModel(ClosingModel):
                 response = await litellm.acompletion(**options)
             return self._reply(response)
         except TimeoutError as error:
-            raise ModelError(
-                f"no reply within {request.timeout:g} s",
-                kind=ModelErrorKind.TIMEOUT,
-                model=self.name,
-            ) from error
+            raise self._too_late(request) from error
         except openai.OpenAIError as error:
             raise self._failed(error) from error
-        except _UNREADABLE as error:
-            raise ModelError(
-                f"the reply has an unexpected shape ({type(error).__name__}: {error})",
-                kind=ModelErrorKind.BAD_REPLY,
-                model=self.name,
-            ) from error
+        except UNREADABLE as error:
+            raise self._unreadable(error) from error
 
     def _options(self, request: ChatRequest) -> dict[str, Any]:
         options: dict[str, Any] = {
@@ -151,15 +116,7 @@ class LiteModel(ClosingModel):
         known_by_user = self._prices is not None and self._prices.find(model, provider)
         if self._base_url is not None and not known_by_user:
             return None
-        return cost_usd(
-            model,
-            provider or None,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cached_tokens=usage.cached_tokens,
-            cache_write_tokens=usage.cache_write_tokens,
-            prices=self._prices,
-        )
+        return self._price(model, provider or None, usage)
 
     def _failed(self, error: Any) -> ModelError:
         openai: Any = importlib.import_module("openai")
@@ -173,7 +130,7 @@ class LiteModel(ClosingModel):
             kind = kind_of_status(status)
         elif any(isinstance(c, openai.APIConnectionError | OSError) for c in chain[1:]):
             kind = ModelErrorKind.CONNECTION
-        elif any(isinstance(c, _UNREADABLE) for c in chain[1:]):
+        elif any(isinstance(c, UNREADABLE) for c in chain[1:]):
             kind = ModelErrorKind.BAD_REPLY
         else:
             kind = kind_of_status(getattr(error, "status_code", None) or 500)
