@@ -63,6 +63,16 @@ def test_an_experiment_is_a_run_with_metrics(few: Path) -> None:
     assert mean == pytest.approx(card.joint_accuracy)
 
 
+def test_figures_of_a_trained_detector_say_so(few: Path) -> None:
+    """R-G6: on traces the detector may know, the figures come with a note; rules have none."""
+    trained = invoke(*run_args(few, "trained", "--approach", "off"))
+    ruled = invoke(*run_args(few, "ruled", "--approach", "rules"))
+    assert "note: the shipped detector was trained" in trained.output
+    assert "note:" not in ruled.output
+    (path,) = (few / "out" / "trained").iterdir()
+    assert "Note: the shipped detector was trained" in (path / "summary.md").read_text()
+
+
 def test_one_failing_trace_does_not_stop_it(few: Path) -> None:
     """R-G6: the trace is named, the others count; the same command tries it again."""
     broken = few / "data" / "GAIA" / "broken.json"

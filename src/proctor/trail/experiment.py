@@ -24,7 +24,7 @@ from proctor.schema import Strict
 from proctor.spec import Case, Suite
 from proctor.spec.models import CustomCheck
 from proctor.trail.agent import DiagnosisAgentConfig
-from proctor.trail.told import Concluded, summary_lines
+from proctor.trail.told import TRAINED, Concluded, summary_lines
 from proctor.trials.api import Prepared, new_folder, prepare
 from proctor.trials.options import RunOptions
 from proctor.trials.resume import restore
@@ -212,6 +212,7 @@ def conclude(run: Run) -> Concluded:
     of_gold = {name: note for name, note in gold.by_trace.items() if name in asked}
     card = score(of_gold, predicted)
     metrics = _metrics(card, gold, failed, run)
+    metrics["caution"] = None if config["approach"] == "rules" else TRAINED
     write_atomic(run.path / "metrics.json", _pretty(metrics))
     told = Concluded(config, metrics, run.path)
     write_atomic(run.path / "summary.md", "\n".join(summary_lines(told)).encode() + b"\n")
@@ -304,7 +305,8 @@ def _run_of(root: Path, name: str) -> Path:
         raise ProctorError(
             f"no finished experiment {name!r}",
             where=str(root),
-            hint="`proctor trail compare` without names lists those there are",
+            hint="name its folder with --output-dir; without names `proctor trail compare` lists "
+            "the experiments there are",
         )
     return found[-1].parent
 

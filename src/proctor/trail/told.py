@@ -22,6 +22,15 @@ FIGURES = {
 }
 """Metrics in the order they are told, and their short names."""
 
+WIDTH = 26
+"""Of the names of figures on a terminal: the longest, r(instruction_adherence), has 24."""
+
+TRAINED = (
+    "the shipped detector was trained on 97 traces of TRAIL; on those these figures are far too "
+    "good. What it does on traces held out: docs/reference/diagnosis-measured.md"
+)
+"""Said of every approach in which the detector has a part: all but the rules."""
+
 SETTINGS = ("split", "subset", "approach", "model", "prompt_version")
 
 
@@ -44,9 +53,10 @@ def score_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
     """One set of predictions on a terminal: the figures, then each category."""
     yield f"{metrics['traces']} traces"
     for key, name in FIGURES.items():
-        yield f"  {name:<16}{figure(metrics[key]):>8}"
+        yield f"  {name:<{WIDTH}}{figure(metrics[key]):>8}"
     for key, value in metrics["correlations"].items():
-        yield f"  r({key.removesuffix('_score')}){'':<3}{figure(value):>8}"
+        name = f"r({key.removesuffix('_score')})"
+        yield f"  {name:<{WIDTH}}{figure(value):>8}"
     yield "  category                          precision  recall      F1  traces"
     for name, row in metrics["categories"].items():
         if row["support"] or row["precision"]:
@@ -57,6 +67,8 @@ def score_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
     for key, words in (("without_prediction", "no prediction"), ("without_gold", "no gold")):
         if metrics[key]:
             yield f"  {words} for {len(metrics[key])}: {safe(', '.join(metrics[key]), 200)}"
+    if metrics.get("caution"):
+        yield f"  note: {safe(metrics['caution'], 300)}"
 
 
 def summary_lines(told: Concluded) -> Iterator[str]:
@@ -83,6 +95,9 @@ def summary_lines(told: Concluded) -> Iterator[str]:
         yield f"| {name} | {numbers} |"
     yield ""
     yield f"Never found (F1 = 0): {', '.join(metrics['categories_at_zero']) or 'none'}."
+    if metrics.get("caution"):
+        yield ""
+        yield f"Note: {_cell(metrics['caution'])}."
     for name, why in metrics["failed"].items():
         yield ""
         yield f"Not diagnosed: {_cell(name)}: {_cell(why)}"
