@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from proctor.report.run_console import research_lines
 from proctor.report.run_words import case_text, sentence
 from proctor.results.gating import GateFacts, judge_runs
 from proctor.results.leaderboard import Leaderboard, entrants_of, leaderboard
@@ -94,6 +95,8 @@ class ReportFacts(msgspec.Struct, kw_only=True):
     tags: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
     since: GateFacts | None = None
+    research: tuple[str, ...] = ()
+    """What research found, or how far it got; a line each."""
 
     @property
     def verdict(self) -> str:
@@ -144,6 +147,7 @@ def facts_of_run(run: Run, *, baseline: Run | None = None) -> ReportFacts:
     ends = [row.start_ms + row.duration_ms for row in rows]
     spec = run.spec
     return ReportFacts(
+        research=tuple(research_lines(run.path)),
         name=str(spec.get("name") or run.path.parent.name),
         run_id=run.run_id,
         path=str(run.path),

@@ -112,6 +112,7 @@ def _top_sections(facts: ReportFacts, rows: Mapping[str, int] | None = None) -> 
         [
             sections.top(facts),
             changes.since(facts) if facts.since is not None else None,
+            sections.research(facts),
             sections.leaderboard(facts),
             sections.failures(facts, dict(rows or {})),
             sections.notes(facts, dict(rows or {})),
@@ -132,6 +133,7 @@ def _nav(body: str) -> Html:
     """Links to the sections that are there."""
     names = {
         "since": "Changes",
+        "research": "Research",
         "leaderboard": "Leaderboard",
         "failures": "What broke",
         "notes": "Annotations",
@@ -256,6 +258,7 @@ def _clean(facts: ReportFacts, texts: Texts) -> ReportFacts:
         failures=texts.clean(facts.failures),
         cases=cases,
         notes=texts.clean(facts.notes),
+        research=texts.clean(facts.research),
         stopped=None if facts.stopped is None else texts.said(facts.stopped),
     )
 

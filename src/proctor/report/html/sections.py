@@ -225,6 +225,15 @@ def _named(trial: str) -> Sequence[str]:
     return case, agent, seed, index
 
 
+def research(facts: ReportFacts) -> Html | None:
+    """What research decided and found; None when the run was none."""
+    if not facts.research:
+        return None
+    kind, *told = facts.research
+    rows = [tag("li", text.strip()) for text in told]
+    return section("research", "Research", tag("p", kind), tag("ul", *rows) if rows else None)
+
+
 def notes(facts: ReportFacts, rows: dict[str, int]) -> Html | None:
     """What people said about the run and its trials; None when nobody did."""
     if not facts.notes:
