@@ -234,9 +234,6 @@ class Runner:
         for name, module in list(sys.modules.items()):
             if str(getattr(module, "__file__", None) or "").startswith(str(self.folder)):
                 del sys.modules[name]
-        # A command of this process imported the module that has the name of the function.
-        if inspect.ismodule(vars(proctor.results).get("query")):
-            del proctor.results.query, sys.modules["proctor.results.query"]
         importlib.invalidate_caches()
 
     # --- Python ------------------------------------------------------------------------------

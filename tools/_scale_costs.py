@@ -24,7 +24,7 @@ import yaml
 
 import proctor
 from proctor.llm.rates import RateLimit, RateLimiter
-from proctor.results.query import query
+from proctor.results.querying import query
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Journal, Sync
 from proctor.runs.model import PlannedTrial, Trial, derive_seeds

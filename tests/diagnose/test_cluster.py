@@ -132,6 +132,18 @@ def test_a_run_is_diagnosed_by_its_trials(run_folder: Path, flags: tuple, seen: 
         assert f"{seen} traces" in shown.output
 
 
+def test_a_run_is_named_as_everywhere(run_folder: Path, tmp_path: Path, monkeypatch) -> None:
+    """R-G7: `latest` and the end of a run's path are runs; what is neither is no file of traces."""
+    (tmp_path / "proctor.yaml").write_text("results: .\n")
+    monkeypatch.chdir(tmp_path)
+    for name in ("latest", str(run_folder.relative_to(tmp_path))):
+        done = CliRunner().invoke(command, [name, "--failed", "--format", "json"])
+        assert len(json.loads(done.output)["trials"]) == 2
+    done = CliRunner().invoke(command, ["nowhere.json"])
+    assert done.exit_code == 2
+    assert "nowhere.json: no such file" in done.output
+
+
 def test_a_model_may_look_too(run_folder: Path, monkeypatch, tmp_path: Path) -> None:
     """R-G4: --method on --model asks the model; without a model that is one clear line."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

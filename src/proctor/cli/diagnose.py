@@ -15,7 +15,7 @@ import click
 
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import tell_problem
-from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 
 if TYPE_CHECKING:
     from proctor.diagnose.cluster import Clusters
@@ -39,7 +39,7 @@ class Looked(NamedTuple):
     examples=[
         Example("proctor diagnose run.json", "what broke, where, and how sure that is"),
         Example("proctor diagnose traces/ --format json", "for other programs"),
-        Example("proctor diagnose results/suite/2026-01-31_001 --failed", "what failures share"),
+        Example("proctor diagnose latest --failed", "what the failures of a run share"),
         Example(
             "proctor diagnose run.json --method agentic --model openai:gpt-4o-mini",
             "let a model look too",
@@ -79,14 +79,29 @@ def diagnose(files: tuple[str, ...], **options: Any) -> None:
 
     how = _asking(options) if asks(options["method"]) else None
     problems: list[Problem] = []
-    runs = [path for path in files if (Path(path) / "_spec_.yaml").is_file()]
-    traces = [path for path in files if path not in runs]
+    runs = {text: found for text in files if (found := _run_meant(text)) is not None}
+    traces = [text for text in files if text not in runs]
     if traces:
         _tell_traces(_loaded(traces, options["no_redact"], problems), how, options)
-    for path in runs:
-        _tell_run(path, how, options)
+    for run in runs.values():
+        _tell_run(run, how, options)
     if any(problem.fatal for problem in problems):
         raise click.exceptions.Exit(EXIT_CANNOT_JUDGE)
+
+
+def _run_meant(text: str) -> Path | None:
+    """The run that is meant by its folder, its name, a tag or `latest`; None: a file of traces."""
+    from proctor.cli.choosing import root_of
+    from proctor.runs.find import LATEST, find_run
+
+    if Path(text).exists():
+        return Path(text) if (Path(text) / "_spec_.yaml").is_file() else None
+    try:
+        return find_run(text, root_of(None))
+    except ProctorError:
+        if text == LATEST:
+            raise
+        return None  # the reader of traces says what is wrong with it
 
 
 def _asking(options: dict[str, Any]) -> Asking:
@@ -119,7 +134,7 @@ def _loaded(files: list[str], no_redact: bool, problems: list[Problem]) -> Itera
         yield Looked(None, trace if redactor is None else redactor.trace(trace))
 
 
-def _trials(path: str, failed: bool) -> Iterator[Looked]:
+def _trials(path: Path, failed: bool) -> Iterator[Looked]:
     from proctor.runs.run import Run
 
     run = Run(path)
@@ -150,7 +165,7 @@ def _tell_traces(traces: Iterator[Looked], how: Asking | None, options: dict[str
             click.echo("\n".join(lines(found)))
 
 
-def _tell_run(path: str, how: Asking | None, options: dict[str, Any]) -> None:
+def _tell_run(path: Path, how: Asking | None, options: dict[str, Any]) -> None:
     from proctor.diagnose.cluster import Clusters
 
     clusters, diagnoses, seen = Clusters(), list[dict[str, Any]](), 0

@@ -45,7 +45,7 @@ def export(
     spreadsheet would take for a formula begins with a quote.
     """
     from proctor.report.text import plural
-    from proctor.results.query import query
+    from proctor.results.querying import query
 
     if bom and form not in (None, "csv"):
         raise click.UsageError("--bom is for CSV")

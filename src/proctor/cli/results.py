@@ -91,7 +91,7 @@ def results(
     Rates are of judged trials, with an interval clustered by case; what was not judged is
     counted apart.
     """
-    from proctor.results.query import query
+    from proctor.results.querying import query
 
     given: Any = {key: value for key, value in filters.items() if value not in (None, ())}
     found = query(*patterns, root=runs_root(results), **given)

@@ -35,7 +35,7 @@ def sql(query: str, runs: tuple[str, ...], form: str, results: Path | None) -> N
     extension, and nothing is written.
     """
     from proctor.report.results_console import answer_json, as_csv, render_rows
-    from proctor.results.query import query as select
+    from proctor.results.querying import query as select
 
     text = sys.stdin.read() if query == "-" else query
     found = select(*runs, root=runs_root(results))
