@@ -138,6 +138,8 @@ def write_parquet(folder: RunFolder, *, in_order: bool = False) -> None:
             ) TO '{_quoted(aside)}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP})
         """  # noqa: S608 (names are constants; the paths are ours and quoted)
         with _connection(source) as connection:
+            # From a prompt, DuckDB would draw on standard output how far it is.
+            connection.execute("SET enable_progress_bar = false")
             connection.execute(query, [_as_glob(source)])
         aside.replace(folder.parquet_path)
     except (duckdb.Error, OSError) as error:
