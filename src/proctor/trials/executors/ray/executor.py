@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from proctor.runs.model import TrialError, TrialStatus
+from proctor.trials.asking import GRACE
 from proctor.trials.executors import Deliver, Job, Jobs
 from proctor.trials.executors.ray.asking import Authority
 from proctor.trials.executors.ray.crew import Load, Member, WorkerLost
@@ -28,6 +29,9 @@ AHEAD_SECONDS = 0.05
 
 MOST_AHEAD = 256
 """Trials ordered ahead at most, however short they are."""
+
+STOP_PATIENCE = GRACE + 0.25
+"""Seconds a worker gets to end what it runs: what an agent has to clean up, and the way here."""
 
 LOST = "WorkerLost"
 
@@ -247,6 +251,13 @@ class RayExecutor:
         for seat in self._seats:
             if seat.running:
                 seat.member.stop()
+        asyncio.get_running_loop().call_later(STOP_PATIENCE, self._end_workers)
+
+    def _end_workers(self) -> None:
+        """End workers whose agents will not stop; what they ran is delivered as cancelled."""
+        for seat in self._seats:
+            if seat.running:
+                seat.member.dismiss()
 
 
 def _cancelled(job: Job) -> Finished:
