@@ -1,10 +1,14 @@
 """Readers in processes of their own: the same rows, never in the way, never left behind."""
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
+import struct
 import sys
+import termios
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -59,16 +63,28 @@ def test_a_child_makes_the_rows_that_are_made_here(child: Child, name: str) -> N
 def test_a_child_that_ends_is_told_of_and_replaced(child: Child) -> None:
     """R-D7: a reader killed from outside costs one answer of 503, not the server."""
     body, kind, what = BODIES["spans"]
+    assert child.wait()
     process = child.start()
-    process.kill()
-    process.wait()
-    assert child.start().pid != process.pid
-    current = child.start()
-    os.kill(current.pid, signal.SIGSTOP)
-    # It cannot answer any more, and is killed while a request waits for it.
-    psutil.Process(current.pid).kill()
-    assert child.read(body, kind, what).refused == 503
+    os.kill(process.pid, signal.SIGSTOP)
+    while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
+        pass  # from then on it takes nothing in
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(child.read, body, kind, what)
+        while not waiting_in(process.stdin):
+            pass
+        process.kill()
+        assert reading.result().refused == 503
     assert child.read(body, kind, what).touched == [TRACE]
+    again = child.start()
+    assert again.pid != process.pid
+    again.kill()
+    again.wait()
+    assert child.read(body, kind, what).touched == [TRACE]
+
+
+def waiting_in(pipe) -> int:
+    """Bytes that were sent and not taken in."""
+    return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]
 
 
 def test_what_is_taken_with_readers_is_stored(store) -> None:

@@ -144,8 +144,9 @@ class Child:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(2)
+        if self._ready:  # one that still begins has nothing to finish
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(2)
         process.kill()
         process.wait()
 
