@@ -1,5 +1,6 @@
 """What every test may use."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,13 @@ import requirement_ids
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# What a shell starts in the background ignores these, and so would every process of a test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+for _name in ("SIGHUP", "SIGQUIT"):
+    if hasattr(signal, _name) and signal.getsignal(getattr(signal, _name)) is signal.SIG_IGN:
+        signal.signal(getattr(signal, _name), signal.SIG_DFL)
 
 # The same examples on every run, so that a red build can be made red again. Looking further:
 # `pytest --hypothesis-profile=explore`. A deadline would be a timed unit test.

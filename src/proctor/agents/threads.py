@@ -8,6 +8,7 @@ whose pool is joined at exit.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from contextvars import copy_context
@@ -50,10 +51,9 @@ class DaemonThreads:
                 result, error = None, raised
             with self._lock:
                 self._idle.append(queue)
-            try:
+            # A closed loop: whoever asked has gone. This thread is there for the next all the same.
+            with contextlib.suppress(RuntimeError):
                 job.loop.call_soon_threadsafe(_settle, job.done, result, error)
-            except RuntimeError:  # The loop is closed: whoever asked has gone.
-                return
             del job, result, error
 
 
