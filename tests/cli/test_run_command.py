@@ -51,7 +51,7 @@ def test_a_good_run_ends_with_0_and_a_table(suite: Path) -> None:
     assert f"kept in {folder}" in done.stdout
     assert {path.name for path in folder.iterdir()} == {
         *("_spec_.yaml", "trials.jsonl", "results.parquet", "results.json", "summary.csv"),
-        *("traces", "facts.json", ".lock"),
+        *("traces", "facts.json", "heartbeat.json", ".lock"),
     }
 
 

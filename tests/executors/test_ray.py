@@ -15,9 +15,13 @@ from executor_parts import marks, run_of, suite_of
 from run_parts import journal, only_run, proctor, rows
 
 from proctor.cli.main import run as main
-from proctor.errors import ProctorError
+from proctor.errors import ProctorError, first_of
 from proctor.spec import load_suite
 from proctor.trials.api import carry_out, new_folder, prepare
+from proctor.trials.executors.ray.asking import Authority
+from proctor.trials.executors.ray.connect import ray_package
+from proctor.trials.executors.ray.crew import Load, Member, Resources
+from proctor.trials.executors.ray.executor import RayExecutor
 from proctor.trials.options import RunOptions
 
 pytestmark = pytest.mark.slow
@@ -311,6 +315,25 @@ async def test_what_workers_cannot_do_is_said_before(tmp_path: Path, a_ray: str)
     negative = {**agent, "resources": {"cpu": -1}}
     with pytest.raises(ProctorError, match="cpu must be at least 0"):
         await run_of(suite_of(tmp_path / "c", negative, "q"), ON_RAY)
+
+
+async def test_workers_that_never_come_are_not_waited_for_without_end(a_ray: str) -> None:
+    """R-R12: where a cluster cannot give what is asked, the run ends and says what it needed."""
+    needs = Resources(custom=(("tpu", 1.0),))
+    executor = RayExecutor(
+        [Member(needs), Member(needs)],
+        Load("digest", ray_package().put(b"")),
+        Authority(None),
+        at_once=2,
+        max_losses=1,
+        ahead=False,
+        keep_recorded=lambda _lines: None,
+        patience=0.5,
+    )
+    with pytest.raises(ExceptionGroup) as told:
+        await executor.run(iter(()), lambda _job, _finished: None)
+    assert "no worker has come up" in str(first_of(told.value))
+    assert "tpu 1" in str(first_of(told.value))
 
 
 async def test_resources_of_agents_are_those_of_workers(tmp_path: Path, a_ray: str) -> None:

@@ -54,11 +54,20 @@ def clean(root: Path, built: Built, tmp_path_factory: pytest.TempPathFactory) ->
         _link(name, packages)
     quiet = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"]
     subprocess.run(
-        [sys.executable, "-m", "pip", "--python", python, "install", *quiet, built.wheel],
+        [*_pip(), "--python", python, "install", *quiet, built.wheel],
         capture_output=True,
         check=True,
     )
     return python
+
+
+def _pip() -> list[str]:
+    """A pip: that of this environment, or of the Python it was made with, as dev.py uses it."""
+    for python in (sys.executable, sys._base_executable):
+        pip = [python, "-m", "pip"]
+        if subprocess.run([*pip, "--version"], capture_output=True, check=False).returncode == 0:
+            return pip
+    pytest.skip("no pip")
 
 
 def _link(name: str, packages: Path) -> None:

@@ -46,7 +46,7 @@ class Member:
     """One worker, whichever actor it is at the time."""
 
     def __init__(self, needs: Resources) -> None:
-        self._needs = needs
+        self.needs = needs
         self._actor: Any = None
         self._loaded: str | None = None
         self._loading: Any = None
@@ -62,7 +62,7 @@ class Member:
         deaths = 0
         while not self.has_loaded(load):
             if self._actor is None:
-                self._actor = _new_actor(self._needs)
+                self._actor = _new_actor(self.needs)
             try:
                 about = await self._load(load)
             except WorkerLost as lost:

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from proctor.errors import ProctorError
 from proctor.runs.model import TrialError, TrialStatus
 from proctor.trials.asking import GRACE
 from proctor.trials.executors import Deliver, Job, Jobs
@@ -32,6 +33,10 @@ MOST_AHEAD = 256
 
 STOP_PATIENCE = GRACE + 0.25
 """Seconds a worker gets to end what it runs: what an agent has to clean up, and the way here."""
+
+START_PATIENCE = 900.0
+"""Seconds in which some worker must have come up: a cluster that grows brings a machine within
+minutes, and one that never will is waited for in vain."""
 
 LOST = "WorkerLost"
 
@@ -70,6 +75,7 @@ class RayExecutor:
         max_losses: int,
         ahead: bool,
         keep_recorded: Callable[[bytes], None],
+        patience: float = START_PATIENCE,
     ) -> None:
         few = members[:at_once]
         shares = [at_once // len(few) + (n < at_once % len(few)) for n in range(len(few))]
@@ -79,6 +85,7 @@ class RayExecutor:
         self._max_losses = max_losses
         self._ahead = ahead
         self._keep_recorded = keep_recorded
+        self._patience = patience
         self._throttle = Throttle(at_once)
         self._jobs: Jobs = iter(())
         self._returned: deque[Job] = deque()
@@ -142,7 +149,11 @@ class RayExecutor:
         ready = asyncio.ensure_future(seat.member.ready(self._load))
         over = asyncio.ensure_future(self._no_more.wait())
         try:
-            await asyncio.wait({ready, over}, return_when=asyncio.FIRST_COMPLETED)
+            while not (ready.done() or over.done()):
+                await asyncio.wait(
+                    {ready, over}, timeout=self._patience, return_when=asyncio.FIRST_COMPLETED
+                )
+                self._check_somebody_came(ready.done() or over.done(), seat)
             if ready.done():
                 ready.result()
                 return True
@@ -153,6 +164,15 @@ class RayExecutor:
             with contextlib.suppress(asyncio.CancelledError):
                 if not ready.done():
                     await asyncio.wait({ready})
+
+    def _check_somebody_came(self, soon: bool, seat: Seat) -> None:
+        if soon or any(each.member.has_loaded(self._load) for each in self._seats):
+            return
+        raise ProctorError(
+            f"no worker has come up in {self._patience:,.0f} s; each needs {seat.member.needs}",
+            hint="`ray status` at the cluster says what it has; nothing finished is lost, "
+            "`proctor run --resume` goes on",
+        )
 
     async def _orders(self, seat: Seat) -> list[Order]:
         """What the worker is to begin, decided on now."""
