@@ -18,11 +18,8 @@ from proctor.server.store.filters import EVERYTHING, Page, TraceFilter, where
 from proctor.server.store.rows import Batch, span_from, trace_from
 from proctor.server.store.schema import MIGRATIONS, SPAN_COLUMNS
 from proctor.server.store.totals import distinct
-from proctor.server.store.writing import Writing
+from proctor.server.store.writing import MANY, Writing
 from proctor.trace import Trace
-
-MANY = 500
-"""Parameters of one statement: SQLite's oldest limit is 999."""
 
 
 class StoreError(ProctorError):
