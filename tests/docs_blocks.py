@@ -16,7 +16,7 @@ without a language, or a comment nobody knows, is an error with its place.
     <!-- docs: is KIND -->           what the next block is (KINDS of docs_runner)
     <!-- docs: serves OPTIONS -->    the next block's last command is a server, started with OPTIONS
     <!-- docs: every yaml is KIND -->  the same for all blocks below
-    <!-- docs: start NAME -->        the page begins with the files of tests/docs/start/NAME
+    <!-- docs: start NAME … -->      the page begins with the files of tests/docs/start/NAME, …
     <!-- docs: first COMMANDS -->    commands a reader of this page has run before
 """
 

@@ -157,13 +157,14 @@ class Runner:
         else:
             raise PageError(f"line {step.line}: nothing is known of {step.language!r} blocks")
 
-    def _start(self, name: str) -> None:
+    def _start(self, names: str) -> None:
         """Copy the files a page begins with, and run what its reader has run before."""
-        if name.startswith("examples/"):  # of a clone of this repository
-            skipped = shutil.ignore_patterns("results", "__pycache__", ".proctor")
-            shutil.copytree(ROOT / name, self.folder / name, ignore=skipped)
-            return
-        shutil.copytree(START / name, self.folder, dirs_exist_ok=True)
+        for name in names.split():
+            if name.startswith("examples/"):  # of a clone of this repository
+                skipped = shutil.ignore_patterns("results", "__pycache__", ".proctor")
+                shutil.copytree(ROOT / name, self.folder / name, ignore=skipped)
+            else:
+                shutil.copytree(START / name, self.folder, dirs_exist_ok=True)
         first = self.folder / "first.txt"
         if first.exists():
             self._commands(Step(0, "first", first.read_text(encoding="utf-8")))
