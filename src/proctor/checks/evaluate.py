@@ -106,7 +106,7 @@ def _run(
 async def _awaited(outcomes: Awaitable[Outcomes]) -> Outcomes:
     try:
         return await outcomes
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 (as above)
         return _raised(error)
 
 

@@ -118,9 +118,9 @@ def read_facts(run: Path) -> Kept | None:
     same = _same(journal, facts.journal, tail=True)
     if not _same(parquet, facts.parquet, tail=True):
         # Whoever resumes a run writes to its journal first: then old columns are no surprise.
-        return Kept(facts, False, damaged=same and os.path.exists(parquet))  # noqa: PTH110
+        return Kept(facts, False, damaged=same and os.path.exists(parquet))  # noqa: PTH110 (slower)
     # Without a journal (somebody made room) the columns are all there is.
-    return Kept(facts, same or not os.path.exists(journal))  # noqa: PTH110
+    return Kept(facts, same or not os.path.exists(journal))  # noqa: PTH110 (as above: pathlib is slower)
 
 
 def _same(path: str, stamp: Stamp | None, *, tail: bool = False) -> bool:

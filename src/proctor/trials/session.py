@@ -105,7 +105,7 @@ class Session:
         self._folder = folder
         self._plan = plan
         self._cells = cells
-        self.spending = self._spending = spending
+        self.spending = spending
         self.checkpoints: Checkpoints | None = None
         """States of agents, which go when their trials are in the journal."""
         self.tally = Tally()
@@ -175,7 +175,7 @@ class Session:
         """What earlier sittings did. All of it was paid for; only last attempts count."""
         done: dict[str, Trial] = {}
         for trial in read_journal(self._folder.journal_path):
-            self._spending.add(trial)
+            self.spending.add(trial)
             # The rest is not needed to go on, and a long run has many of them.
             trial.checks, trial.answer = (), None
             done[trial.key] = trial
@@ -187,7 +187,7 @@ class Session:
             return  # ended after this session had given up on it
         trial = finished.trial
         self._running.pop(job.number, None)
-        self._spending.add(trial)
+        self.spending.add(trial)
         if self._rules:
             self._early.add(trial, job.position, self._cells[trial.cell])
         if self._observer is not None:
@@ -260,10 +260,10 @@ class Session:
                 if self._observer is not None:
                     self._observer.skipped(planned)
                 continue
-            self.stopped = self.stopped or self._spending.exhausted()
+            self.stopped = self.stopped or self.spending.exhausted()
             if self.stopped:
                 return
-            self._spending.start()
+            self.spending.start()
             job = Job(planned, place, earlier.attempt + 1 if earlier else 1, number)
             self._running[number] = job
             if self._notices:  # What has ended is told before something else begins.
