@@ -30,9 +30,10 @@ from proctor.checks.judge_rubric import HIGHEST, LOWEST, Label, Rubric, label_of
 from proctor.errors import ProctorError
 from proctor.llm.asking import Patience, ask
 from proctor.llm.base import ChatModel, ChatReply, ChatRequest, ModelError, ModelErrorKind
+from proctor.llm.use import NOTHING, ModelUse
 from proctor.trace import Message
 
-__all__ = ["Judge", "JudgeSettings", "JudgeUsage", "Judged", "Label", "Rubric", "Verdict", "Vote"]
+__all__ = ["Judge", "JudgeSettings", "Judged", "Label", "Rubric", "Verdict", "Vote"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,36 +60,6 @@ class JudgeSettings:
             raise ProctorError("retries and waits cannot be negative", where="judge")
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeUsage:
-    """What judging took. `unpriced` calls are not in `cost_usd`; unknown sums are None.
-
-    `calls` counts replies received, repairs included; `cached` judgements cost nothing now.
-    """
-
-    calls: int = 0
-    cached: int = 0
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cost_usd: float | None = None
-    unpriced: int = 0
-
-    def __add__(self, other: JudgeUsage) -> JudgeUsage:
-        """Two usages together."""
-        return JudgeUsage(
-            self.calls + other.calls,
-            self.cached + other.cached,
-            _plus(self.input_tokens, other.input_tokens),
-            _plus(self.output_tokens, other.output_tokens),
-            _plus(self.cost_usd, other.cost_usd),
-            self.unpriced + other.unpriced,
-        )
-
-
-NOTHING = JudgeUsage()
-"""What an answer costs that nobody was asked about."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
     """One judgement of one model: scores, or the reason why there are none."""
@@ -99,7 +70,7 @@ class Vote:
     rationale: str = ""
     problem: str | None = None
     transient: bool = False
-    usage: JudgeUsage = NOTHING
+    usage: ModelUse = NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +91,7 @@ class Verdict:
     transient: bool = False
     criteria: Mapping[str, float] = field(default_factory=dict[str, float])
     votes: tuple[Vote, ...] = ()
-    usage: JudgeUsage = NOTHING
+    usage: ModelUse = NOTHING
     shortened: tuple[str, ...] = ()
 
     @property
@@ -222,7 +193,7 @@ class Judge:
                 number=number,
                 scores=kept.scores,
                 rationale=kept.rationale,
-                usage=JudgeUsage(cached=1),
+                usage=ModelUse(cached=1),
             )
         replies: list[ChatReply] = []
         try:
@@ -233,16 +204,16 @@ class Judge:
                 number=number,
                 problem=f"{error.kind.value}: {error.message}",
                 transient=error.transient,
-                usage=_usage(replies),
+                usage=ModelUse.of(replies),
             )
         if self.cache is not None:
-            self.cache.put(_kept(key, graded, model.name, _usage(replies)))
+            self.cache.put(_kept(key, graded, model.name, ModelUse.of(replies)))
         return Vote(
             model=model.name,
             number=number,
             scores=graded.scores,
             rationale=graded.rationale,
-            usage=_usage(replies),
+            usage=ModelUse.of(replies),
         )
 
     async def _graded(
@@ -340,7 +311,7 @@ def _cut(reply: ChatReply) -> bool:
     return reply.finish_reason in ("length", "max_tokens")
 
 
-def _kept(key: str, graded: Graded, model: str, usage: JudgeUsage) -> Kept:
+def _kept(key: str, graded: Graded, model: str, usage: ModelUse) -> Kept:
     return Kept(
         format=FORMAT,
         key=key,
@@ -351,22 +322,3 @@ def _kept(key: str, graded: Graded, model: str, usage: JudgeUsage) -> Kept:
         output_tokens=usage.output_tokens,
         cost_usd=usage.cost_usd,
     )
-
-
-def _usage(replies: Sequence[ChatReply]) -> JudgeUsage:
-    total = NOTHING
-    for reply in replies:
-        total += JudgeUsage(
-            calls=1,
-            input_tokens=reply.usage.input_tokens,
-            output_tokens=reply.usage.output_tokens,
-            cost_usd=reply.cost_usd,
-            unpriced=int(reply.cost_usd is None),
-        )
-    return total
-
-
-def _plus(a: Any, b: Any) -> Any:
-    if a is None or b is None:
-        return b if a is None else a
-    return a + b

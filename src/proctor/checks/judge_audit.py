@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from proctor.checks.judge import NOTHING, Judge, JudgeUsage, Verdict
+from proctor.checks.judge import Judge, Verdict
 from proctor.checks.judge_agreement import RESAMPLES, Agreement, Weights, agreement
 from proctor.checks.judge_prompt import Judged
 from proctor.checks.judge_rubric import HIGHEST, LOWEST, Label
 from proctor.errors import ProctorError, did_you_mean
+from proctor.llm.use import NOTHING, ModelUse
 
 COLUMNS = ("input", "answer", "label", "expected", "context", "judge")
 REQUIRED = ("input", "answer", "label")
@@ -75,7 +76,7 @@ class Audit:
     unscored: tuple[Unscored, ...] = ()
     disagreements: tuple[Disagreement, ...] = ()
     borderline_as: str | None = None
-    usage: JudgeUsage = NOTHING
+    usage: ModelUse = NOTHING
 
 
 def read_labels(path: Path) -> list[Row]:
@@ -147,7 +148,7 @@ def _compare(
     unscored: Sequence[Unscored],
     kind: tuple[str, ...] | None,
     measure: Measure,
-    usage: JudgeUsage = NOTHING,
+    usage: ModelUse = NOTHING,
 ) -> Audit:
     people = [row.label for row, _ in pairs]
     given = [value for _, value in pairs]

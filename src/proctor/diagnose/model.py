@@ -6,7 +6,7 @@ follow the TRAIL scale, 0 to 5; without any the overall score is None, never 0.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from .taxonomy import Category
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from proctor.llm.use import ModelUse
 
 
 class Impact(StrEnum):
@@ -55,22 +57,6 @@ class Score:
 
     value: float
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ModelUse:
-    """What asking a language model took. `unpriced` calls are not in `cost_usd`."""
-
-    calls: int = 0
-    cached: int = 0
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cost_usd: float | None = None
-    unpriced: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON keeps it."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

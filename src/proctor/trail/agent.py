@@ -16,7 +16,8 @@ from proctor.trace.capture import llm_call
 
 if TYPE_CHECKING:
     from proctor.diagnose.llm.asked import Asking
-    from proctor.diagnose.model import Diagnosis, ModelUse
+    from proctor.diagnose.model import Diagnosis
+    from proctor.llm.use import ModelUse
     from proctor.trace import Trace
 
 

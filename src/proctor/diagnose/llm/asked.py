@@ -18,11 +18,12 @@ import msgspec
 
 from proctor.diagnose.llm import prompt, reading
 from proctor.diagnose.llm.digest import DEFAULT_LIMIT, digest
-from proctor.diagnose.model import Diagnosis, Finding, ModelUse, Score
+from proctor.diagnose.model import Diagnosis, Finding, Score
 from proctor.errors import ProctorError, did_you_mean
 from proctor.llm.asking import Patience, ask
 from proctor.llm.base import ChatModel, ChatReply, ChatRequest, ModelError
 from proctor.llm.kept import KeptFolder, request_key
+from proctor.llm.use import ModelUse
 from proctor.trace.conventions.values import encode_json
 
 if TYPE_CHECKING:
@@ -135,18 +136,7 @@ class _Desk:
 
     def use(self) -> ModelUse:
         """What it took so far."""
-        replies = self._replies
-        priced = [r.cost_usd for r in replies if r.cost_usd is not None]
-        into = [r.usage.input_tokens for r in replies if r.usage.input_tokens is not None]
-        out = [r.usage.output_tokens for r in replies if r.usage.output_tokens is not None]
-        return ModelUse(
-            calls=len(replies),
-            cached=self._cached,
-            input_tokens=sum(into) if into else None,
-            output_tokens=sum(out) if out else None,
-            cost_usd=sum(priced) if priced else None,
-            unpriced=len(replies) - len(priced),
-        )
+        return ModelUse.of(self._replies) + ModelUse(cached=self._cached)
 
 
 FAILURES = (ModelError, OutOfBudget, ValueError)
