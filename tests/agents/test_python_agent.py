@@ -114,7 +114,7 @@ def test_a_timeout_really_ends_the_trial(name: str, isolation: str) -> None:
     """R-R8: an agent that hangs, spins or ignores being stopped ends at its time limit."""
     began = time.monotonic()
     trial, *_ = run_to_end(tried(zoo(name, isolation=isolation), seconds=0.6))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60, "not the hour that the agent takes"
     assert (trial.status, trial.error and trial.error.type) == (
         TrialStatus.INFRA_ERROR,
         "TrialTimeout",

@@ -128,7 +128,7 @@ async def test_the_timeout_covers_all_tries_and_really_ends_the_trial() -> None:
     )
     began = time.monotonic()
     finished = await perform(PlannedTrial(case="c", agent="a", index=0, seed=1), bench)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60, "not the ten minutes that the agent takes"
     assert finished.trial.status == "infra_error"
     assert finished.trial.error is not None
     assert finished.trial.error.type == "TrialTimeout"

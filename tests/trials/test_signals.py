@@ -125,10 +125,10 @@ def test_a_second_interrupt_leaves_at_once(suite: Path) -> None:
     """R-R6: a second Ctrl-C does not wait for anybody, and the run can be resumed."""
     running = Running(suite, "stubborn")
     running.until("started", 2)
-    code, seconds = running.ended(signal.SIGINT, sends=2)
+    code, _ = running.ended(signal.SIGINT, sends=2)
     assert code == 130
-    assert seconds < 1.5
     run = only_run(running.results)
+    assert journal(run) == [], "an agent that will not stop is recorded after it was waited for"
     assert proctor("run", "--resume", run, "--dry-run").returncode == 0
     for line in (run / "trials.jsonl").read_bytes().splitlines():
         json.loads(line)
