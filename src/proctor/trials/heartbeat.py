@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 from proctor.runs.heartbeat import EVERY, Beat, State, write_beat
 from proctor.runs.model import TrialStatus
+from proctor.runs.rounds import Rounds
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,6 @@ class Heart:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._run = run
-        self._every = every
         self._clock = clock
         self._began = clock()
         self._session: Session | None = None
@@ -51,8 +50,7 @@ class Heart:
             at=_moment(self._began),
             every_s=every,
         )
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._beats, name="heartbeat", daemon=True)
+        self._rounds = Rounds(self.beat, every=every, name="heartbeat")
 
     def follow(self, session: Session) -> None:
         """Tell of this session from now on."""
@@ -60,7 +58,7 @@ class Heart:
 
     def __enter__(self) -> Self:
         write_beat(self._run, self._beat)
-        self._thread.start()
+        self._rounds.start()
         return self
 
     def __exit__(
@@ -69,8 +67,7 @@ class Heart:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._rounds.stop()
         stopped = None if self._session is None else self._session.stopped
         if error is not None:
             self._write("failed", type(error).__name__)
@@ -80,10 +77,6 @@ class Heart:
     def beat(self) -> None:
         """Tell how it is now."""
         self._write("running", None)
-
-    def _beats(self) -> None:
-        while not self._stop.wait(self._every):
-            self.beat()
 
     def _write(self, state: State, reason: str | None) -> None:
         now, beat = self._clock(), self._beat

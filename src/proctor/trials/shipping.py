@@ -76,8 +76,11 @@ def shipped(folder: RunFolder, warn: Warn) -> Generator[Shipping]:
         yield said
         return
     shipper, to = found
-    with shipper:
+    shipper.start()
+    try:
         yield said
+    finally:
+        shipper.stop()
     said.arrived = _finished(shipper, folder, to, warn)
 
 
@@ -89,11 +92,11 @@ async def shipped_meanwhile(folder: RunFolder) -> AsyncGenerator[None]:
         yield
         return
     shipper, to = found
-    await asyncio.to_thread(shipper.__enter__)
+    shipper.start()
     try:
         yield
     finally:
-        await asyncio.to_thread(shipper.__exit__, None, None, None)
+        await asyncio.to_thread(shipper.stop)
     await asyncio.to_thread(_finished, shipper, folder, to, _warn)
 
 

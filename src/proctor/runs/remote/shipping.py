@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,9 +24,10 @@ from proctor.runs.heartbeat import NAME as HEARTBEAT
 from proctor.runs.journal import last_line_end
 from proctor.runs.remote import REMEMBERED, address, pieces
 from proctor.runs.remote.bucket import Bucket, Patience
-from proctor.runs.remote.manifest import JOURNAL, NAME, SPEC, Manifest, facts_of
+from proctor.runs.remote.manifest import JOURNAL, NAME, SPEC, FileFacts, Manifest
 from proctor.runs.remote.transfer import Moved, push, read_manifest
 from proctor.runs.remote.waiting import to_end
+from proctor.runs.rounds import Rounds
 from proctor.runs.segments import segments
 
 EVERY = 5.0
@@ -63,15 +63,13 @@ def remembered(run: Path) -> Destination:
 
 def begin_at(folder: RunFolder, to: Destination, patience: Patience | None = None) -> bool:
     """Take the run's place at the store; false when another run has it."""
-    spec = facts_of(folder.spec_path)
-    run_id = str(folder.known_spec().get("run_id") or "")
-    manifest = Manifest(run_id=run_id, name=to.name, state="running", files={SPEC: spec})
+    running = _running(folder, to)
 
     async def begun() -> bool:
         bucket = Bucket(to.run, patience)
-        if not await bucket.claim(NAME, manifest.encode()):
+        if not await bucket.claim(NAME, running.manifest):
             return False
-        await bucket.put(SPEC, folder.spec_path.read_bytes(), spec.sha256)
+        await bucket.put(SPEC, running.spec, _sha256(running.spec))
         return True
 
     if not to_end(begun()):
@@ -80,8 +78,26 @@ def begin_at(folder: RunFolder, to: Destination, patience: Patience | None = Non
     return True
 
 
+class _Running(NamedTuple):
+    """What stands at the store of a run that goes on, beside its pieces."""
+
+    spec: bytes
+    manifest: bytes
+
+
+def _running(folder: RunFolder, to: Destination) -> _Running:
+    spec = folder.spec_path.read_bytes()
+    manifest = Manifest(
+        run_id=str(folder.known_spec().get("run_id") or ""),
+        name=to.name,
+        state="running",
+        files={SPEC: FileFacts(len(spec), _sha256(spec))},
+    )
+    return _Running(spec, manifest.encode())
+
+
 class Shipper:
-    """Ships a run from a thread of its own while the block lasts."""
+    """Ships a run from a thread of its own between `start` and `stop`; `finish` sends the rest."""
 
     def __init__(
         self,
@@ -95,42 +111,34 @@ class Shipper:
         self._folder = folder
         self._to = to
         self._warn = warn
-        self._every = every
         self._bucket = Bucket(to.run, patience)
         self._patience = patience
         self._ends: dict[str, int] | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._rounds, name="shipping", daemon=True)
+        self._rounds = Rounds(self._round, every=every, name="shipping")
         self._trouble = False
 
-    def __enter__(self) -> Shipper:
-        self._thread.start()
-        return self
+    def start(self) -> None:
+        """Begin to ship."""
+        self._rounds.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
+    def stop(self) -> None:
+        """Wait for the round that is under way, if any, and begin no other."""
+        self._rounds.stop()
 
     def finish(self) -> Moved:
-        """Send the run as it ended, complete and with its checksums; call after the block."""
+        """Send the run as it ended, complete and with its checksums; call after `stop`."""
         bucket = Bucket(self._to.address, self._patience)
         return asyncio.run(push(self._folder.path, self._to.name, bucket))
 
-    def _rounds(self) -> None:
-        while not self._stop.wait(self._every):
-            try:
-                asyncio.run(self.ship())
-            except (ProctorError, OSError) as error:
-                if not self._trouble:  # once: the run goes on, and so do we
-                    self._warn(f"shipping waits: {error}")
-                self._trouble = True
-            else:
-                self._trouble = False
+    def _round(self) -> None:
+        try:
+            asyncio.run(self.ship())
+        except (ProctorError, OSError) as error:
+            if not self._trouble:  # once: the run goes on, and so do we
+                self._warn(f"shipping waits: {error}")
+            self._trouble = True
+        else:
+            self._trouble = False
 
     async def ship(self) -> None:
         """One round: what has come since the last, traces before the lines that refer to them."""
@@ -145,7 +153,7 @@ class Shipper:
         await self._say_running()
         beat = await asyncio.to_thread(_read, self._folder.path / HEARTBEAT, 0, PIECE)
         if beat:  # for whoever watches there; last, since nothing depends on it
-            await self._bucket.put(HEARTBEAT, beat, hashlib.sha256(beat).hexdigest())
+            await self._put(HEARTBEAT, beat)
 
     async def _send(self, name: str, path: Path, end: int) -> None:
         assert self._ends is not None
@@ -154,8 +162,7 @@ class Shipper:
             content = await asyncio.to_thread(_read, path, start, min(PIECE, end - start))
             if not content:  # it became shorter: the next round sees it as it is
                 return
-            key = pieces.key_of(name, start, content)
-            await self._bucket.put(key, content, hashlib.sha256(content).hexdigest())
+            await self._put(pieces.key_of(name, start, content), content)
             start += len(content)
             self._ends[name] = start
 
@@ -180,17 +187,16 @@ class Shipper:
         """A run that had ended and goes on is told by its pieces, now that they are there."""
         before = await read_manifest(self._bucket)
         if before is None or before.state != "running":
-            spec = await asyncio.to_thread(self._folder.spec_path.read_bytes)
-            facts = facts_of(self._folder.spec_path)
-            await self._bucket.put(SPEC, spec, facts.sha256)
-            now = Manifest(
-                run_id=str(self._folder.read_spec().get("run_id") or ""),
-                name=self._to.name,
-                state="running",
-                files={SPEC: facts},
-            )
-            content = now.encode()
-            await self._bucket.put(NAME, content, hashlib.sha256(content).hexdigest())
+            running = await asyncio.to_thread(_running, self._folder, self._to)
+            await self._put(SPEC, running.spec)
+            await self._put(NAME, running.manifest)
+
+    async def _put(self, key: str, content: bytes) -> None:
+        await self._bucket.put(key, content, _sha256(content))
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _read(path: Path, start: int, size: int) -> bytes:
