@@ -146,13 +146,23 @@ def proctor_postgres() -> Iterator[Server]:
 
 
 @contextmanager
-def bare() -> Iterator[Server]:
-    """The receiver of `_serve_bare.py`."""
-    command = [sys.executable, str(HERE / "_serve_bare.py"), "{port}", "{folder}/t.db"]
-    with (
-        _folder() as folder,
-        running(command, "t.db:SELECT sum(spans) FROM requests", folder) as server,
-    ):
+def bare_spans() -> Iterator[Server]:
+    """The receiver of `_serve_bare_spans.py`, which stores spans."""
+    with _bare("_serve_bare_spans.py", "SELECT count(*) FROM spans") as server:
+        yield server
+
+
+@contextmanager
+def bare_requests() -> Iterator[Server]:
+    """The receiver of `_serve_bare.py`, which keeps requests as they came."""
+    with _bare("_serve_bare.py", "SELECT sum(spans) FROM requests") as server:
+        yield server
+
+
+@contextmanager
+def _bare(program: str, count: str) -> Iterator[Server]:
+    command = [sys.executable, str(HERE / program), "{port}", "{folder}/t.db"]
+    with _folder() as folder, running(command, f"t.db:{count}", folder) as server:
         yield server
 
 
@@ -173,7 +183,8 @@ def phoenix() -> Iterator[Server]:
 
 
 CONTESTANTS = {
-    "bare receiver": bare,
+    "bare, spans": bare_spans,
+    "bare, raw requests": bare_requests,
     "proctor, SQLite": proctor,
     "proctor, PostgreSQL": proctor_postgres,
     "arize-phoenix": phoenix,

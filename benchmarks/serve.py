@@ -1,11 +1,13 @@
 """Live traces: stored spans a second, CPU, memory, start; lists of a million spans; a long soak.
 
     python benchmarks/serve.py [--quick] [--only ingest|query|page|soak] [--minutes 60]
+    python benchmarks/serve.py --only query --store postgresql
 
-Against a bare receiver that keeps raw bodies, and arize-phoenix beside it, with the same client and
-spans. Goals: 3,000 stored spans a second and 30 times Phoenix; a third of the bare receiver; ready
-in 2 s; any list of a million spans in 200 ms; 5,000 spans on the screen in 1 s; size and memory
-that level off. Exit code 1 when one is missed.
+Against two bare receivers, one that stores spans (the ceiling) and one that keeps requests as they
+came, and arize-phoenix beside it, with the same client and spans. Goals: 3,000 stored spans a
+second and 30 times Phoenix; a third of the ceiling; ready in 2 s; any list of a million spans in
+200 ms; 5,000 spans on the screen in 1 s; size and memory that level off. Exit code 1 when one is
+missed.
 """
 
 import argparse
@@ -32,7 +34,11 @@ from proctor.server.store.sql import SqlStore
 CLIENTS = 4
 GOAL_RATE = 3_000
 GOAL_PHOENIX = 30.0
-GOAL_BARE = 1 / 3
+GOAL_CEILING = 1 / 3
+CEILING = "bare, spans"
+"""What stores spans and does nothing else. The other bare receiver stores one row a request, in
+which no span can be found: it says what HTTP, protobuf and the disk take by themselves."""
+
 GOAL_READY = 2.0
 GOAL_LIST_MS = 200.0
 GOAL_PAGE_S = 1.0
@@ -40,6 +46,7 @@ GOAL_LEVEL = 1.25
 """The last third of a soak against the middle third: what grows without end would be far above."""
 
 RETENTION = 20
+SQLITE, POSTGRES = "sqlite", "postgresql"
 
 
 class Taken(NamedTuple):
@@ -129,22 +136,36 @@ def _told(title: str, each: float, taken: dict[str, list[Taken]]) -> bool:
         name: Taken(*(statistics.median(column) for column in zip(*rounds, strict=True)))
         for name, rounds in taken.items()
     }
-    base = middle["bare receiver"]
+    base = middle[CEILING]
     rounds = len(next(iter(taken.values())))
     print(f"\n{title}: {each:,.0f} bytes a span, median of {rounds} rounds\n")
-    print("| | stored spans/s | × bare | CPU µs a span | × bare | MB | ready s |")
+    print("| | stored spans/s | × ceiling | CPU µs a span | × ceiling | MB | ready s |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for name, row in middle.items():
         print(
             f"| {name} | {row.rate:,.0f} | {row.rate / base.rate:.2f} | {row.cpu_us:,.0f} "
             f"| {row.cpu_us / base.cpu_us:.2f} | {row.memory:,.0f} | {row.ready:.2f} |"
         )
-    ours, peer = middle["proctor, SQLite"], middle.get("arize-phoenix")
-    good = ours.rate >= base.rate * GOAL_BARE and ours.ready <= GOAL_READY
+    return _judged(title, middle)
+
+
+def _judged(title: str, middle: dict[str, Taken]) -> bool:
+    """The goals that this load decides, each with what was measured."""
+    ours, ceiling, peer = middle["proctor, SQLite"], middle[CEILING], middle.get("arize-phoenix")
+    goals = [
+        ("of the ceiling", ours.rate / ceiling.rate, GOAL_CEILING, True),
+        ("s until ready", ours.ready, GOAL_READY, False),
+    ]
     if title.startswith("invented"):
-        good &= ours.rate >= GOAL_RATE
-        good &= peer is None or ours.rate >= peer.rate * GOAL_PHOENIX
-    return good
+        goals.append(("stored spans/s", ours.rate, GOAL_RATE, True))
+        if peer is not None:
+            goals.append(("× arize-phoenix", ours.rate / peer.rate, GOAL_PHOENIX, True))
+    print("\n| proctor, SQLite | goal | measured | |\n|---|---:|---:|---|")
+    met = [measured >= goal if more else measured <= goal for _, measured, goal, more in goals]
+    for (name, measured, goal, more), good in zip(goals, met, strict=True):
+        sign, verdict = "≥" if more else "≤", "met" if good else "missed"
+        print(f"| {name} | {sign} {goal:,.4g} | {measured:,.4g} | {verdict} |")
+    return all(met)
 
 
 # -- lists ---------------------------------------------------------------------------------------
@@ -206,14 +227,18 @@ FILTERS = {
 }
 
 
-def query(traces: int) -> bool:
+def query(traces: int, databases: Sequence[str]) -> bool:
     """How long a page with the count of its filter takes, and the figures that come after it."""
     import pgserver
 
+    good = True
     with tempfile.TemporaryDirectory() as folder:
-        store = filled(f"sqlite:///{folder}/t.db", traces)
-        good = _asked("SQLite", store, traces)
-        store.close()
+        if SQLITE in databases:
+            store = filled(f"sqlite:///{folder}/t.db", traces)
+            good = _asked("SQLite", store, traces)
+            store.close()
+        if POSTGRES not in databases:
+            return good
         server = pgserver.get_server(Path(folder) / "pg")
         try:
             store = filled(server.get_uri(), traces)
@@ -227,8 +252,9 @@ def query(traces: int) -> bool:
 
 
 def _asked(title: str, store: SqlStore, traces: int, rounds: int = 5) -> bool:
-    print(f"\nLists of {traces * 10:,} spans in {traces:,} traces, {title}\n")
-    print("| filter | list, ms | its figures and tools, ms | traces found |\n|---|---:|---:|---:|")
+    print(f"\nLists of {traces * 10:,} spans in {traces:,} traces, {title}; goal ≤ 200 ms each\n")
+    print("| filter | list, ms | its figures and tools, ms | traces found | |")
+    print("|---|---:|---:|---:|---|")
     good = True
     for name, (chosen, page) in FILTERS.items():
         lists: list[float] = []
@@ -241,9 +267,13 @@ def _asked(title: str, store: SqlStore, traces: int, rounds: int = 5) -> bool:
             store.figures(chosen)
             store.tools(chosen, limit=12)
             figures.append((time.perf_counter() - begun) * 1e3)
-        good &= statistics.median(lists) <= GOAL_LIST_MS
-        times = f"{statistics.median(lists):.1f} | {statistics.median(figures):.1f}"
-        print(f"| {name} | {times} | {found.total:,} |")
+        listed, figured = statistics.median(lists), statistics.median(figures)
+        met = max(listed, figured) <= GOAL_LIST_MS
+        verdict = "met" if met else "missed"
+        print(
+            f"| {name} | {listed:.1f} | {figured:.1f} | {found.total:,} | {verdict} |", flush=True
+        )
+        good &= met
     return good
 
 
@@ -269,8 +299,12 @@ def page(rounds: int = 5) -> bool:
             tab.locator(".span").first.wait_for()
             times.append(time.perf_counter() - begun)
         browser.close()
-    print(f"\n5,000 spans on the screen after {statistics.median(times):.2f} s (of {rounds})")
-    return statistics.median(times) <= GOAL_PAGE_S
+    taken = statistics.median(times)
+    verdict = "met" if taken <= GOAL_PAGE_S else "missed"
+    print(f"\nA trace of 5,000 spans in Chromium, median of {rounds}\n")
+    print("| | goal | measured | |\n|---|---:|---:|---|")
+    print(f"| s from the click to the tree | ≤ {GOAL_PAGE_S:g} | {taken:.2f} | {verdict} |")
+    return taken <= GOAL_PAGE_S
 
 
 # -- a long run -----------------------------------------------------------------------------------
@@ -323,6 +357,9 @@ def main() -> int:
     parser.add_argument("--only", choices=("ingest", "query", "page", "soak"))
     parser.add_argument("--minutes", type=float, default=2.0, help="of the soak")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--store", choices=(SQLITE, POSTGRES), help="the one database whose lists are measured"
+    )
     parser.add_argument("--without", action="append", default=[], choices=list(CONTESTANTS))
     given = parser.parse_args()
     quick = given.quick
@@ -334,7 +371,9 @@ def main() -> int:
         loads["TRAIL's spans"] = lambda seed: trail(1 if quick else 4, seed) or found
     parts: dict[str, Callable[[], bool]] = {
         "ingest": lambda: ingest(loads, 1 if quick else given.rounds, names),
-        "query": lambda: query(5_000 if quick else 100_000),
+        "query": lambda: query(
+            5_000 if quick else 100_000, [given.store] if given.store else [SQLITE, POSTGRES]
+        ),
         "page": page,
         "soak": lambda: soak(0.5 if quick else given.minutes),
     }
