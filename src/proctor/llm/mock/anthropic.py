@@ -29,23 +29,14 @@ class Messages:
 
     name = "anthropic"
 
-    def read(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asked:
-        """The request in common words."""
+    def messages(self, body: Mapping[str, Any]) -> list[Message]:
+        """The conversation of a request."""
         messages: list[Message] = []
         if (system := wire.text_of(body.get("system"))) is not None:
             messages.append(Message("system", system))
         for item in wire.mappings(body.get("messages")):
             messages += _messages(item)
-        return Asked(
-            protocol=self.name,
-            path=path,
-            model=str(body.get("model", "")),
-            messages=tuple(messages),
-            tools=tuple(str(tool.get("name", "")) for tool in wire.mappings(body.get("tools"))),
-            stream=bool(body.get("stream")),
-            body=body,
-            headers=headers,
-        )
+        return messages
 
     def whole(self, asked: Asked, reply: Reply, serial: int) -> dict[str, Any]:
         """The reply as one JSON document."""

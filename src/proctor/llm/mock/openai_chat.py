@@ -24,21 +24,9 @@ class ChatCompletions:
 
     name = "openai-chat"
 
-    def read(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asked:
-        """The request in common words."""
-        return Asked(
-            protocol=self.name,
-            path=path,
-            model=str(body.get("model", "")),
-            messages=tuple(_message(item) for item in wire.mappings(body.get("messages"))),
-            tools=tuple(
-                str(tool.get("function", {}).get("name", ""))
-                for tool in wire.mappings(body.get("tools"))
-            ),
-            stream=bool(body.get("stream")),
-            body=body,
-            headers=headers,
-        )
+    def messages(self, body: Mapping[str, Any]) -> list[Message]:
+        """The conversation of a request."""
+        return [_message(item) for item in wire.mappings(body.get("messages"))]
 
     def whole(self, asked: Asked, reply: Reply, serial: int) -> dict[str, Any]:
         """The reply as one JSON document."""

@@ -19,8 +19,8 @@ class Responses:
 
     name = "openai-responses"
 
-    def read(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asked:
-        """The request in common words."""
+    def messages(self, body: Mapping[str, Any]) -> list[Message]:
+        """The conversation of a request."""
         messages: list[Message] = []
         if isinstance(instructions := body.get("instructions"), str):
             messages.append(Message("system", instructions))
@@ -28,16 +28,7 @@ class Responses:
         if isinstance(given, str):
             messages.append(Message("user", given))
         messages += [_message(item) for item in wire.mappings(given)]
-        return Asked(
-            protocol=self.name,
-            path=path,
-            model=str(body.get("model", "")),
-            messages=tuple(messages),
-            tools=tuple(str(tool.get("name", "")) for tool in wire.mappings(body.get("tools"))),
-            stream=bool(body.get("stream")),
-            body=body,
-            headers=headers,
-        )
+        return messages
 
     def whole(self, asked: Asked, reply: Reply, serial: int) -> dict[str, Any]:
         """The reply as one JSON document."""

@@ -157,7 +157,7 @@ class MockLLM:
         """Record a request and take its reply from the script."""
         import dataclasses
 
-        asked = protocol.read(path, body, headers)
+        asked = wire.read(protocol, path, body, headers)
         with self._lock:
             try:
                 place, reply = self.script.answer(asked)
@@ -242,7 +242,7 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/embeddings":
             self._json(200, _embeddings(body))
         elif path == "/messages/count_tokens":
-            asked = WIRES["/messages"].read(self.path, body, {})
+            asked = wire.read(WIRES["/messages"], self.path, body, {})
             self._json(200, {"input_tokens": wire.estimate_tokens(asked.text)})
         elif path in WIRES:
             headers = {name.lower(): value for name, value in self.headers.items()}

@@ -1,6 +1,6 @@
 """What the three protocols share: reading messages, counting tokens, cutting text for a stream.
 
-A protocol is a `Wire`: it reads a request and writes a reply, plain or as server-sent events.
+A protocol is a `Wire`: it reads a conversation and writes a reply, plain or as server-sent events.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 from proctor.llm.mock.script import Asked, Failure, Reply
+from proctor.trace import Message
 
 CREATED = 1_700_000_000
 """Replies carry this moment instead of the clock, so that two runs are equal byte for byte."""
@@ -40,8 +41,8 @@ class Wire(Protocol):
 
     name: str
 
-    def read(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asked:
-        """The request in common words."""
+    def messages(self, body: Mapping[str, Any]) -> list[Message]:
+        """The conversation of a request."""
         ...
 
     def whole(self, asked: Asked, reply: Reply, serial: int) -> dict[str, Any]:
@@ -55,6 +56,22 @@ class Wire(Protocol):
     def error(self, failure: Failure) -> dict[str, Any]:
         """An error as this protocol writes it."""
         ...
+
+
+def read(protocol: Wire, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asked:
+    """A request in common words."""
+    # OpenAI chat completions wrap a tool in what kind it is, the others do not.
+    tools = [tool.get("function", tool) for tool in mappings(body.get("tools"))]
+    return Asked(
+        protocol=protocol.name,
+        path=path,
+        model=str(body.get("model", "")),
+        messages=tuple(protocol.messages(body)),
+        tools=tuple(str(tool.get("name", "")) for tool in mappings(tools)),
+        stream=bool(body.get("stream")),
+        body=body,
+        headers=headers,
+    )
 
 
 def usage_of(asked: Asked, reply: Reply) -> tuple[int, int] | None:
