@@ -1,6 +1,9 @@
 """What every test may use."""
 
 import signal
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +31,19 @@ settings.register_profile(
 )
 settings.register_profile("explore", deadline=None, max_examples=2_000)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def no_module_is_left_behind() -> Iterator[None]:
+    """Many tests write an `agent.py` of their own: the next must not be given the last one's."""
+    before, places = set(sys.modules), list(sys.path)
+    yield
+    sys.path[:] = places
+    temporary = tempfile.gettempdir()
+    for name in set(sys.modules) - before:
+        file = getattr(sys.modules[name], "__file__", None)
+        if isinstance(file, str) and file.startswith(temporary):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

@@ -142,7 +142,11 @@ def test_crash_is_an_error_with_its_message(project: pytest.Pytester) -> None:
     """R-Q6: an agent that crashes is an error at setup, in the summary and in JUnit."""
     result = run(project, "-k", "crashes", "--junitxml=out.xml")
     result.stdout.fnmatch_lines(
-        ["*ERROR at setup of crashes*", "RuntimeError: the model is down", "*1 not judged of 1*"]
+        [
+            "*ERROR at setup of crashes*",
+            "RuntimeError: the model is down (at evals/agent.py:14)",
+            "*1 not judged of 1*",
+        ]
     )
     case = ET.parse(project.path / "out.xml").find(".//testcase")
     assert case is not None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 EXIT_CANNOT_JUDGE = 2
 """The exit code of everything that could not be judged: configuration, usage, infrastructure."""
@@ -39,6 +40,43 @@ class ProctorError(Exception):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}" if self.where else self.message
+
+
+def told(error: BaseException) -> str:
+    """An error in one line, for records that keep nothing else of it.
+
+    What the user can put right says how; of anything else, the line of the user's own code that
+    it came through is added, since `KeyError: 'price'` alone leads nowhere.
+    """
+    said = str(error) or repr(error)
+    if isinstance(error, ProctorError):
+        return f"{said} ({error.hint})" if error.hint else said
+    place = _raised_at(error)
+    return f"{said} (at {place})" if place else said
+
+
+def _raised_at(error: BaseException) -> str | None:
+    """`file:line` of the innermost frame that is neither ours nor an installed package's."""
+    import os
+    from pathlib import Path
+
+    others = (f"{Path(__file__).parent}{os.sep}", f"{Path(os.__file__).parent}{os.sep}", "<")
+    found: str | None = None
+    step = error.__traceback__
+    while step is not None:
+        file = step.tb_frame.f_code.co_filename
+        if not file.startswith(others) and "site-packages" not in file:
+            found = f"{_near(Path(file))}:{step.tb_lineno}"
+        step = step.tb_next
+    return found
+
+
+def _near(file: "Path") -> "Path":
+    """A file as a person here would name it; of one elsewhere, its folder and its name."""
+    try:
+        return file.relative_to(file.cwd())
+    except (ValueError, OSError):  # OSError: the folder we stood in is gone
+        return file.relative_to(file.parents[min(1, len(file.parents) - 1)])
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

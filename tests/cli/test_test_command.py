@@ -36,6 +36,8 @@ def answer(question):
     subprocess.run([sys.executable, "-c", "print('chatter of its child')"])
     if "crash" in question:
         raise RuntimeError("no connection")
+    if "leave" in question:
+        sys.exit(0)
     if "delete" in question:
         delete_files("*")
         return "Done."
@@ -59,6 +61,15 @@ def broken(question):
 
 async def later(question):
     return "Paris, later."
+
+async def leaves_later(question):
+    sys.exit(0)
+
+class Leaves:
+    def __init__(self):
+        sys.exit(0)
+    def __call__(self, question):
+        return ""
 '''
 
 GOOD = """
@@ -145,6 +156,15 @@ def test_pass(place, proctor):
     assert "✓  capital  1.00   PASS         PASS  SKIP" in said.out
 
 
+def test_with_several_agents_each_failure_says_whose_it_is(place, proctor):
+    """R-Q5: a case that two agents fail is told twice, each with its agent, and counted as such."""
+    head = "agents: {careful: agent:answer, hasty: agent:broken}"
+    said = proctor(suite(place, WRONG, head=head))
+    assert "✗ wrong × careful  a blocking check failed  suite.yaml:3" in said.out
+    assert "✗ wrong × hasty  a blocking check failed  suite.yaml:3" in said.out
+    assert "0 of 2 cells passed; 2 failed" in said.out
+
+
 def test_soft_failures_warn_and_pass(place, proctor):
     """R-C3: the path layer warns; the gate stays open."""
     said = proctor(suite(place, GOOD, WARNS))
@@ -181,8 +201,24 @@ def test_a_crash_is_infrastructure(place, proctor):
     said = proctor(suite(place, GOOD, CRASH), "--format", "json")
     assert said.code == 2
     assert said.statuses == {"capital": "passed", "crash": "infra_error"}
-    assert said.document["cases"][1]["error"] == "RuntimeError: no connection"
+    line = AGENT[: AGENT.index('raise RuntimeError("no')].count("\n") + 1
+    assert said.document["cases"][1]["error"] == f"RuntimeError: no connection (at agent.py:{line})"
     assert said.document["totals"]["infra_error"] == 1
+
+
+@pytest.mark.parametrize("limit", [(), ("--timeout", "60")])
+@pytest.mark.parametrize("agent", ["answer", "leaves_later", "Leaves"])
+def test_an_agent_that_exits_does_not_take_the_gate_with_it(place, proctor, agent, limit):
+    """R-R1: sys.exit(0) in an agent is an error of its trial; the others are still judged."""
+    leaves = "\n  - {id: leaves, input: Please leave.}\n"
+    name = suite(place, leaves, GOOD, head=f"agent: agent:{agent}")
+    said = proctor(name, "--format", "json", *limit)
+    assert said.code == 2
+    assert said.statuses["leaves"] == "infra_error"
+    assert len(said.statuses) == 2
+    assert said.document["cases"][0]["error"] == (
+        "AgentError: the agent called sys.exit(0) (return an answer, or raise an error)"
+    )
 
 
 def test_a_failure_beside_a_crash_fails_the_gate(place, proctor):

@@ -14,6 +14,7 @@ from proctor.agents.checkpoint_link import LinkedStore
 from proctor.agents.failures import transient
 from proctor.agents.process import ChildJob, ChildResult
 from proctor.agents.python import PythonAgentConfig
+from proctor.errors import told
 from proctor.llm.cassette import taken_over
 from proctor.trace.capture import capture
 
@@ -51,7 +52,7 @@ async def _run(job: ChildJob) -> ChildResult:
             result.reply = await config.create().run(request)
     except Exception as error:  # noqa: BLE001 (handed to the parent, which raises it)
         result.error_type = type(error).__name__
-        result.error_message = str(error)
+        result.error_message = told(error)
         if (passing := transient(error)) is not None:
             result.transient = True
             result.status_code, result.retry_after = passing

@@ -95,17 +95,19 @@ def _aligned(row: Sequence[Cell], widths: Sequence[int]) -> str:
 
 
 def _details(report: Report) -> Iterator[list[str]]:
+    many = len(report.agents) > 1
     for case in report.cases:
         told = list(_about(case))
         if told:
-            yield [_heading(case), *told]
+            yield [_heading(case, many), *told]
 
 
-def _heading(case: CaseFacts) -> str:
+def _heading(case: CaseFacts, with_agent: bool) -> str:
     mark, colour = _MARKS[case.status]
+    name = f"{line(case.name)} × {line(case.agent, 40)}" if with_agent else line(case.name)
     place = f"  {line(case.place.file)}:{case.place.line}" if case.place else ""
     word = _WORDS.get(case.status, "passed")
-    return f"{click.style(f'{mark} {line(case.name)}', fg=colour, bold=True)}  {word}{place}"
+    return f"{click.style(f'{mark} {name}', fg=colour, bold=True)}  {word}{place}"
 
 
 def _about(case: CaseFacts) -> Iterator[str]:
@@ -156,10 +158,14 @@ def _closing(report: Report) -> list[str]:
 
 
 def counts(report: Report) -> str:
-    """`2 of 3 cases passed; 1 failed …`: what came of the cases, in words."""
+    """`2 of 3 cases passed; 1 failed …`: what came of the cases, in words.
+
+    Where a case was put to several agents, it is cells (case × agent) that are counted.
+    """
     total = len(report.cases) + report.not_run
     failed = report.count(TrialStatus.FAILED, TrialStatus.HARD_FAIL)
-    parts = [f"{report.count(TrialStatus.PASSED)} of {plural(total, 'case')} passed"]
+    noun = "cell" if report.crossed else "case"
+    parts = [f"{report.count(TrialStatus.PASSED)} of {plural(total, noun)} passed"]
     if failed:
         hard = report.count(TrialStatus.HARD_FAIL)
         parts.append(f"{failed} failed ({hard} on a blocking check)")

@@ -123,6 +123,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(case.agent for case in self.cases))
 
     @property
+    def crossed(self) -> bool:
+        """Whether some case was put to more than one agent."""
+        pairs = {(case.suite, case.case, case.agent) for case in self.cases}
+        return len({pair[:2] for pair in pairs}) < len(pairs)
+
+    @property
     def suites(self) -> tuple[str, ...]:
         """Every suite that was tried, in order."""
         return tuple(dict.fromkeys(case.suite for case in self.cases))

@@ -13,9 +13,10 @@ from collections.abc import Coroutine
 from random import Random
 from typing import Any
 
-from proctor.agents.base import AgentReply, AgentRequest
+from proctor.agents.base import AgentError, AgentReply, AgentRequest
 from proctor.agents.checkpoint import CheckpointStore, MemoryStore
 from proctor.agents.failures import transient
+from proctor.errors import told
 from proctor.llm.cassette import cassette_in_use, cassette_trial
 from proctor.runs.model import PlannedTrial, TrialError, TrialStatus
 from proctor.trace import Trace
@@ -86,6 +87,8 @@ async def ask(planned: PlannedTrial, bench: Bench, attempt: int = 1) -> Asked:
             trial.latency_ms = reply.trace.duration * 1000
     except asyncio.CancelledError:
         was_stopped(asked)
+    except SystemExit as left:
+        went_wrong(asked, _left(left))
     except Exception as error:  # noqa: BLE001 (agents raise anything; the trial says what)
         went_wrong(asked, error)
     trial.duration_ms = (time.perf_counter() - began) * 1000
@@ -103,7 +106,7 @@ def was_stopped(asked: Asked) -> None:
 
 def went_wrong(asked: Asked, error: Exception) -> None:
     """The trial could not be judged."""
-    asked.trial.error = TrialError(type(error).__name__, str(error) or repr(error))
+    asked.trial.error = TrialError(type(error).__name__, told(error))
 
 
 async def _try_again(
@@ -173,13 +176,28 @@ async def _within(
 
     `seconds` is what is left of the time `given` to all tries of the trial.
     """
-    task = asyncio.ensure_future(work)
+    task = asyncio.ensure_future(_staying(work))
     done, _ = await _wait(task, seconds)
     if task in done:
         return task.result()
     task.cancel()
     await asyncio.wait({task}, timeout=GRACE)
     raise TrialTimeout(f"the trial took longer than {given or seconds:.4g} s")
+
+
+async def _staying(work: Coroutine[Any, Any, AgentReply]) -> AgentReply:
+    """The work in a task of its own: `sys.exit` there would end the event loop, and the run."""
+    try:
+        return await work
+    except SystemExit as left:
+        raise _left(left) from left
+
+
+def _left(left: SystemExit) -> AgentError:
+    return AgentError(
+        f"the agent called sys.exit({'' if left.code is None else repr(left.code)})",
+        hint="return an answer, or raise an error",
+    )
 
 
 async def _wait(task: asyncio.Future[AgentReply], seconds: float) -> tuple[Any, Any]:
