@@ -1,5 +1,6 @@
 """Totals that are kept up, costs of live traces, and that what is kept is redacted."""
 
+import itertools
 import threading
 
 import pytest
@@ -21,7 +22,7 @@ SECOND = 1_000_000_000
 spans = st.fixed_dictionaries(
     {
         "id": st.integers(1, 6),
-        "parent": st.sampled_from([0, 1, 2]),
+        "parent": st.sampled_from([0, 0, 1, 2, 3, 4]),
         "name": st.sampled_from(["agent", "b", "c"]),
         "start": st.integers(1, 5).map(lambda second: second * SECOND),
         "end": st.sampled_from([0, 6 * SECOND, 7 * SECOND]),
@@ -38,6 +39,12 @@ spans = st.fixed_dictionaries(
                     "llm.token_count.completion": 3,
                 },
                 {"openinference.span.kind": "LLM", "llm.model_name": "claude"},
+                {
+                    "openinference.span.kind": "AGENT",
+                    "llm.token_count.prompt": 20,
+                    "llm.token_count.completion": 6,
+                    "llm.cost.total": 3,
+                },
             ]
         ),
     }
@@ -63,13 +70,55 @@ def test_totals_kept_up_are_those_of_a_new_count(store, batches: list[list[dict]
         for column in ("tool_calls", "input_tokens", "output_tokens", "duration_ms", "status"):
             assert getattr(row, column) == getattr(expected, column), column
         assert row.cost_usd == pytest.approx(expected.cost_usd)
+        trace = store.skeleton(TRACE)
+        assert row.llm_calls == len(trace.llm_calls)
+        tokens = (row.input_tokens, row.output_tokens)
+        assert tokens == (trace.usage.input_tokens, trace.usage.output_tokens)
+        assert row.cost_usd == pytest.approx(trace.usage.cost_usd)
         assert {key: used for key, used in uses.items() if used[0]} == expected.uses
+
+
+USAGE = {"llm.token_count.prompt": 1000, "llm.token_count.completion": 100}
+CALL = {"openinference.span.kind": "LLM", "llm.model_name": "gpt-4o", **USAGE}
+AGENT = {"openinference.span.kind": "AGENT"}
+GATEWAY = [
+    {"id": 1, "name": "agent", "attributes": AGENT},
+    {"id": 2, "parent": 1, "name": "gateway", "attributes": CALL},
+    {"id": 3, "parent": 2, "name": "retry"},
+    {"id": 4, "parent": 3, "name": "client", "attributes": CALL},
+]
+"""A gateway around a client: one call of a model, seen twice."""
+
+
+def test_a_call_inside_a_call_counts_once(store) -> None:
+    """R-D7: a gateway around a client is one call, one cost, whatever order its spans come in."""
+    expected = pytest.approx(cost_usd("gpt-4o", input_tokens=1000, output_tokens=100))
+    for number, order in enumerate(itertools.permutations(GATEWAY), 1):
+        trace = f"{number:032x}"
+        for span in order:
+            write(store, {**span, "trace": trace})
+        row, usage = store.row(trace), store.trace(trace).usage
+        assert (row.llm_calls, row.input_tokens, row.output_tokens) == (1, 1000, 100), order
+        assert (usage.calls, usage.input_tokens, usage.output_tokens) == (1, 1000, 100), order
+        assert row.cost_usd == expected == usage.cost_usd, order
+
+
+def test_usage_that_only_an_agent_says(store) -> None:
+    """R-D7: where no model call bears usage the agent's counts, until a model call does."""
+    write(store, {"id": 1, "name": "agent", "attributes": {**AGENT, **USAGE}})
+    assert (store.row(TRACE).input_tokens, store.row(TRACE).llm_calls) == (1000, 0)
+    for number in (2, 3):
+        call = {**CALL, "llm.token_count.prompt": 400}
+        write(store, {"id": number, "parent": 1, "attributes": call})
+    assert (store.row(TRACE).input_tokens, store.row(TRACE).llm_calls) == (800, 2)
 
 
 def test_a_store_of_the_first_version(store) -> None:
     """R-D7: what was kept before is read, filtered and grows after the tables are up to date."""
     write(store, {"id": 1, "name": "agent", "attributes": {"openinference.span.kind": "AGENT"}})
     write(store, {"id": 2, "parent": 1, "attributes": {"tool.name": "search", "x": "y"}})
+    other = "2" * 32
+    write(store, *({**each, "trace": other} for each in GATEWAY))
     tables = ("traces", "spans", "payloads", "evaluations")
     kept = {}
     with store.writing() as cursor:
@@ -83,8 +132,11 @@ def test_a_store_of_the_first_version(store) -> None:
             cursor.execute(statement.format(**store.types))
         for table in tables:
             for found in kept[table]:
-                row = {k: v for k, v in found.items() if k not in ("rooted", "logs", "chunk")}
-                if table == "spans" and row["span_id"].endswith("2"):
+                later = ("rooted", "whole", "logs", "chunk")
+                row = {k: v for k, v in found.items() if k not in later}
+                if table == "traces" and row["trace_id"] == other:
+                    row["llm_calls"] = 2  # as it was counted then
+                if table == "spans" and row["span_id"].endswith("2") and row["trace_id"] == TRACE:
                     row["tool_name"] = "search"
                 cursor.execute(
                     f"INSERT INTO {table} ({', '.join(row)}) "
@@ -94,6 +146,7 @@ def test_a_store_of_the_first_version(store) -> None:
         cursor.execute("UPDATE notes SET value = '1' WHERE key = 'version'")
     assert store.migrate() == len(MIGRATIONS)
     assert [(share.name, share.calls) for share in store.tools()] == [("search", 1)]
+    assert store.row(other).llm_calls == 1
     write(store, {"id": 9, "parent": 1, "name": "a"})
     assert (store.row(TRACE).spans, len(store.trace(TRACE).spans)) == (3, 3)
     assert store.row(TRACE).name == "agent"

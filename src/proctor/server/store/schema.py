@@ -93,6 +93,21 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             WHERE s.trace_id = traces.trace_id AND s.parent_id IS NULL)
         """,
     ),
+    (
+        # Whether usage is more than a sum over model calls: then it is counted from all rows.
+        "ALTER TABLE traces ADD COLUMN whole {big} NOT NULL DEFAULT 0",
+        """
+        UPDATE traces SET whole = 1 WHERE trace_id IN (SELECT c.trace_id FROM spans c
+            JOIN spans p ON p.trace_id = c.trace_id AND p.span_id = c.parent_id
+            WHERE p.kind = 'llm')
+        """,
+        """
+        UPDATE traces SET whole = 1 WHERE (input_tokens IS NULL OR cost_usd IS NULL)
+            AND EXISTS (SELECT 1 FROM spans s WHERE s.trace_id = traces.trace_id AND s.kind <> 'llm'
+            AND (s.input_tokens IS NOT NULL OR s.output_tokens IS NOT NULL
+                OR s.cost_usd IS NOT NULL))
+        """,
+    ),
 )
 
 SPAN_COLUMNS = (

@@ -168,6 +168,8 @@ class SqlStore(ABC):
             for statements in MIGRATIONS[at:]:
                 for statement in statements:
                     cursor.execute(statement.format(**self.types))
+            if 0 < at < len(MIGRATIONS):
+                Writing(self, cursor).count_again()
             cursor.execute(
                 f"INSERT INTO notes VALUES ('version', {self.mark}) "
                 "ON CONFLICT (key) DO UPDATE SET value = excluded.value",

@@ -1,21 +1,28 @@
 """What the spans of a trace come to, kept up as spans come: a long trace is not counted again.
 
 Promise: the totals after any sequence of batches are those of all spans together, whatever order
-they came in and however often. A span that comes again, ended where it was open, is taken out as
-it was and put in as it is; where that is not enough (it began later than was said, say) the
-trace is counted anew from its rows.
+they came in and however often, and tokens, costs and model calls are those that `Trace.usage`
+says: each call once. A span that comes again, ended where it was open, is taken out as it was and
+put in as it is; where that is not enough (it began later than was said, say, or a model call has
+spans below it, which may be the same call seen twice) the trace is counted anew from its rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from proctor.server.store.rows import span_from
 from proctor.server.store.schema import SPAN_COLUMNS
+from proctor.trace import Trace
 
 MODEL, TOOL = "model", "tool"
 """What a trace can be said to use."""
+
+LLM = "llm"
+"""The kind of a model call."""
 
 _FAILED = ("error", "timeout")
 
@@ -59,6 +66,8 @@ class Totals:
     input_tokens: int | None = None
     output_tokens: int | None = None
     cost_usd: float | None = None
+    whole: int = 0
+    """Whether usage is not a sum over model calls, so that all rows are looked at together."""
     uses: dict[Key, tuple[int, int]] = field(default_factory=dict[Key, tuple[int, int]])
 
     def add(self, row: SpanRow) -> None:
@@ -90,7 +99,7 @@ class Totals:
             self._use((MODEL, row.model), sign, failed)
         if row.kind == "tool":
             self.tool_calls += sign
-        elif row.kind == "llm":
+        elif row.kind == LLM:
             self.llm_calls += sign
             if row.input_tokens is not None:
                 self.input_tokens = (self.input_tokens or 0) + sign * row.input_tokens
@@ -98,6 +107,23 @@ class Totals:
                 self.output_tokens = (self.output_tokens or 0) + sign * row.output_tokens
             if row.cost_usd is not None:
                 self.cost_usd = (self.cost_usd or 0.0) + sign * row.cost_usd
+
+    def lacks(self, row: SpanRow) -> bool:
+        """Whether a span that is no model call bears usage that no model call bore."""
+        if row.kind == LLM:
+            return False
+        tokens = row.input_tokens is not None or row.output_tokens is not None
+        return (tokens and self.input_tokens is None and self.output_tokens is None) or (
+            row.cost_usd is not None and self.cost_usd is None
+        )
+
+    def take_usage(self, rows: Iterable[SpanRow]) -> None:
+        """Tokens, costs and model calls as the tree of the spans has them, each call once."""
+        trace = Trace(trace_id="", spans=[span_from(row) for row in rows])
+        usage = trace.usage
+        self.input_tokens, self.output_tokens = usage.input_tokens, usage.output_tokens
+        self.cost_usd, self.llm_calls = usage.cost_usd, len(trace.llm_calls)
+        self.whole = 1
 
     def _use(self, key: Key, calls: int, errors: int) -> None:
         known = self.uses.get(key, (0, 0))
@@ -126,14 +152,21 @@ def distinct(rows: Iterable[tuple[Any, ...]]) -> dict[Key, SpanRow]:
 
 
 def totals_of(rows: Iterable[SpanRow]) -> dict[str, Totals]:
-    """The totals of each trace; no span may come twice."""
-    found: dict[str, Totals] = {}
+    """The totals of each trace from all its spans; no span may come twice."""
+    spans: defaultdict[str, list[SpanRow]] = defaultdict(list)
     for row in rows:
-        totals = found.get(row.trace_id)
-        if totals is None:
-            totals = found[row.trace_id] = Totals()
+        spans[row.trace_id].append(row)
+    return {trace_id: _counted(own) for trace_id, own in spans.items()}
+
+
+def _counted(rows: Sequence[SpanRow]) -> Totals:
+    totals = Totals()
+    for row in rows:
         totals.add(row)
-    return found
+    calls = {row.span_id for row in rows if row.kind == LLM}
+    if any(row.parent_id in calls or totals.lacks(row) for row in rows):
+        totals.take_usage(rows)
+    return totals
 
 
 def can_replace(old: SpanRow, new: SpanRow) -> bool:

@@ -2,7 +2,8 @@
 
 Promise: every trace a batch touches has totals and facts over all its spans when the transaction
 ends. Traces of which nothing is there yet, which is most, cost one row each; of others only the
-rows that the batch replaces are read.
+rows that the batch replaces are read, and the ids that stand in the tree around new ones. Traces
+whose model calls have spans below them are read whole with every batch.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from proctor.server.store.rows import Batch, TraceFacts, facts_from
 from proctor.server.store.schema import FACT_COLUMNS, SPAN_COLUMNS
-from proctor.server.store.totals import Key, SpanRow, Totals, can_replace, totals_of
+from proctor.server.store.totals import LLM, Key, SpanRow, Totals, can_replace, totals_of
 
 if TYPE_CHECKING:
     from proctor.server.store.sql import SqlStore
@@ -37,6 +38,7 @@ _KEPT_UP = (
     "input_tokens",
     "output_tokens",
     "cost_usd",
+    "whole",
 )
 """Columns of a trace that `Totals` has under the same names."""
 
@@ -126,7 +128,10 @@ class Writing:
         self, rows: Mapping[Key, SpanRow], known: Mapping[str, Totals]
     ) -> dict[Key, SpanRow]:
         """What is there already of the spans of a batch."""
-        keys = [key for key in rows if key[0] in known and known[key[0]].spans]
+        return self._stored([key for key in rows if key[0] in known and known[key[0]].spans])
+
+    def _stored(self, keys: Sequence[Key]) -> dict[Key, SpanRow]:
+        """The rows of those keys that are there."""
         found: dict[Key, SpanRow] = {}
         pair = f"({self._mark}, {self._mark})"
         columns = ", ".join(f"spans.{column}" for column in SPAN_COLUMNS)
@@ -150,12 +155,16 @@ class Writing:
         known: Mapping[str, Totals],
     ) -> dict[str, Totals]:
         """The totals of every trace with spans in this batch; their `uses` are written."""
+        found = {trace_id: each for trace_id, each in known.items() if each.spans}
+        whole = {trace_id for trace_id, each in found.items() if each.whole}
         again = {
             old.trace_id
             for key, old in before.items()
             if key in rows and not can_replace(old, rows[key])
         }
-        found = {trace_id: each for trace_id, each in known.items() if each.spans}
+        again |= {row.trace_id for row in rows.values() if row.trace_id in whole}
+        again |= _below_calls(rows)
+        again |= self._joined_below_calls(rows, {t for t in found if t not in again})
         touched: dict[str, Totals] = {}
         for key, row in rows.items():
             if row.trace_id in again:
@@ -167,6 +176,7 @@ class Writing:
                 totals.add(row)
             else:
                 totals.replace(old, row)
+        again |= {row.trace_id for row in rows.values() if _lacks(touched, row)}
         if again:
             touched |= self._counted_again(sorted(again))
         self._many(
@@ -175,13 +185,44 @@ class Writing:
         )
         return touched
 
+    def _joined_below_calls(self, rows: Mapping[Key, SpanRow], known: set[str]) -> set[str]:
+        """Traces in which a batch and what is there make a model call with spans below it."""
+        ours = [(key, row) for key, row in rows.items() if row.trace_id in known]
+        if not ours:
+            return set()
+        parents = {(row.trace_id, row.parent_id) for _, row in ours if row.parent_id}
+        above = self._stored(sorted(parents.difference(rows)))
+        found = {key[0] for key, row in above.items() if row.kind == LLM}
+        if calls := {key for key, row in ours if row.kind == LLM}:
+            # Read from the table itself, in which the spans of a trace stand together.
+            statement = (
+                "SELECT DISTINCT trace_id, parent_id FROM spans WHERE trace_id IN ({ids}) "
+                "AND parent_id IS NOT NULL"
+            )
+            ids = sorted({trace_id for trace_id, _ in calls} - found)
+            found |= {row[0] for row in self._of_traces(statement, ids) if row in calls}
+        return found
+
+    def count_again(self) -> None:
+        """Mend the usage of traces that are marked as not being a sum."""
+        self._cursor.execute("SELECT trace_id FROM traces WHERE whole > 0")
+        ids = [str(row[0]) for row in self._cursor.fetchall()]
+        columns = ("input_tokens", "output_tokens", "cost_usd", "llm_calls", "whole")
+        sets = ", ".join(f"{column} = ?" for column in columns)
+        for part in _parts(ids):
+            found = totals_of(map(SpanRow._make, self._spans_of(part)))
+            lines = [(*(getattr(t, c) for c in columns), name) for name, t in found.items()]
+            self._many(f"UPDATE traces SET {sets} WHERE trace_id = ?", lines)
+
     def _counted_again(self, ids: Sequence[str]) -> dict[str, Totals]:
         for part in _parts(ids):
             marks = ", ".join([self._mark] * len(part))
             self._cursor.execute(f"DELETE FROM uses WHERE trace_id IN ({marks})", part)
+        return totals_of(map(SpanRow._make, self._spans_of(ids)))
+
+    def _spans_of(self, ids: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         columns = ", ".join(SPAN_COLUMNS)
-        rows = self._of_traces(f"SELECT {columns} FROM spans WHERE trace_id IN ({{ids}})", ids)
-        return totals_of(map(SpanRow._make, rows))
+        return self._of_traces(f"SELECT {columns} FROM spans WHERE trace_id IN ({{ids}})", ids)
 
     def _facts_in_logs(self, ids: Sequence[str]) -> Iterator[TraceFacts]:
         """Facts of traces whose words may stand in log records, which come apart from spans."""
@@ -214,6 +255,17 @@ class Writing:
             marks = ", ".join([self._mark] * len(part))
             self._cursor.execute(statement.format(ids=marks), part)
             yield from self._cursor.fetchall()
+
+
+def _below_calls(rows: Mapping[Key, SpanRow]) -> set[str]:
+    """Traces in which a batch by itself has spans below a model call."""
+    calls = {key for key, row in rows.items() if row.kind == LLM}
+    return {row.trace_id for row in rows.values() if (row.trace_id, row.parent_id) in calls}
+
+
+def _lacks(touched: Mapping[str, Totals], row: SpanRow) -> bool:
+    totals = touched.get(row.trace_id)
+    return totals is not None and totals.lacks(row)
 
 
 def _line(totals: Totals) -> tuple[Any, ...]:
