@@ -7,7 +7,7 @@ callers in Python can tell the two apart with a single `except`.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
 EXIT_CANNOT_JUDGE = 2
@@ -97,3 +97,11 @@ def did_you_mean(word: str, known: "Iterable[str]") -> str | None:
     if not near:
         return None
     return f"did you mean {' or '.join(repr(by_folded[name]) for name in near)}?"
+
+
+def refuse_unknown(given: "Iterable[object]", known: "Collection[str]", where: str) -> None:
+    """Refuse the first key that nobody reads: a typo must not become a default."""
+    for key in given:
+        if key not in known:
+            hint = did_you_mean(str(key), known) or f"known keys: {', '.join(known)}"
+            raise ProctorError(f"unknown key {key!r}", where=where, hint=hint)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, cast
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, did_you_mean, refuse_unknown
 
 LOWEST, HIGHEST = 1, 5
 STEP = 1 / (HIGHEST - LOWEST)
@@ -173,7 +173,7 @@ def rubric_from(value: Rubric | str | Mapping[str, Any]) -> Rubric:
     given = dict(value)
     base = given.pop("extends", None)
     names = [f.name for f in fields(Rubric)]
-    _known(given, [*names, "extends"], "rubric")
+    refuse_unknown(given, [*names, "extends"], "rubric")
     if base is not None:
         parent = _built_in(str(base))
         given = {name: getattr(parent, name) for name in names} | given
@@ -226,20 +226,10 @@ def _built(kind: Any, item: Any, where: str) -> Any:
     if not isinstance(item, Mapping):
         raise ProctorError(f"must be a mapping, not {type(item).__name__}", where=where)
     given = dict(cast(Mapping[str, Any], item))
-    _known(given, [f.name for f in fields(kind)], where)
+    refuse_unknown(given, [f.name for f in fields(kind)], where)
     if isinstance(given.get("context"), str):
         given["context"] = (given["context"],)
     try:
         return kind(**given)
     except (TypeError, AttributeError) as error:
         raise ProctorError(f"not a {where}: {error}", where=where) from error
-
-
-def _known(given: Mapping[str, Any], names: Sequence[str], where: str) -> None:
-    for key in given:
-        if key not in names:
-            raise ProctorError(
-                f"unknown key {key!r}",
-                where=where,
-                hint=did_you_mean(str(key), names) or f"known keys: {', '.join(names)}",
-            )

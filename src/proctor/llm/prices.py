@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, refuse_unknown
 
 PER_TOKENS = 1_000_000
 """Prices are written per million tokens, as providers publish them."""
@@ -127,14 +127,7 @@ def _parse(name: str, value: Any) -> Price | str:
             hint="write {input: 0.15, output: 0.6}, in dollars per million tokens",
         )
     given = cast(Mapping[str, Any], value)
-    for key in given:
-        if key not in Price._fields:
-            raise ProctorError(
-                f"unknown key {key!r}",
-                where=where,
-                hint=did_you_mean(str(key), Price._fields)
-                or f"known keys: {', '.join(Price._fields)}",
-            )
+    refuse_unknown(given, Price._fields, where)
     for key, dollars in given.items():
         if dollars is None:
             continue

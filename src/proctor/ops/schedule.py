@@ -13,11 +13,11 @@ import time
 from collections.abc import Generator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, cast
 
 import msgspec
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, did_you_mean, refuse_unknown
 from proctor.ops.cron import Cron
 from proctor.runs.folder import write_atomic
 
@@ -120,10 +120,8 @@ class Book:
     def _schedule(self, name: str, written: Any) -> Schedule:
         checked_name(name)
         where = f"{self._file}: {name}"
-        for key in written if isinstance(written, dict) else ():  # pyright: ignore[reportUnknownVariableType]
-            if key not in Schedule.__struct_fields__:
-                near = did_you_mean(str(key), Schedule.__struct_fields__)  # pyright: ignore[reportUnknownArgumentType]
-                raise ProctorError(f"unknown key {key!r}", where=where, hint=near)
+        if isinstance(written, dict):
+            refuse_unknown(cast(dict[object, Any], written), Schedule.__struct_fields__, where)
         found = msgspec.convert(written, Schedule)
         if found.added.tzinfo is None:
             raise ProctorError("`added` has no time zone", where=where)

@@ -132,14 +132,8 @@ def _sync(plan: Repeat, item: pytest.Function) -> Callable[..., None]:
         attempts: list[Attempt] = []
         for number in range(plan.trials):
             _announce(arguments, number)
-            try:
+            with _counted(attempts):
                 function(**arguments)
-            except (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception):
-                raise
-            except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 (counted, told)
-                attempts.append(Attempt(error))
-            else:
-                attempts.append(Attempt())
         plan.conclude(item, attempts)
 
     return call
@@ -152,17 +146,25 @@ def _async(plan: Repeat, item: pytest.Function, function: Any) -> Callable[..., 
         attempts: list[Attempt] = []
         for number in range(plan.trials):
             _announce(arguments, number)
-            try:
+            with _counted(attempts):
                 await function(**arguments)
-            except (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception):
-                raise
-            except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 (counted, told)
-                attempts.append(Attempt(error))
-            else:
-                attempts.append(Attempt())
         plan.conclude(item, attempts)
 
     return call
+
+
+@contextmanager
+def _counted(attempts: list[Attempt]) -> Generator[None]:
+    """A trial: what it raises is kept, unless it is about the test as a whole."""
+    __tracebackhide__ = True
+    try:
+        yield
+    except (pytest.skip.Exception, pytest.xfail.Exception, pytest.exit.Exception):
+        raise
+    except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 (counted, told)
+        attempts.append(Attempt(error))
+    else:
+        attempts.append(Attempt())
 
 
 def _announce(arguments: dict[str, Any], number: int) -> None:

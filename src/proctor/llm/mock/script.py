@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, did_you_mean, refuse_unknown
 from proctor.trace import Message, ToolCall
 
 FOREVER = "forever"
@@ -172,7 +172,7 @@ def load_script(source: Any) -> Script:
         return Script([source])
     if isinstance(source, Mapping):
         given = cast(Mapping[str, Any], source)
-        _known(given, ("replies", "default"), "script")
+        refuse_unknown(given, ("replies", "default"), "script")
         replies = given.get("replies", [])
         if not isinstance(replies, Sequence) or isinstance(replies, str):
             raise ProctorError("replies must be a list", where="script")
@@ -240,7 +240,7 @@ def reply_from(value: Any, where: str = "reply") -> Reply:
     if isinstance(value, str):
         return Reply(text=value)
     given = _mapping(value, where)
-    _known(given, _REPLY_KEYS, where)
+    refuse_unknown(given, _REPLY_KEYS, where)
     if "text" in given and "json" in given:
         raise ProctorError("give `text` or `json`, not both", where=where)
     text = json.dumps(given["json"], ensure_ascii=False) if "json" in given else given.get("text")
@@ -272,7 +272,7 @@ def _tool_calls(value: Any, where: str) -> tuple[ToolCall, ...]:
     calls: list[ToolCall] = []
     for index, item in enumerate(cast(Sequence[Any], value)):
         call = _mapping(item, f"{where}[{index}]")
-        _known(call, ("name", "arguments", "id"), f"{where}[{index}]")
+        refuse_unknown(call, ("name", "arguments", "id"), f"{where}[{index}]")
         if not call.get("name"):
             raise ProctorError("a tool call needs a name", where=f"{where}[{index}]")
         # Arguments may be a string, to script a model that writes broken JSON.
@@ -292,7 +292,7 @@ def _when(value: Any, where: str) -> When | None:
     if isinstance(value, str):
         return When(contains=value)
     given = dict(_mapping(value, where))
-    _known(given, tuple(When.__dataclass_fields__), where)
+    refuse_unknown(given, tuple(When.__dataclass_fields__), where)
     if (pattern := given.get("regex")) is not None:
         try:
             given["regex"] = re.compile(_text(pattern, f"{where}.regex"))
@@ -314,7 +314,7 @@ def _failure(value: Any, where: str) -> Failure | None:
     if value is None:
         return None
     given = {"status": value} if isinstance(value, int) else _mapping(value, where)
-    _known(given, ("status", "message", "retry_after"), where)
+    refuse_unknown(given, ("status", "message", "retry_after"), where)
     status = given.get("status")
     if isinstance(status, bool) or not isinstance(status, int) or not 400 <= status <= 599:
         raise ProctorError(f"status must be 400 to 599, not {status!r}", where=where)
@@ -338,7 +338,7 @@ def _usage(value: Any, where: str) -> tuple[int, int] | bool:
     if value is None or value is False:
         return False
     given = _mapping(value, where)
-    _known(given, ("input", "output"), where)
+    refuse_unknown(given, ("input", "output"), where)
     counts = (given.get("input", 0), given.get("output", 0))
     if any(isinstance(c, bool) or not isinstance(c, int) or c < 0 for c in counts):
         raise ProctorError("token counts are whole numbers from 0", where=where)
@@ -364,13 +364,3 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ProctorError(f"a mapping, not {type(value).__name__}", where=where)
     return cast(Mapping[str, Any], value)
-
-
-def _known(given: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
-    for key in given:
-        if key not in keys:
-            raise ProctorError(
-                f"unknown key {key!r}",
-                where=where,
-                hint=did_you_mean(str(key), keys) or f"known keys: {', '.join(keys)}",
-            )

@@ -22,8 +22,8 @@ from proctor.trace.formats import (
 )
 
 
-class JsonFormat(Protocol):
-    """A format whose documents are JSON values: a whole file, or one line of it."""
+class _Named(Protocol):
+    """What every format tells of itself."""
 
     @property
     def NAME(self) -> str:  # noqa: N802 - a constant of the module
@@ -34,6 +34,10 @@ class JsonFormat(Protocol):
     def ABOUT(self) -> str:  # noqa: N802 - a constant of the module
         """A few words for messages: how a person recognises the format."""
         ...
+
+
+class JsonFormat(_Named, Protocol):
+    """A format whose documents are JSON values: a whole file, or one line of it."""
 
     def matches(self, document: Any) -> bool:
         """Whether a decoded document is of this format."""
@@ -44,18 +48,8 @@ class JsonFormat(Protocol):
         ...
 
 
-class BinaryFormat(Protocol):
+class BinaryFormat(_Named, Protocol):
     """A format that is not text: always a whole file."""
-
-    @property
-    def NAME(self) -> str:  # noqa: N802 - a constant of the module
-        """The word for `format=`."""
-        ...
-
-    @property
-    def ABOUT(self) -> str:  # noqa: N802 - a constant of the module
-        """A few words for messages: how a person recognises the format."""
-        ...
 
     def matches(self, data: bytes) -> bool:
         """Whether the bytes of a file are of this format."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from proctor.trace.assemble import Collector, LogRecord
 from proctor.trace.formats.otlp import log_event
 from proctor.trace.model import Event, Span, SpanStatus
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message as WireMessage
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
         ExportTraceServiceRequest,
@@ -28,6 +29,8 @@ ABOUT = "OTLP protobuf (the bytes of an export request)"
 
 _FIRST_BYTE = b"\x0a"
 """Tag of field 1, length-delimited: `resource_spans` or `resource_logs`, the only field."""
+
+_Request = TypeVar("_Request", bound="WireMessage")
 
 _STATUSES = (SpanStatus.UNSET, SpanStatus.OK, SpanStatus.ERROR)
 
@@ -93,23 +96,24 @@ def _logs(data: bytes) -> ExportLogsServiceRequest | None:
 
 
 def _trace_request(data: bytes) -> ExportTraceServiceRequest | None:
-    from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
         ExportTraceServiceRequest,
     )
 
-    try:
-        return ExportTraceServiceRequest.FromString(data)
-    except DecodeError:
-        return None
+    return _parsed(data, ExportTraceServiceRequest)
 
 
 def _log_request(data: bytes) -> ExportLogsServiceRequest | None:
-    from google.protobuf.message import DecodeError
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
+    return _parsed(data, ExportLogsServiceRequest)
+
+
+def _parsed(data: bytes, kind: type[_Request]) -> _Request | None:
+    from google.protobuf.message import DecodeError
+
     try:
-        return ExportLogsServiceRequest.FromString(data)
+        return kind.FromString(data)
     except DecodeError:
         return None
 
