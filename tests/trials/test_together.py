@@ -1,6 +1,7 @@
 """Trials that are judged and kept in groups: nothing about any of them may show it."""
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.capture import current_trace
 from proctor.trace.redact import default_redactor
 from proctor.trials.executors import Job
-from proctor.trials.executors.local import TOGETHER, LocalExecutor
+from proctor.trials.executors.local import TOGETHER, WAITED_MS, LocalExecutor
 from proctor.trials.perform import Bench, Finished, PreparedCase, perform
 
 SECRET = "sk-" + "aB3dE" * 9
@@ -201,3 +202,29 @@ async def test_tokens_of_a_trace_with_a_single_call_are_counted():
     assert (trial.input_tokens, trial.output_tokens, trial.llm_calls) == (12, 3, 1)
     assert (trial.cost_usd, trial.unpriced_calls) == (0.25, 0)
     assert trial.latency_ms == pytest.approx(2.0)
+
+
+def test_no_agent_waits_for_the_trial_of_another_to_be_judged(monkeypatch: pytest.MonkeyPatch):
+    """R-R3: agents that wake up together are all given their next trial before any is judged."""
+    monkeypatch.setattr("proctor.trials.executors.local.LONG_MS", math.inf)  # a busy machine
+    at_once, log = 2 * TOGETHER, list[str]()
+
+    async def run() -> dict[int, Finished]:
+        together = asyncio.Event()
+
+        async def agent(input: object, seed: int) -> str:  # noqa: A002 (the word users write)
+            log.append("asked")
+            if seed == at_once - 1:  # the last of those that start together
+                asyncio.get_running_loop().call_later(2 * WAITED_MS / 1000, together.set)
+            await (together.wait() if seed < at_once else asyncio.sleep(2 * WAITED_MS / 1000))
+            return "yes"
+
+        def check(_options: object, _context: CheckContext) -> Outcome:
+            log.append("judged")
+            return held("so it is")
+
+        return await run_all(bench_of(agent, check), 2 * at_once, together=True, at_once=at_once)
+
+    done = asyncio.run(run())
+    assert len(done) == log.count("judged") == 2 * at_once
+    assert log.index("judged") == 2 * at_once

@@ -4,12 +4,14 @@ Workers pull jobs when they are free, so memory does not grow with the plan and 
 on (limits, early stop) only at the moment it can start. Where nothing is decided by results,
 quick trials that end at nearly the same time are judged and sealed together, step by step: the
 processor then does each step many times in a row, which takes a quarter less than one trial after
-another.
+another. Agents go first: while some are waking up, what has ended waits, so that no agent waits
+for the trial of another to be judged.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 
 from proctor.agents.failures import Transient
 from proctor.runs.journal import Sync
@@ -28,6 +30,19 @@ from signals, timers and the other workers."""
 
 TOGETHER = 32
 """Trials that are concluded together: with more, what they hold no longer fits the caches."""
+
+SOME = 16
+"""Trials that are concluded before agents get a turn: half a millisecond's work."""
+
+MOST = 128
+"""Trials that may have ended and wait, while agents keep waking up: more are no use to the next."""
+
+WAITED_MS = 1.0
+"""An agent that took longer has waited for something: others do too, and may wake at any moment."""
+
+QUIET = 2
+"""Turns of the event loop without an end, after which no agent is waking up: a timer goes off in
+one turn, and whoever waited for it goes on in the next."""
 
 GATHER = 0.002
 """Seconds in which quick trials gather: nothing to a person, and what a write costs is shared by
@@ -61,6 +76,10 @@ class LocalExecutor:
         self._group: asyncio.TaskGroup | None = None
         self._workers: list[asyncio.Task[None]] = []
         self._ended: list[tuple[Job, Asked]] = []
+        self._waking = False
+        """Whether an agent has ended since the last turn."""
+        self._expected = False
+        """Whether turns are taken until all that ended are concluded."""
         self._broken: Exception | None = None
         self._stopping = False
         self._throttle = Throttle(concurrency)
@@ -110,21 +129,38 @@ class LocalExecutor:
     def _end(self, job: Job, asked: Asked, deliver: Deliver) -> None:
         """An agent has ended; its trial is concluded with others, soon."""
         self._ended.append((job, asked))
-        if len(self._ended) >= TOGETHER or asked.trial.duration_ms >= LONG_MS:
+        self._waking = True
+        took = asked.trial.duration_ms
+        if took >= LONG_MS:
             self._conclude(deliver)
-        elif len(self._ended) == 1:
-            asyncio.get_running_loop().call_later(GATHER, self._conclude_soon, deliver)
+        elif len(self._ended) >= (TOGETHER if took < WAITED_MS else MOST):
+            self._conclude(deliver, TOGETHER)
+        elif not self._expected:
+            self._expected = True
+            asyncio.get_running_loop().call_later(GATHER, self._turn, deliver)
+
+    def _turn(self, deliver: Deliver, quiet: int = 0) -> None:
+        """A turn of the event loop: once no agent is waking up, conclude some that have ended."""
+        quiet = 0 if self._waking else quiet + 1
+        self._waking = False
+        if quiet >= QUIET:
+            self._conclude_soon(deliver)
+            quiet = 0
+        if self._ended:
+            asyncio.get_running_loop().call_soon(self._turn, deliver, quiet)
+        else:
+            self._expected = False
 
     def _conclude_soon(self, deliver: Deliver) -> None:
         try:
-            self._conclude(deliver)
+            self._conclude(deliver, SOME)
         except Exception as error:  # noqa: BLE001 (a disk that is full, say: `run` raises it)
             self._broken = self._broken or error
             self.stop()
 
-    def _conclude(self, deliver: Deliver) -> None:
-        """Judge, seal and deliver the trials whose agents have ended."""
-        ended, self._ended = self._ended, []
+    def _conclude(self, deliver: Deliver, most: int = sys.maxsize) -> None:
+        """Judge, seal and deliver trials whose agents have ended, the first of them first."""
+        ended, self._ended = self._ended[:most], self._ended[most:]
         bench, later = self._bench, self._judge_later
         judged = [each for each in ended if not later(each, judge(each[1], bench), deliver)]
         finished = [seal(asked, bench) for _, asked in judged]
