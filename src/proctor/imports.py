@@ -19,7 +19,8 @@ from typing import Any
 
 from proctor.errors import ProctorError, did_you_mean
 
-_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+IMPORT_PATH = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+"""`package.module:name`, the way entry points write it."""
 
 
 def needs_extra(package: str, extra: str) -> None:
@@ -31,16 +32,17 @@ def needs_extra(package: str, extra: str) -> None:
         )
 
 
-def absent_extra(what: str, extra: str) -> str:
-    """The same for what fails inside a trial, whose record keeps messages and no hints."""
-    return (
-        f'{what} needs the extra `{extra}`, which is not installed: pip install "proctor[{extra}]"'
+def absent_extra(what: str, extra: str, kind: type[ProctorError] = ProctorError) -> ProctorError:
+    """The same, to be raised by whoever found out by importing."""
+    return kind(
+        f"{what} needs the extra `{extra}`, which is not installed",
+        hint=f'pip install "proctor[{extra}]"',
     )
 
 
 def load_object(path: str, base_dir: str | Path | None = None) -> Any:
     """What `package.module:name` names, looked for in `base_dir` first."""
-    if not _PATH.fullmatch(path):
+    if not re.fullmatch(IMPORT_PATH, path):
         raise ProctorError(
             f"{path!r} is not an import path", hint="write package.module:name, with one colon"
         )

@@ -75,6 +75,7 @@ async def test_a_command_may_speak_plain_text(tmp_path: Path) -> None:
         ("print('hello')", "wrote no JSON object"),
         ("print('{broken')", "wrote no JSON object"),
         ("""print('{"error": "quota exceeded"}')""", "quota exceeded"),
+        ("""print('{"anser": "Paris"}')""", 'the JSON object has no "answer" (print {"answer":'),
         ("os.kill(os.getpid(), 9)", "exited with code -9"),
     ],
 )
@@ -91,6 +92,22 @@ async def test_a_missing_program_is_named() -> None:
     trial = (await tried(CommandAgentConfig(command="no-such-program-here --x"))).trial
     assert trial.error is not None
     assert "no-such-program-here" in trial.error.message
+    assert "on the PATH, or a file beside the suite" in trial.error.message
+
+
+async def test_a_program_that_may_not_be_run_is_told_how(tmp_path: Path) -> None:
+    """R-A2: a file without the right to be executed is told with the command that gives it."""
+    (tmp_path / "agent.sh").write_text("#!/bin/sh\necho hi\n")
+    trial = (await tried(CommandAgentConfig(command="agent.sh", base_dir=tmp_path))).trial
+    assert trial.error is not None
+    assert f"chmod +x {tmp_path / 'agent.sh'}" in trial.error.message
+
+
+async def test_a_command_may_have_nothing_to_say(tmp_path: Path) -> None:
+    """R-A2: an answer of null is an answer, an empty one; so is a reply of tool calls alone."""
+    for reply in ('{"answer": null}', '{"tool_calls": [{"name": "look"}]}'):
+        trial = (await tried(script(tmp_path, f"print({reply!r})"))).trial
+        assert (trial.error, trial.answer) == (None, "")
 
 
 async def test_a_command_that_hangs_ends_with_its_trial(tmp_path: Path) -> None:
@@ -186,6 +203,25 @@ async def test_a_service_may_have_its_own_shapes(service: str) -> None:
     assert Service.asked[0][1] == {"q": "x", "text": "Q: x", "deep": ["x"]}
 
 
+async def test_an_answer_is_looked_for_whatever_the_reply_calls_itself(service: str) -> None:
+    """R-A2: the user's expression is used on JSON that comes as text; text alone has no parts."""
+    text = {"Content-Type": "text/plain"}
+    Service.replies = [(200, text, {"out": "b"}), (200, text, b"hello"), (200, text, b"hello")]
+    asked = HttpAgentConfig(url=service, answer="out")
+    assert (await tried(asked)).trial.answer == "b"
+    lost = (await tried(asked)).trial.error
+    assert lost is not None
+    assert "is not JSON, so there is nothing at 'out' in it" in lost.message
+    assert (await tried(HttpAgentConfig(url=service))).trial.answer == "hello"
+
+
+def test_a_broken_expression_is_told_in_one_line() -> None:
+    """R-A2: what is wrong with the JMESPath of the answer fits a line."""
+    with pytest.raises(UnknownAgentError, match="answer: not a JMESPath expression: ") as caught:
+        agent_config({"kind": "http", "url": "http://x", "answer": "reply..txt"})
+    assert "\n" not in str(caught.value)
+
+
 async def test_transient_failures_of_a_service_are_retried(service: str) -> None:
     """R-R3: 503 and 429 are tried again, Retry-After is honoured, and both are on record."""
     Service.replies = [
@@ -267,6 +303,11 @@ def test_kinds_are_found_by_name() -> None:
     with pytest.raises(UnknownAgentError) as caught:
         agent_config({"kind": "comand", "command": "x"})
     assert caught.value.hint == "did you mean 'command'?"
-    with pytest.raises(UnknownAgentError) as caught:
+    with pytest.raises(UnknownAgentError, match="kind 'http': unknown key 'urll'") as caught:
         agent_config({"kind": "http", "urll": "http://x"})
-    assert "url" in str(caught.value)
+    assert caught.value.hint == "did you mean 'url'?"
+    with pytest.raises(
+        UnknownAgentError, match="kind 'chat': the key 'model' is missing"
+    ) as caught:
+        agent_config({"kind": "chat"})
+    assert caught.value.hint is None

@@ -38,6 +38,8 @@ MAX_OUTPUT = 64 * 1024 * 1024
 
 MAX_STDERR = 4000
 
+_HOW_TO_ANSWER = 'print {"answer": "…"} as the last line, or set protocol: text'
+
 
 def _words(value: Any) -> Any:
     return shlex.split(value) if isinstance(value, str) else value
@@ -46,7 +48,7 @@ def _words(value: Any) -> Any:
 class CommandReply(msgspec.Struct, omit_defaults=True):
     """What a program may answer under `protocol: json`; unknown keys are ignored."""
 
-    answer: str | None = None
+    answer: str | msgspec.UnsetType | None = msgspec.UNSET
     output: Any = None
     error: str | None = None
     tool_calls: list[CommandToolCall] = []
@@ -151,7 +153,16 @@ class CommandAgent:
                 start_new_session=True,
             )
         except OSError as error:
-            raise AgentError(f"cannot run {program}: {error.strerror}") from None
+            raise _not_started(program, error) from None
+
+
+def _not_started(program: str, error: OSError) -> AgentError:
+    hint = None
+    if isinstance(error, FileNotFoundError):
+        hint = "name a program on the PATH, or a file beside the suite"
+    elif isinstance(error, PermissionError):
+        hint = f"chmod +x {program}"
+    return AgentError(f"cannot run {program}: {error.strerror}", hint=hint)
 
 
 def _relative(argument: str, base: Path | None) -> str:
@@ -245,7 +256,7 @@ def _understood(out: bytes) -> AgentReply:
             return _recorded(reply)
     raise AgentError(
         "the command wrote no JSON object",
-        hint='print {"answer": "…"} as the last line, or set protocol: text',
+        hint=_HOW_TO_ANSWER,
     )
 
 
@@ -264,6 +275,9 @@ def _recorded(reply: CommandReply) -> AgentReply:
     if reply.error is not None:
         raise AgentError(reply.error)
     answer = reply.answer
-    if answer is None:
+    if answer is msgspec.UNSET and reply.output is None and not reply.tool_calls:
+        # A misspelt key must not pass for an agent that had nothing to say.
+        raise AgentError('the JSON object has no "answer"', hint=_HOW_TO_ANSWER)
+    if answer is msgspec.UNSET or answer is None:
         answer = "" if reply.output is None else msgspec.json.encode(reply.output).decode()
     return AgentReply(answer=answer, output=reply.output, metadata=reply.metadata)

@@ -59,7 +59,9 @@ class HttpAgentConfig(AgentConfig):
         try:
             jmespath.compile(value)
         except JMESPathError as error:
-            raise ValueError(f"not a JMESPath expression: {error}") from None
+            # Its first line; the others draw an arrow below the expression.
+            said = str(error).partition(", for expression")[0].splitlines()[0]
+            raise ValueError(f"not a JMESPath expression: {said}") from None
         return value
 
     def create(self) -> Agent:
@@ -115,12 +117,17 @@ class HttpAgent:
     def _reply(self, response: Any) -> AgentReply:
         import jmespath
 
-        if "json" not in response.headers.get("content-type", ""):
+        said = "json" in response.headers.get("content-type", "")
+        if not said and "answer" not in self._config.model_fields_set:
             return AgentReply(answer=response.text)
         try:
             document = response.json()
         except ValueError:
-            raise AgentError("the reply says it is JSON and is not", transient=False) from None
+            why = f"is not JSON, so there is nothing at {self._config.answer!r} in it"
+            raise AgentError(
+                "the reply says it is JSON and is not" if said else f"the reply {why}",
+                transient=False,
+            ) from None
         found = (
             document
             if isinstance(document, str)

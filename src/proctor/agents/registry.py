@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from proctor.agents.base import AgentConfig
 from proctor.errors import ProctorError, did_you_mean
+from proctor.imports import IMPORT_PATH
 
 KINDS = {
     "chat": "proctor.agents.chat:ChatAgentConfig",
@@ -39,8 +40,6 @@ GROUP = "proctor.agents"
 
 NAMED_GROUP = "proctor.named_agents"
 """Entry points of agents: name → options, an `AgentConfig` or a callable."""
-
-_IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 class UnknownAgentError(ProctorError):
@@ -82,12 +81,21 @@ def agent_config(
     try:
         return config_class.model_validate(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UnknownAgentError(
-            f"agent of kind {raw.get('kind', 'python')!r}: {where}: {first['msg']}",
-            hint=did_you_mean(where, config_class.model_fields),
-        ) from None
+        raise _refused(config_class, str(raw.get("kind", "python")), error) from None
+
+
+def _refused(options: type[AgentConfig], kind: str, error: ValidationError) -> UnknownAgentError:
+    """What is wrong with an agent's options; a key nobody knows may be the one that is missing."""
+    found = error.errors()
+    first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
+    key, hint = ".".join(str(part) for part in first["loc"]), None
+    if first["type"] == "missing":
+        message = f"the key {key!r} is missing"
+    elif first["type"] == "extra_forbidden":
+        message, hint = f"unknown key {key!r}", did_you_mean(key, options.model_fields)
+    else:
+        message = f"{key}: {first['msg'].removeprefix('Value error, ')}"
+    return UnknownAgentError(f"agent of kind {kind!r}: {message}", hint=hint)
 
 
 # -- agents by name ------------------------------------------------------------------------------
@@ -153,7 +161,7 @@ def resolve_agent(
     options.pop("kind", None)
     found = find_agent(str(name), settings)
     if found is None:
-        if _IMPORT_PATH.fullmatch(str(name)):
+        if re.fullmatch(IMPORT_PATH, str(name)):
             return agent_config({"kind": "python", "target": name, **options}, base_dir=base_dir)
         raise unknown_agent(str(name), settings)
     place = (settings_dir or base_dir) if found.origin == "settings" else base_dir

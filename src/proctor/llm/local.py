@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proctor.errors import ProctorError
+from proctor.imports import absent_extra
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -74,10 +75,7 @@ class LocalModel:
         try:
             llama: Any = importlib.import_module("xllamacpp")
         except ImportError as error:
-            raise ProctorError(
-                "a local model needs the extra `local-llm`, which is not installed",
-                hint='pip install "proctor[local-llm]"',
-            ) from error
+            raise absent_extra("a local model", "local-llm") from error
         params = llama.CommonParams()
         params.model.path = str(path)
         params.model_alias = {self.name}

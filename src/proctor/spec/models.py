@@ -28,11 +28,12 @@ from proctor.checks.cost import CostChecks
 from proctor.checks.fields import Share, Weight
 from proctor.checks.path import PathChecks
 from proctor.errors import did_you_mean
+from proctor.imports import IMPORT_PATH
 from proctor.schema import Strict
 from proctor.spec.ids import problem_with_id, same_id, slug
 from proctor.spec.located import Fault, faults_error
 from proctor.spec.problems import Place
-from proctor.spec.refs import IMPORT_PATH, Agent, AgentRef, Judge, JudgeConfig
+from proctor.spec.refs import Agent, AgentRef, Judge, JudgeConfig
 from proctor.spec.tree import Tree, escaped, plain
 
 DEFAULT_TRIALS = 3

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
+from proctor.imports import IMPORT_PATH
 from proctor.schema import Strict
 
 if TYPE_CHECKING:
     from proctor.checks.judge import JudgeSettings
-
-IMPORT_PATH = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
-"""`package.module:name`, the way entry points write it."""
 
 
 def _agent(value: Any) -> Any:

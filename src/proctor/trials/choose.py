@@ -20,8 +20,9 @@ from proctor.agents.registry import (
     resolve_agent,
 )
 from proctor.errors import did_you_mean
+from proctor.imports import IMPORT_PATH
 from proctor.spec import Configuration, Suite
-from proctor.spec.refs import IMPORT_PATH, AgentRef
+from proctor.spec.refs import AgentRef
 from proctor.spec.tree import Tree, escaped, plain
 
 

@@ -33,7 +33,7 @@ def make_gym(name: str, options: Mapping[str, Any], max_steps: int | None) -> Gy
         import gymnasium
         from gymnasium.error import Error as GymError
     except ImportError:
-        raise WorldError(absent_extra(f"gym:{name}", "worlds")) from None
+        raise absent_extra(f"gym:{name}", "worlds", WorldError) from None
     given = {key: value for key, value in options.items() if key not in _OWN}
     text = options.get("observe", "structure")
     if text not in ("structure", "text"):

@@ -126,7 +126,7 @@ class DirectModel(NamedModel):
             from pydantic_ai.exceptions import UserError
             from pydantic_ai.models import infer_model
         except ImportError as error:
-            raise ProctorError(absent_extra(self.name, "llm")) from error
+            raise absent_extra(self.name, "llm") from error
         try:
             return infer_model(self._wire_name, self._make_provider)
         except ImportError as error:

@@ -12,7 +12,6 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from proctor.errors import ProctorError
 from proctor.imports import absent_extra
 from proctor.llm.base import (
     ChatReply,
@@ -165,7 +164,7 @@ def _litellm(name: str) -> Any:
     try:
         module: Any = importlib.import_module("litellm")
     except ImportError as error:
-        raise ProctorError(absent_extra(name, "litellm")) from error
+        raise absent_extra(name, "litellm") from error
     module.suppress_debug_info = True  # it prints advertisements for its issue tracker
     module.telemetry = False
     return module
