@@ -41,7 +41,7 @@ def test_a_run_to_a_file(root: Path, tmp_path: Path, capsys) -> None:
         (["shop/*", "-o", "-", "--format", "parquet"], "standard output takes"),
         (["shop/*", "-o", "x.json", "--format", "json", "--bom"], "--bom is for CSV"),
         (["nothing/*", "-o", "x.csv"], "no run fits"),
-        (["shop/*"], "Missing option"),
+        (["shop/*"], "missing option"),
     ],
 )
 def test_what_cannot_be_written_is_said(root: Path, tmp_path, capsys, monkeypatch, asked, message):

@@ -46,6 +46,23 @@ def test_every_problem_of_every_file(tmp_path: Path) -> None:
     ]
 
 
+def test_a_path_that_is_no_file_gets_a_hint(tmp_path: Path) -> None:
+    """R-S1: a misspelt name, a folder and an empty file: what happened, and what to do."""
+    (tmp_path / "suite.yaml").write_text(GOOD)
+    (tmp_path / "other.yaml").write_text("")
+    done = proctor(tmp_path, "validate", "sute.yml", ".", "other.yaml")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "sute.yml: cannot be read: No such file or directory",
+        "  hint: did you mean 'suite.yaml'?",
+        ".: cannot be read: Is a directory",
+        "  hint: name a file of it: other.yaml, suite.yaml",
+        "other.yaml:1:1: there is nothing in it",
+        "  hint: `proctor init` writes a suite to start from",
+        "3 problems in 3 files",
+    ]
+
+
 def test_for_programs(tmp_path: Path) -> None:
     """R-S1: one JSON document on stdout, nothing else."""
     (tmp_path / "bad.yaml").write_text(BAD)

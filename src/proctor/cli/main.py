@@ -247,9 +247,25 @@ def _usage(error: click.ClickException) -> int:
     hint = f"`{context.command_path} --help` shows how to use it" if context else None
     if isinstance(error, click.NoSuchOption) and error.option_name == "--debug":
         hint = "`--debug` stands before the command: proctor --debug run suite.yaml"
-    _say(f"error: {error.format_message()}", hint)
+    _say(f"error: {_in_our_words(error.format_message())}", hint)
     # click calls a file it cannot open 1; for us that is something that could not be judged.
     return EXIT_CANNOT_JUDGE
+
+
+_NUMBERS = {
+    "a valid float range": "a number",
+    "a valid float": "a number",
+    "a valid integer range": "a whole number",
+    "a valid integer": "a whole number",
+}
+"""What click calls a number, and what people do."""
+
+
+def _in_our_words(said: str) -> str:
+    """What click says, as everything else here is said: no capital, no full stop, no types."""
+    for theirs, ours in _NUMBERS.items():
+        said = said.replace(theirs, ours)
+    return said[:1].lower() + said[1:].rstrip(".")
 
 
 def _say(line: str, hint: str | None = None) -> None:

@@ -103,9 +103,11 @@ def from_options(
     try:
         return model(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
-        first = error.errors()[0]
-        message = first["msg"].removeprefix("Value error, ")
-        if not first["loc"]:  # about several options together
-            raise click.UsageError(message) from None
-        flag = option_name(str(first["loc"][0]), spelled)
-        raise click.BadParameter(message, param_hint=flag) from None
+        from proctor.spec.located import first_fault
+
+        fault = first_fault(error)
+        if not fault.loc:  # about several options together
+            raise click.UsageError(fault.message) from None
+        name = str(fault.loc[0])
+        message = fault.message.removeprefix(name).lstrip(": ")
+        raise click.BadParameter(message, param_hint=option_name(name, spelled)) from None

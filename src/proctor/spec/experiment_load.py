@@ -18,7 +18,7 @@ from proctor.imports import load_module
 from proctor.spec.experiment import Experiment
 from proctor.spec.ids import same_id
 from proctor.spec.load import agent_problems
-from proctor.spec.located import validated
+from proctor.spec.located import first_fault, validated
 from proctor.spec.problems import Place, Problem, SpecError
 from proctor.spec.reader import Document, read
 from proctor.spec.tree import Tree, merged, replace_content
@@ -193,9 +193,9 @@ def _one(value: Any) -> Experiment:
 def _first(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
-    detail = error.errors()[0]
-    where = ".".join(str(part) for part in detail["loc"])
-    return f"{where}: {detail['msg']}" if where else detail["msg"]
+    fault = first_fault(error)
+    where = ".".join(str(part) for part in fault.loc)
+    return f"{where}: {fault.message}" if where else fault.message
 
 
 # -- dotted names --------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.agents.registry import UnknownAgentError, kind_class
+from proctor.imports import IMPORT_PATH
 from proctor.spec.data import tree_of
 from proctor.spec.ids import slug
 from proctor.spec.located import validated
@@ -25,7 +26,6 @@ from proctor.spec.models import (
 )
 from proctor.spec.problems import Place, Problem, SpecError
 from proctor.spec.reader import Document, read
-from proctor.spec.refs import IMPORT_PATH
 from proctor.spec.tree import Tree, merged, plain, renamed, replace_content
 
 
@@ -67,6 +67,9 @@ def _checked(document: Document, *, need_agent: bool) -> tuple[Suite, Tree]:
     problems = document.problems
     if document.tree is None:
         raise SpecError(problems)
+    if document.tree.value is None:
+        hint = "`proctor init` writes a suite to start from"
+        raise SpecError([*problems, Problem(document.tree.place, "there is nothing in it", hint)])
     tree = prepared(document.tree)
     suite = validated(tree, Suite, problems)
     problems.extend(_across(tree, need_agent=need_agent))

@@ -47,6 +47,15 @@ def validated(tree: Tree, model: type[Model], problems: list[Problem]) -> Model 
         return None
 
 
+def first_fault(error: ValidationError) -> Fault:
+    """The first error of values that stand in no file: options of a command, arguments in Python.
+
+    `loc` leads to the value; the message names it as users write it.
+    """
+    detail = error.errors(include_url=False)[0]
+    return _told(detail, (), secret=False)._replace(loc=detail["loc"])
+
+
 def located(error: ValidationError, tree: Tree, model: type[BaseModel]) -> list[Problem]:
     """Every error of a validation, at its place. Values with known problems are not told twice."""
     found = [

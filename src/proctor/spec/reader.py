@@ -434,7 +434,8 @@ def _bytes(path: Path, place: Place) -> bytes:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise _StopReadingError(place, f"cannot be read: {error.strerror or error}") from None
+        message = f"cannot be read: {error.strerror or error}"
+        raise _StopReadingError(place, message, _instead(path)) from None
     if len(data) > MAX_BYTES:
         raise _StopReadingError(
             place,
@@ -442,6 +443,20 @@ def _bytes(path: Path, place: Place) -> bytes:
             "split it into several files, and read long texts with !include",
         )
     return data
+
+
+def _instead(path: Path) -> str | None:
+    """What may have been meant by a path that is no file: a file of that folder, or a like name."""
+    is_folder = path.is_dir()
+    try:
+        beside = sorted((path if is_folder else path.parent).iterdir())
+    except OSError:
+        return None
+    files = [each for each in beside if each.suffix in (".yaml", ".yml", ".json")]
+    if is_folder:
+        return f"name a file of it: {', '.join(f.name for f in files[:5])}" if files else None
+    near = [repr(each.name) for each in files if did_you_mean(path.stem, [each.stem])]
+    return f"did you mean {' or '.join(near[:3])}?" if near else None
 
 
 def _decoded(data: bytes, name: str) -> str:

@@ -19,6 +19,7 @@ from proctor.errors import ProctorError
 from proctor.spec import Configuration, Suite, load_configuration, restore_suite
 from proctor.spec.config import find_project_file
 from proctor.spec.experiment import SET_CASE, Experiment, Interval
+from proctor.spec.located import first_fault
 from proctor.spec.refs import AgentRef
 from proctor.spec.tree import escaped, plain
 from proctor.trials.api import AgentLike, Prepared, chosen_agents, given_agents, prepare
@@ -108,10 +109,9 @@ def changed(experiment: Experiment, changes: Changes) -> Experiment:
     try:
         return experiment.changed(**said)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]) if first["loc"] else "experiment"
-        message = first["msg"].removeprefix("Value error, ")
-        raise ProctorError(message, where=f"--{name}") from None
+        fault = first_fault(error)
+        name = str(fault.loc[0]) if fault.loc else "experiment"
+        raise ProctorError(fault.message, where=f"--{name}", hint=fault.hint) from None
 
 
 class Resolved(NamedTuple):
@@ -232,12 +232,11 @@ def run_options(experiment: Experiment, options: Mapping[str, Any]) -> RunOption
     try:
         return RunOptions(**{**base, **given})
     except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]) if first["loc"] else "limits"
+        fault = first_fault(error)
+        name = str(fault.loc[0]) if fault.loc else "limits"
+        message = fault.message if fault.message.startswith(name) else f"{name}: {fault.message}"
         place = experiment.place_of("limits", name)
-        raise ProctorError(
-            f"{name}: {first['msg'].removeprefix('Value error, ')}", where=str(place or "limits")
-        ) from None
+        raise ProctorError(message, where=str(place or "limits"), hint=fault.hint) from None
 
 
 # -- agents --------------------------------------------------------------------------------------

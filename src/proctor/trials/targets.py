@@ -37,6 +37,7 @@ from proctor.spec.experiment_load import (
     load_experiments,
 )
 from proctor.spec.load import suite_of
+from proctor.spec.located import first_fault
 from proctor.spec.reader import read
 from proctor.trace import Trace
 from proctor.trials.api import (
@@ -168,10 +169,9 @@ def _ad_hoc(name: str, *cases: Any, **fields: Any) -> Experiment:
     try:
         return Experiment(name=name, cases=cases, **fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = str(first["loc"][0]) if first["loc"] else name
-        message = first["msg"].removeprefix("Value error, ")
-        raise ProctorError(message, where=f"--{where}") from None
+        fault = first_fault(error)
+        where = str(fault.loc[0]) if fault.loc else name
+        raise ProctorError(fault.message, where=f"--{where}", hint=fault.hint) from None
 
 
 def experiment_of_suite(suite: Suite) -> Experiment:
