@@ -28,32 +28,49 @@ Work = Callable[[int], int]
 """Runs so many trials and says how many of them passed."""
 
 
-def agent_waiting(seconds: float) -> Agent:
-    """The agent under test; without a wait it never gives the loop a turn."""
-
-    async def instant(question: Any) -> str:
-        return ANSWER
-
-    async def sleeping(question: Any) -> str:
-        await asyncio.sleep(seconds)
-        return ANSWER
-
-    return sleeping if seconds else instant
-
-
 class Clocks:
-    """Wall and CPU seconds since the start, by the name of the part that has just ended."""
+    """Wall and CPU seconds since the start, by the name of the part that has just ended: "set-up"
+    when the agent is first called, "trials" when it has answered for the last time.
+    """
 
     def __init__(self) -> None:
         self.marks: dict[str, tuple[float, float]] = {}
-        self.start()
+        self.start(0)
 
-    def start(self) -> None:
+    def start(self, trials: int) -> None:
         self.marks.clear()
+        self.untouched, self.left = True, trials
         self.wall, self.cpu = time.perf_counter(), cpu_seconds()
+
+    def called(self) -> None:
+        if self.untouched:
+            self.untouched = False
+            self.mark("set-up")
+
+    def answered(self) -> None:
+        self.left -= 1
+        if not self.left:
+            self.mark("trials")
 
     def mark(self, part: str) -> None:
         self.marks[part] = (time.perf_counter() - self.wall, cpu_seconds() - self.cpu)
+
+
+def agent_waiting(seconds: float, clocks: Clocks) -> Agent:
+    """The agent under test; without a wait it never gives the loop a turn."""
+
+    async def instant(question: Any) -> str:
+        clocks.called()
+        clocks.answered()
+        return ANSWER
+
+    async def sleeping(question: Any) -> str:
+        clocks.called()
+        await asyncio.sleep(seconds)
+        clocks.answered()
+        return ANSWER
+
+    return sleeping if seconds else instant
 
 
 def cpu_seconds() -> float:
@@ -102,10 +119,9 @@ def proctor(agent: Agent, folder: Path, clocks: Clocks) -> Work:
     )
 
     class Watch:
-        """Tells the parts of a run apart: before its first trial, and after its last."""
+        """Of ours, the last trial has ended when it is judged and in the journal."""
 
         def planned(self, total: int, finished: int) -> None:
-            clocks.mark("set-up")
             self.left = total
 
         def started(self, trial: object) -> None:
@@ -265,9 +281,9 @@ def main() -> None:
     name, n, milliseconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     clocks = Clocks()
     with tempfile.TemporaryDirectory(prefix="trials-") as folder:
-        work = CONTESTANTS[name](agent_waiting(milliseconds / 1000), Path(folder), clocks)
+        work = CONTESTANTS[name](agent_waiting(milliseconds / 1000, clocks), Path(folder), clocks)
         work(WARM_UP)
-        clocks.start()
+        clocks.start(n)
         passed = work(n)
         clocks.mark("all")
     wall, cpu = clocks.marks.pop("all")

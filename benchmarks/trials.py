@@ -56,7 +56,8 @@ class Trials(Sample):
 
     peak_mb: float
     trials_wall: float | None = None
-    """Seconds from the first trial to the last, where the contestant can tell."""
+    """Seconds from the agent's first call to its last answer (of ours: to the last trial in the
+    journal), where the contestant can tell."""
     trials_cpu: float | None = None
 
 
@@ -128,6 +129,12 @@ MAKERS: dict[str, Callable[[], Peer]] = {
 QUICK = (BARE, f"{BARE}, flushed", OURS, EVALS)
 
 
+def quick() -> Sequence[str]:
+    """The light contestants, and inspect-ai, which has a goal, where its environment is made."""
+    there = (ENVIRONMENTS / INSPECT / "requirements.txt").is_file()
+    return (*QUICK, INSPECT) if there else QUICK
+
+
 def made(names: Sequence[str]) -> Iterator[Peer]:
     """The contestants that can be had here; the others are named with the reason."""
     for name in names:
@@ -149,6 +156,11 @@ def contest(peers: Sequence[Peer], n: int, milliseconds: int, rounds: int) -> li
     return [Timing(t.name, [*t.samples, *extra.get(t.name, [])]) for t in first]
 
 
+def ideal(n: int, milliseconds: int) -> float:
+    """Seconds that sleeping agents take where nothing else takes any."""
+    return n * milliseconds / 1000 / AT_ONCE
+
+
 def show(timings: Sequence[Timing], title: str) -> None:
     """A table of one size and agent, for both clocks."""
     medians = {t.name: {c: t.median(c) for c in ("wall", "cpu")} for t in timings}
@@ -168,13 +180,29 @@ def show(timings: Sequence[Timing], title: str) -> None:
             f"| {timing.name} | {spread(timing, 'cpu')} | {spread(timing, 'wall')}"
             f" | {' | '.join(ratios)} | {peak:.0f} | {len(timing.samples)} |"
         )
-    for timing in timings:
-        if all(getattr(sample, "trials_cpu", None) is not None for sample in timing.samples):
-            print(
-                f"\n{timing.name}, from the first trial to the last only:"
-                f" CPU ms {spread(timing, 'trials_cpu')}, wall ms {spread(timing, 'trials_wall')}"
-            )
+    parted = [timing for timing in timings if in_parts(timing)]
+    if parted:
+        print("\n| from the first trial to the last | CPU ms | wall ms |\n|---|---:|---:|")
+    for timing in parted:
+        print(
+            f"| {timing.name} | {spread(timing, 'trials_cpu')} | {spread(timing, 'trials_wall')} |"
+        )
     sys.stdout.flush()
+
+
+def show_ideal(timings: Sequence[Timing], seconds: float) -> None:
+    """What sleeping agents took, in parts of what they would take at best."""
+    print(f"\n| wall ÷ ideal ({seconds * 1e3:,.0f} ms) | whole call | first trial to last |")
+    print("|---|---:|---:|")
+    for timing in timings:
+        inner = f"{timing.median('trials_wall') / seconds:.3f}" if in_parts(timing) else "–"
+        print(f"| {timing.name} | {timing.median('wall') / seconds:.3f} | {inner} |")
+    sys.stdout.flush()
+
+
+def in_parts(timing: Timing) -> bool:
+    """Whether the contestant told when its first trial began and its last ended."""
+    return all(getattr(sample, "trials_wall", None) is not None for sample in timing.samples)
 
 
 def spread(timing: Timing, clock: str) -> str:
@@ -218,12 +246,13 @@ def goals(results: Results, growth: float | None, peak: float | None) -> bool:
         if ours is None:
             continue
         if milliseconds:
-            ideal = n * milliseconds / 1000 / AT_ONCE
-            figure = ours.median("wall") / ideal
-            judge(f"{n:,} sleeping, wall ÷ ideal", figure, GOAL_IDEAL, at_most=True)
-            if BARE in by_name:  # what this machine, as busy as it was, allows at all
-                figure = by_name[BARE].median("wall") / ideal
-                print(f"| {n:,} sleeping, wall of {BARE} ÷ ideal | {figure:.2f} | | |")
+            best = ideal(n, milliseconds)
+            for what, clock in (("whole call", "wall"), ("first trial to last", "trials_wall")):
+                figure = ours.median(clock) / best
+                judge(f"{n:,} sleeping, {what} ÷ ideal", figure, GOAL_IDEAL, at_most=True)
+                if BARE in by_name:  # what this machine, as busy as it was, allows at all
+                    figure = by_name[BARE].median(clock) / best
+                    print(f"| {n:,} sleeping, {what} of {BARE} ÷ ideal | {figure:.2f} | | |")
             continue
         for clock in ("cpu", "wall"):
             mine = ours.median(clock)
@@ -242,13 +271,17 @@ def goals(results: Results, growth: float | None, peak: float | None) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="light contestants, 3 rounds")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="light contestants (and inspect-ai where it is installed), 3 rounds",
+    )
     parser.add_argument("--rounds", type=int, default=None, help="counted rounds (7, quick: 3)")
     parser.add_argument("--only", nargs="+", choices=MAKERS, help="these contestants")
     parser.add_argument("--no-flatness", action="store_true", help="leave the 100,000 trials out")
     args = parser.parse_args()
     rounds = args.rounds or (3 if args.quick else 7)
-    names = args.only or (QUICK if args.quick else tuple(MAKERS))
+    names = args.only or (quick() if args.quick else tuple(MAKERS))
     print(f"{machine()}; medians (quartiles) of interleaved rounds, {AT_ONCE} trials at a time")
     load = ", ".join(f"{figure:.1f}" for figure in os.getloadavg())
     print(
@@ -260,6 +293,8 @@ def main() -> int:
         for n in SIZES:
             timings = contest(peers, n, milliseconds, rounds)
             show(timings, f"{n:,} trials, the agent {agent}")
+            if milliseconds:
+                show_ideal(timings, ideal(n, milliseconds))
             results[n, milliseconds] = {timing.name: timing for timing in timings}
     growth, peak = (None, None)
     if not args.no_flatness and OURS in names:
