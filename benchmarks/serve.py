@@ -26,6 +26,7 @@ from _measure import machine
 from _serve_programs import CONTESTANTS, Server, proctor
 from _serve_spans import Load, invented, trail
 
+from proctor.server.pages.traces import KnownFigures
 from proctor.server.store import open_store
 from proctor.server.store.filters import Page, TraceFilter
 from proctor.server.store.rows import Batch, TraceFacts
@@ -264,8 +265,7 @@ def _asked(title: str, store: SqlStore, traces: int, rounds: int = 5) -> bool:
             found = store.found(chosen, page)
             lists.append((time.perf_counter() - begun) * 1e3)
             begun = time.perf_counter()
-            store.figures(chosen)
-            store.tools(chosen, limit=12)
+            KnownFigures(store).now(chosen)
             figures.append((time.perf_counter() - begun) * 1e3)
         listed, figured = statistics.median(lists), statistics.median(figures)
         met = max(listed, figured) <= GOAL_LIST_MS

@@ -15,6 +15,10 @@ def postgres():
     pgserver = pytest.importorskip("pgserver", reason="pgserver is not installed")
     folder = Path(tempfile.mkdtemp(prefix="pg-"))
     server = pgserver.get_server(folder)
+    # No test cuts the power; waiting for the disk would be most of their time.
+    for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+        server.psql(f"alter system set {setting} = off")
+    server.psql("select pg_reload_conf()")
     yield server
     server.cleanup()
     shutil.rmtree(folder, ignore_errors=True)

@@ -3,6 +3,7 @@
 import itertools
 import random
 import threading
+from collections import Counter
 
 import pytest
 from server_parts import LLM, TOOL, TRACE, wire_request, write
@@ -10,7 +11,7 @@ from server_parts import LLM, TOOL, TRACE, wire_request, write
 from proctor.errors import ProctorError
 from proctor.server.pages.outline import outline
 from proctor.server.store import open_store
-from proctor.server.store.filters import Page, TraceFilter
+from proctor.server.store.filters import SORTS, Page, TraceFilter
 from proctor.server.store.rows import batch_of
 from proctor.server.store.sql import Evaluation, StoreError
 from proctor.server.wire import PROTOBUF, received
@@ -98,6 +99,65 @@ def test_filters(store) -> None:
     assert store.figures(TraceFilter(service="nobody")).p50_ms is None
     with pytest.raises(ProctorError, match="no order 'slow'"):
         store.traces(page=Page(sort="slow"))
+
+
+def some_traces(store) -> None:
+    """Sixty traces that begin at a few moments and use some of three tools and two models."""
+    rng = random.Random(3)
+    spans = []
+    for number in range(1, 61):
+        trace, start = f"{number:032x}", rng.randrange(1, 5) * SECOND
+        end = start + rng.randrange(1, 40) * SECOND // 4
+        spans.append({"trace": trace, "id": 1, "start": start, "end": end})
+        for tool in rng.sample(("search", "fetch", "buy"), rng.randrange(3)):
+            given = {"attributes": {**TOOL, "tool.name": tool}, "status": rng.choice((0, 2))}
+            spans.append({"trace": trace, "id": len(spans) + 2, "parent": 1, **given})
+        if rng.random() < 0.7:
+            given = {"attributes": {**LLM, "llm.model_name": rng.choice(("gpt-4o", "other"))}}
+            spans.append({"trace": trace, "id": len(spans) + 2, "parent": 1, **given})
+    write(store, *spans)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        TraceFilter(),
+        TraceFilter(tool="search"),
+        TraceFilter(model="gpt-4o"),
+        TraceFilter(tool="buy", model="other"),
+        TraceFilter(tool="fetch", status="error"),
+        TraceFilter(tool="nobody's"),
+    ],
+)
+def test_counts_and_figures_of_a_filter_are_those_of_its_traces(store, chosen) -> None:
+    """R-T6: what is worked out in the database is what the traces of the list come to."""
+    some_traces(store)
+    rows = store.traces(chosen, Page(limit=1000))
+    assert store.count(chosen) == len(rows) == store.found(chosen, Page(limit=5)).total
+    figures = store.figures(chosen)
+    assert (figures.traces, figures.spans) == (len(rows), sum(row.spans for row in rows))
+    assert figures.errors == sum(row.errors for row in rows)
+    costs = [row.cost_usd for row in rows if row.cost_usd is not None]
+    assert figures.cost_usd == (pytest.approx(sum(costs)) if costs else None)
+    durations = sorted(row.duration_ms for row in rows)
+    ranks = [durations[len(rows) * percent // 100] if rows else None for percent in (50, 95)]
+    assert [figures.p50_ms, figures.p95_ms] == ranks
+    called = Counter(
+        call.tool_name for row in rows for call in store.skeleton(row.trace_id).of_kind("tool")
+    )
+    assert {share.name: share.calls for share in store.tools(chosen)} == dict(called)
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_pages_of_a_list_are_the_list(store, sort: str) -> None:
+    """R-T6: page after page every trace comes once, in one order, though many begin at once."""
+    some_traces(store)
+    listed = [row.trace_id for row in store.traces(page=Page(limit=100, sort=sort))]
+    paged = [
+        row.trace_id for start in range(0, 63, 7) for row in store.traces(page=Page(7, start, sort))
+    ]
+    assert paged == listed
+    assert len(set(listed)) == 60
 
 
 def test_an_ended_span_is_not_replaced_by_its_beginning(store) -> None:

@@ -6,6 +6,7 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
@@ -56,7 +57,10 @@ class KnownFigures:
 
     def now(self, chosen: TraceFilter) -> Comes:
         """The figures of a filter as they are."""
-        return Comes(self._store.figures(chosen), self._store.tools(chosen, limit=12))
+        # Asked for side by side: a large set takes a while, and the database has the processor.
+        with ThreadPoolExecutor(1, "proctor-figures") as beside:
+            tools = beside.submit(self._store.tools, chosen, limit=12)
+            return Comes(self._store.figures(chosen), tools.result())
 
     def of(self, chosen: TraceFilter) -> Comes:
         """The figures of a filter; those of a large set are at most `FRESH` seconds old."""

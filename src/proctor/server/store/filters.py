@@ -5,13 +5,13 @@ Values are always parameters, never part of a statement.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from proctor.errors import ProctorError, did_you_mean
 
 SORTS = {
-    "newest": "started_ns DESC, trace_id",
+    "newest": "started_ns DESC, trace_id DESC",
     "started": "started_ns, trace_id",
     "slowest": "duration_ms DESC NULLS LAST, trace_id",
     "costliest": "cost_usd DESC NULLS LAST, trace_id",
@@ -111,6 +111,18 @@ def where(
         parts.append("(" + " OR ".join(like.format(column=c, mark=mark) for c in columns) + ")")
         values += [f"%{_literal(word)}%"] * len(columns)
     return " AND ".join(parts) or EVERYTHING, values
+
+
+def only_use(chosen: TraceFilter) -> tuple[str, str] | None:
+    """The kind and name of a filter by one tool or one model and nothing else.
+
+    Such a filter is answered from what traces use, without looking for its traces one by one.
+    """
+    for kind in _USED:
+        name = getattr(chosen, kind)
+        if name is not None and chosen == replace(TraceFilter(), **{kind: name}):
+            return kind, name
+    return None
 
 
 def _literal(word: str) -> str:

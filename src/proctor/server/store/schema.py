@@ -107,6 +107,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             AND (s.input_tokens IS NOT NULL OR s.output_tokens IS NOT NULL
                 OR s.cost_usd IS NOT NULL))
         """,
+        # With the id, a page of the list is found in the index alone.
+        "DROP INDEX traces_started",
+        "CREATE INDEX traces_started ON traces (started_ns, trace_id)",
     ),
 )
 

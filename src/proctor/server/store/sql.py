@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar, NamedTuple
 
 from proctor.errors import ProctorError
-from proctor.server.store.filters import EVERYTHING, Page, TraceFilter, where
+from proctor.server.store.filters import EVERYTHING, Page, TraceFilter, only_use, where
 from proctor.server.store.rows import Batch, span_from, trace_from
 from proctor.server.store.schema import MIGRATIONS, SPAN_COLUMNS
 from proctor.server.store.totals import distinct
@@ -219,10 +219,15 @@ class SqlStore(ABC):
         """Traces of a filter, a page of them."""
         page = page or Page()
         condition, values = self._where(chosen)
-        statement = (
-            f"SELECT {_ROW} FROM traces WHERE {condition} "
-            f"ORDER BY {page.order_by} LIMIT {int(page.limit)} OFFSET {int(page.offset)}"
-        )
+        order = page.order_by
+        # The ids first, from an index where there is one: a late page does not read the rows of
+        # those before it.
+        statement = f"""
+            SELECT {_ROW} FROM traces WHERE trace_id IN (
+                SELECT trace_id FROM traces WHERE {condition}
+                ORDER BY {order} LIMIT {int(page.limit)} OFFSET {int(page.offset)})
+            ORDER BY {order}
+        """
         return [TraceRow(*row) for row in self._all(statement, values)]
 
     def found(self, chosen: TraceFilter, page: Page) -> Found:
@@ -249,37 +254,55 @@ class SqlStore(ABC):
     def _where(self, chosen: TraceFilter | None, *, whole: bool = False) -> tuple[str, list[Any]]:
         return where(chosen or TraceFilter(), self.mark, self.like, whole=whole)
 
+    @property
+    def _used(self) -> str:
+        return f"kind = {self.mark} AND name = {self.mark}"
+
+    def _whole(self, chosen: TraceFilter | None) -> tuple[str, str, list[Any]]:
+        """All traces of a filter: the tables they are read from, the condition, its values."""
+        if use := only_use(chosen or TraceFilter()):
+            users = f"(SELECT trace_id AS chosen FROM uses WHERE {self._used}) users"
+            joined = f"{users} {self.join_in_order} traces ON traces.trace_id = users.chosen"
+            return joined, EVERYTHING, list(use)
+        return "traces", *self._where(chosen, whole=True)
+
     def count(self, chosen: TraceFilter | None = None) -> int:
         """How many traces a filter has."""
+        if use := only_use(chosen or TraceFilter()):
+            return int(self._all(f"SELECT count(*) FROM uses WHERE {self._used}", use)[0][0])
         condition, values = self._where(chosen)
         return int(self._all(f"SELECT count(*) FROM traces WHERE {condition}", values)[0][0])
 
     def figures(self, chosen: TraceFilter | None = None) -> Figures:
         """Counts, cost and percentiles of duration (nearest rank) over a filter."""
-        condition, values = self._where(chosen, whole=True)
-        source = "traces"
-        if condition != EVERYTHING:
-            # Worked out once; over everything the index of durations is faster.
-            source = "chosen"
+        traces, condition, values = self._whole(chosen)
+        source, kept = "chosen", "MATERIALIZED"
+        if condition == EVERYTHING and traces == "traces":
+            # Over everything the index of durations is faster than sorting.
+            source, kept = "traces", "NOT MATERIALIZED"
         statement = f"""
             WITH chosen AS MATERIALIZED (
-                SELECT spans, errors, cost_usd, duration_ms FROM traces WHERE {condition}),
-            sums AS (SELECT count(*) AS traces, coalesce(sum(spans), 0) AS spans,
+                SELECT spans, errors, cost_usd, duration_ms FROM {traces} WHERE {condition}),
+            sums AS MATERIALIZED (SELECT count(*) AS traces, coalesce(sum(spans), 0) AS spans,
                 coalesce(sum(errors), 0) AS errors, sum(cost_usd) AS cost,
-                count(duration_ms) AS timed FROM {source})
-            SELECT traces, spans, errors, cost, {_rank(source, 50)}, {_rank(source, 95)} FROM sums
+                count(duration_ms) AS timed FROM {source}),
+            ranked AS {kept} (SELECT duration_ms FROM {source}
+                WHERE duration_ms IS NOT NULL ORDER BY duration_ms)
+            SELECT traces, spans, errors, cost, {_rank(50)}, {_rank(95)} FROM sums
         """
         row = self._all(statement, values)[0]
         return Figures(int(row[0]), int(row[1]), int(row[2]), *row[3:])
 
     def tools(self, chosen: TraceFilter | None = None, limit: int = 50) -> list[Share]:
         """Tools by how often they were called in the traces of a filter."""
-        condition, values = self._where(chosen, whole=True)
+        traces, condition, values = self._whole(chosen)
         source = "uses"
+        if use := only_use(chosen or TraceFilter()):
+            traces, condition, values = "uses", self._used, list(use)
         if condition != EVERYTHING:
             # From the traces to what they use: a few traces are a few rows.
             source = (
-                f"(SELECT trace_id AS chosen FROM traces WHERE {condition}) found "
+                f"(SELECT trace_id AS chosen FROM {traces} WHERE {condition}) found "
                 f"{self.join_in_order} uses ON uses.trace_id = found.chosen"
             )
         statement = f"""
@@ -366,10 +389,12 @@ class SqlStore(ABC):
             return list(cursor.fetchall())
 
 
-def _rank(source: str, percent: int) -> str:
-    """The duration at a percentile, by nearest rank, as an expression over `sums`."""
+def _rank(percent: int) -> str:
+    """The duration at a percentile, by nearest rank, as an expression over `sums` and `ranked`.
+
+    Both databases read a materialised table in the order it was made in: it is sorted once.
+    """
     return (
-        f"(SELECT duration_ms FROM {source} WHERE duration_ms IS NOT NULL ORDER BY duration_ms "
-        f"LIMIT 1 OFFSET (SELECT CASE WHEN timed * {percent} / 100 < timed "
-        f"THEN timed * {percent} / 100 ELSE 0 END FROM sums))"
+        "(SELECT duration_ms FROM ranked LIMIT 1 OFFSET (SELECT CASE "
+        f"WHEN timed * {percent} / 100 < timed THEN timed * {percent} / 100 ELSE 0 END FROM sums))"
     )

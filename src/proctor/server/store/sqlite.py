@@ -16,6 +16,10 @@ from proctor.server.store.sql import BadRows, SqlStore, StoreError
 BUSY_MS = 30_000
 """How long a writer of another process is waited for."""
 
+MAPPED = 256 * 1024 * 1024
+"""Bytes of the file that readers look at in place: figures over many traces touch many pages, and
+copying each costs as much as reading it. They belong to the system, and to all readers at once."""
+
 _ODD = (OverflowError, ValueError, sqlite3.DataError, sqlite3.IntegrityError)
 """What rows raise that no column takes: numbers beyond 64 bits, text that is no Unicode."""
 
@@ -99,7 +103,7 @@ class SqliteStore(SqlStore):
     def reading(self) -> Generator[sqlite3.Cursor]:
         """A cursor of a connection that is used again."""
         try:
-            connection = self._free_reader() or self._connect()
+            connection = self._free_reader() or self._new_reader()
             cursor = connection.cursor()
         except sqlite3.Error as error:
             raise StoreError(f"cannot read: {error}", where=str(self.path)) from error
@@ -110,6 +114,11 @@ class SqliteStore(SqlStore):
         finally:
             cursor.close()
             self._readers.append(connection)
+
+    def _new_reader(self) -> sqlite3.Connection:
+        connection = self._connect()
+        connection.execute(f"PRAGMA mmap_size = {MAPPED}")
+        return connection
 
     def _free_reader(self) -> sqlite3.Connection | None:
         try:
