@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from proctor.results.finalise import finalise
 from proctor.results.outcomes import AgentOutcomes, CaseOutcome
 from proctor.runs.folder import RunFolder
 from proctor.runs.identity import new_run_id
 from proctor.runs.model import Trial, TrialStatus
-from proctor.trials.api import finalise
 
 Counts = Mapping[str, tuple[int, ...]]
 """Case → passes, judged trials, errored trials."""

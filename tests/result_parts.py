@@ -6,7 +6,7 @@ from typing import Any
 
 from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.results.facts import write_facts
-from proctor.runs.finalise import write_parquet, write_summaries
+from proctor.runs.derived import write_parquet, write_summaries
 from proctor.runs.folder import RunFolder
 from proctor.runs.identity import new_run_id
 from proctor.runs.journal import Sync

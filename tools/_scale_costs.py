@@ -24,12 +24,12 @@ import yaml
 
 import proctor
 from proctor.llm.rates import RateLimit, RateLimiter
+from proctor.results.finalise import finalise
 from proctor.results.querying import query
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Journal, Sync
 from proctor.runs.model import PlannedTrial, Trial, derive_seeds
 from proctor.runs.run import Run
-from proctor.trials.api import finalise
 
 SMALL = 1_000
 """Trials that are run to see what one costs: some seconds of work."""

@@ -6,7 +6,7 @@ import duckdb
 import pytest
 
 from proctor.errors import ProctorError
-from proctor.runs.finalise import MIN_OBJECT, parquet_meanwhile, write_parquet
+from proctor.runs.derived import MIN_OBJECT, parquet_meanwhile, write_parquet
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Sync
 from proctor.runs.model import Trial, TrialStatus

@@ -26,7 +26,7 @@ from proctor.checks.result import (
 class PlannedCheck(NamedTuple):
     """One check of a case, ready to run: what, where it counts, and how much.
 
-    `deterministic` checks decide before any judge is asked.
+    `judged` ones ask a model: they come last, and only while nothing deterministic blocks.
     """
 
     id: str

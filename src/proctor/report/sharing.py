@@ -22,20 +22,19 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from proctor.errors import ProctorError
+from proctor.errors import ProctorError, plural
 from proctor.places import room_for
 from proctor.report.html.page import render_page
 from proctor.report.html.texts import Texts
 from proctor.report.markdown_run import render_run
 from proctor.report.run_facts import ReportFacts, facts_of_run
-from proctor.report.text import plural
+from proctor.results.finalise import finalise
 from proctor.runs.folder import RunFolder, write_atomic
 from proctor.runs.journal import Sync
 from proctor.runs.model import Trial
 from proctor.runs.run import Run
 from proctor.runs.segments import SegmentWriter, encode_trace
 from proctor.trace.redact import Redactor
-from proctor.trials.api import finalise
 
 PRIVATE = ("host", "user", "platform")
 """Provenance that says something of a machine or a person, and nothing of the run."""

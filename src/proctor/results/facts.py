@@ -222,7 +222,7 @@ def keep_facts(
     folder: RunFolder, spec: Mapping[str, Any], beyond: tuple[tuple[int, int], ...] = ()
 ) -> None:
     """The same, for whoever knows already which rows no figure counts."""
-    from proctor.runs.finalise import COLUMNS
+    from proctor.runs.derived import COLUMNS
     from proctor.runs.folder import write_atomic
 
     facts = msgspec.structs.replace(

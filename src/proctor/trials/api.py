@@ -17,14 +17,12 @@ from proctor.agents.base import AgentConfig
 from proctor.agents.registry import agent_config
 from proctor.llm.prices import PriceTable
 from proctor.llm.rates import rates_in_force
-from proctor.results.facts import write_facts
+from proctor.results.finalise import finalise
 from proctor.runs import audit
 from proctor.runs.checkpoints import Checkpoints
 from proctor.runs.claim import OUTPUT
-from proctor.runs.finalise import parquet_meanwhile, write_summaries
 from proctor.runs.folder import RunFolder
 from proctor.runs.identity import git_state, new_run_id, provenance
-from proctor.runs.model import Trial
 from proctor.runs.run import Run
 from proctor.runs.stopping import rules_named
 from proctor.spec import (
@@ -304,25 +302,6 @@ def _put_on_record(run: Run, ready: Prepared, *, going_on: bool) -> None:
     )
     if problem:
         warnings.warn(problem, stacklevel=2)
-
-
-def finalise(
-    folder: RunFolder,
-    spec: dict[str, Any] | None = None,
-    finished: Sequence[Trial] | None = None,
-    *,
-    in_order: bool = False,
-) -> Run:
-    """Write the derived files of a run and give it back for reading.
-
-    What the caller knows already need not be read: see `Run` and `write_parquet`.
-    """
-    run = Run(folder.path, spec=spec, finished=finished)
-    about = {key: run.spec.get(key) for key in ("run_id", "name", "created", "stopped")}
-    with parquet_meanwhile(folder, in_order=in_order):
-        write_summaries(folder, run.cells, about)
-    write_facts(run)
-    return run
 
 
 def spec_record(ready: Prepared) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from proctor.errors import ProctorError, first_of
 from proctor.runs.checkpoints import Checkpoints
-from proctor.runs.finalise import RowOrder, row_order
+from proctor.runs.derived import RowOrder, row_order
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Sync, read_journal
 from proctor.runs.model import CellKey, PlannedTrial, Trial, TrialError, TrialStatus

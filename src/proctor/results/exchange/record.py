@@ -19,8 +19,7 @@ import msgspec
 
 from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.errors import ProctorError
-from proctor.results.facts import write_facts
-from proctor.runs.finalise import write_parquet, write_summaries
+from proctor.results.finalise import finalise
 from proctor.runs.folder import RunFolder
 from proctor.runs.identity import new_run_id, provenance
 from proctor.runs.journal import Sync
@@ -109,7 +108,7 @@ def keep(
             for trial in trials:
                 journal.append(trial)
             journal.close()
-            return _finalised(folder)
+            return finalise(folder)
     except BaseException:
         shutil.rmtree(folder.path, ignore_errors=True)
         raise
@@ -130,15 +129,6 @@ def _keep_traces(folder: RunFolder, records: list[Record], trials: list[Trial]) 
             trial.tool_calls = trial.tool_calls or len(trace.tool_calls)
             trial.llm_calls = trial.llm_calls or len(trace.llm_calls)
     writer.close()
-
-
-def _finalised(folder: RunFolder) -> Run:
-    run = Run(folder.path)
-    write_parquet(folder)
-    about = {key: run.spec.get(key) for key in ("run_id", "name", "created", "stopped")}
-    write_summaries(folder, run.cells, about)
-    write_facts(run)
-    return run
 
 
 def _numbered(records: Sequence[Record]) -> list[Record]:
