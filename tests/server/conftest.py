@@ -31,8 +31,9 @@ def store(request, tmp_path: Path):
         opened = open_store(f"sqlite:///{tmp_path / 'traces.db'}".replace(":///", ":////", 1))
     else:
         server = request.getfixturevalue("postgres")
+        # A schema of its own is as empty as a database, and made and gone at once.
         name = f"t{abs(hash(str(tmp_path))):x}"
-        server.psql(f"create database {name}")
-        opened = open_store(server.get_uri(database=name))
+        server.psql(f"create schema {name}")
+        opened = open_store(f"{server.get_uri()}&options=-csearch_path%3D{name}")
     yield opened
     opened.close()
