@@ -39,10 +39,10 @@ def no_module_is_left_behind() -> Iterator[None]:
     before, places = set(sys.modules), list(sys.path)
     yield
     sys.path[:] = places
-    temporary = tempfile.gettempdir()
+    temporary, ours = tempfile.gettempdir(), (str(ROOT), sys.prefix)  # all of it may lie there
     for name in set(sys.modules) - before:
         file = getattr(sys.modules[name], "__file__", None)
-        if isinstance(file, str) and file.startswith(temporary):
+        if isinstance(file, str) and file.startswith(temporary) and not file.startswith(ours):
             del sys.modules[name]
 
 
