@@ -82,7 +82,7 @@ def main() -> None:
         return len(made)
 
     def plan() -> int:
-        return len(plan_trials(cases, agents, RunOptions(trials=REPEATS), axes).trials)
+        return len(list(plan_trials(cases, agents, RunOptions(trials=REPEATS), axes).trials))
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

@@ -1,6 +1,8 @@
 """Plans of experiments: pure, complete, and the same whatever the order of what is written."""
 
+import itertools
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from proctor.trials.axes import Axes, axes_of
 from proctor.trials.experiments import Changes, prepare_experiment, read_axes, read_set
 from proctor.trials.options import RunOptions
 from proctor.trials.plan import Plan, plan_trials
+from proctor.trials.unrolled import Unrolled
 
 
 def experiment(**fields: Any) -> Experiment:
@@ -265,3 +268,33 @@ def test_trials_are_one_for_each_seed_unless_somebody_says(suite: Path) -> None:
     text = suite.read_text().replace("id: case-0", "id: case-0\n  trials: 2")
     suite.write_text(text)
     assert len(ready(suite.parent, seeds=5).plan.trials) == (3 + 2) * 5
+
+
+@given(st.integers(0, 12), st.data())
+def test_what_is_made_when_reached_is_a_list_like_any_other(length: int, data: st.DataObject):
+    """R-S3: a plan is looked at anywhere, in any order, and every trial of it is made once."""
+    made: list[int] = []
+
+    def members() -> Iterator[int]:
+        for number in range(length):
+            made.append(number)
+            yield number
+
+    found, plain = Unrolled(length, members()), list(range(length))
+    index = st.integers(-length, length - 1) if length else st.nothing()
+    for place in data.draw(st.lists(st.one_of(index, st.slices(length)), max_size=4)):
+        assert found[place] == plain[place]
+    both = zip(found, found, strict=True)
+    assert list(itertools.islice(both, 3)) == [(number, number) for number in plain[:3]]
+    assert (found, len(found), list(reversed(found))) == (plain, length, plain[::-1])
+    assert made == plain
+    with pytest.raises(IndexError):
+        found[length]
+
+
+def test_the_first_trial_does_not_wait_for_the_seed_of_the_last():
+    """R-S3: a large plan can be begun at once."""
+    plan = planned(["c"], ["a"], Axes(), 100_000)
+    assert next(iter(plan.trials)).index == 0
+    assert repr(plan.trials) == "<100000 in a row, 1 made>"
+    assert plan.trials[-1].seed == derive_seed(0, "c", 99_999)

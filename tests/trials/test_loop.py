@@ -131,5 +131,5 @@ def test_a_run_says_the_same_from_the_session_and_from_its_folder(tmp_path: Path
 
 def test_seeds_of_many_repeats_are_those_of_each():
     """R-R5: however many are planned, a repeat has the seed it always had."""
-    assert derive_seeds(40, 7, "case") == [derive_seed(7, "case", i) for i in range(40)]
+    assert list(derive_seeds(40, 7, "case")) == [derive_seed(7, "case", i) for i in range(40)]
     assert derive_seed(0, "c", 0) != derive_seed(0, "c", 1)

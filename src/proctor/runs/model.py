@@ -6,6 +6,7 @@ was counted (score, checks) and what could not be (infra_error, cancelled, unkno
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -178,13 +179,13 @@ def derive_seed(base: int, *parts: object) -> int:
     return _seed("\0".join(map(str, (base, *parts))).encode())
 
 
-def derive_seeds(count: int, base: int, *parts: object) -> list[int]:
+def derive_seeds(count: int, base: int, *parts: object) -> Iterator[int]:
     """`derive_seed(base, *parts, number)` for the numbers below `count`."""
     head = "\0".join(map(str, (base, *parts, ""))).encode()
     # As `_seed` has it, without a call for each of many.
-    return [
+    return (
         int.from_bytes(sha256(head + b"%d" % number).digest()[:8]) >> 1 for number in range(count)
-    ]
+    )
 
 
 def _seed(text: bytes) -> int:

@@ -7,7 +7,8 @@ in; what has axes (an experiment) in the order of names, so that not even its jo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from proctor.errors import ProctorError
@@ -16,12 +17,13 @@ from proctor.runs.stopping import CellPlan
 from proctor.spec import Case
 from proctor.trials.axes import MAX_PLANNED, Axes
 from proctor.trials.options import RunOptions
+from proctor.trials.unrolled import Unrolled
 
 
 class Plan(NamedTuple):
-    """Every trial of a run, and what each cell asks for."""
+    """Every trial of a run, made when it is reached, and what each cell asks for."""
 
-    trials: list[PlannedTrial]
+    trials: Sequence[PlannedTrial]
     cells: Mapping[CellKey, CellPlan]
 
     def record(self) -> list[dict[str, object]]:
@@ -43,7 +45,7 @@ class _Repeats(NamedTuple):
     all agents and parameters have the same."""
 
     axis_seed: int | None
-    seeds: list[int]
+    seeds: Sequence[int]
 
 
 def plan_trials(
@@ -60,9 +62,10 @@ def plan_trials(
         names.sort()
         chosen.sort(key=lambda case: case.id)
     counts = [_count(case, options) for case in chosen]
-    _refuse_too_many(sum(counts) * len(names) * len(axes.params) * len(axes.seeds or (0,)))
+    planned = sum(counts) * len(names) * len(axes.params) * len(axes.seeds or (0,))
+    _refuse_too_many(planned)
     combinations = [(dict(params), params_key(params)) for params in axes.params]
-    trials: list[PlannedTrial] = []
+    trials: list[Iterator[PlannedTrial]] = []
     cells: dict[CellKey, CellPlan] = {}
     for case, count in zip(chosen, counts, strict=True):
         repeats = _repeats(case.id, count, options.seed, axes.seeds)
@@ -70,27 +73,28 @@ def plan_trials(
         for agent in names:
             for params, key in combinations:
                 cells[CellKey(case.id, agent, key)] = asked
-                trials.extend(_planned(case.id, agent, params, repeats))
-    return Plan(trials, cells)
+                trials.append(_planned(case.id, agent, params, repeats))
+    return Plan(Unrolled(planned, chain.from_iterable(trials)), cells)
 
 
 def _planned(
     case: str, agent: str, params: dict[str, Any], repeats: Sequence[_Repeats]
-) -> list[PlannedTrial]:
-    return [
+) -> Iterator[PlannedTrial]:
+    return (
         PlannedTrial(
             case=case, agent=agent, index=index, seed=seed, params=params, axis_seed=axis_seed
         )
         for axis_seed, seeds in repeats
         for index, seed in enumerate(seeds)
-    ]
+    )
 
 
 def _repeats(case: str, count: int, base: int, seeds: tuple[int, ...] | None) -> list[_Repeats]:
-    return [
-        _Repeats(axis_seed, derive_seeds(count, base if axis_seed is None else axis_seed, case))
-        for axis_seed in ((None,) if seeds is None else seeds)
-    ]
+    found: list[_Repeats] = []
+    for axis_seed in (None,) if seeds is None else seeds:
+        drawn = derive_seeds(count, base if axis_seed is None else axis_seed, case)
+        found.append(_Repeats(axis_seed, Unrolled(count, drawn)))
+    return found
 
 
 def _count(case: Case, options: RunOptions) -> int:

@@ -46,7 +46,7 @@ def sweep(setup: Setup) -> Course:
 
 def _all_at_once(agent: str, rules: Sweep, setup: Setup) -> Course:
     plan = plan_trials(setup.cases, [agent], setup.options, setup.axes)
-    results = yield Round(plan.trials, (f"{agent}: {len(setup.axes.params)} combinations",))
+    results = yield Round(list(plan.trials), (f"{agent}: {len(setup.axes.params)} combinations",))
     tried = [_tried(params, results, rules) for params in setup.axes.params]
     return _found(agent, tried, rules)
 
@@ -122,7 +122,7 @@ def _space(axes: Mapping[str, Any]) -> dict[str, BaseDistribution]:
 
 def _trials(agent: str, combinations: Iterable[dict[str, Any]], setup: Setup) -> list[PlannedTrial]:
     axes = setup.axes._replace(params=tuple(combinations))
-    return plan_trials(setup.cases, [agent], setup.options, axes).trials
+    return list(plan_trials(setup.cases, [agent], setup.options, axes).trials)
 
 
 # -- what came of it -----------------------------------------------------------------------------
