@@ -79,11 +79,11 @@ class Running(uvicorn.Server):
 
     def start(self) -> None:
         self._thread.start()
-        assert self._ready.wait(20)
+        assert self._ready.wait(60)
 
     def stop(self) -> None:
         self.should_exit = True
-        self._thread.join(20)
+        self._thread.join(60)
 
 
 @contextmanager

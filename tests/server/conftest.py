@@ -1,12 +1,24 @@
-"""Both kinds of store, real ones: a SQLite file and a PostgreSQL server."""
+"""Both kinds of store, real ones: a SQLite file and a PostgreSQL server; and patience with both."""
 
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 
 from proctor.server.store import open_store
+
+PATIENCE = 60.0
+"""Seconds an answer may take: a disk that many share can make a commit wait for several."""
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give servers more than the five seconds that are httpx's own limit."""
+    for name in ("get", "post"):
+        monkeypatch.setattr(httpx, name, partial(getattr(httpx, name), timeout=PATIENCE))
 
 
 @pytest.fixture(scope="session")

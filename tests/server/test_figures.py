@@ -58,6 +58,7 @@ def test_the_figures_come_by_themselves(site) -> None:
     with sync.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium(), args=list(ARGUMENTS))
         page = browser.new_page()
+        page.set_default_timeout(60_000)
         problems: list[str] = []
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda said: problems.append(said.text) if said.type == "error" else 0)

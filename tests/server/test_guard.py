@@ -53,7 +53,7 @@ def test_a_token_is_asked_of_everyone(opened) -> None:
         taken = httpx.post(running.url + "/v1/traces", content=body, headers=good)
         assert taken.status_code == 200
         assert httpx.get(running.url + "/healthz").status_code == 200
-        with httpx.Client(base_url=running.url) as browser:
+        with httpx.Client(base_url=running.url, timeout=60) as browser:
             came = browser.get("/api/traces?token=right&limit=1")
             assert came.status_code == 303
             assert came.headers["location"] == "/api/traces?limit=1"
@@ -109,7 +109,7 @@ def test_the_api_gives_traces_and_figures(opened) -> None:
     """R-D7: list, one whole trace in our form and as OTLP, evaluations, figures."""
     write(opened, {"id": 1, "name": "hello"})
     with serving(Service(opened)) as running:
-        get = httpx.Client(base_url=running.url).get
+        get = httpx.Client(base_url=running.url, timeout=60).get
         (row,) = get("/api/traces?text=hello").json()["traces"]
         whole = get(f"/api/traces/{row['trace_id']}").json()
         assert whole["spans"][0]["name"] == "hello"

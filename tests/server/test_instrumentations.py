@@ -57,7 +57,7 @@ def server(tmp_path_factory):
     process, address = started(f"sqlite:////{folder}/t.db".replace("/////", "////"))
     yield address
     process.terminate()
-    process.wait(20)
+    process.wait(60)
 
 
 def sent(python: str, server: str, name: str, **environment: str) -> tuple[dict, dict]:
@@ -70,6 +70,7 @@ def sent(python: str, server: str, name: str, **environment: str) -> tuple[dict,
                 **model.environment,
                 "OTEL_EXPORTER_OTLP_ENDPOINT": server,
                 "OTEL_SERVICE_NAME": name,
+                "OTEL_EXPORTER_OTLP_TIMEOUT": "60",
                 **environment,
             },
             check=False,
@@ -79,10 +80,10 @@ def sent(python: str, server: str, name: str, **environment: str) -> tuple[dict,
         )
         assert process.returncode == 0, process.stderr
         assert len(model.requests) == 2
-    found = httpx.get(f"{server}/api/traces", params={"service": name}, timeout=30).json()
+    found = httpx.get(f"{server}/api/traces", params={"service": name}).json()
     assert found["count"] == 1, process.stderr
     (row,) = found["traces"]
-    trace = httpx.get(f"{server}/api/traces/{row['trace_id']}", timeout=30).json()
+    trace = httpx.get(f"{server}/api/traces/{row['trace_id']}").json()
     return row, trace
 
 

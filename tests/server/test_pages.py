@@ -107,7 +107,7 @@ def page_at(browsing, site, path: str, *, theme: str = "light", width: int = 120
         color_scheme=theme, viewport={"width": width, "height": 900}, reduced_motion="reduce"
     )
     page = context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(60_000)
     problems: list[str] = []
     page.on("console", lambda m: problems.append(m.text) if m.type in ("error", "warning") else 0)
     page.on("pageerror", lambda error: problems.append(str(error)))

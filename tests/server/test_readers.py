@@ -114,7 +114,7 @@ def test_readers_end_with_their_server(tmp_path) -> None:
     server = psutil.Popen([*command, "--store", f"sqlite:///{tmp_path}/t.db"], cwd=tmp_path)
     try:
         readers: list[psutil.Process] = []
-        while len(readers) < 2 and server.is_running():
+        while len(readers) < 2 and server.poll() is None:
             readers = server.children()
     finally:
         server.kill()

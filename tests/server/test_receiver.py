@@ -115,7 +115,7 @@ def test_rubbish_never_ends_the_server(here) -> None:
     rng = random.Random(11)
     good = wire_request({"id": 1}, {"id": 2, "attributes": {"a": "b" * 100}})
     text = json.dumps(span_json(attributes=[{"key": "k", "value": {"stringValue": "v"}}])).encode()
-    with httpx.Client(base_url=here.url) as client:
+    with httpx.Client(base_url=here.url, timeout=60) as client:
         for number in range(300):
             body, headers = [(good, PROTOBUF), (text, JSON)][number % 2]
             broken = bytearray(body)
@@ -221,7 +221,7 @@ def test_signals_end_it_cleanly(tmp_path: Path, number: int) -> None:
     process, address = started(url)
     httpx.post(address + "/v1/traces", content=wire_request({"id": 1}), headers=PROTOBUF)
     process.send_signal(number)
-    process.wait(20)
+    process.wait(60)
     store = open_store(url)
     assert store.row(TRACE).spans == 1
     store.close()

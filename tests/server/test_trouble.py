@@ -192,7 +192,7 @@ def test_half_a_request_and_gone(tmp_path: Path) -> None:
         )
     assert post(address, wire_request({"id": 1})).status_code == 200
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=60)
     assert "Traceback" not in errors
 
 
@@ -214,7 +214,7 @@ def test_what_waits_is_written_before_the_end(tmp_path: Path) -> None:
             pass
         blocker.execute("COMMIT")
         assert client.recv(1000).startswith(b"HTTP/1.1 200")
-    process.wait(20)
+    process.wait(60)
     store = open_store(f"sqlite:////{tmp_path}/t.db".replace("/////", "////"))
     assert store.row(TRACE).spans == 1
     store.close()

@@ -112,6 +112,9 @@ def make_app(service: Service, token: str | None = None) -> ASGIApp:
 
 
 def _routes(service: Service) -> Iterator[Route]:
+    if service.ingest is not None:  # first, since they are asked most and looked for in order
+        for path, what in otlp.PATHS.items():
+            yield Route(path, otlp.endpoint(service.ingest, what), methods=["POST"])
     yield Route("/healthz", health)
     yield Route("/static/{name:str}", static_file)
     yield Route("/", home)
@@ -120,9 +123,6 @@ def _routes(service: Service) -> Iterator[Route]:
         yield from Traces(service.store).routes()
     if service.results is not None:
         yield from Runs(service.results).routes()
-    if service.ingest is not None:
-        for path, what in otlp.PATHS.items():
-            yield Route(path, otlp.endpoint(service.ingest, what), methods=["POST"])
 
 
 async def home(request: Request) -> Response:

@@ -34,6 +34,8 @@ HEADERS = {
 }
 """On every answer; static files are told apart by their own cache header."""
 
+_ENCODED = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+
 OPEN_PATHS = frozenset({"/healthz"})
 """What anyone may ask: whether the server runs, and nothing else."""
 
@@ -63,11 +65,8 @@ class Guard:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 known = {name.lower() for name, _ in message["headers"]}
-                extra = [(k.encode(), v.encode()) for k, v in HEADERS.items()]
-                message["headers"] = [
-                    *message["headers"],
-                    *((name, value) for name, value in extra if name not in known),
-                ]
+                extra = [pair for pair in _ENCODED if pair[0] not in known]
+                message["headers"] = [*message["headers"], *extra]
             await send(message)
 
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}

@@ -80,7 +80,10 @@ class Ingest:
         self._queue: deque[_Waiting] = deque()
         self._ready: deque[_Ready] = deque()
         self._bytes = 0
-        self._wake = threading.Condition()
+        self._lock = threading.Lock()
+        # Two, so that a request wakes one thread and not all: waking is most of handing it over.
+        self._to_read = threading.Condition(self._lock)
+        self._to_write = threading.Condition(self._lock)
         self._stopping = False
         self._at_work = 0
         """Readers that can be asked."""
@@ -101,9 +104,10 @@ class Ingest:
 
     def stop(self) -> None:
         """Write what waits, then end."""
-        with self._wake:
+        with self._lock:
             self._stopping = True
-            self._wake.notify_all()
+            self._to_read.notify_all()
+            self._to_write.notify_all()
         for each in (*self._readers, self._thread):
             if each.is_alive():
                 each.join()
@@ -115,26 +119,26 @@ class Ingest:
 
         def more(size: int) -> None:
             nonlocal held
-            with self._wake:
+            with self._lock:
                 self._hold(size)
             held += size
 
         try:
             yield more
         finally:
-            with self._wake:
+            with self._lock:
                 self._bytes -= held
 
     async def take(self, body: bytes, content_type: str, what: str = SPANS) -> Taken:
         """Keep what a plain body holds; returns after the commit, raises `Refused` otherwise."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Taken] = loop.create_future()
-        with self._wake:
+        with self._lock:
             if self._stopping:
                 raise Refused(503, "the server is stopping")
             self._hold(len(body))
             self._queue.append(_Waiting(body, content_type, what, answer, loop))
-            self._wake.notify_all()
+            (self._to_read if self._at_work else self._to_write).notify()
         return await answer
 
     def _hold(self, size: int) -> None:
@@ -148,20 +152,20 @@ class Ingest:
         """Let a reader make rows of one request after the other, once it can."""
         with contextlib.suppress(OSError):
             if reader.wait():
-                with self._wake:
+                with self._lock:
                     self._at_work += 1
         while self._at_work and (waiting := self._next_to_read()) is not None:
             ready = self._made(waiting, reader)
-            with self._wake:
+            with self._lock:
                 self._reading -= 1
                 self._ready.append(ready)
-                self._wake.notify_all()
+                self._to_write.notify()
         reader.close()
 
     def _next_to_read(self) -> _Waiting | None:
-        with self._wake:
+        with self._lock:
             while not self._queue and not self._stopping:
-                self._wake.wait()
+                self._to_read.wait()
             if not self._queue:
                 return None
             self._reading += 1
@@ -180,7 +184,7 @@ class Ingest:
             costs.warm()
         while together := self._next():
             self._write([ready for ready in together if not _refused(ready)])
-            with self._wake:
+            with self._lock:
                 self._bytes -= sum(len(ready.waiting.body) for ready in together)
 
     def _next(self) -> list[_Ready]:
@@ -197,11 +201,11 @@ class Ingest:
 
     def _next_ready(self, *, wait: bool) -> _Ready | None:
         """One more request with its rows; None when there is none, or never will be."""
-        with self._wake:
+        with self._lock:
             while not self._ready and not (self._queue and not self._at_work):
                 if not wait or self._ended:
                     return None
-                self._wake.wait()
+                self._to_write.wait()
             if self._ready:
                 return self._ready.popleft()
             # No reader is there, or none can be asked yet: nobody waits for them.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
 GRACE = 5
 """Seconds open connections get after Ctrl-C; a viewer that follows a run would never end."""
+
+
+COLLECT_AFTER = 20_000
+"""Objects after which rings of them are looked for: rows are many and never rings, and with the
+usual 700 every request would be gone through several times."""
 
 
 class _Server(uvicorn.Server):
@@ -53,8 +59,21 @@ def serve_until_told(app: ASGIApp, host: str, port: int, ready: Callable[[str], 
     )
     bound = _bound(host, port)
     server = _Server(config, ready, host)
-    with contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt), _seldom_collected():
         server.run(sockets=[bound])
+
+
+@contextlib.contextmanager
+def _seldom_collected() -> Generator[None]:
+    """Let the collector leave alone what is there already, and look at the rest less often."""
+    usual = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -35,6 +35,7 @@ _WRITTEN = (
     "gen_ai.usage.cache_creation_input_tokens",
     "llm.token_count.prompt_details.cache_write",
 )
+_ASKED = frozenset((*_PROVIDERS, *_CACHED, *_WRITTEN))
 # What instrumentations call a provider, where the price table has another name for it.
 _NAMES = {
     "aws.bedrock": "aws",
@@ -77,17 +78,16 @@ def fill_cost(span: Span) -> None:
     tokens_in, tokens_out = span.input_tokens, span.output_tokens
     if tokens_in is None or tokens_out is None:
         return
-    named = first(span.attributes, _PROVIDERS)
-    provider = named.lower() if isinstance(named, str) and named else None
+    given = span.attributes
+    provider, cached, written = None, 0, 0
+    if not _ASKED.isdisjoint(given):  # in one look, since most calls say nothing of all this
+        named = first(given, _PROVIDERS)
+        provider = named.lower() if isinstance(named, str) and named else None
+        cached, written = count(first(given, _CACHED)) or 0, count(first(given, _WRITTEN)) or 0
     span.cost_usd = _cost(
         span.model[:200],
         _NAMES.get(provider, provider) if provider else None,
-        (
-            tokens_in,
-            tokens_out,
-            count(first(span.attributes, _CACHED)) or 0,
-            count(first(span.attributes, _WRITTEN)) or 0,
-        ),
+        (tokens_in, tokens_out, cached, written),
     )
 
 

@@ -110,6 +110,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # With the id, a page of the list is found in the index alone.
         "DROP INDEX traces_started",
         "CREATE INDEX traces_started ON traces (started_ns, trace_id)",
+        # Most traces lack most of these, and no filter asks for those that do.
+        "DROP INDEX traces_session",
+        "DROP INDEX traces_user",
+        "DROP INDEX traces_request",
+        "DROP INDEX traces_score",
+        "CREATE INDEX traces_session ON traces (session_id) WHERE session_id IS NOT NULL",
+        "CREATE INDEX traces_user ON traces (user_id) WHERE user_id IS NOT NULL",
+        "CREATE INDEX traces_request ON traces (request_id) WHERE request_id IS NOT NULL",
+        "CREATE INDEX traces_score ON traces (score) WHERE score IS NOT NULL",
     ),
 )
 

@@ -48,6 +48,9 @@ class SpanRow(NamedTuple):
 
 assert SpanRow._fields == SPAN_COLUMNS
 
+_USAGE = slice(SPAN_COLUMNS.index("input_tokens"), SPAN_COLUMNS.index("cost_usd") + 1)
+_NO_USAGE = (None, None, None)
+
 Key = tuple[str, str]
 
 
@@ -68,6 +71,9 @@ class Totals:
     cost_usd: float | None = None
     whole: int = 0
     """Whether usage is not a sum over model calls, so that all rows are looked at together."""
+    other_tokens: bool = False
+    other_cost: bool = False
+    """Whether spans that are no model calls were seen to bear tokens, or a cost."""
     uses: dict[Key, tuple[int, int]] = field(default_factory=dict[Key, tuple[int, int]])
 
     def add(self, row: SpanRow) -> None:
@@ -97,9 +103,12 @@ class Totals:
             self._use((TOOL, row.tool_name), sign, failed)
         if row.model is not None:
             self._use((MODEL, row.model), sign, failed)
-        if row.kind == "tool":
-            self.tool_calls += sign
-        elif row.kind == LLM:
+        if row.kind != LLM:
+            self.tool_calls += sign if row.kind == "tool" else 0
+            if row[_USAGE] != _NO_USAGE:
+                self.other_tokens |= row.input_tokens is not None or row.output_tokens is not None
+                self.other_cost |= row.cost_usd is not None
+        else:
             self.llm_calls += sign
             if row.input_tokens is not None:
                 self.input_tokens = (self.input_tokens or 0) + sign * row.input_tokens
@@ -108,14 +117,11 @@ class Totals:
             if row.cost_usd is not None:
                 self.cost_usd = (self.cost_usd or 0.0) + sign * row.cost_usd
 
-    def lacks(self, row: SpanRow) -> bool:
-        """Whether a span that is no model call bears usage that no model call bore."""
-        if row.kind == LLM:
-            return False
-        tokens = row.input_tokens is not None or row.output_tokens is not None
-        return (tokens and self.input_tokens is None and self.output_tokens is None) or (
-            row.cost_usd is not None and self.cost_usd is None
-        )
+    @property
+    def lacks(self) -> bool:
+        """Whether spans that are no model calls bear usage that no model call bore."""
+        no_tokens = self.input_tokens is None and self.output_tokens is None
+        return (self.other_tokens and no_tokens) or (self.other_cost and self.cost_usd is None)
 
     def take_usage(self, rows: Iterable[SpanRow]) -> None:
         """Tokens, costs and model calls as the tree of the spans has them, each call once."""
@@ -164,7 +170,7 @@ def _counted(rows: Sequence[SpanRow]) -> Totals:
     for row in rows:
         totals.add(row)
     calls = {row.span_id for row in rows if row.kind == LLM}
-    if any(row.parent_id in calls or totals.lacks(row) for row in rows):
+    if totals.lacks or any(row.parent_id in calls for row in rows):
         totals.take_usage(rows)
     return totals
 

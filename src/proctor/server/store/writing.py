@@ -176,7 +176,7 @@ class Writing:
                 totals.add(row)
             else:
                 totals.replace(old, row)
-        again |= {row.trace_id for row in rows.values() if _lacks(touched, row)}
+        again |= {trace_id for trace_id, totals in touched.items() if totals.lacks}
         if again:
             touched |= self._counted_again(sorted(again))
         self._many(
@@ -259,13 +259,9 @@ class Writing:
 
 def _below_calls(rows: Mapping[Key, SpanRow]) -> set[str]:
     """Traces in which a batch by itself has spans below a model call."""
-    calls = {key for key, row in rows.items() if row.kind == LLM}
-    return {row.trace_id for row in rows.values() if (row.trace_id, row.parent_id) in calls}
-
-
-def _lacks(touched: Mapping[str, Totals], row: SpanRow) -> bool:
-    totals = touched.get(row.trace_id)
-    return totals is not None and totals.lacks(row)
+    # Two traces may have a span of the same id: counting one again for nothing does no harm.
+    calls = {row.span_id for row in rows.values() if row.kind == LLM}
+    return {row.trace_id for row in rows.values() if row.parent_id in calls}
 
 
 def _line(totals: Totals) -> tuple[Any, ...]:
