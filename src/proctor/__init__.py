@@ -4,6 +4,8 @@ The public names below are imported when first used, so that `import proctor` co
 nothing; the price is a table that must name each of them twice.
 """
 
+from proctor.names import imported_when_used
+
 TYPE_CHECKING = False  # type checkers take it for typing's, which would be half of our cost
 if TYPE_CHECKING:
     from proctor.diagnose.methods import diagnose
@@ -73,12 +75,14 @@ _HOME_OF = {
     "build": "proctor.scenarios.building",
     "capture": "proctor.trace.capture",
     "compare": "proctor.results.verbs",
+    "diagnose": "proctor.diagnose",
     "fetch": "proctor.scenarios.storage",
     "handoff": "proctor.trace.capture",
     "llm_call": "proctor.trace.capture",
     "load_suite": "proctor.spec",
     "load_traces": "proctor.trace.load",
     "planning": "proctor.trace.capture",
+    "results": "proctor.results",
     "retrieval": "proctor.trace.capture",
     "run": "proctor.trials.targets",
     "span": "proctor.trace.capture",
@@ -86,26 +90,7 @@ _HOME_OF = {
     "tool": "proctor.trace.capture",
     "tool_call": "proctor.trace.capture",
 }
-"""Public name → the module that defines it."""
-
-_ROOMS = ("diagnose", "results")
-"""Packages that are part of the public API themselves."""
+"""Public name → the module that defines it, or that it is."""
 
 if not TYPE_CHECKING:  # else a type checker would believe that any name exists
-
-    def __getattr__(name: str) -> object:
-        """Import a public name from its home and remember it here (PEP 562)."""
-        home = _HOME_OF.get(name)
-        if home is None and name not in _ROOMS:
-            raise AttributeError(f"module 'proctor' has no attribute {name!r}")
-        import importlib
-
-        if home is None:
-            return importlib.import_module(f"proctor.{name}")
-        value = getattr(importlib.import_module(home), name)
-        globals()[name] = value
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    __getattr__, __dir__ = imported_when_used(__name__, _HOME_OF, globals())

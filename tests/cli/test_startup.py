@@ -63,6 +63,7 @@ def test_imports_nothing_heavy_and_opens_no_socket(args: list[str]) -> None:
         "proctor.cli.main",
         "proctor.cli.terminal",
         "proctor.errors",
+        "proctor.names",
     ]
     assert report["sockets"] == []
     assert report["code"] == 0

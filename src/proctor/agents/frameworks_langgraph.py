@@ -147,8 +147,10 @@ class _Steps:
         self._book.end(run_id)
 
     def on_chain_error(self, error: BaseException, *, run_id: Any, **more: Any) -> None:
-        """It fails."""
+        """It fails; so do models, tools and retrievers."""
         self._book.fail(run_id, type(error).__name__, str(error))
+
+    on_llm_error = on_tool_error = on_retriever_error = on_chain_error
 
     # -- models -----------------------------------------------------------------------------
 
@@ -199,10 +201,6 @@ class _Steps:
         about = as_mapping(getattr(message, "response_metadata", None))
         span.model = about.get("model_name") or about.get("model") or span.model
 
-    def on_llm_error(self, error: BaseException, *, run_id: Any, **more: Any) -> None:
-        """A model fails."""
-        self._book.fail(run_id, type(error).__name__, str(error))
-
     # -- tools and retrievers ---------------------------------------------------------------
 
     def on_tool_start(
@@ -237,10 +235,6 @@ class _Steps:
             span.status = SpanStatus.ERROR
             span.error_message = str(span.tool_output)
 
-    def on_tool_error(self, error: BaseException, *, run_id: Any, **more: Any) -> None:
-        """A tool fails."""
-        self._book.fail(run_id, type(error).__name__, str(error))
-
     def on_retriever_start(
         self, serialized: Any, query: str, *, run_id: Any, parent_run_id: Any = None, **more: Any
     ) -> None:
@@ -260,7 +254,3 @@ class _Steps:
                 )
                 for found in documents
             )
-
-    def on_retriever_error(self, error: BaseException, *, run_id: Any, **more: Any) -> None:
-        """Nothing could be looked up."""
-        self._book.fail(run_id, type(error).__name__, str(error))

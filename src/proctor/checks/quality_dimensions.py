@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
-from proctor.checks.metrics.outcome import printable
 from proctor.checks.metrics.tools import loops, redundancy
+from proctor.checks.path_parts import tool_name
 from proctor.checks.quality_model import (
     Dimension,
     QualityConfig,
@@ -40,8 +40,8 @@ def tool_selection(trace: Trace, config: QualityConfig) -> Dimension:
         name=name,
         score=2 * hits / (len(expected) + len(used)),
         issues=(
-            *(f"{_name(tool)} was expected and not used" for tool in missing),
-            *(f"{_name(tool)} was used and not expected" for tool in needless),
+            *(f"{tool_name(tool)} was expected and not used" for tool in missing),
+            *(f"{tool_name(tool)} was used and not expected" for tool in needless),
         ),
         recommendations=(
             *((f"say in the instructions when to use {_names(missing)}",) if missing else ()),
@@ -83,9 +83,9 @@ def sequence(trace: Trace, config: QualityConfig) -> Dimension:
         name="sequence",
         score=_clamped(score),
         issues=(
-            *(f"{_name(run.tool)} called {run.length} times in a row" for run in found.runs),
+            *(f"{tool_name(run.tool)} called {run.length} times in a row" for run in found.runs),
             *(
-                f"{_name(_label(then))} after {_name(_label(first))}, which is redundant"
+                f"{tool_name(_label(then))} after {tool_name(_label(first))}, which is redundant"
                 for first, then in orders
             ),
         ),
@@ -131,7 +131,7 @@ def redundant_calls(trace: Trace, config: QualityConfig) -> Dimension:
         score=1.0 - found.share,
         figure=found.share,
         issues=tuple(
-            f"{_name(tool)} called again with the same input, {number} of {len(calls)} calls"
+            f"{tool_name(tool)} called again with the same input, {number} of {len(calls)} calls"
             for tool, number in counts.items()
         ),
         recommendations=(
@@ -218,7 +218,7 @@ def latency(breakdown: Sequence[SpanLatency]) -> Dimension:
         score=sum(sum(scores) / len(scores) for scores in kinds.values()) / len(kinds),
         figure=1 - len(slow) / len(breakdown),
         issues=tuple(
-            f"{_name(each.name)} took {each.ms:,.0f} ms, {each.ratio:.1f} × its target"
+            f"{tool_name(each.name)} took {each.ms:,.0f} ms, {each.ratio:.1f} × its target"
             for each in slowest
         ),
         recommendations=tuple(
@@ -252,8 +252,8 @@ def error_recovery(trace: Trace, config: QualityConfig) -> Dimension:
         name="error_recovery",
         score=(len(errors) - len(left)) / len(errors),
         issues=tuple(
-            f"{_name(_label(error))} failed ({_name(error.error_type or 'error')}) and never "
-            "worked after that"
+            f"{tool_name(_label(error))} failed ({tool_name(error.error_type or 'error')}) "
+            "and never worked after that"
             for error in left
         ),
         recommendations=(
@@ -301,12 +301,8 @@ def _label(span: Span) -> str:
     return span.tool_name or span.name
 
 
-def _name(name: str) -> str:
-    return printable(name[:80])
-
-
 def _names(names: Sequence[str]) -> str:
-    return ", ".join(_name(name) for name in names)
+    return ", ".join(tool_name(name) for name in names)
 
 
 def _call_ids(trace: Trace, positions: Iterable[int]) -> tuple[str, ...]:

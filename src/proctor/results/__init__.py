@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Groups", "ResultSet", "compare", "gate", "plan", "query", "rank"]
 
-if not TYPE_CHECKING:
+if not TYPE_CHECKING:  # else a type checker would believe that any name exists
     _ROOM = "proctor.results"
-    __getattr__ = imported_when_used(
+    __getattr__, __dir__ = imported_when_used(
         _ROOM,
         {
             "query": f"{_ROOM}.querying",

@@ -60,8 +60,5 @@ _HOME_OF = {
 }
 """Public name → the module that defines it."""
 
-__getattr__ = imported_when_used(__name__, _HOME_OF, globals())
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:  # else a type checker would believe that any name exists
+    __getattr__, __dir__ = imported_when_used(__name__, _HOME_OF, globals())

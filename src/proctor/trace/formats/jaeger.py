@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from proctor.trace.assemble import Collector
+from proctor.trace.conventions.values import text
 from proctor.trace.formats.wire import (
     BadValue,
     array,
@@ -22,7 +23,6 @@ from proctor.trace.formats.wire import (
     name_of,
     optional_id,
     status_of,
-    text,
 )
 from proctor.trace.model import Event, Span, SpanStatus
 

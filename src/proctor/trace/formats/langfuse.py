@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from proctor.trace.assemble import Collector
-from proctor.trace.conventions.values import parsed
+from proctor.trace.conventions.values import parsed, text
 from proctor.trace.formats.wire import (
     BadValue,
     array,
@@ -24,7 +24,6 @@ from proctor.trace.formats.wire import (
     moment,
     name_of,
     optional_id,
-    text,
 )
 from proctor.trace.model import Span, Trace
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from proctor.trace.assemble import Collector, LogRecord
+from proctor.trace.conventions.values import text
 from proctor.trace.formats.wire import (
     BadValue,
     array,
@@ -23,7 +24,6 @@ from proctor.trace.formats.wire import (
     nanoseconds,
     optional_id,
     status_of,
-    text,
 )
 from proctor.trace.model import Event, Span, SpanStatus
 

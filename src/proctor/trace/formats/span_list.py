@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from proctor.trace.assemble import Collector
-from proctor.trace.conventions.values import parsed
+from proctor.trace.conventions.values import first, parsed, text
 from proctor.trace.formats.otlp import attributes_of, log_event
 from proctor.trace.formats.wire import (
     BadValue,
@@ -25,7 +25,6 @@ from proctor.trace.formats.wire import (
     name_of,
     optional_id,
     status_of,
-    text,
 )
 from proctor.trace.model import Event, Span, SpanStatus
 
@@ -131,20 +130,20 @@ def _bag(raw: dict[str, Any], out: Collector) -> Span:
 
 def _span(raw: dict[str, Any], place: str, out: Collector) -> Span:
     context = next((raw[key] for key in _CONTEXTS if is_object(raw.get(key))), raw)
-    parent = _first(raw, _PARENT_IDS)
+    parent = first(raw, _PARENT_IDS)
     if parent is None:
         outer: Any = raw.get("parentSpanContext")
-        parent = _first(outer, _SPAN_IDS) if is_object(outer) else None
-    end = _first(raw, _ENDS)
+        parent = first(outer, _SPAN_IDS) if is_object(outer) else None
+    end = first(raw, _ENDS)
     status, message = _status(raw)
     return Span(
-        trace_id=hex_id(_first(context, _TRACE_IDS) or _first(raw, _TRACE_IDS), "trace id"),
-        span_id=hex_id(_first(context, _SPAN_IDS) or _first(raw, _SPAN_IDS)),
+        trace_id=hex_id(first(context, _TRACE_IDS) or first(raw, _TRACE_IDS), "trace id"),
+        span_id=hex_id(first(context, _SPAN_IDS) or first(raw, _SPAN_IDS)),
         parent_id=optional_id(parent),
         name=name_of(raw.get("name")),
         status=status,
         error_message=message,
-        start_ns=moment(_first(raw, _STARTS) or 0),
+        start_ns=moment(first(raw, _STARTS) or 0),
         end_ns=None if end is None else moment(end, "end time") or None,
         attributes=_attributes(raw, place, out),
         events=tuple(
@@ -154,14 +153,6 @@ def _span(raw: dict[str, Any], place: str, out: Collector) -> Span:
         ),
         scope=_scope(raw),
     )
-
-
-def _first(raw: dict[str, Any], keys: tuple[str, ...]) -> Any:
-    for key in keys:
-        value = raw.get(key)
-        if value is not None:
-            return value
-    return None
 
 
 def _attributes(raw: dict[str, Any], place: str, out: Collector) -> dict[str, Any]:
@@ -176,8 +167,8 @@ def _attributes(raw: dict[str, Any], place: str, out: Collector) -> dict[str, An
 def _status(raw: dict[str, Any]) -> tuple[SpanStatus, str | None]:
     status: Any = raw.get("status")
     if is_object(status):
-        code = _first(status, ("code", "status_code", "statusCode"))
-        message = _first(status, ("message", "description", "status_message"))
+        code = first(status, ("code", "status_code", "statusCode"))
+        message = first(status, ("message", "description", "status_message"))
     else:
         code = raw.get("status_code") if status is None else status
         message = raw.get("status_message")
@@ -189,13 +180,13 @@ def _event(raw: Any, place: str, out: Collector) -> Event:
     if not is_object(raw):
         raise BadValue(f"event is not an object but {kind_of(raw)}")
     attributes = dict(attributes_of(raw.get("attributes"), place, out))
-    name = _first(raw, ("name", "event_name", "eventName"))
-    time = moment(_first(raw, _EVENT_TIMES) or 0, "event time")
+    name = first(raw, ("name", "event_name", "eventName"))
+    time = moment(first(raw, _EVENT_TIMES) or 0, "event time")
     return log_event(text(name), time, attributes, raw.get("body"))
 
 
 def _scope(raw: dict[str, Any]) -> str | None:
-    scope = _first(raw, _SCOPES)
+    scope = first(raw, _SCOPES)
     if is_object(scope):
         return text(scope.get("name"))
     return text(scope) or text(raw.get("scope_name"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from proctor.trace.assemble import Collector
+from proctor.trace.conventions.values import text
 from proctor.trace.formats.otlp import log_event
 from proctor.trace.formats.wire import (
     BadValue,
@@ -24,7 +25,6 @@ from proctor.trace.formats.wire import (
     name_of,
     optional_id,
     status_of,
-    text,
 )
 from proctor.trace.model import Event, Span, SpanStatus
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from proctor.trace.assemble import MALFORMED, Collector
 from proctor.trace.conventions.messages import messages_from
-from proctor.trace.conventions.values import count, parsed
+from proctor.trace.conventions.values import count, parsed, text
 from proctor.trace.formats.wire import (
     content_id,
     first_object,
@@ -19,7 +19,6 @@ from proctor.trace.formats.wire import (
     is_object,
     items,
     kind_of,
-    text,
 )
 from proctor.trace.model import Message, Span, SpanKind, ToolCall, Trace
 

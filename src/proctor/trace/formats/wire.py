@@ -84,11 +84,6 @@ def array(value: Any, what: str) -> list[Any]:
     raise BadValue(f"{what} is not an array but {kind_of(value)}")
 
 
-def text(value: Any) -> str | None:
-    """A non-empty string, or None for anything else."""
-    return value if isinstance(value, str) and value else None
-
-
 def kind_of(value: Any) -> str:
     """The JSON name of a value's type, for messages."""
     if value is None:
