@@ -83,6 +83,11 @@ class Comparison:
     reason: str | None = None
 
 
+def mean(values: Sequence[float]) -> float | None:
+    """The mean; of nothing, None."""
+    return math.fsum(values) / len(values) if values else None
+
+
 def finite(values: Iterable[float], what: str) -> tuple[float, ...]:
     """The values, all of them finite numbers."""
     kept = tuple(float(value) for value in values)

@@ -8,12 +8,11 @@ by mean; the same place is shared wherever the tests do not tell them apart.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from proctor.stats.compare import paired_means
-from proctor.stats.kinds import RESAMPLES, Comparison, Estimand, finite, share
+from proctor.stats.kinds import RESAMPLES, Comparison, Estimand, finite, mean, share
 from proctor.stats.multiple import holm
 
 
@@ -89,14 +88,10 @@ def rank_sets(
         better[loser] += 1
         worse[winner] += 1
     places = [
-        Place(agent, _mean(rows[agent]), 1 + better[agent], len(agents) - worse[agent])
+        Place(agent, mean(rows[agent]), 1 + better[agent], len(agents) - worse[agent])
         for agent in agents
     ]
     places.sort(key=lambda place: (-(place.mean or 0.0), place.agent))
     why = None if shared or not agents else "no case was run by every agent"
     n = len(shared) * len(agents)
     return Ranking(tuple(places), pairs, alpha, n, len(shared), left_out, reason=why)
-
-
-def _mean(values: tuple[float, ...]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
