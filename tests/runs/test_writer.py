@@ -1,12 +1,16 @@
 """Finished trials on their way to disk: shared writes, and what is reported when."""
 
+import errno
+import os
 import resource
+import threading
+from threading import Event
 
 import pytest
 import zstandard
 
 from proctor.runs.folder import RunFolder
-from proctor.runs.journal import Journal, JournalError, Sync, read_journal
+from proctor.runs.journal import SYNC_INTERVAL, Journal, JournalError, Sync, read_journal
 from proctor.runs.model import Trial, TrialStatus
 from proctor.runs.segments import SMALL, SegmentWriter, segment_path
 from proctor.runs.writer import LONG_MS, MAX_BYTES, MAX_SECONDS, MAX_WAITING, TrialWriter
@@ -98,6 +102,58 @@ def test_a_batch_that_does_not_fit_keeps_its_whole_lines(tmp_path):
     problems = []
     assert [t.index for t in read_journal(path, problems)] == [0, 1, 2]
     assert problems == []
+
+
+class Disk:
+    """What forces files out: waits until it is let go on, then fails if it is to."""
+
+    def __init__(self, monkeypatch, error=None):
+        self.begun, self.go_on, self.error, self.forced = Event(), Event(), error, 0
+        self._fsync = os.fsync
+        monkeypatch.setattr("proctor.runs.forcing.os.fsync", self.fsync)
+
+    def fsync(self, descriptor):
+        if threading.current_thread().name == "fsync":
+            self.begun.set()
+            self.go_on.wait()
+            self.forced += 1
+            if self.error is not None:
+                raise self.error
+        self._fsync(descriptor)
+
+
+def test_a_slow_disk_keeps_no_agent_waiting(tmp_path, monkeypatch):
+    """R-R9: under `interval` lines are forced out beside the run, one time after the other, and
+    the journal is closed when that is done."""
+    disk, now = Disk(monkeypatch), 0.0
+    journal = Journal(tmp_path / "trials.jsonl", clock=lambda: now)
+    for index in range(5):
+        now = index * 2 * SYNC_INTERVAL
+        journal.append(trial(index))  # returns, though the disk does not
+        assert index == 0 or disk.begun.wait(60)
+    assert disk.forced == 0
+    disk.go_on.set()
+    journal.close()
+    assert disk.forced == 1
+    assert [t.index for t in read_journal(tmp_path / "trials.jsonl")] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("told_by", ["append", "close"])
+def test_lines_that_cannot_be_forced_out_are_told(tmp_path, monkeypatch, told_by):
+    """R-R9: a disk that fails beside the run ends it with the reason."""
+    disk, now = Disk(monkeypatch, OSError(errno.EIO, "Input/output error")), 0.0
+    disk.go_on.set()
+    journal = Journal(tmp_path / "trials.jsonl", clock=lambda: now)
+    now = 2 * SYNC_INTERVAL
+    journal.append(trial(0))
+    for thread in threading.enumerate():
+        if thread.name == "fsync":
+            thread.join(60)
+    now = 4 * SYNC_INTERVAL
+    tell = {"append": lambda: journal.append(trial(1)), "close": journal.close}[told_by]
+    with pytest.raises(JournalError, match="Input/output error"):
+        tell()
+    journal.close()
 
 
 def test_small_and_large_traces_share_a_segment(tmp_path):

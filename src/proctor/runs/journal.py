@@ -18,11 +18,13 @@ from pathlib import Path
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.runs.forcing import Forcing
 from proctor.runs.model import Trial
 from proctor.trace.formats.native import without_surrogates
 
 SYNC_INTERVAL = 1.0
-"""Seconds between forced writes under `interval`: what a power cut (not a crash) may cost."""
+"""Seconds between forced writes under `interval`: what a power cut (not a crash) may cost, and as
+long as the disk takes for one."""
 
 
 class Sync(StrEnum):
@@ -59,6 +61,7 @@ class Journal:
                 f"cannot write the journal: {error.strerror}", where=str(path)
             ) from None
         self._synced_at = clock()
+        self._forcing = Forcing(self._file.fileno())
         self._end = os.fstat(self._file.fileno()).st_size
 
     def _drop_torn_line(self) -> None:
@@ -107,8 +110,10 @@ class Journal:
         now = self._clock()
         if self._sync == Sync.ALWAYS or now - self._synced_at >= SYNC_INTERVAL:
             self._synced_at = now
-            if self._sync != Sync.NEVER:
+            if self._sync == Sync.ALWAYS:
                 os.fsync(self._file.fileno())
+            elif self._sync == Sync.INTERVAL:
+                self._forcing.begin()
             self._refuse_deleted()
 
     def _refuse_deleted(self) -> None:
@@ -125,6 +130,7 @@ class Journal:
         if self._file.closed:
             return
         try:
+            self._forcing.finish()
             if self._sync != Sync.NEVER:
                 os.fsync(self._file.fileno())
             self._refuse_deleted()
