@@ -138,7 +138,7 @@ def at_the_keyboard(tmp_path: Path, typed: str, length: int = 3):
         capture_output=True,
         text=True,
         start_new_session=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     return json.loads(done.stdout), done.stderr

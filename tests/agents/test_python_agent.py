@@ -114,7 +114,7 @@ def test_a_timeout_really_ends_the_trial(name: str, isolation: str) -> None:
     """R-R8: an agent that hangs, spins or ignores being stopped ends at its time limit."""
     began = time.monotonic()
     trial, *_ = run_to_end(tried(zoo(name, isolation=isolation), seconds=0.6))
-    assert time.monotonic() - began < 60, "not the hour that the agent takes"
+    assert time.monotonic() - began < 600, "not the hour that the agent takes"
     assert (trial.status, trial.error and trial.error.type) == (
         TrialStatus.INFRA_ERROR,
         "TrialTimeout",
@@ -134,7 +134,7 @@ async def test_a_process_leaves_no_children_behind() -> None:
     trial, *_ = await tried(zoo("forks", isolation="process"))
     assert trial.status == TrialStatus.PASSED
     assert trial.answer is not None
-    until = time.monotonic() + 5  # The kernel takes its moment to end a killed process.
+    until = time.monotonic() + 60  # The kernel takes its moment to end a killed process.
     while _alive(trial.answer) and time.monotonic() < until:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     assert not _alive(trial.answer)

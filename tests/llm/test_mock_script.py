@@ -94,7 +94,7 @@ def test_leaving_frees_port_and_threads():
                 httpx.post(f"{url}/v1/chat/completions", json=ask, timeout=0.1)
         left = [thread for thread in threading.enumerate() if thread not in before]
         for thread in left:
-            thread.join(timeout=10)
+            thread.join(timeout=60)
         assert not any(thread.is_alive() for thread in left)
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/v1/models")

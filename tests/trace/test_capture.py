@@ -153,7 +153,7 @@ def test_two_hundred_concurrent_threads_never_mix() -> None:
     gate = threading.Barrier(50)
 
     def work(number: int) -> Trace:
-        gate.wait(timeout=20)
+        gate.wait(timeout=120)
         return asyncio.run(_one(number))
 
     with ThreadPoolExecutor(50) as pool:

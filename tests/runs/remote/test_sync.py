@@ -149,7 +149,7 @@ def test_an_interrupted_sync_goes_on(made: RunFolder, s3: Proxy, server: int) ->
     )
     assert s3.stalled.wait(60)
     child.send_signal(signal.SIGINT)
-    _, told = child.communicate(timeout=20)
+    _, told = child.communicate(timeout=120)
     assert child.returncode == 130
     assert b"the same command goes on" in told
     here = files(made.path)
