@@ -70,7 +70,7 @@ CASES = [
     (
         {"type": "arg_equals", "tool": "book", "arg": "id", "value": "7"},
         False,
-        'id of book equals "7" in none of 1 calls: it is 7',
+        'id of book equals "7" in none of 1 call: it is 7',
     ),
     (
         {"type": "arg_equals", "tool": "pay", "arg": "id", "value": 1},

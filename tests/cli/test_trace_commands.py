@@ -57,6 +57,38 @@ def test_show_draws_the_tree(example: Path) -> None:
     assert shorter.out.splitlines()[-1] == "… 5 more spans not shown"
 
 
+def test_list_has_a_line_for_each_trace(example: Path, tmp_path: Path) -> None:
+    """R-T7: of a folder of traces, which is worth a look, and in which file it is."""
+    asked = trace(span("a", kind=SpanKind.AGENT), query="Who?")
+    (tmp_path / "other.jsonl").write_bytes(export_traces([asked], "jsonl"))
+    done = proctor("trace", "list", example, tmp_path / "other.jsonl")
+    assert (done.code, done.err) == (0, "2 traces\n")
+    head, first, second = done.out.splitlines()
+    assert head.split() == ["spans", "tools", "errors", "time", "cost", "asked", "file"]
+    assert first.startswith("8      3      1 ")
+    assert "$0.0002  Where is my order A-4711" in first
+    assert first.endswith(str(example))
+    assert "  Who?  " in second
+    document = json.loads(proctor("trace", "list", example, "--json").out)
+    (listed,) = document["traces"]
+    assert (listed["file"], listed["totals"]["spans"]) == (str(example), 8)
+    assert "spans" not in listed
+
+
+def test_a_call_is_priced_as_in_trials(tmp_path: Path) -> None:
+    """R-A4: show and list know the published prices, and those of the settings."""
+    calls = [
+        span("known", kind=SpanKind.LLM, model="gpt-4o-mini", input_tokens=10**6, output_tokens=0),
+        span("own", kind=SpanKind.LLM, model="mine", input_tokens=10**6, output_tokens=0),
+    ]
+    (tmp_path / "run.jsonl").write_bytes(export_traces([trace(*calls)], "jsonl"))
+    shown = proctor("trace", "show", "run.jsonl", cwd=tmp_path)
+    assert "cost at least $0.1500 (1 call without a price)" in shown.out
+    (tmp_path / "proctor.yaml").write_text("prices: {mine: {input: 2, output: 0}}\n")
+    shown = proctor("trace", "show", "run.jsonl", cwd=tmp_path)
+    assert "$2.15, 0 errors" in shown.out
+
+
 def test_show_as_json_is_one_document_with_every_span(example: Path) -> None:
     """R-T7: other programs get spans, totals and problems."""
     done = proctor("trace", "show", example, example.parent / "missing.json", "--json")
@@ -75,7 +107,7 @@ def test_a_span_query_lists_the_spans_that_match(example: Path) -> None:
     done = proctor("trace", "query", example, "{kind: tool, has_status: error}")
     (line,) = done.out.splitlines()
     assert re.match(r"[0-9a-f]{32}  [0-9a-f]{16}  ✗ tool execute_tool track_parcel  801 ms", line)
-    assert done.err == "1 of 8 spans in 1 traces match\n"
+    assert done.err == "1 of 8 spans in 1 trace match\n"
     assert done.code == 0
     nothing = proctor("trace", "query", example, '{"tool_name": "refund"}', "--json")
     assert json.loads(nothing.out) == {"matches": [], "problems": []}

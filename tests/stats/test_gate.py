@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from proctor.errors import ProctorError
+from proctor.errors import ProctorError, plural
 from proctor.stats.compare import stratified
 from proctor.stats.gate import Rule, judge_gate
 
@@ -74,7 +74,7 @@ def test_the_advice_settles_it():
             for arm in (before, after)
         ]
         assert judge_gate(*grown).verdict in {"REGRESSION", "NO REGRESSION"}
-    assert first.advice.text.startswith(f"{first.advice.more_trials} more trials a case")
+    assert first.advice.text.startswith(plural(first.advice.more_trials, "more trial"))
 
 
 def test_the_advice_names_the_worst_cases():

@@ -54,6 +54,7 @@ from proctor.checks.path_parts import (
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import Layer, Outcome, broken, held
 from proctor.checks.view import document
+from proctor.errors import plural
 
 __all__ = ["Assertion", "planned_assertion", "run_assertion"]
 
@@ -145,13 +146,13 @@ def _argument(
         "actual": [None if value is ABSENT else value for value in values],
     }
     if right:
-        reason = f"{what} {told} in {len(right)} of {len(calls)} calls"
+        reason = f"{what} {told} in {len(right)} of {plural(len(calls), 'call')}"
         return held(reason, span_ids=ids_of(right), **details)
     if not calls:
         return broken(f"{tool_name(assertion.tool)} was not called", **details)
     seen = ", ".join(dict.fromkeys(shortened(value) for value in values[:3]))
     return broken(
-        f"{what} {told} in none of {len(calls)} calls: it is {seen}",
+        f"{what} {told} in none of {plural(len(calls), 'call')}: it is {seen}",
         span_ids=ids_of(calls),
         **details,
     )

@@ -19,6 +19,7 @@ from proctor.checks.quality_model import (
     Quality,
     SpanLatency,
 )
+from proctor.errors import plural
 from proctor.trace.text import safe
 
 SHOWN_TIMES = 20
@@ -78,7 +79,7 @@ def average_lines(found: Iterable[Average], traces: int) -> Iterator[str]:
         if each.mean is None or each.level is None:
             yield f"  {each.name:<15} no score in any of {traces} traces"
         else:
-            of = f"{each.traces} of {traces} traces"
+            of = f"{each.traces} of {plural(traces, 'trace')}"
             told = _told_figure(each.name, each.figure)
             yield f"  {each.name:<15} {each.mean:.2f}  {_MARKS[each.level]:<9}  {told}{of}"
 

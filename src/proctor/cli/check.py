@@ -9,7 +9,7 @@ import click
 
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import printable
-from proctor.errors import ProctorError
+from proctor.errors import ProctorError, plural
 
 if TYPE_CHECKING:
     from proctor.scenarios import Template
@@ -112,4 +112,5 @@ def _tell(found: list[Checked]) -> None:
         for note in each.notes:
             click.echo(printable(f"{each.case}: note: {note}"), err=True)
     fit = sum(each.fit for each in found)
-    click.echo(f"{fit} of {len(found)} scenarios are fit")
+    verb = "is" if len(found) == 1 else "are"
+    click.echo(f"{fit} of {plural(len(found), 'scenario')} {verb} fit")

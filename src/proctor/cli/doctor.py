@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from proctor.cli.lazy import Command, Example
+from proctor.errors import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,6 +78,6 @@ def _conclude(problems: Sequence[Finding]) -> None:
     if not problems:
         click.echo("\nnothing stands in the way")
         return
-    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    count = plural(len(problems), "problem")
     names = ", ".join(finding.name for finding in problems)
     click.echo(f"\n{count}: {names}")

@@ -44,7 +44,7 @@ def export(
     RUN is a folder, a glob over runs, an experiment, a tag or `latest`. In CSV, a text that a
     spreadsheet would take for a formula begins with a quote.
     """
-    from proctor.report.text import plural
+    from proctor.errors import plural
     from proctor.results.querying import query
 
     if bom and form not in (None, "csv"):

@@ -10,6 +10,7 @@ from proctor.cli.choosing import put_on_record, results_option
 from proctor.cli.lazy import Command, Example
 from proctor.cli.results import runs_root
 from proctor.cli.terminal import printable
+from proctor.errors import plural
 
 SOURCES = ("csv", "jsonl", "json", "parquet", "inspect", "promptfoo")
 
@@ -73,8 +74,9 @@ def import_(
         run = keep(found, root, file=file, threshold=threshold, scale=scale)
         total = run.totals
         click.echo(
-            f"{printable(str(run.path))}: {total.trials} trials, {total.passed} of {total.judged}"
-            f" judged passed, {total.infra_error} could not be judged"
+            f"{printable(str(run.path))}: {plural(total.trials, 'trial')}, "
+            f"{total.passed} of {total.judged} judged passed, "
+            f"{total.infra_error} could not be judged"
         )
         if found.not_taken:
             told = ", ".join(printable(column) for column in found.not_taken)

@@ -9,6 +9,7 @@ import click
 
 from proctor.cli.lazy import Command, Entry, Example, LazyGroup
 from proctor.cli.terminal import printable
+from proctor.errors import plural
 
 if TYPE_CHECKING:
     from proctor.checks.judge_audit import Audit, Row
@@ -188,10 +189,10 @@ def _lines(found: Audit, options: dict[str, Any]) -> list[str]:
     if usage.calls or usage.cached:
         cost = "unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
         if usage.cost_usd is not None and usage.unpriced:
-            cost += f" for all but {usage.unpriced} calls of unknown price"
+            cost += f" for all but {plural(usage.unpriced, 'call')} of unknown price"
         lines += [
             "",
-            f"judging: {usage.calls} calls, {usage.cached} from the cache, cost {cost}",
+            f"judging: {plural(usage.calls, 'call')}, {usage.cached} from the cache, cost {cost}",
             f"tokens: {_known(usage.input_tokens)} in, {_known(usage.output_tokens)} out",
         ]
     return lines

@@ -12,7 +12,7 @@ import click
 
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import printable
-from proctor.errors import ProctorError
+from proctor.errors import ProctorError, plural
 
 if TYPE_CHECKING:
     from proctor.llm.mock import Asked
@@ -63,7 +63,9 @@ def mock_llm(script: Path, port: int, record: Path | None) -> None:
             sys.stdout.flush()
             stop.wait()
         left = server.unmatched
-        click.echo(f"# {len(server.requests)} requests, {len(left)} without a reply", err=True)
+        click.echo(
+            f"# {plural(len(server.requests), 'request')}, {len(left)} without a reply", err=True
+        )
     finally:
         if recorder is not None:
             recorder.close()

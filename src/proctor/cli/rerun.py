@@ -9,6 +9,7 @@ import click
 
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import printable
+from proctor.errors import plural
 
 if TYPE_CHECKING:
     from proctor.trials.rerun import Rerun
@@ -77,12 +78,14 @@ def _tell(done: Rerun) -> None:
         click.echo("  and more")
     for words, names in (("only then", same.only_first), ("only now", same.only_second)):
         if names:
-            click.echo(printable(f"{words}: {len(names)} trials, such as {names[0]}"))
+            click.echo(printable(f"{words}: {plural(len(names), 'trial')}, such as {names[0]}"))
     if same.identical:
-        click.echo(f"identical: {same.compared} of {same.compared} trials, clocks and ids apart")
+        click.echo(
+            f"identical: {same.compared} of {plural(same.compared, 'trial')}, clocks and ids apart"
+        )
     else:
         equal = same.compared - same.differing
-        click.echo(f"not identical: {equal} of {same.compared} trials are the same")
+        click.echo(f"not identical: {equal} of {plural(same.compared, 'trial')} the same")
     click.echo(printable(f"kept in {done.second.path}"))
 
 

@@ -11,6 +11,7 @@ import click
 from proctor.cli.choosing import readable_results_option, root_of
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import printable
+from proctor.errors import plural
 
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet
@@ -129,4 +130,4 @@ def _tell_trials(found: ResultSet, form: str, limit: int | None) -> None:
     values = [list(row.values()) for row in rows]
     click.echo(as_csv(LISTED, values) if form == "csv" else render_rows(LISTED, values))
     if form == "table":
-        click.echo(f"{len(rows)} of {len(found)} trials", err=True)
+        click.echo(f"{len(rows)} of {plural(len(found), 'trial')}", err=True)

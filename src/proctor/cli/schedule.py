@@ -10,6 +10,7 @@ import click
 from proctor.cli.lazy import Command, Entry, Example, LazyGroup
 from proctor.cli.logs import log_options
 from proctor.cli.terminal import printable
+from proctor.errors import plural
 
 if TYPE_CHECKING:
     from proctor.ops.cron_export import Kind
@@ -239,7 +240,9 @@ def serve() -> None:
 
     book, clock = book_here(), RealClock()
     with book.serving(), signals_go_to(lambda _number, _frame: clock.stop()):
-        _say(f"serving {len(book.schedules())} schedules of {book.project}; Ctrl-C ends it")
+        _say(
+            f"serving {plural(len(book.schedules()), 'schedule')} of {book.project}; Ctrl-C ends it"
+        )
         Server(book, clock, _say).serve()
     _say("stopped")
 

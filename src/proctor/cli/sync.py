@@ -12,6 +12,7 @@ import click
 from proctor.cli.choosing import put_on_record, results_option, root_of
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import printable
+from proctor.errors import plural
 
 if TYPE_CHECKING:
     from proctor.runs.remote.bucket import Patience
@@ -134,7 +135,7 @@ def _tell(moved: list[Moved], *, as_json: bool) -> None:
         return
     for each in moved:
         same = each.files - each.moved
-        parts = [f"{each.moved} files moved ({each.bytes_moved:,} bytes)"]
+        parts = [f"{plural(each.moved, 'file')} moved ({each.bytes_moved:,} bytes)"]
         parts += [f"{same} were there"] if same else []
         parts += ["checksums verified"] if each.verified else []
         click.echo(printable(f"{each.name}: {', '.join(parts)}"))

@@ -6,20 +6,24 @@ when a file gave nothing.
 """
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from proctor.cli.lazy import Command, Entry, Example, LazyGroup
-from proctor.cli.terminal import tell_problem
-from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.cli.trace_files import (
+    Loaded,
+    files_argument,
+    json_option,
+    redaction_option,
+    write_json,
+)
+from proctor.errors import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from proctor.trace import Span, SpanQuery, Trace, TraceQuery
-    from proctor.trace.assemble import Problem
 
 EXIT_DOES_NOT_HOLD = 1
 
@@ -29,6 +33,7 @@ _MAX_SPANS = 1000
 """More lines than this are not read by anyone; `--max-spans` asks for them."""
 
 COMMANDS = {
+    "list": Entry("proctor.cli.trace_list", "list_traces", "List traces, one line each."),
     "show": Entry(_HERE, "show", "Show what an agent did, as a tree."),
     "query": Entry(_HERE, "query", "Find spans, or test what holds of a trace."),
     "convert": Entry(_HERE, "convert", "Write traces in another format."),
@@ -40,6 +45,7 @@ COMMANDS = {
     cls=LazyGroup,
     table=COMMANDS,
     examples=[
+        Example("proctor trace list runs/", "which of these is worth a look?"),
         Example("proctor trace show run.json", "what did the agent do?"),
         Example("proctor trace query runs/ '{kind: tool, has_status: error}'", "what failed?"),
         Example("proctor trace convert run.json --to otlp-json -o out.json", "for other tools"),
@@ -47,25 +53,6 @@ COMMANDS = {
 )
 def trace() -> None:
     """Look at, query and convert agent traces."""
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _files(command: F) -> F:
-    return click.argument("files", nargs=-1, required=True, metavar="FILE...")(command)
-
-
-def _redaction(command: F) -> F:
-    off = click.option("--no-redact", is_flag=True, help="Leave secrets as they are.")
-    return off(command)
-
-
-def _as_json(command: F) -> F:
-    option = click.option(
-        "--json", "as_json", is_flag=True, help="One JSON document on standard output."
-    )
-    return option(command)
 
 
 @click.command(
@@ -76,26 +63,25 @@ def _as_json(command: F) -> F:
         Example("zstdcat runs/1.jsonl.zst | proctor trace show -", "from a pipe"),
     ],
 )
-@_files
-@_as_json
+@files_argument
+@json_option
 @click.option(
     "--max-spans",
     type=click.IntRange(min=1),
     default=None,
     help=f"Spans shown of each trace.  [default: {_MAX_SPANS}]",
 )
-@_redaction
+@redaction_option
 def show(files: tuple[str, ...], as_json: bool, max_spans: int | None, no_redact: bool) -> None:
     """Show what an agent did, as a tree."""
-    from proctor.trace.redact import redactor_for
     from proctor.trace.render_json import described
 
     if as_json and max_spans is not None:
         raise click.UsageError("--max-spans shortens the tree; --json always has every span")
-    loaded = _Loaded(files)
-    traces = map(redactor.trace, loaded) if (redactor := redactor_for(not no_redact)) else loaded
+    loaded = Loaded(files)
+    traces = loaded.priced_and_clean(redact=not no_redact)
     if as_json:
-        _write_json("traces", map(described, traces), loaded)
+        write_json("traces", map(described, traces), loaded)
     else:
         for number, found in enumerate(traces):
             _echo_trace(found, max_spans or _MAX_SPANS, first=number == 0)
@@ -113,10 +99,10 @@ def show(files: tuple[str, ...], as_json: bool, max_spans: int | None, no_redact
         Example("proctor trace query runs/ @failed.yaml --json", "the query stands in a file"),
     ],
 )
-@_files
+@files_argument
 @click.argument("query")
-@_as_json
-@_redaction
+@json_option
+@redaction_option
 def query(files: tuple[str, ...], query: str, as_json: bool, no_redact: bool) -> None:
     """Find spans, or test what holds of a trace.
 
@@ -128,7 +114,7 @@ def query(files: tuple[str, ...], query: str, as_json: bool, no_redact: bool) ->
     from proctor.trace.query_text import read_query_text
 
     asked = read_query_text(query)
-    loaded = _Loaded(files)
+    loaded = Loaded(files)
     if isinstance(asked, SpanQuery):
         _list_spans(loaded, asked, as_json, not no_redact)
         loaded.leave()
@@ -145,7 +131,7 @@ def query(files: tuple[str, ...], query: str, as_json: bool, no_redact: bool) ->
         Example("proctor trace convert run.json --to jsonl | head -c 300", "into a pipe"),
     ],
 )
-@_files
+@files_argument
 @click.option(
     "--to",
     "to",
@@ -161,7 +147,7 @@ def query(files: tuple[str, ...], query: str, as_json: bool, no_redact: bool) ->
     metavar="REGEX",
     help="Also redact what matches; may be given several times.",
 )
-@_redaction
+@redaction_option
 def convert(
     files: tuple[str, ...], to: str, output: str, patterns: tuple[str, ...], no_redact: bool
 ) -> None:
@@ -178,7 +164,7 @@ def convert(
     binary = to == "otlp-proto"
     if output == "-" and binary and sys.stdout.isatty():
         raise click.UsageError("otlp-proto is not text; name a file with -o")
-    loaded = _Loaded(files)
+    loaded = Loaded(files)
     redact = not no_redact and Redactor({f"pattern-{i + 1}": p for i, p in enumerate(patterns)})
     if not loaded.begin():
         loaded.leave()
@@ -187,50 +173,11 @@ def convert(
     else:
         written = save_traces(loaded, output, to, redact=redact)
         told = "" if redact else ", secrets not redacted"
-        click.echo(f"{output}: {written} trace{'' if written == 1 else 's'}{told}", err=True)
+        click.echo(f"{output}: {plural(written, 'trace')}{told}", err=True)
     loaded.leave()
 
 
-# -- what the commands share ------------------------------------------------------------------
-
-
-class _Loaded:
-    """Traces as they are read, file by file; problems are told at once and counted."""
-
-    def __init__(self, files: tuple[str, ...]) -> None:
-        from proctor.trace.load import iter_traces
-
-        self.problems: list[Problem] = []
-        self._traces = iter_traces(files, self._problem)
-        self._first: list[Trace] = []
-
-    def _problem(self, problem: "Problem") -> None:
-        self.problems.append(problem)
-        tell_problem(problem)
-
-    def __iter__(self) -> "Iterator[Trace]":
-        yield from self._first
-        yield from self._traces
-
-    def begin(self) -> bool:
-        """Whether there is a trace at all; reads up to the first."""
-        self._first = [found for found in [next(self._traces, None)] if found is not None]
-        return bool(self._first)
-
-    def leave(self, code: int = 0) -> None:
-        """End the command: 2 when some file gave nothing, else the given code."""
-        if any(problem.fatal for problem in self.problems):
-            code = EXIT_CANNOT_JUDGE
-        if code:
-            raise click.exceptions.Exit(code)
-
-
-def _write_json(key: str, items: "Iterable[Any]", loaded: _Loaded) -> None:
-    from proctor.trace.render_json import document
-
-    for piece in document(key, items, loaded.problems):
-        sys.stdout.buffer.write(piece)
-    sys.stdout.buffer.flush()
+# -- what is written ----------------------------------------------------------------------------
 
 
 def _echo_trace(found: "Trace", max_spans: int, *, first: bool) -> None:
@@ -244,7 +191,7 @@ def _echo_trace(found: "Trace", max_spans: int, *, first: bool) -> None:
     click.echo("\n".join(lines), color=colour)
 
 
-def _list_spans(loaded: _Loaded, asked: "SpanQuery", as_json: bool, redact: bool) -> None:
+def _list_spans(loaded: Loaded, asked: "SpanQuery", as_json: bool, redact: bool) -> None:
     """Ask the spans as they are; only what is told about them is redacted."""
     from proctor.trace.redact import redactor_for
     from proctor.trace.render import span_row
@@ -260,16 +207,17 @@ def _list_spans(loaded: _Loaded, asked: "SpanQuery", as_json: bool, redact: bool
                 yield redactor.span(node.span) if redactor else node.span
 
     if as_json:
-        _write_json("matches", map(described_span, matches()), loaded)
+        write_json("matches", map(described_span, matches()), loaded)
         return
     found = 0
     for span in matches():
         found += 1
         click.echo(span_row(span))
-    click.echo(f"{found} of {sum(traces)} spans in {len(traces)} traces match", err=True)
+    asked_of = f"{plural(sum(traces), 'span')} in {plural(len(traces), 'trace')}"
+    click.echo(f"{found} of {asked_of} match", err=True)
 
 
-def _test_traces(loaded: _Loaded, asked: "TraceQuery", as_json: bool, redact: bool) -> bool:
+def _test_traces(loaded: Loaded, asked: "TraceQuery", as_json: bool, redact: bool) -> bool:
     from proctor.trace.redact import redactor_for
     from proctor.trace.text import safe
 
@@ -284,7 +232,7 @@ def _test_traces(loaded: _Loaded, asked: "TraceQuery", as_json: bool, redact: bo
             yield {"trace_id": found.trace_id, **result._asdict(), "reason": reason}
 
     if as_json:
-        _write_json("results", results(), loaded)
+        write_json("results", results(), loaded)
     else:
         for result in results():
             verdict = "holds" if result["holds"] else "does not hold"

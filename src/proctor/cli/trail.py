@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli.lazy import Command, Entry, Example, LazyGroup
-from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.errors import EXIT_CANNOT_JUDGE, plural
 
 if TYPE_CHECKING:
     from proctor.diagnose.trail_data import Annotations
@@ -99,7 +99,9 @@ def run(ctx: click.Context, **given: Any) -> None:
     experiment = begin(TrailConfig(**told), given["output_dir"], given["max_workers"], **limits)
     if experiment.missing:
         names = ", ".join(experiment.missing[:3])
-        click.echo(f"warning: {len(experiment.missing)} traces are not here: {names}", err=True)
+        click.echo(
+            f"warning: {plural(len(experiment.missing), 'trace')} not here: {names}", err=True
+        )
     if experiment.going_on:
         click.echo(f"going on with {experiment.folder.path}", err=True)
     carried = carry_out_here(experiment.ready, experiment.folder, rerun=INFRA, quiet=given["quiet"])

@@ -13,7 +13,7 @@ import click
 
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import printable
-from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.errors import EXIT_CANNOT_JUDGE, plural
 
 if TYPE_CHECKING:
     from proctor.scenarios.template import Template
@@ -130,7 +130,7 @@ def _print(good: dict[Path, Good], problems: list[Problem], asked: int) -> None:
     for path, found in good.items():
         if found.suite is not None:
             agents = ", ".join(found.suite.all_agents) or "none"
-            cases = _count(len(found.suite.cases), "case")
+            cases = plural(len(found.suite.cases), "case")
             click.echo(printable(f"{path}: {cases}, agent {agents}"))
         if found.template is not None:
             variants = ", ".join(found.template.variants) or "none"
@@ -138,18 +138,18 @@ def _print(good: dict[Path, Good], problems: list[Problem], asked: int) -> None:
             told = f"scenario {found.template.name}, variants {variants}, parameters {params}"
             click.echo(printable(f"{path}: {told}"))
         if found.settings is not None:
-            agents = _count(len(found.settings.settings.agents), "agent")
+            agents = plural(len(found.settings.settings.agents), "agent")
             click.echo(printable(f"{path}: settings, {agents}"))
         for each in found.experiments:
             axes = each.design.axes
-            parts = [_count(len(each.suite.cases), "case"), _count(len(each.agents or {}), "agent")]
-            parts += [_count(len(axes.params), "combination")] if len(axes.params) > 1 else []
-            parts.append(_count(len(axes.seeds or ()), "seed"))
+            parts = [plural(len(each.suite.cases), "case"), plural(len(each.agents or {}), "agent")]
+            parts += [plural(len(axes.params), "combination")] if len(axes.params) > 1 else []
+            parts.append(plural(len(axes.seeds or ()), "seed"))
             click.echo(printable(f"{path}: experiment {each.design.name}: {' × '.join(parts)}"))
     print_problems(problems)
     if problems:
         bad = asked - len(good)
-        click.echo(f"{_count(len(problems), 'problem')} in {_count(bad, 'file')}", err=True)
+        click.echo(f"{plural(len(problems), 'problem')} in {plural(bad, 'file')}", err=True)
 
 
 def print_problems(problems: list[Problem]) -> None:
@@ -158,10 +158,6 @@ def print_problems(problems: list[Problem]) -> None:
         click.echo(printable(str(problem)), err=True)
         if problem.hint:
             click.echo(printable(f"  hint: {problem.hint}"), err=True)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _document(good: dict[Path, Good], problems: list[Problem]) -> str:

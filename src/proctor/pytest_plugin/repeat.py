@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from proctor.errors import did_you_mean
+from proctor.errors import did_you_mean, plural
 
 _ROUNDING = 1e-9
 """0.55 × 100 is a little more than 55 in floating point, and 55 passes must be enough."""
@@ -105,9 +105,9 @@ class Repeat(NamedTuple):
         count.update(attempt.outcome for attempt in attempts)
         item.user_properties += [(f"proctor_{kind}", number) for kind, number in count.items()]
         told = (
-            f"{count['passed']} of {self.trials} trials passed ({count['failed']} failed, "
-            f"{count['errored']} errored), {self.needed} needed for a threshold of "
-            f"{self.threshold:g}"
+            f"{count['passed']} of {plural(self.trials, 'trial')} passed "
+            f"({count['failed']} failed, {count['errored']} errored), "
+            f"{self.needed} needed for a threshold of {self.threshold:g}"
         )
         text = "\n".join([told, *_told(attempts)])
         if count["passed"] >= self.needed:

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from proctor.checks.result import CheckStatus
-from proctor.errors import ProctorError
+from proctor.errors import ProctorError, plural
 from proctor.pytest_plugin.apart import apart
 from proctor.pytest_plugin.reasons import asked, explain, reason_of
 from proctor.pytest_plugin.repeat import CouldNotBeJudged
-from proctor.report.text import line, plural, shown
+from proctor.report.text import line, shown
 from proctor.runs.model import CellKey, TrialStatus
 from proctor.runs.summary import CellSummary, Verdict, summarise_cell
 from proctor.spec import Case, Configuration, SpecError, Suite, load_configuration, load_suite

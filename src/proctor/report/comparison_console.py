@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import click
 
+from proctor.errors import plural
 from proctor.report.figures import DASH, change, ends, figure, named, p_text, percent, table
-from proctor.report.text import line, plural
+from proctor.report.text import line
 from proctor.results.compare_runs import Comparisons
 from proctor.results.comparison import LOOK_HERE, ArmComparison, CaseDifference, MetricDifference
 
@@ -83,7 +84,7 @@ def _methods(pair: ArmComparison) -> Iterator[str]:
     """How each figure came about, and why one is missing."""
     for each in pair.metrics:
         test = each.suite or each.population
-        of = f"{plural(test.cases, 'case')}, {test.n} trials"
+        of = f"{plural(test.cases, 'case')}, {plural(test.n, 'trial')}"
         left = f", {plural(test.left_out, 'case')} without the figure" if test.left_out else ""
         yield f"  {WORDS[each.metric]}: {test.estimand}, {test.method}; {of}{left}"
         population = each.population

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 import click
 
 from proctor.checks.result import CheckResult, CheckStatus, Layer
+from proctor.errors import plural
 from proctor.report.facts import CaseFacts, Report
-from proctor.report.text import line, money, plural, seconds, shown
+from proctor.report.text import line, money, seconds, shown
 from proctor.runs.model import TrialStatus
 
 MOST_SPANS = 3

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import click
 
+from proctor.errors import plural
 from proctor.report.figures import DASH, named, p_text, percent, points, table
-from proctor.report.text import line, plural
+from proctor.report.text import line
 from proctor.results.gating import ArmGate, GateFacts, RunRef
 
 MOST_MOVES = 10
@@ -39,7 +40,8 @@ def _lines(facts: GateFacts) -> Iterator[str]:
         yield ""
         yield "Looks"
         for look in facts.history:
-            yield f"  {look.number}. {look.trials} trials: {look.verdict}: {line(look.reason)}"
+            seen = plural(look.trials, "trial")
+            yield f"  {look.number}. {seen}: {look.verdict}: {line(look.reason)}"
     yield from _rest(facts)
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from proctor.checks.result import CheckStatus
+from proctor.errors import plural
 from proctor.report import markdown
 from proctor.report.facts import CaseFacts, CasePlace, Report
-from proctor.report.text import line, plural, shown
+from proctor.report.text import line, shown
 from proctor.runs.model import TrialStatus
 
 MOST_INLINE = 10

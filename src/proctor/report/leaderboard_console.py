@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import click
 
+from proctor.errors import plural
 from proctor.report.figures import DASH, change, ends, figure, named, p_text, percent, table
-from proctor.report.text import line, money, plural, seconds
+from proctor.report.text import line, money, seconds
 from proctor.results.leaderboard import Leaderboard, Row
 
 MOST_PAIRS = 10

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from proctor.errors import plural
 from proctor.report.run_console import cost_line
 from proctor.report.run_facts import ReportFacts, arm_name, when
 from proctor.report.run_words import (
@@ -23,7 +24,7 @@ from proctor.report.run_words import (
     ranked_by,
     score,
 )
-from proctor.report.text import markdown, money, plural, seconds
+from proctor.report.text import markdown, money, seconds
 from proctor.results.gating import ArmGate, GateFacts
 from proctor.results.leaderboard import Row, run_name
 from proctor.runs.summary import CellSummary, RankedFailure

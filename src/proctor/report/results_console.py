@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from proctor.errors import plural
 from proctor.report.figures import DASH, document, ends, figure, percent, table
-from proctor.report.text import line, plural
+from proctor.report.text import line
 from proctor.results.exchange.export import cell
 from proctor.results.figures import GroupRow
 from proctor.results.sql import Answer

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from proctor.errors import plural
 from proctor.report.run_words import error_lines, not_judged
-from proctor.report.text import line, money, plural, seconds
+from proctor.report.text import line, money, seconds
 from proctor.runs.summary import CellSummary, RankedFailure, Verdict
 
 if TYPE_CHECKING:
@@ -120,7 +121,8 @@ def failure_lines(failures: Sequence[RankedFailure]) -> Iterator[str]:
         share = f"{failure.rate:.0%}".replace("%", " %")
         blocks = ", blocks" if failure.blocking else ""
         name = click.style(line(failure.check_id, 80), fg="red" if failure.blocking else "yellow")
-        yield f"  {number}. {name}: {failure.count} of {failure.of} trials ({share}){blocks}"
+        often = f"{failure.count} of {plural(failure.of, 'trial')} ({share})"
+        yield f"  {number}. {name}: {often}{blocks}"
         sample = failure.samples[0]
         yield f"     {line(sample.trial, 80)}: {line(sample.reason, 160)}"
     if len(failures) > MOST_FAILURES:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from proctor.errors import plural
 from proctor.report.run_progress import duration
-from proctor.report.text import line, money, plural
+from proctor.report.text import line, money
 
 if TYPE_CHECKING:
     from proctor.runs.model import CellKey
@@ -86,7 +87,11 @@ def _cost(estimate: Estimate) -> str:
 
 
 def _part(known: int, total: int) -> str:
-    return "" if known == total else f" for {known} of {total} trials, unknown for the others"
+    return (
+        ""
+        if known == total
+        else f" for {known} of {plural(total, 'trial')}, unknown for the others"
+    )
 
 
 def plan_document(ready: Prepared, estimate: Estimate) -> str:

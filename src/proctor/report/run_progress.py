@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from proctor.report.text import line, money, plural
+from proctor.errors import plural
+from proctor.report.text import line, money
 from proctor.trials.progress import Progress
 
 if TYPE_CHECKING:

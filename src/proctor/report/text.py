@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
+from proctor.errors import plural
 from proctor.trace.text import safe
 
 SHOWN = 200
@@ -108,7 +109,7 @@ def markdown_code(text: str) -> str:
 
 def money(usd: float | None, unpriced: int = 0) -> str:
     """A cost as told to people; a lower bound says so, an unknown one is not zero."""
-    calls = f"{unpriced} call{'' if unpriced == 1 else 's'} unpriced"
+    calls = f"{plural(unpriced, 'call')} unpriced"
     if usd is None:
         return f"unknown, {calls}" if unpriced else ""
     amount = f"${usd:.4f}" if 0 < usd < 0.1 else f"${usd:,.2f}"
@@ -122,8 +123,3 @@ def seconds(milliseconds: float | None) -> str:
     if milliseconds < 1000:
         return f"{milliseconds:.0f} ms"
     return f"{milliseconds / 1000:.1f} s"
-
-
-def plural(number: int, noun: str) -> str:
-    """`1 case`, `2 cases`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

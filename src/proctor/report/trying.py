@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 from proctor.agents.base import AgentConfig
 from proctor.agents.replay import ReplayAgentConfig
-from proctor.errors import ProctorError
+from proctor.errors import ProctorError, plural
 from proctor.report.facts import CaseFacts, CasePlace, Report, facts_of
-from proctor.report.text import plural
 from proctor.runs.model import PlannedTrial
 from proctor.spec import Case, Configuration, Suite, load_configuration, load_suite, select_cases
 from proctor.trials.api import Prepared, prepare

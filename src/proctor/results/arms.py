@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, did_you_mean, plural
 from proctor.results.columns import named
 from proctor.results.figures import OF_JUDGED, cell_of
 from proctor.results.left_out import LeftOut
@@ -127,7 +127,9 @@ def correlation(
     missing = len(pairs) - len(whole)
     if not missing:
         return found
-    why = f"{missing} of {len(pairs)} cases left out: no number in {column}, or no {value}"
+    why = (
+        f"{missing} of {plural(len(pairs), 'case')} left out: no number in {column}, or no {value}"
+    )
     return dataclasses.replace(found, reason="; ".join(filter(None, (found.reason, why))))
 
 

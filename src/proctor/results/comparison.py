@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from proctor.errors import plural
 from proctor.results.flakiness import CaseFlakiness, Votes, flakiness_of
 from proctor.results.outcomes import AgentOutcomes, CaseOutcome, pair
 from proctor.stats.compare import paired_means, stratified, suite_difference, within_case
@@ -169,15 +170,16 @@ def _flaky(arms: Iterable[Given], compared: set[str]) -> list[tuple[str, CaseFla
 def _notes(before: Sequence[CaseOutcome], after: Sequence[CaseOutcome]) -> Iterable[str]:
     if stopped := sum(bool(case.stopped) for case in (*before, *after)):
         yield (
-            f"{stopped} cells were stopped early: their rates are biased and no interval or test"
-            " at a fixed number of trials holds; run without --early-stop to compare"
+            f"{plural(stopped, 'cell')} stopped early: such rates are biased and no interval or"
+            " test at a fixed number of trials holds; run without --early-stop to compare"
         )
     short = sum(
         case.asked is not None and not case.stopped and _seen(case) < case.asked
         for case in (*before, *after)
     )
     if short:
-        yield f"{short} cells have fewer trials than planned: a run was stopped or is still going"
+        cells = plural(short, "cell")
+        yield f"{cells} with fewer trials than planned: a run was stopped or is still going"
 
 
 def _seen(case: CaseOutcome) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, did_you_mean, plural
 from proctor.results.comparability import changed_cases, remarks
 from proctor.results.flakiness import CaseFlakiness, Votes, flakiness_of, judge_votes
 from proctor.results.outcomes import AgentOutcomes, outcomes_of
@@ -195,6 +195,11 @@ def judge_runs(
     )
 
 
+def _some(names: Sequence[str]) -> str:
+    """The first few of them, by name."""
+    return ", ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
+
+
 def _itself(baseline: Run, candidate: Run) -> tuple[str, ...]:
     """Tagging the candidate before it is judged is easily done, and such a gate never fails."""
     same = baseline.run_id == candidate.run_id
@@ -226,7 +231,7 @@ def judge_arm(
     ]
     if stopped:
         reason = (
-            f"{len(stopped)} cells were stopped early ({', '.join(stopped[:3])}, …): their rates"
+            f"{plural(len(stopped), 'cell')} stopped early ({_some(stopped)}): such rates"
             " are biased and no test at a fixed number of trials holds; run without --early-stop"
         )
         gate = replace(gate, verdict="NOT COMPARABLE", reason=reason, advice=None)

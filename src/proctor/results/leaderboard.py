@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, did_you_mean, plural
 from proctor.results.comparison import STOPPED
 from proctor.results.figures import rate_over
 from proctor.results.outcomes import AgentOutcomes, CaseOutcome, outcomes_of
@@ -226,11 +226,11 @@ def _notes(entrants: Sequence[Entrant], values: Mapping[str, Mapping[str, float]
             yield f"{name} has no value and no place"
     for entrant in entrants:
         if unpriced := sum(case.unpriced_calls for case in entrant.outcomes.cases):
-            yield f"{entrant.name}: {unpriced} calls unpriced, its cost is a lower bound"
+            yield f"{entrant.name}: {plural(unpriced, 'call')} unpriced, its cost is a lower bound"
     if stopped := sum(bool(c.stopped) for entrant in entrants for c in entrant.outcomes.cases):
         yield (
-            f"{stopped} cells were stopped early: their rates are biased, so agents stand beside"
-            " each other only where all ran under the same rules, and no interval is given"
+            f"{plural(stopped, 'cell')} stopped early: such rates are biased, so agents stand"
+            " beside each other only where all ran under the same rules, and no interval is given"
         )
 
 

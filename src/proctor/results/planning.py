@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from proctor.errors import plural
 from proctor.results.outcomes import AgentOutcomes, pair
 from proctor.stats.power import (
     Claim,
@@ -144,7 +145,9 @@ def _noises(asked: Asked, within: Variance | None) -> Iterator[Noise]:
     if asked.sigma2 is not None:
         yield Noise(asked.sigma2, "as given")
     elif within is not None and within.value:
-        yield Noise(within.value, f"seen in {within.cases} cases, {within.n} trials")
+        yield Noise(
+            within.value, f"seen in {plural(within.cases, 'case')}, {plural(within.n, 'trial')}"
+        )
     else:
         yield Noise(TYPICAL_NOISE, "assumed: typical")
         yield Noise(LARGEST_NOISE, "assumed: the largest possible")

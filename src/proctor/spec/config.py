@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 from pydantic import AfterValidator, BaseModel, Field
 
@@ -30,6 +30,9 @@ from proctor.spec.refs import Agent, Judge
 from proctor.spec.shapes import Shapes
 from proctor.spec.toml import read_toml
 from proctor.spec.tree import Tree, merged, replace_content
+
+if TYPE_CHECKING:
+    from proctor.llm.prices import PriceTable
 
 _log = logging.getLogger(__name__)
 
@@ -140,6 +143,18 @@ class Settings(Strict):
     redaction: Redaction = Redaction()
     prices: dict[str, Price | str] = Field(default_factory=dict[str, Price | str])
     """Model → its price, or the published model whose prices apply."""
+
+    def price_table(self) -> PriceTable:
+        """The prices of these settings, to be asked before the published ones."""
+        from proctor.llm.prices import PriceTable
+
+        given = self.prices.items()
+        return PriceTable(
+            {
+                name: price if isinstance(price, str) else price.model_dump(exclude_none=True)
+                for name, price in given
+            }
+        )
 
 
 class Value(NamedTuple):

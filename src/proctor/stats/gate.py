@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from proctor.errors import ProctorError
+from proctor.errors import ProctorError, plural
 from proctor.stats.compare import stratified, suite_difference
 from proctor.stats.distributions import normal_quantile
 from proctor.stats.flaky import agent_flakiness
@@ -191,7 +191,7 @@ def _too_many_errors(
     for arm, bad, total in zip(("baseline", "candidate"), errors, errored_of, strict=True):
         if total and bad / total > rule.max_error_rate:
             return (
-                f"{bad} of {total} trials of the {arm} errored,"
+                f"{bad} of {plural(total, 'trial')} of the {arm} errored,"
                 f" more than {rule.max_error_rate:.0%}: repair the infrastructure and run again"
             )
     return None
@@ -243,7 +243,10 @@ def _advice(moves: tuple[Move, ...], drop: float, rule: Rule) -> Advice:
         return Advice(None, worst, text + look)
     fewest = min(min(move.baseline.trials, move.candidate.trials) for move in moves)
     more = max(1, _trials_to_tell(moves, distance, rule) - fewest)
-    text = f"{more} more trials a case in both runs would settle it if the drop stays as seen."
+    text = (
+        f"{plural(more, 'more trial')} a case in both runs would settle it"
+        " if the drop stays as seen."
+    )
     return Advice(more, worst, text + look)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, did_you_mean, plural
 from proctor.trace import formats
 from proctor.trace.assemble import Collector, LogPool, Problem, assemble, one_line
 from proctor.trace.formats import transcript
@@ -32,7 +32,7 @@ class TraceLoadError(ProctorError):
 
     def __init__(self, problems: list[Problem]) -> None:
         first = problems[0]
-        more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
+        more = f" (and {plural(len(problems) - 1, 'more problem')})" if len(problems) > 1 else ""
         where = one_line(", ".join(part for part in (first.file, first.place) if part))
         super().__init__(f"{first.message}{more}", where=where)
         self.problems = problems
@@ -87,8 +87,11 @@ def iter_traces(
     *,
     format: str | None = None,  # noqa: A002 - the word users know
     max_bytes: int = MAX_BYTES,
+    on_file: Callable[[str], None] | None = None,
 ) -> Iterator[Trace]:
     """Load file by file, holding one file at a time; each problem goes to `on_problem`.
+
+    `on_file` is told the name of a file before its traces come.
 
     A log record joins its span when both stand in one file or the record's file comes first.
     """
@@ -101,6 +104,8 @@ def iter_traces(
             on_problem(problem)
         if out.logs:
             last = [out]
+        if on_file is not None:
+            on_file(out.file)
         yield from traces
     if pool.left:
         on_problem(_homeless(pool, last))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from proctor.errors import plural
 from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
 from proctor.trace.text import ELLIPSIS, safe
 from proctor.trace.tree import SpanTree
@@ -81,13 +82,13 @@ def totals(trace: Trace) -> str:
     """Counts, time, tokens and money of a trace in one line."""
     usage = trace.usage
     parts = [
-        _many(len(trace.spans), "span"),
+        plural(len(trace.spans), "span"),
         _duration(trace.duration) or "duration unknown",
-        _many(len(trace.llm_calls), "llm call"),
-        _many(len(trace.tool_calls), "tool call"),
+        plural(len(trace.llm_calls), "llm call"),
+        plural(len(trace.tool_calls), "tool call"),
         _tokens(usage.input_tokens, usage.output_tokens) or "tokens unknown",
         _total_cost(usage.cost_usd, usage.unpriced),
-        _many(len(trace.errors), "error"),
+        plural(len(trace.errors), "error"),
     ]
     return ", ".join(parts)
 
@@ -96,7 +97,7 @@ def _total_cost(cost: float | None, unpriced: int) -> str:
     if cost is None:
         return "cost unknown"
     if unpriced:
-        return f"cost at least {_money(cost)} ({_many(unpriced, 'call')} without a price)"
+        return f"cost at least {_money(cost)} ({plural(unpriced, 'call')} without a price)"
     return _money(cost)
 
 
@@ -109,7 +110,7 @@ def tree_lines(trace: Trace, max_spans: int = 1000) -> Iterator[Line]:
     for shown, (position, indent) in enumerate(_indented(tree)):
         if shown >= max_spans:
             left = len(tree) - shown
-            yield Line("", ELLIPSIS, "", f"{_many(left, 'more span')} not shown", "", "")
+            yield Line("", ELLIPSIS, "", f"{plural(left, 'more span')} not shown", "", "")
             return
         yield span_line(tree.spans[position], indent)
 
@@ -185,7 +186,7 @@ def _about(span: Span) -> str:
     if span.kind == SpanKind.HANDOFF and span.handoff_to:
         return f"→ {safe(span.handoff_to, MAX_NAME)}"
     if span.documents:
-        return _many(len(span.documents), "document")
+        return plural(len(span.documents), "document")
     return ""
 
 
@@ -207,10 +208,6 @@ def _shown(value: Any, limit: int) -> str:
         return safe(msgspec.json.encode(value, enc_hook=str).decode(), limit)
     except (TypeError, ValueError, RecursionError, msgspec.EncodeError):
         return safe(f"({type(value).__name__})", limit)
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _duration(seconds: float | None) -> str:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from proctor.errors import ProctorError
+from proctor.errors import ProctorError, plural
 from proctor.results.gating import GateFacts, judge_runs
 from proctor.runs.folder import RunFolder
 from proctor.runs.identity import git_state
@@ -104,7 +104,7 @@ def judge_extending(
     facts = judge_runs(candidate, baseline, rule=rule, looks=looks, must_pass=must_pass)
     notes: list[str] = []
     if done >= looks - 1 and facts.verdict == "INCONCLUSIVE":
-        notes.append(f"extended {done} times already, as often as was fixed beforehand")
+        notes.append(f"extended {plural(done, 'time')} already, as often as was fixed beforehand")
     for _ in range(looks - 1 - done):
         if facts.verdict != "INCONCLUSIVE" or facts.unjudgeable:
             break

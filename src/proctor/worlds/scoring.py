@@ -15,7 +15,7 @@ from typing import Any, cast
 from proctor.checks.evaluate import PlannedCheck
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import Layer, Outcome, unscored
-from proctor.errors import did_you_mean
+from proctor.errors import did_you_mean, plural
 from proctor.imports import load_object
 from proctor.worlds.base import Scores, Trajectory, World, WorldError
 
@@ -142,7 +142,8 @@ def _world(threshold: float, context: CheckContext) -> Outcome:
         return unscored(reason or "the world gave no score")
     parts = cast("Mapping[str, float]", facts.get("scores") or {})
     listed = ", ".join(f"{name} {value:.3g}" for name, value in parts.items())
-    words = [f"{score:.3g} after {facts.get('steps')} steps ({facts.get('ended')})", reason, listed]
+    steps = int(facts.get("steps") or 0)
+    words = [f"{score:.3g} after {plural(steps, 'step')} ({facts.get('ended')})", reason, listed]
     return Outcome(
         score=float(score),
         passed=score >= threshold,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from proctor.checks.metrics.arguments import ABSENT, ArgumentDifference
+from proctor.errors import plural
 
 Item = TypeVar("Item")
 
@@ -123,7 +124,7 @@ def failed_reason(match: Match, reference: int, names: Sequence[str]) -> str:
         )
     if different:
         parts.append(
-            f"{_count(len(different), 'call')} with other arguments: {_few(different, _differs)}"
+            f"{plural(len(different), 'call')} with other arguments: {_few(different, _differs)}"
         )
     if moved:
 
@@ -131,9 +132,9 @@ def failed_reason(match: Match, reference: int, names: Sequence[str]) -> str:
             place = _at(pair.actual, pair.span_id)
             return f"{_name(names[pair.actual])} ({place}, reference call {pair.reference + 1})"
 
-        parts.append(f"{_count(len(moved), 'call')} out of order: {_few(moved, moves)}")
+        parts.append(f"{plural(len(moved), 'call')} out of order: {_few(moved, moves)}")
     if extra and mode not in EXTRA_ALLOWED:
-        parts.append(f"{_count(len(extra), 'call')} not in the reference: {_few(extra, _exceeds)}")
+        parts.append(f"{plural(len(extra), 'call')} not in the reference: {_few(extra, _exceeds)}")
     return f"{mode}: " + "; ".join(parts)
 
 
@@ -156,10 +157,6 @@ def shortened(value: Any) -> str:
         text = f'"{text}"'
     text = printable(text[: _VALUE_CHARS * 2])
     return text if len(text) <= _VALUE_CHARS else f"{text[: _VALUE_CHARS - 1]}…"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _few(items: Sequence[Item], text: Callable[[Item], str]) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from proctor.errors import plural
 from proctor.report.html.markup import Child, Html, join, table, tag
 from proctor.report.html.sections import GATE_TONES, section
 from proctor.report.run_facts import ReportFacts
 from proctor.report.run_words import gate_line, points
-from proctor.report.text import plural
 from proctor.results.gating import ArmGate
 from proctor.results.leaderboard import run_name
 from proctor.stats.gate import Move

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from proctor.errors import plural
 from proctor.report.chart_style import STATUS_WORDS, STATUSES
 from proctor.report.charts import HEATMAP_CASES
 from proctor.report.html.markup import Child, Html, bar, join, table, tag
 from proctor.report.html.sections import figure, section
 from proctor.report.run_facts import ReportFacts, TrialRow, arm_name
 from proctor.report.run_words import DASH, score
-from proctor.report.text import money, plural, seconds
+from proctor.report.text import money, seconds
 from proctor.runs.model import TrialStatus
 from proctor.runs.summary import CellSummary, percentile
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from proctor.errors import plural
 from proctor.report import charts
 from proctor.report.chart_style import config
 from proctor.report.html import changes, details, figures, sections
@@ -23,7 +24,6 @@ from proctor.report.html.markup import Html, escape, join, tag
 from proctor.report.html.packing import alone, digest, packed, vega
 from proctor.report.html.texts import LONGEST, Texts, cut
 from proctor.report.run_facts import ReportFacts, TrialRow, arm_name, trial_order
-from proctor.report.text import plural
 from proctor.runs.model import Trial
 from proctor.runs.notes import trial_name
 from proctor.runs.run import Run

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from proctor.errors import plural
 from proctor.report.html.markup import Child, Html, bar, join, table, tag, whisker
 from proctor.report.run_console import cost_line
 from proctor.report.run_facts import ArmCells, ReportFacts, when
@@ -22,7 +23,7 @@ from proctor.report.run_words import (
     ranked_by,
     score,
 )
-from proctor.report.text import money, plural, seconds
+from proctor.report.text import money, seconds
 from proctor.results.leaderboard import Row
 from proctor.runs.notes import Note
 from proctor.runs.summary import FailureSample, RankedFailure

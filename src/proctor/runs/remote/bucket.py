@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from proctor.errors import first_of
+from proctor.errors import first_of, plural
 from proctor.imports import needs_extra
 from proctor.runs.remote import address
 from proctor.runs.remote.manifest import MOST_BYTES, RemoteError
@@ -217,7 +217,7 @@ class Bucket:
 
     def _given_up(self, key: str, error: Exception) -> RemoteError:
         return RemoteError(
-            f"gave up after {self.patience.tries} times: {_brief(error)}",
+            f"gave up after {plural(self.patience.tries, 'time')}: {_brief(error)}",
             where=self.at(key),
             hint="check the address and the network; what was transferred is kept, and the same "
             "command goes on from there",

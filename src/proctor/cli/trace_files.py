@@ -1,0 +1,97 @@
+"""What every command about traces takes: files of any format, whether to redact, what to write.
+
+What is wrong with a file goes to standard error, one line each; the good traces are still worked
+on, and the exit code is 2 when a file gave nothing.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from proctor.cli.terminal import tell_problem
+from proctor.errors import EXIT_CANNOT_JUDGE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from proctor.trace import Trace
+    from proctor.trace.assemble import Problem
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def files_argument(command: F) -> F:
+    """Files, folders, globs and `-`."""
+    return click.argument("files", nargs=-1, required=True, metavar="FILE...")(command)
+
+
+def redaction_option(command: F) -> F:
+    """Whether secrets stay as they are."""
+    return click.option("--no-redact", is_flag=True, help="Leave secrets as they are.")(command)
+
+
+def json_option(command: F) -> F:
+    """For programs."""
+    option = click.option(
+        "--json", "as_json", is_flag=True, help="One JSON document on standard output."
+    )
+    return option(command)
+
+
+class Loaded:
+    """Traces as they are read, file by file; problems are told at once and counted."""
+
+    def __init__(self, files: tuple[str, ...]) -> None:
+        from proctor.trace.load import iter_traces
+
+        self.problems: list[Problem] = []
+        self.file = ""
+        """The file that the last trace came from."""
+        self._traces = iter_traces(files, self._problem, on_file=self._begun)
+        self._first: list[Trace] = []
+
+    def _begun(self, file: str) -> None:
+        self.file = file
+
+    def _problem(self, problem: "Problem") -> None:
+        self.problems.append(problem)
+        tell_problem(problem)
+
+    def __iter__(self) -> "Iterator[Trace]":
+        yield from self._first
+        yield from self._traces
+
+    def begin(self) -> bool:
+        """Whether there is a trace at all; reads up to the first."""
+        self._first = [found for found in [next(self._traces, None)] if found is not None]
+        return bool(self._first)
+
+    def leave(self, code: int = 0) -> None:
+        """End the command: 2 when some file gave nothing, else the given code."""
+        if any(problem.fatal for problem in self.problems):
+            code = EXIT_CANNOT_JUDGE
+        if code:
+            raise click.exceptions.Exit(code)
+
+    def priced_and_clean(self, *, redact: bool) -> "Iterator[Trace]":
+        """The traces as people are shown them: priced as trials are, and without secrets."""
+        from proctor.spec import load_configuration
+        from proctor.trace.redact import redactor_for
+        from proctor.trials.pricing import price_calls
+
+        prices = load_configuration().settings.price_table()
+        redactor = redactor_for(redact)
+        for trace in self:
+            price_calls(trace, prices)
+            yield redactor.trace(trace) if redactor else trace
+
+
+def write_json(key: str, items: "Iterable[Any]", loaded: Loaded) -> None:
+    """One document: the items as they come, then what was wrong."""
+    from proctor.trace.render_json import document
+
+    for piece in document(key, items, loaded.problems):
+        sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
