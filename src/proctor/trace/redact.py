@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from hashlib import sha256
 from operator import is_not
@@ -21,14 +21,12 @@ import msgspec
 from proctor.errors import ProctorError
 from proctor.trace import redact_scan
 from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
-from proctor.trace.redact_names import BARE_TOKEN, secret_kind
+from proctor.trace.redact_marks import between_marks, held_text, mark, occurrences, replaced
+from proctor.trace.redact_names import secret_kind
 from proctor.trace.redact_pairs import STEMS, pairs
-from proctor.trace.redact_tokens import DETECTORS, Hit
+from proctor.trace.redact_tokens import DETECTORS
 
 S = TypeVar("S", bound=msgspec.Struct)
-
-MARK = re.compile(r"\[redacted:[A-Za-z0-9_-]+\]")
-"""What a secret leaves behind."""
 
 # Shorter texts cannot hold a name and a value (`pwd=a`), nor any key we know.
 _SHORTEST = 5
@@ -113,7 +111,7 @@ class Redactor:
         if len(text) >= _SHORTEST:
             redacted = self._built_in(text)
             for kind, pattern in self._patterns:
-                redacted = _between_marks(redacted, pattern, kind)
+                redacted = between_marks(redacted, pattern, kind)
         if redacted == text:
             self._remember((text,), len(text))
             return text
@@ -140,10 +138,10 @@ class Redactor:
         ]
         hits.extend(pairs(data, low))
         for value in self._values:
-            hits.extend(_occurrences(data, value))
+            hits.extend(occurrences(data, value))
         if not hits:
             return text
-        return _replaced(data, hits)[1:].decode("utf-8", "surrogatepass")
+        return replaced(data, hits)[1:].decode("utf-8", "surrogatepass")
 
     def _hinted(self, text: str) -> bool:
         """Whether a text is worth a search."""
@@ -284,7 +282,7 @@ class Redactor:
     def _held(self, value: Any, kind: str, depth: int) -> Any:
         """What stands under a secret name; the value itself where it is no secret."""
         if isinstance(value, str):
-            return _held_text(value, kind)
+            return held_text(value, kind)
         if isinstance(value, int) and not isinstance(value, bool):
             return mark(kind) if kind == "password" else value
         if kind not in _FORCED or depth > _DEEPEST:
@@ -367,11 +365,6 @@ class Redactor:
             return redacted
 
 
-def mark(kind: str) -> str:
-    """What stands where a secret of this kind was."""
-    return f"[redacted:{kind}]"
-
-
 @cache
 def default_redactor() -> Redactor:
     """The built-in patterns and this process's environment."""
@@ -419,59 +412,6 @@ def _secret_values(environ: Mapping[str, str]) -> list[bytes]:
         found.add(value.encode("utf-8", "surrogatepass"))
         found.add(msgspec.json.encode(value.encode("utf-8", "replace").decode())[1:-1])
     return sorted(found, key=len, reverse=True)
-
-
-def _occurrences(data: bytes, value: bytes) -> Iterable[Hit]:
-    position = data.find(value)
-    while position >= 0:
-        yield Hit(position, position + len(value), "environment")
-        position = data.find(value, position + len(value))
-
-
-def _replaced(data: bytes, hits: list[Hit]) -> bytes:
-    """The text with each stretch of overlapping hits replaced by the mark of its first."""
-    hits.sort(key=_by_place)
-    parts: list[bytes] = []
-    position = 0
-    for start, end, kind, quote in hits:
-        if start >= position:
-            parts += (data[position:start], quote, mark(kind).encode(), quote)
-        position = max(position, end)
-    parts.append(data[position:])
-    return b"".join(parts)
-
-
-def _by_place(hit: Hit) -> tuple[int, int]:
-    return hit.start, -hit.end
-
-
-def _between_marks(text: str, pattern: re.Pattern[str], kind: str) -> str:
-    """Replace matches outside earlier marks, so that redacting twice changes nothing."""
-    replace: Callable[[str], str] = lambda part: pattern.sub(lambda _: mark(kind), part)  # noqa: E731
-    if "[redacted:" not in text:
-        return replace(text)
-    parts: list[str] = []
-    position = 0
-    for found in MARK.finditer(text):
-        parts += (replace(text[position : found.start()]), found.group())
-        position = found.end()
-    return "".join([*parts, replace(text[position:])])
-
-
-def _held_text(value: str, kind: str) -> str:
-    if not value.strip() or MARK.fullmatch(value):
-        return value
-    if kind == BARE_TOKEN:
-        random = len(value) >= 12 and not re.search(r"\s", value) and re.search(r"\d", value)
-        return mark("token") if random and re.search(r"[A-Za-z]", value) else value
-    if kind != "password" and value.isdecimal():
-        return value
-    if kind == "authorization":
-        scheme, space, rest = value.partition(" ")
-        if MARK.fullmatch(rest):
-            return value
-        return f"{scheme} {mark(kind)}" if space and scheme.isalpha() else mark(kind)
-    return mark(kind)
 
 
 def _unused(name: str, taken: Mapping[Any, Any]) -> str:
