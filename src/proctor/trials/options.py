@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from proctor.errors import ProctorError
 from proctor.runs.journal import Sync
@@ -46,6 +46,9 @@ OF_WORKERS = ("address", "workers")
 
 class RunOptions(Strict):
     """Options of one run; None leaves it to the suite or does not bind."""
+
+    # The words below the fields are the help of the command's options.
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     trials: Annotated[int, Field(ge=1)] | None = None
     """Trials per cell; the case's own number when absent."""
