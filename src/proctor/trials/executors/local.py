@@ -80,6 +80,9 @@ class LocalExecutor:
         """Whether an agent has ended since the last turn."""
         self._expected = False
         """Whether turns are taken until all that ended are concluded."""
+        self._gather = GATHER
+        """Seconds to wait for others to end; none once the jobs have run out, when concluding them
+        is all that is left to do."""
         self._broken: Exception | None = None
         self._stopping = False
         self._throttle = Throttle(concurrency)
@@ -108,6 +111,7 @@ class LocalExecutor:
                 await throttle.enter()
             try:
                 if self._stopping or (job := next(jobs, None)) is None:
+                    self._gather = 0.0
                     return
                 asked = await ask(job.planned, bench, job.attempt)
                 if self._together and not asked.prepared.may_wait:
@@ -137,7 +141,7 @@ class LocalExecutor:
             self._conclude(deliver, TOGETHER)
         elif not self._expected:
             self._expected = True
-            asyncio.get_running_loop().call_later(GATHER, self._turn, deliver)
+            asyncio.get_running_loop().call_later(self._gather, self._turn, deliver)
 
     def _turn(self, deliver: Deliver, quiet: int = 0) -> None:
         """A turn of the event loop: once no agent is waking up, conclude some that have ended."""
