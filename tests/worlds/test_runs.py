@@ -88,7 +88,7 @@ def test_a_person_quits_a_run_and_goes_on(home):
     (run,) = runs
     first = json.loads((run / "trials.jsonl").read_text().splitlines()[0])
     assert first["status"] == "infra_error"
-    assert first["error"]["message"] == "the person left at step 2"
+    assert first["error"]["message"].startswith("the person left at step 2 (the moves are kept: ")
     done = proctor(
         home, "run", "--retry-infra", str(run), "--quiet",
         typed=f"\nprotect {cause}\ndeclare {cause}\n",
