@@ -3,14 +3,14 @@
 Promise: the totals after any sequence of batches are those of all spans together, whatever order
 they came in and however often, and tokens, costs and model calls are those that `Trace.usage`
 says: each call once. A span that comes again, ended where it was open, is taken out as it was and
-put in as it is; where that is not enough (it began later than was said, say, or a model call has
-spans below it, which may be the same call seen twice) the trace is counted anew from its rows.
+put in as it is; where that is not enough (it began later than was said, say, or one model call
+stands inside another, which is the same call seen twice) the trace is counted anew from its rows.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -169,10 +169,26 @@ def _counted(rows: Sequence[SpanRow]) -> Totals:
     totals = Totals()
     for row in rows:
         totals.add(row)
-    calls = {row.span_id for row in rows if row.kind == LLM}
-    if totals.lacks or any(row.parent_id in calls for row in rows):
+    if totals.lacks or nested(rows):
         totals.take_usage(rows)
     return totals
+
+
+def nested(rows: Collection[SpanRow]) -> set[str]:
+    """Traces in which a model call may stand inside another, as far as these spans tell.
+
+    A span below a call that has none below itself (the HTTP request it made) is no reason. Two
+    traces may have a span of the same id: naming one for nothing costs time, and no harm.
+    """
+    calls = {row.span_id for row in rows if row.kind == LLM}
+    below = {row.span_id for row in rows if row.parent_id in calls}
+    if not below:
+        return set()
+    return {
+        row.trace_id
+        for row in rows
+        if row.parent_id in below or (row.kind == LLM and row.parent_id in calls)
+    }
 
 
 def can_replace(old: SpanRow, new: SpanRow) -> bool:

@@ -2,8 +2,8 @@
 
 Promise: every trace a batch touches has totals and facts over all its spans when the transaction
 ends. Traces of which nothing is there yet, which is most, cost one row each; of others only the
-rows that the batch replaces are read, and the ids that stand in the tree around new ones. Traces
-whose model calls have spans below them are read whole with every batch.
+rows that the batch replaces are read, and those that stand around new model calls. Traces with
+one model call inside another are read whole with every batch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from proctor.server.store.rows import Batch, TraceFacts, facts_from
 from proctor.server.store.schema import FACT_COLUMNS, SPAN_COLUMNS
-from proctor.server.store.totals import LLM, Key, SpanRow, Totals, can_replace, totals_of
+from proctor.server.store.totals import LLM, Key, SpanRow, Totals, can_replace, nested, totals_of
 
 if TYPE_CHECKING:
     from proctor.server.store.sql import SqlStore
@@ -163,8 +163,8 @@ class Writing:
             if key in rows and not can_replace(old, rows[key])
         }
         again |= {row.trace_id for row in rows.values() if row.trace_id in whole}
-        again |= _below_calls(rows)
-        again |= self._joined_below_calls(rows, {t for t in found if t not in again})
+        again |= nested(rows.values())
+        again |= self._nested_with_stored(rows, {t for t in found if t not in again})
         touched: dict[str, Totals] = {}
         for key, row in rows.items():
             if row.trace_id in again:
@@ -185,22 +185,37 @@ class Writing:
         )
         return touched
 
-    def _joined_below_calls(self, rows: Mapping[Key, SpanRow], known: set[str]) -> set[str]:
-        """Traces in which a batch and what is there make a model call with spans below it."""
-        ours = [(key, row) for key, row in rows.items() if row.trace_id in known]
-        if not ours:
-            return set()
-        parents = {(row.trace_id, row.parent_id) for _, row in ours if row.parent_id}
-        above = self._stored(sorted(parents.difference(rows)))
-        found = {key[0] for key, row in above.items() if row.kind == LLM}
-        if calls := {key for key, row in ours if row.kind == LLM}:
-            # Read from the table itself, in which the spans of a trace stand together.
-            statement = (
-                "SELECT DISTINCT trace_id, parent_id FROM spans WHERE trace_id IN ({ids}) "
-                "AND parent_id IS NOT NULL"
+    def _nested_with_stored(self, rows: Mapping[Key, SpanRow], known: set[str]) -> set[str]:
+        """Traces in which a batch and what is there may put one model call inside another.
+
+        Looked at are the new spans, two levels above them, and two levels below those of them that
+        are calls or stand below one.
+        """
+        around = {key: row for key, row in rows.items() if row.trace_id in known}
+        ours = list(around.values())
+        for _ in range(2 if ours else 0):
+            above = {(r.trace_id, r.parent_id) for r in around.values() if r.parent_id}
+            around |= self._stored(sorted(above - around.keys()))
+        calls = {row.span_id for row in around.values() if row.kind == LLM}
+        below = [row[:2] for row in ours if row.kind == LLM or row.parent_id in calls]
+        for _ in range(2):
+            children = self._below(sorted(below))
+            around |= children
+            below = list(children)
+        return nested(around.values())
+
+    def _below(self, keys: Sequence[Key]) -> dict[Key, SpanRow]:
+        """The children of spans, found in the table itself: those of a trace stand together."""
+        found: dict[Key, SpanRow] = {}
+        for part in _parts(keys, MANY // 2):
+            traces, spans = sorted({key[0] for key in part}), [key[1] for key in part]
+            marks = [", ".join([self._mark] * len(each)) for each in (traces, spans)]
+            self._cursor.execute(
+                f"SELECT {', '.join(SPAN_COLUMNS)} FROM spans "
+                f"WHERE trace_id IN ({marks[0]}) AND parent_id IN ({marks[1]})",
+                [*traces, *spans],
             )
-            ids = sorted({trace_id for trace_id, _ in calls} - found)
-            found |= {row[0] for row in self._of_traces(statement, ids) if row in calls}
+            found |= {row[:2]: SpanRow(*row) for row in self._cursor.fetchall()}
         return found
 
     def count_again(self) -> None:
@@ -255,13 +270,6 @@ class Writing:
             marks = ", ".join([self._mark] * len(part))
             self._cursor.execute(statement.format(ids=marks), part)
             yield from self._cursor.fetchall()
-
-
-def _below_calls(rows: Mapping[Key, SpanRow]) -> set[str]:
-    """Traces in which a batch by itself has spans below a model call."""
-    # Two traces may have a span of the same id: counting one again for nothing does no harm.
-    calls = {row.span_id for row in rows.values() if row.kind == LLM}
-    return {row.trace_id for row in rows.values() if row.parent_id in calls}
 
 
 def _line(totals: Totals) -> tuple[Any, ...]:
