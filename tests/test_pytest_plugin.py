@@ -144,7 +144,7 @@ def test_crash_is_an_error_with_its_message(project: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(
         [
             "*ERROR at setup of crashes*",
-            "RuntimeError: the model is down (at evals/agent.py:14)",
+            "RuntimeError: the model is down (at agent.py:14)",
             "*1 not judged of 1*",
         ]
     )

@@ -66,17 +66,16 @@ def _raised_at(error: BaseException) -> str | None:
     while step is not None:
         file = step.tb_frame.f_code.co_filename
         if not file.startswith(others) and "site-packages" not in file:
-            found = f"{_near(Path(file))}:{step.tb_lineno}"
+            module = str(step.tb_frame.f_globals.get("__name__", ""))
+            found = f"{_as_imported(Path(file), module)}:{step.tb_lineno}"
         step = step.tb_next
     return found
 
 
-def _near(file: "Path") -> "Path":
-    """A file as a person here would name it; of one elsewhere, its folder and its name."""
-    try:
-        return file.relative_to(file.cwd())
-    except (ValueError, OSError):  # OSError: the folder we stood in is gone
-        return file.relative_to(file.parents[min(1, len(file.parents) - 1)])
+def _as_imported(file: "Path", module: str) -> str:
+    """`shop/agent.py` of the module `shop.agent`: the same wherever the project lies."""
+    depth = module.count(".") + (2 if file.name == "__init__.py" else 1)
+    return "/".join(file.parts[-depth:])
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

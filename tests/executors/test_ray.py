@@ -286,13 +286,14 @@ def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path) -> None
     assert done.returncode == 2
     assert "this needs the package 'ray'" in done.stderr
     assert 'pip install "proctor[ray]"' in done.stderr
+    assert not (tmp_path / "results").exists()  # no folder of a run that could not begin
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["--workers", "2"], "--address and --workers are for --executor ray"),
-        (["--executor", "ray", "--workers", "0"], "greater than or equal to 1"),
+        (["--executor", "ray", "--workers", "0"], "--workers: must be at least 1, got 0"),
         (["--executor", "dask"], "'dask' is not one of"),
     ],
 )

@@ -138,6 +138,8 @@ BAD = [
     ("cases: x\noutput: 'c:\\x'", "exp.yaml:2:9: the output path 'c:\\\\x' leads outside"),
     ("cases: x\noutput: '{datum}'", "exp.yaml:2:9: there is no token {datum}: did you mean 'date'"),
     ("cases: x\noutput: '{seq}/{seq}'", "exp.yaml:2:9: {seq} is more than once"),
+    ("cases: x\nexecutor: rya", "exp.yaml:2:11: kind must be one of local, ray, got 'rya'"),
+    ("cases: x\nexecutor: {kind: local, workers: 2}", "exp.yaml:2:11: address and workers are for"),
     ("cases: x\nname: a/b", "exp.yaml:2:7: the name 'a/b' must begin"),
 ]
 
@@ -267,6 +269,8 @@ SCHEMA_TAKES = [
     "cases: x",
     "cases: [x]\nseeds: '1..3'\nagents: [a]",
     "cases: x\nagents: a,b",
+    "cases: x\nexecutor: ray",
+    "cases: x\nexecutor: {kind: ray, address: auto, workers: 4}",
 ]
 SCHEMA_TAKES += [
     "experiments: {a: {cases: x}, b: {}}\ncases: y",
@@ -275,6 +279,7 @@ SCHEMA_TAKES += [
 SCHEMA_REFUSES = ["cases: x\nsedes: 1", "cases: x\nseeds: 0", "seeds: 3", "experiments: {}"]
 SCHEMA_REFUSES += ["cases: x\nseeds: some", "cases: []", "experiments: [{cases: x}]"]
 SCHEMA_REFUSES += ["cases: x\ntrials: 0", "cases: x\nparams: {a: 3}", "cases: [{fliter: x}]"]
+SCHEMA_REFUSES += ["cases: x\nexecutor: dask", "cases: x\nexecutor: {kind: ray, workers: 0}"]
 
 
 @pytest.mark.parametrize("text", SCHEMA_TAKES)

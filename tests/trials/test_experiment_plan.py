@@ -15,7 +15,13 @@ from proctor import Case, Experiment
 from proctor.errors import ProctorError
 from proctor.runs.model import derive_seed
 from proctor.trials.axes import Axes, axes_of
-from proctor.trials.experiments import Changes, prepare_experiment, read_axes, read_set
+from proctor.trials.experiments import (
+    Changes,
+    prepare_experiment,
+    read_axes,
+    read_set,
+    run_options,
+)
 from proctor.trials.options import RunOptions
 from proctor.trials.plan import Plan, plan_trials
 from proctor.trials.unrolled import Unrolled
@@ -259,6 +265,23 @@ def test_a_value_on_the_command_line_takes_the_place_of_an_axis(suite: Path) -> 
     for wrong in (["a"], ["=1"], ["a=1", "a=2"]):
         with pytest.raises(ProctorError):
             read_set(wrong)
+
+
+def test_where_trials_run_is_the_experiments_unless_a_command_says(suite: Path) -> None:
+    """R-S3, R-R12: `executor:` means what --executor, --address and --workers do, which win."""
+
+    def where(said: Any, **options: Any) -> tuple[str, str | None, int | None]:
+        made = Experiment(cases=[{"suite": str(suite)}], executor=said)  # type: ignore[arg-type]
+        found = run_options(made, options)
+        return str(found.executor), found.address, found.workers
+
+    assert where(None) == ("local", None, None)
+    assert where("ray") == ("ray", None, None)
+    said = {"kind": "ray", "address": "auto", "workers": 4}
+    assert where(said) == ("ray", "auto", 4)
+    assert where(said, workers=2) == ("ray", "auto", 2)
+    assert where(said, executor="local") == ("local", None, None)
+    assert where("local", executor="ray", workers=3) == ("ray", None, 3)
 
 
 def test_trials_are_one_for_each_seed_unless_somebody_says(suite: Path) -> None:

@@ -270,6 +270,27 @@ class Bounds(Strict):
     """Rules that end a cell before all its trials are done."""
 
 
+class Executor(Strict):
+    """Where trials run, and on how many workers."""
+
+    kind: Literal["local", "ray"]
+    """In this process, or on workers of Ray."""
+    address: Annotated[str, Field(min_length=1)] | None = None
+    """The Ray to use (auto, HOST:PORT or ray://HOST:PORT); one on this machine when absent."""
+    workers: Annotated[int, Field(ge=1)] | None = None
+    """Processes that run trials; as many as there is room for when absent."""
+
+    @model_validator(mode="after")
+    def _workers_of_ray(self) -> Executor:
+        if self.kind == "local" and (self.address is not None or self.workers is not None):
+            raise ValueError("address and workers are for kind: ray")
+        return self
+
+
+def _executor(value: Any) -> Any:
+    return {"kind": value} if isinstance(value, str) else value
+
+
 class Experiment(Strict):
     """Cases × agents × parameters × seeds × trials."""
 
@@ -305,6 +326,14 @@ class Experiment(Strict):
     """More judges, by name."""
     limits: Bounds = Bounds()
     """How much each run may do and spend."""
+    executor: (
+        Annotated[
+            Executor,
+            BeforeValidator(_executor, json_schema_input_type=Literal["local", "ray"] | Executor),
+        ]
+        | None
+    ) = None
+    """Where trials run: `ray`, or its options; in this process when absent."""
     research: Research | None = None
     """Trials chosen from results so far: a curriculum, adaptive difficulty, ablation or sweep."""
 

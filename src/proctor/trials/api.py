@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from proctor.agents.base import AgentConfig
 from proctor.agents.registry import agent_config
-from proctor.llm.prices import PriceTable
+from proctor.imports import needs_extra
 from proctor.llm.rates import rates_in_force
 from proctor.results.finalise import finalise
 from proctor.runs import audit
@@ -44,7 +44,7 @@ from proctor.trials.executors import workforce_for
 from proctor.trials.heartbeat import Heart
 from proctor.trials.judges import closing, judges_for
 from proctor.trials.limits import Spending
-from proctor.trials.options import RunOptions
+from proctor.trials.options import ExecutorName, RunOptions
 from proctor.trials.perform import Bench, PreparedCase
 from proctor.trials.plan import Plan, plan_trials
 from proctor.trials.research.unfold import Unfolding, in_rounds, refuse_again, unfolding_of
@@ -122,7 +122,7 @@ def bench_for(
 ) -> Bench:
     """What performs the trials of these cases, here or on a worker."""
     settings = configuration.settings
-    prices = PriceTable({name: _price(price) for name, price in settings.prices.items()})
+    prices = settings.price_table()
     return Bench(
         cases=_prepared_cases(suite, cases, agents, configuration, design),
         agents=agents,
@@ -184,10 +184,6 @@ def _config(
     return agent if isinstance(agent, AgentConfig) else agent_config(agent, base_dir=folder)
 
 
-def _price(price: Any) -> Any:
-    return price if isinstance(price, str) else price.model_dump(exclude_none=True)
-
-
 def _redactor(suite: Suite, settings: Settings) -> Redactor:
     """Takes out what is secret anywhere, and what this suite and these settings say is."""
     patterns = settings.redaction.patterns
@@ -225,6 +221,8 @@ def given_agents(
 
 def new_folder(ready: Prepared, root: Path, name: str | None = None) -> RunFolder:
     """A folder for a run that has not begun, with all that is needed to carry it out."""
+    if ready.options.executor == ExecutorName.RAY:
+        needs_extra("ray", "ray")  # before there is a folder that nothing would ever be in
     audit.begin(root)
     folder = RunFolder.create(root, name or ready.name, output=ready.output)
     folder.write_spec(spec_record(ready))

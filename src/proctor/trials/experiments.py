@@ -229,6 +229,9 @@ def run_options(experiment: Experiment, options: Mapping[str, Any]) -> RunOption
     own = experiment.limits.model_dump(exclude_none=True)
     base: dict[str, Any] = {"trials": experiment.trials, "default_trials": DEFAULT_TRIALS, **own}
     given = {name: value for name, value in options.items() if value is not None}
+    there = experiment.executor
+    if there is not None and given.get("executor", there.kind) == there.kind:
+        base |= {"executor": there.kind, "address": there.address, "workers": there.workers}
     try:
         return RunOptions(**{**base, **given})
     except ValidationError as error:
