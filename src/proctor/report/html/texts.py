@@ -10,7 +10,8 @@ from typing import Any
 
 from proctor.report.html.markup import visible
 from proctor.report.text import plain
-from proctor.trace.redact import MARK, Redactor
+from proctor.trace.redact import Redactor
+from proctor.trace.redact_marks import MARK
 
 LONGEST = 4_000
 """Characters shown of one text: two screens. The whole of it is in the run folder."""
