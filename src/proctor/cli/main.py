@@ -265,6 +265,7 @@ def _in_our_words(said: str) -> str:
     """What click says, as everything else here is said: no capital, no full stop, no types."""
     for theirs, ours in _NUMBERS.items():
         said = said.replace(theirs, ours)
+    said = " ".join(said.split())  # click lists choices one a line
     return said[:1].lower() + said[1:].rstrip(".")
 
 

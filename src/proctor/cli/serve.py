@@ -33,13 +33,18 @@ DEFAULT_PORT = 4318
         ),
     ],
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Another demands a token.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where to listen; any address but this machine's own demands a token.",
+)
 @click.option(
     "--port",
     default=DEFAULT_PORT,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="OTLP's own; 0 takes any free one.",
+    help="The port; that of OTLP when absent, 0 takes any free one.",
 )
 @click.option(
     "--store",

@@ -18,8 +18,15 @@ from proctor.cli.lazy import Command, Example
 )
 @click.argument("results", required=False, type=click.Path(path_type=Path, file_okay=False))
 @click.option("--store", "url", help="Show the traces of a store as well.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Another demands a token.")
-@click.option("--port", default=0, type=click.IntRange(0, 65535), help="0 takes any free one.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where to listen; any address but this machine's own demands a token.",
+)
+@click.option(
+    "--port", default=0, type=click.IntRange(0, 65535), help="The port; 0 takes any free one."
+)
 @click.option("--token", envvar="PROCTOR_TOKEN", help="What the browser must bring.")
 @click.option("--no-open", is_flag=True, help="Do not open the browser.")
 def view(
