@@ -1,8 +1,6 @@
 """Plans of experiments: pure, complete, and the same whatever the order of what is written."""
 
-import itertools
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from proctor.trials.experiments import (
 )
 from proctor.trials.options import RunOptions
 from proctor.trials.plan import Plan, plan_trials
-from proctor.trials.unrolled import Unrolled
+from proctor.trials.planned import Seeds
 
 
 def experiment(**fields: Any) -> Experiment:
@@ -293,31 +291,33 @@ def test_trials_are_one_for_each_seed_unless_somebody_says(suite: Path) -> None:
     assert len(ready(suite.parent, seeds=5).plan.trials) == (3 + 2) * 5
 
 
-@given(st.integers(0, 12), st.data())
-def test_what_is_made_when_reached_is_a_list_like_any_other(length: int, data: st.DataObject):
-    """R-S3: a plan is looked at anywhere, in any order, and every trial of it is made once."""
-    made: list[int] = []
-
-    def members() -> Iterator[int]:
-        for number in range(length):
-            made.append(number)
-            yield number
-
-    found, plain = Unrolled(length, members()), list(range(length))
-    index = st.integers(-length, length - 1) if length else st.nothing()
-    for place in data.draw(st.lists(st.one_of(index, st.slices(length)), max_size=4)):
-        assert found[place] == plain[place]
-    both = zip(found, found, strict=True)
-    assert list(itertools.islice(both, 3)) == [(number, number) for number in plain[:3]]
-    assert (found, len(found), list(reversed(found))) == (plain, length, plain[::-1])
-    assert made == plain
+@given(
+    cases=NAMES,
+    seeds=st.none() | st.lists(st.integers(0, 99), min_size=1, max_size=3, unique=True),
+    trials=st.integers(1, 4),
+    data=st.data(),
+)
+def test_a_plan_is_like_a_list_of_its_trials(
+    cases: list[str], seeds: list[int] | None, trials: int, data: st.DataObject
+) -> None:
+    """R-S3: looked at anywhere, in any order, a plan holds the same trials."""
+    axes = Axes(None if seeds is None else tuple(seeds), ({"a": 1}, {"a": 2}))
+    found = planned(cases, ["x", "y"], axes, trials).trials
+    places = st.integers(-len(found), len(found) - 1) | st.slices(len(found))
+    looked_at = data.draw(st.lists(places, max_size=4))
+    early = [found[place] for place in looked_at]
+    plain = list(planned(cases, ["x", "y"], axes, trials).trials)
+    assert early == [plain[place] for place in looked_at]
+    assert (found, len(found), list(reversed(found))) == (plain, len(plain), plain[::-1])
+    assert list(zip(found, found, strict=True)) == [(each, each) for each in plain]
     with pytest.raises(IndexError):
-        found[length]
+        found[len(plain)]
 
 
-def test_the_first_trial_does_not_wait_for_the_seed_of_the_last():
+def test_the_first_trial_does_not_wait_for_the_seed_of_the_last() -> None:
     """R-S3: a large plan can be begun at once."""
-    plan = planned(["c"], ["a"], Axes(), 100_000)
-    assert next(iter(plan.trials)).index == 0
-    assert repr(plan.trials) == "<100000 in a row, 1 made>"
-    assert plan.trials[-1].seed == derive_seed(0, "c", 99_999)
+    seeds = Seeds(100_000, 7, "c")
+    assert next(iter(seeds)) == derive_seed(7, "c", 0)
+    assert seeds.derived == 1
+    assert seeds[99_999] == derive_seed(7, "c", 99_999)
+    assert list(seeds)[1] == derive_seed(7, "c", 1)

@@ -7,21 +7,20 @@ in; what has axes (an experiment) in the order of names, so that not even its jo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from proctor.errors import ProctorError
-from proctor.runs.model import CellKey, PlannedTrial, derive_seeds, params_key
+from proctor.runs.model import CellKey, PlannedTrial, params_key
 from proctor.runs.stopping import CellPlan
 from proctor.spec import Case
 from proctor.trials.axes import MAX_PLANNED, Axes
 from proctor.trials.options import RunOptions
-from proctor.trials.unrolled import Unrolled
+from proctor.trials.planned import CellTrials, PlannedTrials, Repeats, Seeds
 
 
 class Plan(NamedTuple):
-    """Every trial of a run, made when it is reached, and what each cell asks for."""
+    """Every trial of a run, and what each cell asks for."""
 
     trials: Sequence[PlannedTrial]
     cells: Mapping[CellKey, CellPlan]
@@ -40,14 +39,6 @@ class Plan(NamedTuple):
         ]
 
 
-class _Repeats(NamedTuple):
-    """The times a case is put to an agent under one seed of the experiment, by their own seeds;
-    all agents and parameters have the same."""
-
-    axis_seed: int | None
-    seeds: Sequence[int]
-
-
 def plan_trials(
     cases: Iterable[Case], agents: Iterable[str], options: RunOptions, axes: Axes | None = None
 ) -> Plan:
@@ -62,39 +53,24 @@ def plan_trials(
         names.sort()
         chosen.sort(key=lambda case: case.id)
     counts = [_count(case, options) for case in chosen]
-    planned = sum(counts) * len(names) * len(axes.params) * len(axes.seeds or (0,))
-    _refuse_too_many(planned)
+    _refuse_too_many(sum(counts) * len(names) * len(axes.params) * len(axes.seeds or (0,)))
     combinations = [(dict(params), params_key(params)) for params in axes.params]
-    trials: list[Iterator[PlannedTrial]] = []
+    trials: list[CellTrials] = []
     cells: dict[CellKey, CellPlan] = {}
     for case, count in zip(chosen, counts, strict=True):
         repeats = _repeats(case.id, count, options.seed, axes.seeds)
-        asked = CellPlan(sum(len(each.seeds) for each in repeats), case.threshold)
+        asked = CellPlan(count * len(repeats), case.threshold)
         for agent in names:
             for params, key in combinations:
                 cells[CellKey(case.id, agent, key)] = asked
-                trials.append(_planned(case.id, agent, params, repeats))
-    return Plan(Unrolled(planned, chain.from_iterable(trials)), cells)
+                trials.append(CellTrials(case.id, agent, params, repeats))
+    return Plan(PlannedTrials(trials), cells)
 
 
-def _planned(
-    case: str, agent: str, params: dict[str, Any], repeats: Sequence[_Repeats]
-) -> Iterator[PlannedTrial]:
-    return (
-        PlannedTrial(
-            case=case, agent=agent, index=index, seed=seed, params=params, axis_seed=axis_seed
-        )
-        for axis_seed, seeds in repeats
-        for index, seed in enumerate(seeds)
-    )
-
-
-def _repeats(case: str, count: int, base: int, seeds: tuple[int, ...] | None) -> list[_Repeats]:
-    found: list[_Repeats] = []
-    for axis_seed in (None,) if seeds is None else seeds:
-        drawn = derive_seeds(count, base if axis_seed is None else axis_seed, case)
-        found.append(_Repeats(axis_seed, Unrolled(count, drawn)))
-    return found
+def _repeats(case: str, count: int, base: int, seeds: tuple[int, ...] | None) -> list[Repeats]:
+    if seeds is None:
+        return [Repeats(None, Seeds(count, base, case))]
+    return [Repeats(axis_seed, Seeds(count, axis_seed, case)) for axis_seed in seeds]
 
 
 def _count(case: Case, options: RunOptions) -> int:
