@@ -1,6 +1,8 @@
 """Where runs of experiments go: numbered without a race, never outside the results folder."""
 
-from concurrent.futures import ProcessPoolExecutor
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,15 +14,23 @@ from proctor.spec.experiment import DEFAULT_OUTPUT
 NAMES = {"experiment": "exp", "date": "2026-01-31"}
 
 
-def _claimed(root: str) -> list[str]:
-    pattern = "deep/{experiment}/{date}/run-{seq}/here"
-    return [str(claim(Path(root), pattern, NAMES)) for _ in range(20)]
+CLAIMING = """
+import json, multiprocessing, sys
+from pathlib import Path
+from proctor.runs.claim import claim
+root, names = Path(sys.argv[1]), json.loads(sys.argv[2])
+def claimed(number):
+    return [str(claim(root, "deep/{experiment}/{date}/run-{seq}/here", names)) for _ in range(20)]
+with multiprocessing.get_context("fork").Pool(4) as pool:
+    print(json.dumps(sum(pool.map(claimed, range(4), chunksize=1), [])))
+"""
 
 
 def test_those_that_start_at_once_get_folders_of_their_own(tmp_path: Path) -> None:
     """R-S3: four processes, twenty folders each: eighty numbers without a gap or a double."""
-    with ProcessPoolExecutor(4) as pool:
-        found = [path for part in pool.map(_claimed, [str(tmp_path)] * 4) for path in part]
+    # From a process without threads: a fork of one that has some may hang.
+    argv = [sys.executable, "-c", CLAIMING, str(tmp_path), json.dumps(NAMES)]
+    found = json.loads(subprocess.check_output(argv))
     parent = tmp_path / "deep" / "exp" / "2026-01-31"
     assert sorted(found) == [str(parent / f"run-{n:03d}" / "here") for n in range(1, 81)]
     assert all(Path(path).is_dir() for path in found)
