@@ -11,12 +11,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import yaml
 
 from proctor.errors import did_you_mean
+from proctor.spec.paths import instead_of, is_absolute, real_path, shown_path
 from proctor.spec.problems import Place, Problem
 from proctor.spec.scalars import meaning, substitute, tagged
 from proctor.spec.tree import Scalar, Tree
@@ -79,7 +80,7 @@ def read(
 ) -> Document:
     """Read a YAML file, with what it includes and the environment variables it names."""
     reading = _Reading(
-        root=_real(dialect.root or path.parent),
+        root=real_path(dialect.root or path.parent),
         environ=os.environ if environ is None else environ,
         dialect=dialect,
     )
@@ -123,7 +124,7 @@ class _Reading:
             text = _decoded(_bytes(path, Place(name)), name)
             if path.suffix.lower() == ".json":
                 text = _SURROGATES.sub(_one_character, text)
-            return self.text(text, name, path, (*within, _real(path)))
+            return self.text(text, name, path, (*within, real_path(path)))
         except _StopReadingError as stop:
             self.problems.append(stop.problem)
             return None
@@ -154,9 +155,9 @@ class _Reading:
         if self.root is None:
             self.add(place, "there is no folder to include files from")
             return broken
-        target = _real(base / written)
-        name = _shown(base / written)
-        if self.dialect.portable and _absolute(written):
+        target = real_path(base / written)
+        name = shown_path(base / written)
+        if self.dialect.portable and is_absolute(written):
             self.add(place, "!include takes a path that starts at this file, not an absolute one")
         elif not target.is_relative_to(self.root):
             self.add(
@@ -435,7 +436,7 @@ def _bytes(path: Path, place: Place) -> bytes:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         message = f"cannot be read: {error.strerror or error}"
-        raise _StopReadingError(place, message, _instead(path)) from None
+        raise _StopReadingError(place, message, instead_of(path)) from None
     if len(data) > MAX_BYTES:
         raise _StopReadingError(
             place,
@@ -443,20 +444,6 @@ def _bytes(path: Path, place: Place) -> bytes:
             "split it into several files, and read long texts with !include",
         )
     return data
-
-
-def _instead(path: Path) -> str | None:
-    """What may have been meant by a path that is no file: a file of that folder, or a like name."""
-    is_folder = path.is_dir()
-    try:
-        beside = sorted((path if is_folder else path.parent).iterdir())
-    except OSError:
-        return None
-    files = [each for each in beside if each.suffix in (".yaml", ".yml", ".json")]
-    if is_folder:
-        return f"name a file of it: {', '.join(f.name for f in files[:5])}" if files else None
-    near = [repr(each.name) for each in files if did_you_mean(path.stem, [each.stem])]
-    return f"did you mean {' or '.join(near[:3])}?" if near else None
 
 
 def _decoded(data: bytes, name: str) -> str:
@@ -485,21 +472,3 @@ def _place_at(text: str, index: int, name: str) -> Place:
     for found in _LINE_BREAK.finditer(text, 0, index):
         line, start = line + 1, found.end()
     return Place(name, line, index - start + 1)
-
-
-def _real(path: Path) -> Path:
-    """The path without links; one that cannot be followed is told of when it is opened."""
-    try:
-        return path.resolve()
-    except (OSError, RuntimeError, ValueError):
-        return path.absolute()
-
-
-def _absolute(written: str) -> bool:
-    """Whether a path is absolute on any system, whichever this one is."""
-    windows = PureWindowsPath(written)
-    return PurePosixPath(written).is_absolute() or bool(windows.drive or windows.root)
-
-
-def _shown(path: Path) -> str:
-    return os.path.normpath(path)
