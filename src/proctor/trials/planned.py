@@ -24,6 +24,9 @@ class Seeds:
         self._rest = derive_seeds(count, base, case)
 
     def __iter__(self) -> Iterator[int]:
+        return iter(self._kept) if len(self._kept) == self.count else self._reached()
+
+    def _reached(self) -> Iterator[int]:
         kept = self._kept
         for number in range(self.count):
             if number >= len(kept):
