@@ -45,6 +45,13 @@ def test_two_agents_of_the_latest_run(tmp_path, capsys):
     assert told(capsys, *twice)[1].startswith("x compared with y")
 
 
+def test_agents_where_runs_are_asked_for_get_a_hint(tmp_path, capsys):
+    """R-Q3: two agents are compared with --agents, and whoever names them plainly is told so."""
+    made_run(tmp_path, {"x": suite([(9, 10)] * 3), "y": suite([(5, 10)] * 3)})
+    assert command(["compare", "x", "y", "--results", str(tmp_path)]) == 2
+    assert "hint: x is an agent: proctor compare latest --agents x,y" in capsys.readouterr().err
+
+
 def test_agents_by_the_beginning_of_their_names(tmp_path, capsys):
     """R-Q3: with parameters a name need not be written whole; one that fits several is refused."""
     cells = {"a": (9, 10), "b": (2, 10)}

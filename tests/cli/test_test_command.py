@@ -221,6 +221,24 @@ def test_an_agent_that_exits_does_not_take_the_gate_with_it(place, proctor, agen
     )
 
 
+def test_a_check_that_exits_or_raises_is_unscored(place, proctor):
+    """R-C9, R-R11: the check is broken, not the agent: exit code 2, and the line that did it."""
+    (place / "mine.py").write_text("import sys\ndef leaves(c): sys.exit(1)\ndef odd(c): {}['x']\n")
+    checked = "\n  - {id: a, input: Hello, checks: [mine:leaves, mine:odd]}\n"
+    said = proctor(suite(place, checked))
+    assert said.code == 2
+    assert "UNSCORED leaves: the check itself failed: SystemExit: 1 (at mine.py:2)" in said.out
+    assert "UNSCORED odd: the check itself failed: KeyError: 'x' (at mine.py:3)" in said.out
+
+
+def test_a_case_without_checks_is_named(place, proctor):
+    """R-C1: it passes whatever is answered, and the report says so."""
+    said = proctor(suite(place, GOOD, "\n  - {id: bare, input: Hello}\n"))
+    assert said.code == 0
+    assert "note: 1 of 2 cases without a check, passed whatever is answered: bare" in said.out
+    assert "note" not in proctor(suite(place, GOOD)).out
+
+
 def test_a_failure_beside_a_crash_fails_the_gate(place, proctor):
     """R-R11: what is known to be wrong wins over what could not be judged."""
     assert proctor(suite(place, CRASH, WRONG)).code == 1

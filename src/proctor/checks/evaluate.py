@@ -21,6 +21,7 @@ from proctor.checks.result import (
     skipped,
     unscored,
 )
+from proctor.errors import told
 
 
 class PlannedCheck(NamedTuple):
@@ -99,20 +100,20 @@ def _run(
             return skipped(f"not judged: {failed} already failed")
     try:
         return planned.run(planned.options, context)
-    except Exception as error:  # noqa: BLE001 (checks are users' code; any of them may raise)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (users' code; it may raise anything)
         return _raised(error)
 
 
 async def _awaited(outcomes: Awaitable[Outcomes]) -> Outcomes:
     try:
         return await outcomes
-    except Exception as error:  # noqa: BLE001 (as above)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (as above)
         return _raised(error)
 
 
-def _raised(error: Exception) -> Outcome:
-    """A check that raises is unscored: the check is broken, not the agent."""
-    return unscored(f"the check itself failed: {type(error).__name__}: {error}")
+def _raised(error: BaseException) -> Outcome:
+    """A check that raises, or leaves, is unscored: the check is broken, not the agent."""
+    return unscored(f"the check itself failed: {type(error).__name__}: {told(error)}")
 
 
 def _result(planned: PlannedCheck, check_id: str, outcome: Outcome) -> CheckResult:

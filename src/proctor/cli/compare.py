@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from proctor.cli.choosing import open_run, results_option, root_of, tell
 from proctor.cli.lazy import Command, Example
+
+if TYPE_CHECKING:
+    from proctor.runs.run import Run
 
 EXAMPLES = [
     Example("proctor compare baseline latest", "did the agent change since the tagged run?"),
@@ -61,10 +65,26 @@ def compare(
         raise click.UsageError("name two runs, or --agents A,B of one")
     root = root_of(results)
     names = _names(agents[0]) if len(agents) == 1 else agents
-    opened = [open_run(text, root) for text in runs or ("latest",)]
+    opened = [_opened(text, runs, root) for text in runs or ("latest",)]
     second = opened[1] if len(opened) > 1 else None
     found = compare_runs(opened[0], second, agents=names, cases=cases, level=level, seed=seed)
     tell(document("comparison", found) if as_json else render(found))
+
+
+def _opened(text: str, runs: tuple[str, ...], root: Path) -> Run:
+    """A run by its name; where two agents stand instead of runs, say how to compare them."""
+    from proctor.errors import ProctorError
+
+    try:
+        return open_run(text, root)
+    except ProctorError as error:
+        try:
+            known = {cell.agent for cell in open_run("latest", root).cells}
+        except ProctorError:
+            known = set[str]()
+        if text in known:
+            error.hint = f"{text} is an agent: proctor compare latest --agents {','.join(runs)}"
+        raise
 
 
 def _names(text: str) -> tuple[str, ...]:

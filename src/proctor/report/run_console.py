@@ -138,7 +138,7 @@ def closing_lines(run: Run) -> list[str]:
     out = [
         click.style(
             f"{passed} of {plural(len(cells), 'cell')} passed; "
-            f"{totals.passed} of {totals.judged} judged trials",
+            f"{totals.passed} of {plural(totals.judged, 'judged trial')}",
             fg=colour,
             bold=True,
         )

@@ -32,7 +32,7 @@ def sentence(cells: Sequence[CellSummary], totals: Totals) -> str:
     passed = sum(cell.verdict == Verdict.PASS for cell in cells)
     return (
         f"{passed} of {plural(len(cells), 'cell')} passed; "
-        f"{totals.passed} of {totals.judged} judged trials"
+        f"{totals.passed} of {plural(totals.judged, 'judged trial')}"
     )
 
 

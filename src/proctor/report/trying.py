@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -165,8 +165,17 @@ async def try_all(
         planned=sum(len(each.plan) for each in tries),
         started_ns=started_ns,
         duration_ms=(time.perf_counter() - began) * 1000,
-        notes=tuple(note for each in tries for note in each.notes),
+        notes=tuple(note for each in tries for note in (*each.notes, *_unchecked(each))),
     )
+
+
+def _unchecked(each: Try) -> Iterator[str]:
+    """A case without checks passes whatever is answered, which nobody should have to find out."""
+    names = [name for name, case in each.ready.bench.cases.items() if not case.checks]
+    if names:
+        some = ", ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
+        of = f"{len(names)} of {plural(len(each.ready.bench.cases), 'case')}"
+        yield f"{of} without a check, passed whatever is answered: {some}"
 
 
 def _facts(each: Try, finished: Iterable[Finished]) -> Iterable[CaseFacts]:
