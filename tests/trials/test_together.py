@@ -22,7 +22,7 @@ from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.capture import current_trace
 from proctor.trace.redact import default_redactor
 from proctor.trials.executors import Job
-from proctor.trials.executors.local import TOGETHER, WAITED_MS, LocalExecutor
+from proctor.trials.executors.local import MOST, PATIENCE, TOGETHER, WAITED_MS, LocalExecutor
 from proctor.trials.perform import Bench, Finished, PreparedCase, perform
 
 SECRET = "sk-" + "aB3dE" * 9
@@ -228,3 +228,27 @@ def test_no_agent_waits_for_the_trial_of_another_to_be_judged(monkeypatch: pytes
     done = asyncio.run(run())
     assert len(done) == log.count("judged") == 2 * at_once
     assert log.index("judged") == 2 * at_once
+
+
+def test_agents_that_never_leave_a_turn_free_do_not_put_off_what_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """R-R9: a trial that has ended is soon judged and kept, whatever other agents do."""
+    monkeypatch.setattr("proctor.trials.executors.local.LONG_MS", math.inf)
+    monkeypatch.setattr("proctor.trials.executors.local.QUIET", math.inf)  # no turn is free
+    log = list[str]()
+
+    async def agent(_input: object) -> str:
+        log.append("asked")
+        await asyncio.sleep(2 * WAITED_MS / 1000)
+        return "yes"
+
+    def check(_options: object, _context: CheckContext) -> Outcome:
+        log.append("judged")
+        return held("so it is")
+
+    count = int(4 * 3 * PATIENCE / (2 * WAITED_MS / 1000))
+    assert count < MOST
+    done = asyncio.run(run_all(bench_of(agent, check), count, together=True))
+    assert len(done) == log.count("judged") == count
+    assert "asked" in log[log.index("judged") :]
