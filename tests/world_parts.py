@@ -106,6 +106,17 @@ def too_short(turn):
     yield "right"
 
 
+def from_lists(turn, truth):
+    """A script that takes its moves from lists, one of them inside another generator."""
+
+    def middle():
+        yield from ("right" for _ in range(truth["door"] - 2))
+
+    yield from ["right"]
+    yield from middle()
+    yield from ["right", "open"]
+
+
 def by_turn(turn):
     """A script without a memory."""
     return "open" if "open" in turn.actions else "right"

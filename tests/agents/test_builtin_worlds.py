@@ -87,6 +87,8 @@ async def test_scripted_follows_a_generator_that_may_know_the_truth():
     assert outcome.score == 1.0
     with pytest.raises(AgentError, match="walk ended at step 3"):
         await played(Corridor, {**script, "options": {"door": "window"}}, truth={"door": 3})
+    lists = {"kind": "scripted", "script": "world_parts:from_lists"}
+    assert (await played(Corridor, lists, truth={"door": 3})).score == 1.0
     by_turn = await played(Corridor, {"kind": "scripted", "script": "world_parts:by_turn"})
     assert by_turn.score == 1.0
     with pytest.raises(AgentError, match="too_short ended at step 1, before the episode did"):

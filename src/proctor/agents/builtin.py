@@ -169,7 +169,7 @@ class ScriptedAgent:
         config = self._config
         if self._course is not None:
             try:
-                return self._course.send(request)
+                return _sent(self._course, request)
             except StopIteration:
                 raise _script_ended(config, request) from None
         function = config.loaded
@@ -182,6 +182,14 @@ class ScriptedAgent:
             return next(self._course)
         except StopIteration:
             raise _script_ended(config, request) from None
+
+
+def _sent(course: Generator[Any, Any, Any], request: AgentRequest) -> Any:
+    """The course's next action; `yield from` a list takes nothing that is sent to it."""
+    inner: Any = course
+    while inspect.isgenerator(inner):
+        inner = inner.gi_yieldfrom
+    return course.send(request) if inner is None or hasattr(inner, "send") else next(course)
 
 
 def _course(config: ScriptedAgentConfig, turn: Turn) -> list[Any]:
