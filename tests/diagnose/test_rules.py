@@ -70,6 +70,53 @@ def test_an_answer_without_work() -> None:
     assert told(agent(plan, *worked, answer)) == set()
 
 
+def test_a_plan_that_needs_only_thought() -> None:
+    """R-G3: whoever plans to think, and looks nothing up, may answer or compute at once."""
+    think = call("p", 1, "1. Reverse the letters.\n2. Answer.\n<end_plan>", Message("user", PLAN))
+    fetch = call("p", 1, "1. Read the official record.\n<end_plan>", Message("user", PLAN))
+    answer = call("a", 9, "Reversed, it says: right.", tool="final_answer")
+    code = call("c", 5, "Code:\n```py\nprint('thgir'[::-1])\n```")
+    assert told(agent(think, code, answer)) == set()
+    assert told(agent(fetch, code, answer)) == {
+        ("c", Category.TOOL_SELECTION),
+        ("a", Category.GOAL_DEVIATION),
+        ("a", Category.LANGUAGE_ONLY),
+    }
+
+
+@pytest.mark.parametrize(
+    ("report", "answer", "found"),
+    [
+        ("I was unable to find the boat.", "It is the Vasa.", True),
+        ("No reliable record of the boat was found.", "It is the Vasa.", True),
+        ("The boat is the Vasa.", "It is the Vasa.", False),
+        ("I was unable to find the boat.", "The boat could not be found.", False),
+    ],
+)
+def test_an_answer_against_the_report(report: str, answer: str, *, found: bool) -> None:
+    """R-G3: who was sent to look comes back with nothing, and the answer is definite all the
+    same; one that passes on what was reported is fine."""
+
+    def said(span_id: str, start: int, above: str, tool: str, text: str) -> Span:
+        return spans.span(
+            span_id,
+            above,
+            start=start,
+            kind=SpanKind.LLM,
+            input_messages=(Message("system", SYSTEM), Message("user", "Which boat?")),
+            output_messages=(Message("assistant", "", (ToolCall(tool, {"answer": text}),)),),
+        )
+
+    below = spans.span("helper", "agent", start=2, end=8, kind=SpanKind.AGENT)
+    trace = agent(
+        said("ask", 1, "agent", "helper", "Which boat?"),
+        below,
+        said("r", 4, "helper", "final_answer", report),
+        said("a", 9, "agent", "final_answer", answer),
+    )
+    assert told(trace) == ({("a", Category.LANGUAGE_ONLY)} if found else set())
+
+
 def test_malformed_and_repeated_calls() -> None:
     """R-G3: a call that does not fit its tool, at its writer; repeating it, at the last tool."""
     wrong = {

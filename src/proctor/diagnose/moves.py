@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from proctor.trace import SpanKind
@@ -28,6 +29,25 @@ _CALL = re.compile(r"\b([A-Za-z_]\w*)\(")
 _OFFERED = re.compile(r"^\s*[-*] ([a-z_]\w*): ", re.MULTILINE)
 _TEXT_CALL = re.compile(r"""['"]name['"]: ['"](\w+)['"], ['"]arguments['"]: (.{0,400})""")
 _FAILED = re.compile(r"^(?:Call id: \S+\s*)?(?:Error\b|Traceback \(most recent)", re.MULTILINE)
+_PLANNING = re.compile(r"\bplan below\b|<end_plan>")
+_SOURCE = re.compile(
+    r"\b(?:search\w*|retriev\w+|locat(?:e|ing)|look(?:ing)? up|access(?:ing)?|consult(?:ing)?"
+    r"|web\w*|wikipedia|databases?|articles?|papers?|videos?|attached|files?|online|official"
+    r"|sources?|documentation|literature|pages?)\b",
+    re.IGNORECASE,
+)
+"""What a plan speaks of when it means to bring in something it does not have yet."""
+
+_GIVES_UP = re.compile(
+    r"\b(?:unable to|could ?n[o'’]t|cannot|have attempted|encountered an? (?:issue|error))\b"
+    r"|\b(?:does|did|was|were) not\b|\bnot (?:found|available|possible)\b"
+    r"|\bno (?:\w+ ){0,6}(?:found|available|located|identified|evidence|sources?)\b",
+    re.IGNORECASE,
+)
+
+OUTCOME = 350
+"""Characters of an answer that say whether there is one; the rest is how it was found."""
+
 ATTRIBUTES = 128
 """OpenTelemetry's default limit of attributes a span: an exporter that meets it drops the oldest,
 and with them the beginning of what a model was told."""
@@ -70,6 +90,8 @@ class Move:
     """Its place among the moves of its agent, from 0, and how many those are."""
     came_back: str = ""
     """What the next move of this agent was shown in answer."""
+    report: Move | None = None
+    """The last move of an agent that worked for this one since its previous move."""
 
     @property
     def span_id(self) -> str:
@@ -90,6 +112,28 @@ class Move:
     def works(self) -> bool:
         """Whether it calls anything besides handing in the answer."""
         return any(not call.answers for call in self.calls)
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether what it hands in, or else says, is that nothing was found."""
+        answers = [call.arguments for call in self.calls if call.answers]
+        return bool(_GIVES_UP.search((answers[-1] if answers else self.text)[:OUTCOME]))
+
+    @property
+    def plans(self) -> bool:
+        """Whether it was asked for a plan."""
+        return bool(_PLANNING.search(self.told))
+
+    @property
+    def sources(self) -> int:
+        """How often its text speaks of places to look something up."""
+        return len(_SOURCE.findall(self.text))
+
+    @property
+    def self_contained(self) -> bool:
+        """Of a plan: whether it needs only thought, neither a tool nor a source."""
+        tools = {*_OFFERED.findall(self.rules), *_OFFERED.findall(self.told)} - ANSWERING
+        return not self.sources and not any(name in self.text for name in tools)
 
 
 @dataclass(slots=True)
@@ -142,6 +186,9 @@ class _Reader:
         for agent, positions in owned.items():
             result.moves.extend(self._of_agent(agent, positions, calls))
         result.moves.sort(key=lambda move: move.span.start_ns)
+        for before, move in pairwise(result.moves):
+            if before.agent and before.agent != move.agent and move.index:
+                move.report = before
         return result
 
     def _of_agent(self, agent: str, positions: list[int], calls: set[str]) -> list[Move]:

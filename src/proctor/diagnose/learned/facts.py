@@ -1,7 +1,8 @@
 """Facts of a span that a detector can learn from: its place, its outcome, its turns of phrase.
 
 Promise: facts are read from `Scene`s, never from a wire format, and carry plain names, so that
-what the model goes by can be looked up. A value lies between 0 and 1; absent means 0.
+what the model goes by can be looked up. A value lies between 0 and 1, or up to TELLING for facts
+that join several others; absent means 0.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ LITTLE = 200
 
 MUCH = 1000
 """Characters of an observation beyond which a reader skims."""
+
+TELLING = 2.0
+"""How much a fact of the situation as a whole counts beside plain ones: few spans share it, so the
+machines would otherwise hear it too softly. From 2 to 3 nothing changes."""
 
 PHRASES = {
     "simulates": re.compile(r"\bsimulat|\bhypothetical|\bfor demonstration|\bplaceholder|\bdummy"),
@@ -82,7 +87,9 @@ def facts_of_trace(scenes: Sequence[Scene], rules: Rules) -> Facts:
     count = len(scenes)
     failures = sum(bool(s.move.failure) for s in scenes)
     found = {name for names in rules.values() for name in names}
+    plan = next((s for s in scenes if s.role == "plan"), None)
     return {
+        "trace self-contained": float(plan is not None and plan.move.self_contained),
         "trace length": _scaled(count, 40),
         "trace short": float(count <= 4),
         "trace failures": _scaled(failures, 10),
@@ -102,7 +109,10 @@ def facts_of_move(scene: Scene, scenes: Sequence[Scene]) -> Facts:
     facts |= {f"call {call.name}": 1.0 for call in move.calls}
     facts |= {f"error {name}": 1.0 for name in scene.errors}
     facts |= {f"says {name}": 1.0 for name, p in PHRASES.items() if p.search(head)}
-    return facts | _plan(scene) | _support(scene) | _before(scene) | _after(scene)
+    situation = _needs(scene) | _report(scene) | _segment(scene)
+    facts |= {name: TELLING * value for name, value in situation.items()}
+    facts |= _plan(scene) | _support(scene) | _acted(scene)
+    return facts | _before(scene) | _after(scene)
 
 
 def _place(scene: Scene, scenes: Sequence[Scene]) -> Facts:
@@ -194,6 +204,69 @@ def _after(scene: Scene) -> Facts:
         return {}
     facts = {f"before {after.role}": 1.0, f"before failure {after.kind}": 1.0}
     return facts | {f"before call {call.name}": 1.0 for call in after.move.calls}
+
+
+def _needs(scene: Scene) -> Facts:
+    """Whether the plan, its own or the one it follows, brings in anything from outside: who only
+    has to think may answer without any work."""
+    plan = scene if scene.role.endswith("plan") else scene.plan
+    if plan is None:
+        return {}
+    worked = "worked" if scene.successes else "unworked"
+    needs = "self-contained" if plan.move.self_contained else "needs sources"
+    return {
+        "plan sources": _scaled(plan.move.sources, 8),
+        needs: 1.0,
+        f"{scene.role} {needs}": 1.0,
+        f"{scene.role} {worked} {needs}": 1.0,
+    }
+
+
+def _report(scene: Scene) -> Facts:
+    """What an agent that worked for this one has handed in, and what this one makes of it."""
+    report = scene.move.report
+    if report is None:
+        return {}
+    outcome = "report without result" if report.gives_up else "report"
+    ends = "gives up" if scene.move.gives_up else "goes on"
+    return {
+        outcome: 1.0,
+        f"{scene.role} after {outcome}": 1.0,
+        f"{scene.role} after {outcome}, {ends}": 1.0,
+    }
+
+
+def _segment(scene: Scene) -> Facts:
+    """Whether it ends a row of like calls, at a pause or at another call."""
+    if scene.segment < 2:
+        return {}
+    after = scene.following
+    ends = after is None or after.call != scene.call
+    return {
+        "segment": _scaled(scene.segment, 5),
+        "segment ends": float(ends),
+        "segment ends in planning": float(after is not None and after.planning),
+        f"segment of {scene.call} ends": float(ends),
+        "segment ends failing": float(ends and bool(scene.kind)),
+        "segment ends without failure": float(ends and not scene.kind),
+    }
+
+
+def _acted(scene: Scene) -> Facts:
+    """How its agent's latest step ended, whatever planning lies between."""
+    acted = scene.acted
+    if acted is None:
+        return {}
+    between = "" if acted is scene.previous else " and planning"
+    return {
+        "acts after failure": float(bool(acted.kind)),
+        f"acts after failure {acted.kind}": float(bool(acted.kind)),
+        f"acts after failure{between}": float(bool(acted.kind)),
+        "acts after the same": float(bool(scene.call) and acted.call == scene.call),
+        "told and fails": float(bool(acted.kind) and bool(scene.kind)),
+        "told only": float(bool(acted.kind) and not scene.kind),
+        "fails only": float(bool(scene.kind) and not acted.kind),
+    }
 
 
 def _plan(scene: Scene) -> Facts:
@@ -294,7 +367,12 @@ def facts_of_tool(scene: Scene, tool: Span, scenes: Sequence[Scene]) -> Facts:
         "streak": _scaled(scene.streak, 5),
         "unworked": float(scene.successes == 0),
         "failures before": _scaled(scene.failures, 8),
-    } | {f"move {name}": value for name, value in (_plan(scene) | _run(scene, scenes)).items()}
+    } | {f"move {name}": value for name, value in _around(scene, scenes).items()}
+
+
+def _around(scene: Scene, scenes: Sequence[Scene]) -> Facts:
+    """Facts of a move that tell about its tool spans too."""
+    return _plan(scene) | _run(scene, scenes) | _segment(scene) | _acted(scene)
 
 
 def _scaled(count: float, most: float) -> float:

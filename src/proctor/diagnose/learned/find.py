@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 CATEGORIES = tuple(Category)
 
-FAMILIAR = 0.5
-"""Mean likeness of a trace's spans to known ones. Traces of TRAIL held out lie above it; those of
-one half of TRAIL seen from the other lie below 0.46."""
+FAMILIAR = 0.42
+"""Mean likeness of a trace's spans to known ones. Traces of TRAIL held out lie above 0.45; those
+of one half of TRAIL seen from the other lie below 0.40."""
 
 _SENTENCE = re.compile(r"[^.\n]{20,200}")
 

@@ -81,6 +81,10 @@ class Scene:
     """To the arguments of the latest earlier call of the same tool, 0 to 1."""
     outcomes: tuple[str, ...] = ()
     """What the observation that came back says of it: some of OUTCOMES."""
+    acted: Scene | None = None
+    """The latest earlier move of its agent that was not planning."""
+    segment: int = 0
+    """Moves in a row with the same first call, up to and with this one; planning ends the row."""
     offered: frozenset[str] = field(default_factory=frozenset[str])
     """Tools its prompt offers, besides the one that answers."""
 
@@ -93,6 +97,11 @@ class Scene:
     def named(self) -> frozenset[str]:
         """Offered tools that its text names."""
         return frozenset(name for name in self.offered if name in self.move.text)
+
+    @property
+    def planning(self) -> bool:
+        """Whether it plans or surveys facts, and does no work."""
+        return self.role.endswith(("plan", "facts"))
 
     @property
     def errors(self) -> list[str]:
@@ -166,6 +175,7 @@ def _place(scene: Scene, earlier: list[Scene]) -> None:
     if earlier:
         last = earlier[-1]
         scene.previous, last.following = last, scene
+        scene.acted = last.acted if last.planning else last
         scene.plan = last if last.role.endswith("plan") else last.plan
         scene.failures = last.failures + bool(last.move.failure)
         scene.successes = last.successes + (last.move.works and not last.move.failure)
@@ -182,6 +192,9 @@ def _place(scene: Scene, earlier: list[Scene]) -> None:
     acted = next((other for other in reversed(earlier) if other.call), None)
     same = bool(scene.call) and acted is not None and acted.call == scene.call
     scene.run = (acted.run + 1 if same and acted else 1) if scene.call else 0
+    before = scene.previous
+    goes_on = before is not None and before.call == scene.call
+    scene.segment = (before.segment + 1 if before and goes_on else 1) if scene.call else 0
     earlier.append(scene)
 
 

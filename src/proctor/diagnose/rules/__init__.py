@@ -1,12 +1,19 @@
 """The rules that need no training, in the order of the taxonomy's groups."""
 
 from .base import Hit, Rule, apply_rules
-from .behaviour import AnswerWithoutWork, RepeatedCall, ToolPassedOver, UnsupportedAnswer
+from .behaviour import (
+    AnswerWithoutWork,
+    RepeatedCall,
+    ReportOverruled,
+    ToolPassedOver,
+    UnsupportedAnswer,
+)
 from .failures import BrokenCode, EmptySearch, MalformedCall, MissingResource, SystemFault
 from .instructions import LimitExceeded, MissingTag
 
 RULES: tuple[Rule, ...] = (
     UnsupportedAnswer(),
+    ReportOverruled(),
     EmptySearch(),
     ToolPassedOver(),
     MalformedCall(),

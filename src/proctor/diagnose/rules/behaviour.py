@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from proctor.diagnose.moves import Call, Move, Moves
 
-_PLAN = re.compile(r"\bplan below\b|<end_plan>")
 _OFFER = re.compile(r"^\s*[-*] (?!final_answer)[a-z_]\w*: ", re.MULTILINE)
 _UNSUPPORTED = re.compile(
     r"\b(?:[Bb]ased on my|I recall|I (?:already )?know|I will assume|for (?:this )?demonstration"
@@ -34,12 +33,12 @@ are not, a query with one word changed is."""
 
 
 class AnswerWithoutWork(Rule):
-    """A plan is made, and the answer handed in without any of it being done."""
+    """A plan is made to look things up, and the answer handed in without any of it being done."""
 
     name = "answer_without_work"
     category = Category.GOAL_DEVIATION
     impact = Impact.HIGH
-    confidence = 0.52
+    confidence = 0.71
 
     def find(self, moves: Moves) -> Iterator[Hit]:
         """The model call that answers."""
@@ -57,7 +56,7 @@ class UnsupportedAnswer(Rule):
     name = "unsupported_answer"
     category = Category.LANGUAGE_ONLY
     impact = Impact.HIGH
-    confidence = 0.3
+    confidence = 0.38
 
     def find(self, moves: Moves) -> Iterator[Hit]:
         """The model call that answers."""
@@ -70,17 +69,40 @@ class UnsupportedAnswer(Rule):
             )
 
 
+class ReportOverruled(Rule):
+    """Whoever was asked to find something reports that it could not; an answer follows all the
+    same."""
+
+    name = "report_overruled"
+    category = Category.LANGUAGE_ONLY
+    impact = Impact.HIGH
+    confidence = 0.62
+
+    def find(self, moves: Moves) -> Iterator[Hit]:
+        """The model call that answers."""
+        for move in moves.moves:
+            if move.answers and move.report and move.report.gives_up and not move.gives_up:
+                yield Hit(
+                    move.span,
+                    "The answer is definite although the agent asked for it found none.",
+                    tuple(_SENTENCE.findall(move.text)[:1]),
+                )
+
+
 class ToolPassedOver(Rule):
-    """Code of its own where tools for the work are offered."""
+    """Code of its own where tools for the work are offered, and the plan needs them."""
 
     name = "tool_passed_over"
     category = Category.TOOL_SELECTION
-    confidence = 0.43
+    confidence = 0.52
 
     def find(self, moves: Moves) -> Iterator[Hit]:
         """The model call that writes such code."""
         for move in moves.moves:
-            if "```" in move.text and not move.calls and _offers_work(move):
+            if "```" not in move.text or move.calls or not _offers_work(move):
+                continue
+            plans = [m for m in moves.before(move) if m.plans]
+            if not plans or not all(plan.self_contained for plan in plans):
                 yield Hit(
                     move.span,
                     "The code calls none of the tools the agent was offered.",
@@ -116,12 +138,16 @@ class RepeatedCall(Rule):
 
 
 def _unworked(moves: Moves) -> Iterator[Move]:
-    """Moves that answer although their agent had a plan and called nothing before."""
+    """Moves that answer although their agent planned to bring something in, and called nothing.
+
+    A plan that needs only thought is carried out by thinking.
+    """
     for move in moves.moves:
         if not move.answers or move.works:
             continue
         before = moves.before(move)
-        if any(_PLAN.search(m.told) for m in before) and not any(m.works for m in before):
+        planned = any(m.plans and not m.self_contained for m in before)
+        if planned and not any(m.works for m in before):
             yield move
 
 
