@@ -89,7 +89,7 @@ def facts_of_trace(scenes: Sequence[Scene], rules: Rules) -> Facts:
     found = {name for names in rules.values() for name in names}
     plan = next((s for s in scenes if s.role == "plan"), None)
     return {
-        "trace self-contained": float(plan is not None and plan.move.self_contained),
+        "trace self-contained": float(plan is not None and plan.self_contained),
         "trace length": _scaled(count, 40),
         "trace short": float(count <= 4),
         "trace failures": _scaled(failures, 10),
@@ -213,9 +213,9 @@ def _needs(scene: Scene) -> Facts:
     if plan is None:
         return {}
     worked = "worked" if scene.successes else "unworked"
-    needs = "self-contained" if plan.move.self_contained else "needs sources"
+    needs = "self-contained" if plan.self_contained else "needs sources"
     return {
-        "plan sources": _scaled(plan.move.sources, 8),
+        "plan sources": _scaled(plan.sources, 8),
         needs: 1.0,
         f"{scene.role} {needs}": 1.0,
         f"{scene.role} {worked} {needs}": 1.0,

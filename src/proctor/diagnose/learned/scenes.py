@@ -85,6 +85,10 @@ class Scene:
     """The latest earlier move of its agent that was not planning."""
     segment: int = 0
     """Moves in a row with the same first call, up to and with this one; planning ends the row."""
+    sources: int = 0
+    """Of a plan: how often it speaks of places to look something up."""
+    self_contained: bool = False
+    """Of a plan: whether it needs only thought."""
     offered: frozenset[str] = field(default_factory=frozenset[str])
     """Tools its prompt offers, besides the one that answers."""
 
@@ -148,6 +152,8 @@ def scenes_of(moves: Moves) -> list[Scene]:
         words = frozenset(word.lower() for word in _WORD.findall(said))
         scene = Scene(move, place, role_of(move), kind_of(move.failure), words)
         scene.offered = offers[move.agent]
+        if scene.role.endswith("plan"):
+            scene.sources, scene.self_contained = move.sources, move.self_contained
         head = move.came_back[:OBSERVED]
         scene.outcomes = tuple(name for name, p in OUTCOMES.items() if p.search(head))
         _place(scene, by_agent.setdefault(move.agent, []))
