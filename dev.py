@@ -220,8 +220,10 @@ def test(rest: "list[str]") -> int:
     ensure_environment("dev")
     ensure_instrumentations()
     # Worth its start-up for the whole suite; a chosen few tests are quicker, and can be
-    # debugged, in one process.
-    spread = ["-n", "auto", "--dist", "worksteal"] if not rest and (os.cpu_count() or 1) > 1 else []
+    # debugged, in one process. Tests wait for processes and servers a third of their time, so
+    # there is work for half as many again as there are CPUs.
+    cpus = os.cpu_count() or 1
+    spread = ["-n", str(cpus * 3 // 2), "--dist", "worksteal"] if not rest and cpus > 1 else []
     return run_steps({**linters(), "pytest": [PYTHON, "-m", "pytest", *spread, *rest]})
 
 
