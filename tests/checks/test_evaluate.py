@@ -92,7 +92,9 @@ async def test_a_check_that_raises_is_unscored():
 
     outcome = await judged({"checks": [boom]})
     assert outcome.results[0].status == UNSCORED
-    assert outcome.results[0].reason == "the check itself failed: KeyError: 'city'"
+    told, _, place = outcome.results[0].reason.partition(" (at ")
+    assert told == "the check itself failed: KeyError: 'city'"
+    assert "test_evaluate.py:" in place
     assert outcome.unscored == [outcome.results[0]]
 
 
