@@ -75,6 +75,24 @@ def test_a_run_stops_within_five_seconds(suite: Path, number: signal.Signals, ag
     )
 
 
+@pytest.mark.parametrize("command", ["run", "test"])
+def test_a_signal_while_the_loop_sleeps_wakes_it(tmp_path: Path, command: str) -> None:
+    """R-R6: taken by any thread, at any moment, it ends the command; nothing else has to happen."""
+    (tmp_path / "agent.py").write_text(
+        "import pathlib, signal, threading, time\n"
+        "def agent(input):\n"
+        "    time.sleep(0.5)\n"  # till the main thread has nothing left to do
+        f"    pathlib.Path({str(tmp_path / 'sent')!r}).touch()\n"
+        "    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)\n"
+        "    time.sleep(60)\n"
+    )
+    suite = tmp_path / "suite.yaml"
+    suite.write_text("version: 1\nagent: agent:agent\ncases: [{id: one, input: hello}]\n")
+    done = proctor(command, suite, cwd=tmp_path)
+    assert done.returncode == 143, done.stderr
+    assert time.time() - (tmp_path / "sent").stat().st_mtime < 8, "something else woke it"
+
+
 def test_what_was_finished_is_kept_and_the_rest_is_resumed(tmp_path: Path) -> None:
     """R-R6, R-R7: finished trials are safe, and the run says how to go on."""
     suite = write_suite(tmp_path, cases=2)

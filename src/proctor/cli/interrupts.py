@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli.stopping import signals_go_to
+from proctor.cli.stopping import signals_go_to, signals_wake
 
 if TYPE_CHECKING:
     from proctor.trials.session import Session
@@ -36,17 +36,19 @@ class Interrupts:
         self._session: Session | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watchdog: threading.Timer | None = None
+        self._woken = contextlib.ExitStack()
         self.signal: int | None = None
 
     def watch(self, session: Session) -> None:
         """Say which session to stop; called inside its event loop."""
         self._loop = asyncio.get_running_loop()
+        self._woken.enter_context(signals_wake(self._loop))
         self._session = session
 
     @contextlib.contextmanager
     def listening(self) -> Generator[None]:
         """Take signals meanwhile."""
-        with signals_go_to(self._told):
+        with self._woken, signals_go_to(self._told):
             try:
                 yield
             finally:

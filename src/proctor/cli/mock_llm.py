@@ -61,7 +61,8 @@ def mock_llm(script: Path, port: int, record: Path | None) -> None:
             for name, value in server.environment.items():
                 click.echo(f"export {name}={value}")
             sys.stdout.flush()
-            stop.wait()
+            while not stop.wait(1):  # looks again: a signal may come as it goes to sleep
+                pass
         left = server.unmatched
         click.echo(
             f"# {plural(len(server.requests), 'request')}, {len(left)} without a reply", err=True

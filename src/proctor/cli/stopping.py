@@ -2,6 +2,8 @@
 
 The first is told to the work, which gives back what is finished; a second one ends at once.
 Handlers are Python's own, so that an agent that blocks the event loop cannot block the second.
+Such a handler only runs once Python does, so the loop is woken by a pipe: a signal that comes at
+the moment the loop goes to sleep would else wait for the next thing to happen, perhaps for ever.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
+import sys
 import threading
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -32,6 +35,26 @@ def signals_go_to(handler: Callable[[int, FrameType | None], object]) -> Generat
             signal.signal(number, before)
 
 
+@contextlib.contextmanager
+def signals_wake(loop: asyncio.AbstractEventLoop) -> Generator[None]:
+    """Wake this loop at every signal, so that Python's handlers run at once. Main thread only."""
+    if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
+        yield  # asyncio does it by itself on Windows
+        return
+    ours, pythons = socket.socketpair()
+    with ours, pythons:
+        ours.setblocking(False)
+        pythons.setblocking(False)
+        loop.add_reader(ours, ours.recv, 4096)
+        before = signal.set_wakeup_fd(pythons.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            if not loop.is_closed():
+                loop.remove_reader(ours)
+
+
 class StopRequest:
     """Whether somebody asked to stop, and with which signal."""
 
@@ -40,9 +63,11 @@ class StopRequest:
         self.event = asyncio.Event()
         self.signal: int | None = None
 
-    def listening(self) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def listening(self) -> Generator[None]:
         """Take signals meanwhile."""
-        return signals_go_to(self._told)
+        with signals_wake(self._loop), signals_go_to(self._told):
+            yield
 
     def _told(self, number: int, _frame: FrameType | None) -> None:
         if self.signal is not None:
