@@ -84,11 +84,6 @@ def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return first_of(first) if isinstance(first, BaseExceptionGroup) else first  # pyright: ignore[reportUnknownArgumentType]
 
 
-def plural(number: int, noun: str) -> str:
-    """`1 case`, `2 cases`, `1,000 cases`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def did_you_mean(word: str, known: "Iterable[str]") -> str | None:
     """The hint for an unknown word: its nearest known neighbours, or None when none is near.
 

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from proctor.errors import ProctorError, plural
+from proctor.errors import ProctorError
 from proctor.stats.compare import stratified
 from proctor.stats.gate import Rule, judge_gate
+from proctor.words import plural
 
 
 def suite(rows):

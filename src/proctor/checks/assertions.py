@@ -54,7 +54,7 @@ from proctor.checks.path_parts import (
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import Layer, Outcome, broken, held
 from proctor.checks.view import document
-from proctor.errors import plural
+from proctor.words import plural
 
 __all__ = ["Assertion", "planned_assertion", "run_assertion"]
 

@@ -19,8 +19,8 @@ from proctor.checks.quality_model import (
     Quality,
     SpanLatency,
 )
-from proctor.errors import plural
 from proctor.trace.text import safe
+from proctor.words import plural
 
 SHOWN_TIMES = 20
 """Rows of the latency breakdown that fit a screen with the rest; `--json` has them all."""

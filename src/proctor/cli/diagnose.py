@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from proctor.cli.chat_model import chat_model_options, endpoint
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import tell_problem
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
@@ -48,9 +49,7 @@ class Looked(NamedTuple):
 )
 @click.argument("files", nargs=-1, required=True, metavar="TRACE|RUN...")
 @click.option("--method", type=click.Choice(METHODS), default="offline", show_default=True)
-@click.option("--model", help="PROVIDER:MODEL, for single_pass and agentic.")
-@click.option("--base-url", help="An endpoint that speaks the provider's protocol.")
-@click.option("--api-key-env", help="The environment variable that holds the key.")
+@chat_model_options("PROVIDER:MODEL, for single_pass and agentic.")
 @click.option("--prompt-version", default="v2", show_default=True, help="v1 or v2.")
 @click.option(
     "--evidence",
@@ -111,9 +110,8 @@ def _asking(options: dict[str, Any]) -> Asking:
     from proctor.llm.providers import get_model
 
     name = options["model"]
-    where = {key: options[key] for key in ("base_url", "api_key_env")}
     return asking(
-        None if name is None else get_model(name, **where),
+        None if name is None else get_model(name, **endpoint(options)),
         prompt_version=options["prompt_version"],
         evidence=options["evidence"],
         max_cost_usd=options["max_cost"],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from proctor.cli.lazy import Command, Example
-from proctor.errors import plural
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -44,8 +44,8 @@ def export(
     RUN is a folder, a glob over runs, an experiment, a tag or `latest`. In CSV, a text that a
     spreadsheet would take for a formula begins with a quote.
     """
-    from proctor.errors import plural
     from proctor.results.querying import query
+    from proctor.words import plural
 
     if bom and form not in (None, "csv"):
         raise click.UsageError("--bom is for CSV")

@@ -10,7 +10,7 @@ from proctor.cli.choosing import put_on_record, results_option
 from proctor.cli.lazy import Command, Example
 from proctor.cli.results import runs_root
 from proctor.cli.terminal import printable
-from proctor.errors import plural
+from proctor.words import plural
 
 SOURCES = ("csv", "jsonl", "json", "parquet", "inspect", "promptfoo")
 

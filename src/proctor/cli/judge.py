@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from proctor.cli.chat_model import chat_model_options, endpoint
 from proctor.cli.lazy import Command, Entry, Example, LazyGroup
 from proctor.cli.terminal import printable
-from proctor.errors import plural
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.checks.judge_audit import Audit, Row
@@ -52,9 +53,7 @@ def judge() -> None:
     ],
 )
 @click.argument("labels", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--model", "models", multiple=True, help="PROVIDER:MODEL; several make an ensemble.")
-@click.option("--base-url", help="An endpoint that speaks the provider's protocol.")
-@click.option("--api-key-env", help="The environment variable that holds the key.")
+@chat_model_options("PROVIDER:MODEL; several make an ensemble.", several=True)
 @click.option(
     "--rubric",
     default="helpfulness",
@@ -121,8 +120,7 @@ class _Asking:
         from proctor.llm import get_model
 
         self._options = options
-        where = {"base_url": options["base_url"], "api_key_env": options["api_key_env"]}
-        self._models = [get_model(name, **where) for name in options["models"]]
+        self._models = [get_model(name, **endpoint(options)) for name in options["models"]]
 
     async def __aenter__(self) -> Any:
         from dataclasses import replace

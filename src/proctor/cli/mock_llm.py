@@ -12,7 +12,8 @@ import click
 
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import printable
-from proctor.errors import ProctorError, plural
+from proctor.errors import ProctorError
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.llm.mock import Asked

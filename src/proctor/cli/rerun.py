@@ -9,7 +9,7 @@ import click
 
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import printable
-from proctor.errors import plural
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.trials.rerun import Rerun

@@ -11,7 +11,7 @@ import click
 from proctor.cli.choosing import readable_results_option, root_of
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import printable
-from proctor.errors import plural
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet

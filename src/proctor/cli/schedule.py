@@ -10,7 +10,7 @@ import click
 from proctor.cli.lazy import Command, Entry, Example, LazyGroup
 from proctor.cli.logs import log_options
 from proctor.cli.terminal import printable
-from proctor.errors import plural
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.ops.cron_export import Kind

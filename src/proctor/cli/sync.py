@@ -12,7 +12,7 @@ import click
 from proctor.cli.choosing import put_on_record, results_option, root_of
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import printable
-from proctor.errors import plural
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.runs.remote.bucket import Patience

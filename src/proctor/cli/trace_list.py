@@ -15,7 +15,7 @@ from proctor.cli.trace_files import (
     redaction_option,
     write_json,
 )
-from proctor.errors import plural
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from proctor.cli.chat_model import chat_model_options
 from proctor.cli.lazy import Command, Entry, Example, LazyGroup
-from proctor.errors import EXIT_CANNOT_JUDGE, plural
+from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.diagnose.trail_data import Annotations
@@ -73,9 +75,7 @@ def trail() -> None:
 @click.option("--approach", type=click.Choice(APPROACHES), default="offline", show_default=True)
 @click.option("--split", type=click.Choice(("GAIA", "SWE Bench")), default="GAIA")
 @click.option("--subset", default="full", show_default=True, help="full, dev18 or a file of ids.")
-@click.option("--model", help="PROVIDER:MODEL, for single_pass and agentic.")
-@click.option("--base-url", help="An endpoint that speaks the provider's protocol.")
-@click.option("--api-key-env", help="The environment variable that holds the key.")
+@chat_model_options("PROVIDER:MODEL, for single_pass and agentic.")
 @click.option("--prompt-version", default="v2", show_default=True)
 @click.option("--max-workers", type=click.IntRange(min=1), default=4, show_default=True)
 @click.option("--max-cost", type=float, help="Dollars for the whole experiment.")

@@ -13,7 +13,8 @@ import click
 
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import printable
-from proctor.errors import EXIT_CANNOT_JUDGE, plural
+from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.scenarios.template import Template

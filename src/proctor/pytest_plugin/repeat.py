@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from proctor.errors import did_you_mean, plural
+from proctor.errors import did_you_mean
+from proctor.words import plural
 
 _ROUNDING = 1e-9
 """0.55 × 100 is a little more than 55 in floating point, and 55 passes must be enough."""

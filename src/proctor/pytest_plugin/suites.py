@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from proctor.checks.result import CheckStatus
-from proctor.errors import ProctorError, plural
+from proctor.errors import ProctorError
 from proctor.pytest_plugin.apart import apart
 from proctor.pytest_plugin.reasons import asked, explain, reason_of
 from proctor.pytest_plugin.repeat import CouldNotBeJudged
@@ -28,6 +28,7 @@ from proctor.trials.choose import ChosenAgent, choose_agents
 from proctor.trials.once import try_once
 from proctor.trials.options import RunOptions
 from proctor.trials.perform import Finished
+from proctor.words import plural
 
 _NO_MARKER = re.compile(r"[^\w.+-]")
 """What the expressions after `-m` cannot hold."""

@@ -6,21 +6,24 @@ from collections.abc import Iterator
 
 import click
 
-from proctor.errors import plural
-from proctor.report.figures import DASH, change, ends, figure, named, p_text, percent, table
+from proctor.report.figures import (
+    DASH,
+    METRICS,
+    change,
+    ends,
+    figure,
+    named,
+    p_text,
+    percent,
+    table,
+)
 from proctor.report.text import line
 from proctor.results.compare_runs import Comparisons
 from proctor.results.comparison import LOOK_HERE, ArmComparison, CaseDifference, MetricDifference
+from proctor.words import plural
 
 MOST_CASES = 20
 """Cases told to people: those that moved most; the JSON form has all of them."""
-
-WORDS = {
-    "pass_rate": "pass rate",
-    "score": "score",
-    "cost_usd": "cost a trial",
-    "latency_ms": "latency",
-}
 
 
 def render(found: Comparisons) -> str:
@@ -65,7 +68,7 @@ def _metric(each: MetricDifference) -> tuple[str, ...]:
     test = each.suite or each.population
     effect = each.effect
     return (
-        WORDS[each.metric],
+        METRICS[each.metric],
         figure(each.metric, each.first),
         figure(each.metric, each.second),
         change(each.metric, each.interval.value),
@@ -86,7 +89,7 @@ def _methods(pair: ArmComparison) -> Iterator[str]:
         test = each.suite or each.population
         of = f"{plural(test.cases, 'case')}, {plural(test.n, 'trial')}"
         left = f", {plural(test.left_out, 'case')} without the figure" if test.left_out else ""
-        yield f"  {WORDS[each.metric]}: {test.estimand}, {test.method}; {of}{left}"
+        yield f"  {METRICS[each.metric]}: {test.estimand}, {test.method}; {of}{left}"
         population = each.population
         if each.metric == "pass_rate":
             between = ends(each.metric, each.population_interval, signed=True)

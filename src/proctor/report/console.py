@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 import click
 
 from proctor.checks.result import CheckResult, CheckStatus, Layer
-from proctor.errors import plural
 from proctor.report.facts import CaseFacts, Report
 from proctor.report.text import line, money, seconds, shown
 from proctor.runs.model import TrialStatus
+from proctor.words import plural
 
 MOST_SPANS = 3
 """Span ids named per check; JSON has them all."""

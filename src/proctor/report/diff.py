@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from proctor.checks.result import Layer
-from proctor.errors import plural
 from proctor.report.diff_json import render as as_json
 from proctor.report.text import line, markdown, markdown_code
 from proctor.runs.diff_model import CaseDiff, Change, ChangeKind, Diff, Severity, WordChange
+from proctor.words import plural
 
 CONTEXT = 40
 """Characters of unchanged text shown on each side of a change: enough to find the place."""

@@ -20,6 +20,14 @@ from proctor.stats.kinds import Interval
 DASH = "–"
 MINUS = "−"
 
+METRICS = {
+    "pass_rate": "pass rate",
+    "score": "score",
+    "cost_usd": "cost a trial",
+    "latency_ms": "latency",
+}
+"""How people call the figures that runs are compared and ranked by."""
+
 SHORT_MS = 10.0
 """Below this a duration needs decimals to be told from another."""
 

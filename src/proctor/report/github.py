@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from proctor.checks.result import CheckStatus
-from proctor.errors import plural
 from proctor.report import markdown
 from proctor.report.facts import CaseFacts, CasePlace, Report
 from proctor.report.text import line, shown
 from proctor.runs.model import TrialStatus
+from proctor.words import plural
 
 MOST_INLINE = 10
 """What GitHub shows of a step; more would push each other out."""

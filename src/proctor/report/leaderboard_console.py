@@ -6,20 +6,23 @@ from collections.abc import Iterator
 
 import click
 
-from proctor.errors import plural
-from proctor.report.figures import DASH, change, ends, figure, named, p_text, percent, table
+from proctor.report.figures import (
+    DASH,
+    METRICS,
+    change,
+    ends,
+    figure,
+    named,
+    p_text,
+    percent,
+    table,
+)
 from proctor.report.text import line, money, seconds
 from proctor.results.leaderboard import Leaderboard, Row
+from proctor.words import plural
 
 MOST_PAIRS = 10
 """Paired tests told to people: those of five agents."""
-
-WORDS = {
-    "pass_rate": "pass rate",
-    "score": "score",
-    "cost_usd": "cost a trial",
-    "latency_ms": "latency",
-}
 
 
 def render(board: Leaderboard) -> str:
@@ -29,8 +32,8 @@ def render(board: Leaderboard) -> str:
 
 def _lines(board: Leaderboard) -> Iterator[str]:
     level = f"{100 * board.level:g} %"
-    yield click.style(f"Agents by {WORDS[board.metric]}", bold=True)
-    head = ("place", "agent", WORDS[board.metric], level, "passed", "score", "cost", "p50", "p95")
+    yield click.style(f"Agents by {METRICS[board.metric]}", bold=True)
+    head = ("place", "agent", METRICS[board.metric], level, "passed", "score", "cost", "p50", "p95")
     yield from table(head, [_row(row, board.metric) for row in board.rows])
     yield ""
     first = board.rows[0] if board.rows else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from proctor.errors import plural
 from proctor.report.run_console import cost_line
 from proctor.report.run_facts import ReportFacts, arm_name, when
 from proctor.report.run_words import (
@@ -28,6 +27,7 @@ from proctor.report.text import markdown, money, seconds
 from proctor.results.gating import ArmGate, GateFacts
 from proctor.results.leaderboard import Row, run_name
 from proctor.runs.summary import CellSummary, RankedFailure
+from proctor.words import plural
 
 MOST_CASES = 60
 """Rows of the table of cases, the worst first: what a pull request shows without being scrolled."""

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.errors import plural
 from proctor.report.run_words import error_lines, not_judged
 from proctor.report.text import line, money, seconds
 from proctor.runs.summary import CellSummary, RankedFailure, Verdict
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from proctor.errors import plural
 from proctor.report.run_progress import duration
 from proctor.report.text import line, money
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.runs.model import CellKey

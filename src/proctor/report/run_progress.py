@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from proctor.errors import plural
 from proctor.report.text import line, money
 from proctor.trials.progress import Progress
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.runs.model import PlannedTrial, Trial

@@ -10,11 +10,11 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from proctor.errors import plural
 from proctor.report.text import plain, safe
 from proctor.runs.summary import CellSummary, RankedError, Verdict
 from proctor.runs.totals import Totals
 from proctor.stats.kinds import Interval
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.results.leaderboard import Leaderboard

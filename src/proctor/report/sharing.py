@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from proctor.errors import ProctorError, plural
+from proctor.errors import ProctorError
 from proctor.places import room_for
 from proctor.report.html.page import render_page
 from proctor.report.html.texts import Texts
@@ -35,6 +35,7 @@ from proctor.runs.model import Trial
 from proctor.runs.run import Run
 from proctor.runs.segments import SegmentWriter, encode_trace
 from proctor.trace.redact import Redactor
+from proctor.words import plural
 
 PRIVATE = ("host", "user", "platform")
 """Provenance that says something of a machine or a person, and nothing of the run."""

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import msgspec
 
-from proctor.errors import plural
 from proctor.trace.text import safe
+from proctor.words import plural
 
 SHOWN = 200
 """Characters of an expected or actual value that a person is shown: two lines of a terminal."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from proctor.agents.base import AgentConfig
 from proctor.agents.replay import ReplayAgentConfig
-from proctor.errors import ProctorError, plural
+from proctor.errors import ProctorError
 from proctor.report.facts import CaseFacts, CasePlace, Report, facts_of
 from proctor.runs.model import PlannedTrial
 from proctor.spec import Case, Configuration, Suite, load_configuration, load_suite, select_cases
@@ -26,6 +26,7 @@ from proctor.trials.once import try_once
 from proctor.trials.options import RunOptions
 from proctor.trials.perform import Finished
 from proctor.trials.recorded import plan_recorded, read_map, recorded, strangers
+from proctor.words import plural, some
 
 RECORDED = "recorded"
 """The name of recorded traces among agents, where the suite does not say whose they are."""
@@ -173,9 +174,8 @@ def _unchecked(each: Try) -> Iterator[str]:
     """A case without checks passes whatever is answered, which nobody should have to find out."""
     names = [name for name, case in each.ready.bench.cases.items() if not case.checks]
     if names:
-        some = ", ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
         of = f"{len(names)} of {plural(len(each.ready.bench.cases), 'case')}"
-        yield f"{of} without a check, passed whatever is answered: {some}"
+        yield f"{of} without a check, passed whatever is answered: {some(names)}"
 
 
 def _facts(each: Try, finished: Iterable[Finished]) -> Iterable[CaseFacts]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from proctor.errors import ProctorError, did_you_mean, plural
+from proctor.errors import ProctorError, did_you_mean
 from proctor.results.columns import named
 from proctor.results.figures import OF_JUDGED, cell_of
 from proctor.results.left_out import LeftOut
@@ -22,6 +22,7 @@ from proctor.runs.model import CellKey
 from proctor.stats.compare import paired_means, stratified, suite_difference
 from proctor.stats.correlate import Correlation, correlate
 from proctor.stats.kinds import CaseCounts, Comparison, Interval
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet

@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from proctor.errors import plural
 from proctor.results.flakiness import CaseFlakiness, Votes, flakiness_of
 from proctor.results.outcomes import AgentOutcomes, CaseOutcome, pair
 from proctor.stats.compare import paired_means, stratified, suite_difference, within_case
@@ -23,6 +22,7 @@ from proctor.stats.effects import Effect, cohen_dz, cohen_h
 from proctor.stats.intervals import bootstrap_over_cases, case_rate
 from proctor.stats.kinds import LEVEL, Comparison, Interval
 from proctor.stats.multiple import benjamini_hochberg, holm
+from proctor.words import plural
 
 Metric = Literal["pass_rate", "score", "cost_usd", "latency_ms"]
 

@@ -14,12 +14,13 @@ from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
-from proctor.errors import ProctorError, did_you_mean, plural
+from proctor.errors import ProctorError, did_you_mean
 from proctor.results.comparability import changed_cases, remarks
 from proctor.results.flakiness import CaseFlakiness, Votes, flakiness_of, judge_votes
 from proctor.results.outcomes import AgentOutcomes, outcomes_of
 from proctor.runs.run import Run
 from proctor.stats.gate import Gate, Rule, Verdict, judge_gate
+from proctor.words import plural, some
 
 Policy = Literal["pass", "fail", "extend"]
 """What an inconclusive gate comes to: 0, 1, or more trials (and 2 if they do not settle it)."""
@@ -195,11 +196,6 @@ def judge_runs(
     )
 
 
-def _some(names: Sequence[str]) -> str:
-    """The first few of them, by name."""
-    return ", ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
-
-
 def _itself(baseline: Run, candidate: Run) -> tuple[str, ...]:
     """Tagging the candidate before it is judged is easily done, and such a gate never fails."""
     same = baseline.run_id == candidate.run_id
@@ -231,7 +227,7 @@ def judge_arm(
     ]
     if stopped:
         reason = (
-            f"{plural(len(stopped), 'cell')} stopped early ({_some(stopped)}): such rates"
+            f"{plural(len(stopped), 'cell')} stopped early ({some(stopped)}): such rates"
             " are biased and no test at a fixed number of trials holds; run without --early-stop"
         )
         gate = replace(gate, verdict="NOT COMPARABLE", reason=reason, advice=None)

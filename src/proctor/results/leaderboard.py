@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from proctor.errors import ProctorError, did_you_mean, plural
+from proctor.errors import ProctorError, did_you_mean
 from proctor.results.comparison import STOPPED
 from proctor.results.figures import rate_over
 from proctor.results.outcomes import AgentOutcomes, CaseOutcome, outcomes_of
@@ -25,6 +25,7 @@ from proctor.stats.intervals import bootstrap_over_cases
 from proctor.stats.kinds import LEVEL, Interval
 from proctor.stats.passk import PassK, pass_at_k, pass_hat_k
 from proctor.stats.ranking import Pair, rank_sets
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.runs.run import Run

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from proctor.errors import plural
 from proctor.results.outcomes import AgentOutcomes, pair
 from proctor.stats.power import (
     Claim,
@@ -25,6 +24,7 @@ from proctor.stats.power import (
     plan_suite,
     within_variance,
 )
+from proctor.words import plural
 
 TYPICAL_NOISE = 0.10
 """The variance of one trial within its case in suites where some cases are settled."""

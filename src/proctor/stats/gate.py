@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from proctor.errors import ProctorError, plural
+from proctor.errors import ProctorError
 from proctor.stats.compare import stratified, suite_difference
 from proctor.stats.distributions import normal_quantile
 from proctor.stats.flaky import agent_flakiness
 from proctor.stats.kinds import CaseCounts, Estimand, checked, share
 from proctor.stats.power import Plan, detectable_between, plan_suite, within_variance
+from proctor.words import plural
 
 Verdict = Literal["REGRESSION", "NO REGRESSION", "INCONCLUSIVE", "NOT COMPARABLE"]
 

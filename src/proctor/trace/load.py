@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from proctor.errors import ProctorError, did_you_mean, plural
+from proctor.errors import ProctorError, did_you_mean
 from proctor.trace import formats
 from proctor.trace.assemble import Collector, LogPool, Problem, assemble, one_line
 from proctor.trace.formats import transcript
@@ -20,6 +20,7 @@ from proctor.trace.formats.documents import looks_like_json, read_documents
 from proctor.trace.formats.wire import is_array, is_object, kind_of
 from proctor.trace.model import Trace
 from proctor.trace.sources import MAX_BYTES, Content, Source, SourceError, expand
+from proctor.words import plural
 
 __all__ = ["LoadedTraces", "Problem", "TraceLoadError", "iter_traces", "load_traces"]
 

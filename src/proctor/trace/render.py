@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from proctor.errors import plural
 from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
 from proctor.trace.text import ELLIPSIS, safe
 from proctor.trace.tree import SpanTree
+from proctor.words import plural
 
 # Deeper than this, lines of a usual terminal would hold nothing but indentation.
 MAX_INDENT = 16

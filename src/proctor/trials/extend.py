@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from proctor.errors import ProctorError, plural
+from proctor.errors import ProctorError
 from proctor.results.gating import GateFacts, judge_runs
 from proctor.runs.folder import RunFolder
 from proctor.runs.identity import git_state
@@ -24,6 +24,7 @@ from proctor.runs.run import Run
 from proctor.stats.gate import Rule
 from proctor.trials.api import AgentLike, Prepared
 from proctor.trials.resume import Restored, restore
+from proctor.words import plural
 
 Carry = Callable[[Prepared, RunFolder], Run]
 """Does what is left of a run; how it shows that is up to whoever asks."""

@@ -15,8 +15,9 @@ from typing import Any, cast
 from proctor.checks.evaluate import PlannedCheck
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import Layer, Outcome, unscored
-from proctor.errors import did_you_mean, plural
+from proctor.errors import did_you_mean
 from proctor.imports import load_object
+from proctor.words import plural
 from proctor.worlds.base import Scores, Trajectory, World, WorldError
 
 Scoring = Mapping[str, Any] | str | Callable[..., Any] | None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from proctor.checks.metrics.arguments import ABSENT, ArgumentDifference
-from proctor.errors import plural
+from proctor.words import plural
 
 Item = TypeVar("Item")
 

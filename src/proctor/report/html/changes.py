@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from proctor.errors import plural
 from proctor.report.html.markup import Child, Html, join, table, tag
 from proctor.report.html.sections import GATE_TONES, section
 from proctor.report.run_facts import ReportFacts
@@ -13,6 +12,7 @@ from proctor.results.gating import ArmGate
 from proctor.results.leaderboard import run_name
 from proctor.stats.gate import Move
 from proctor.stats.kinds import CaseCounts
+from proctor.words import plural
 
 MOST_MOVES = 12
 """Cases told that moved, the largest moves first."""

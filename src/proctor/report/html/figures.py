@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from proctor.errors import plural
 from proctor.report.chart_style import STATUS_WORDS, STATUSES
 from proctor.report.charts import HEATMAP_CASES
 from proctor.report.html.markup import Child, Html, bar, join, table, tag
@@ -15,6 +14,7 @@ from proctor.report.run_words import DASH, score
 from proctor.report.text import money, seconds
 from proctor.runs.model import TrialStatus
 from proctor.runs.summary import CellSummary, percentile
+from proctor.words import plural
 
 MOST_CASES = 400
 """Rows of the heatmap's table, the worst first; more would make the page heavy and unread."""

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from proctor.errors import plural
 from proctor.report import charts
 from proctor.report.chart_style import config
 from proctor.report.html import changes, details, figures, sections
@@ -28,6 +27,7 @@ from proctor.runs.model import Trial
 from proctor.runs.notes import trial_name
 from proctor.runs.run import Run
 from proctor.trace.redact import Redactor, default_redactor
+from proctor.words import plural
 
 MAX_BYTES = 2_900_000
 """Bytes of a page: mail and chat take 3 MB, and a browser opens it in well under two seconds."""

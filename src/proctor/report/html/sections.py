@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from proctor.errors import plural
 from proctor.report.html.markup import Child, Html, bar, join, table, tag, whisker
 from proctor.report.run_console import cost_line
 from proctor.report.run_facts import ArmCells, ReportFacts, when
@@ -27,6 +26,7 @@ from proctor.report.text import money, seconds
 from proctor.results.leaderboard import Row
 from proctor.runs.notes import Note
 from proctor.runs.summary import FailureSample, RankedFailure
+from proctor.words import plural
 
 MOST_FAILURES = 20
 """Ranked failures in the page; the rest matter less by construction and are in results.json."""

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from proctor.errors import first_of, plural
+from proctor.errors import first_of
 from proctor.imports import needs_extra
 from proctor.runs.remote import address
 from proctor.runs.remote.manifest import MOST_BYTES, RemoteError
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from obstore import GetOptions
