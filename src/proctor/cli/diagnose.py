@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from proctor.cli.chat_model import chat_model_options, endpoint
+from proctor.cli.chat_model import chat_model_options, model_named
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import tell_problem
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
@@ -107,11 +107,10 @@ def _asking(options: dict[str, Any]) -> Asking:
     from proctor.diagnose.methods import asking
     from proctor.llm.base import ChatReply
     from proctor.llm.kept import KeptFolder, cache_folder
-    from proctor.llm.providers import get_model
 
     name = options["model"]
     return asking(
-        None if name is None else get_model(name, **endpoint(options)),
+        None if name is None else model_named(name, options),
         prompt_version=options["prompt_version"],
         evidence=options["evidence"],
         max_cost_usd=options["max_cost"],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli.chat_model import chat_model_options, endpoint
+from proctor.cli.chat_model import chat_model_options, model_named
 from proctor.cli.lazy import Command, Entry, Example, LazyGroup
 from proctor.cli.terminal import printable
 from proctor.words import plural
@@ -117,10 +117,8 @@ class _Asking:
     """The judge of the command's options, its connections closed at the end."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        from proctor.llm import get_model
-
         self._options = options
-        self._models = [get_model(name, **endpoint(options)) for name in options["models"]]
+        self._models = [model_named(name, options) for name in options["models"]]
 
     async def __aenter__(self) -> Any:
         from dataclasses import replace
