@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from proctor.cli.lazy import Command, Entry, Example, LazyGroup
+from proctor.cli.ranges import POSITIVE
 from proctor.cli.terminal import printable
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, did_you_mean
 
@@ -246,7 +247,7 @@ def _told(each: NamedAgent, configuration: Configuration) -> dict[str, str]:
 @click.argument("name", metavar="AGENT")
 @click.option("--input", "text", default=HELLO, help="What to ask; JSON when it is an object.")
 @click.option("--seed", type=int, default=0, help="The seed it is given.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds at most.")
+@click.option("--timeout", type=POSITIVE, help="Seconds at most.")
 @click.pass_context
 def test(ctx: click.Context, name: str, text: str, seed: int, timeout: float | None) -> None:
     """Ask an agent once and show what it did.

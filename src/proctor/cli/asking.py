@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from proctor.cli.ranges import POSITIVE
+
 if TYPE_CHECKING:
     from proctor.spec import Case, Suite
     from proctor.trials.api import AgentLike
@@ -31,9 +33,7 @@ _OPTIONS = [
     click.option("--tags", default="", help="Only cases with one of these tags, with commas."),
     click.option("--filter", default="", help="Only these cases, such as difficulty:hard."),
     click.option("--traces", multiple=True, help="Recorded traces instead of running the agent."),
-    click.option(
-        "--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds for a case."
-    ),
+    click.option("--timeout", type=POSITIVE, help="Seconds for a case."),
     click.option(
         "--concurrency",
         type=click.IntRange(min=1),

@@ -9,6 +9,7 @@ import click
 
 from proctor.cli.choosing import open_run, results_option, root_of, tell
 from proctor.cli.lazy import Command, Example
+from proctor.cli.ranges import SHARE
 
 if TYPE_CHECKING:
     from proctor.runs.run import Run
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 EXAMPLES = [
     Example("proctor compare baseline latest", "did the agent change since the tagged run?"),
     Example("proctor compare latest --agents fast,careful", "two agents of one run"),
-    Example("proctor compare latest --agents 'fast (t=0),fast (t=1'", "one agent, two settings"),
+    Example("proctor compare latest --agents 'fast (t=0),fast (t=1)'", "one agent, two settings"),
     Example("proctor compare shop/2026-01-31_001 shop/2026-01-31_002 --cases 'refund-*'", "some"),
 ]
 
@@ -32,7 +33,7 @@ EXAMPLES = [
 @click.option("--cases", metavar="PATTERN", help="Only cases whose id matches, such as 'x*'.")
 @click.option(
     "--level",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=SHARE,
     default=0.95,
     show_default=True,
     metavar="X",

@@ -10,6 +10,7 @@ import click
 
 from proctor.cli.choosing import open_run, put_on_record, results_option, root_of, tell
 from proctor.cli.lazy import Command, Example
+from proctor.cli.ranges import SHARE
 
 if TYPE_CHECKING:
     from proctor.results.gating import GateFacts, Policy
@@ -24,8 +25,6 @@ EXAMPLES = [
     Example("proctor gate latest --baseline baseline --inconclusive extend", "run more trials"),
     Example("proctor gate latest --baseline baseline --must-pass 'safety-*'", "no failure at all"),
 ]
-
-SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
 class How(NamedTuple):

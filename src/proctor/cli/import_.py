@@ -8,6 +8,7 @@ import click
 
 from proctor.cli.choosing import put_on_record, results_option
 from proctor.cli.lazy import Command, Example
+from proctor.cli.ranges import POSITIVE
 from proctor.cli.results import runs_root
 from proctor.cli.terminal import printable
 from proctor.words import plural
@@ -45,7 +46,7 @@ def _pairs(_ctx: click.Context, _option: click.Parameter, given: tuple[str, ...]
     help="The score from which a trial passed, where the file does not say.",
 )  # fmt: skip
 @click.option(
-    "--scale", type=click.FloatRange(0, min_open=True), default=1.0, metavar="X",
+    "--scale", type=POSITIVE, default=1.0, metavar="X",
     help="The score in the file that counts as 1.",
 )  # fmt: skip
 @results_option

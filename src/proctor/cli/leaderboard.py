@@ -8,6 +8,7 @@ import click
 
 from proctor.cli.choosing import open_run, results_option, root_of, tell
 from proctor.cli.lazy import Command, Example
+from proctor.cli.ranges import SHARE
 
 EXAMPLES = [
     Example("proctor leaderboard", "the agents of the latest run"),
@@ -25,7 +26,7 @@ METRICS = ("pass_rate", "score", "cost_usd", "latency_ms")
 )
 @click.option(
     "--alpha",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=SHARE,
     default=0.05,
     show_default=True,
     metavar="X",

@@ -8,6 +8,7 @@ import click
 
 from proctor.cli.choosing import open_run, results_option, root_of, tell
 from proctor.cli.lazy import Command, Example
+from proctor.cli.ranges import SHARE
 
 EXAMPLES = [
     Example("proctor plan --effect 0.1 --power 0.8", "what would show a drop of 10 points?"),
@@ -15,7 +16,6 @@ EXAMPLES = [
     Example("proctor plan --effect 0.1 --cases 40", "how many trials of these 40 cases?"),
 ]
 
-SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 COUNT = click.IntRange(1)
 
 

@@ -11,6 +11,7 @@ import click
 
 from proctor.cli.choosing import put_on_record, results_option, root_of
 from proctor.cli.lazy import Command, Example
+from proctor.cli.ranges import POSITIVE
 from proctor.cli.terminal import printable
 from proctor.words import plural
 
@@ -39,7 +40,7 @@ EXAMPLES = [
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=POSITIVE,
     default=30.0,
     show_default=True,
     metavar="SECONDS",

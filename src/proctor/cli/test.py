@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli.lazy import Command, Example
+from proctor.cli.ranges import POSITIVE
 from proctor.cli.validate import print_problems
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.report.formats import FORMATS
@@ -57,9 +58,7 @@ EXAMPLES = [
     help="With --traces: a YAML file of `case-id: trace-id-or-file`.",
 )
 @click.option("--concurrency", type=click.IntRange(min=1), help="Cases at a time.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), help="Seconds for one case."
-)
+@click.option("--timeout", type=POSITIVE, help="Seconds for one case.")
 @click.option("--fail-fast", is_flag=True, help="Begin no more cases once one has not passed.")
 @click.pass_context
 def test(
