@@ -13,6 +13,7 @@ import httpx
 import pytest
 import zstandard
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from run_parts import until
 from server_parts import TRACE, serving, started, wire_request
 
 from proctor.server.app import Service
@@ -125,6 +126,15 @@ def test_rubbish_never_ends_the_server(here) -> None:
             reply = client.post("/v1/traces", content=cut, headers=headers)
             assert reply.status_code in (200, 400), reply.content
         assert client.post("/v1/traces", content=good, headers=PROTOBUF).status_code == 200
+
+
+def test_a_server_forgets_what_is_old(tmp_path: Path) -> None:
+    """R-D7: with a retention, traces go by themselves while the server runs."""
+    store = open_store(f"sqlite:///{tmp_path}/t.db".replace(":///", ":////", 1))
+    with serving(Service.receiving(store, retention_seconds=0.001)) as running:
+        url = f"{running.url}/v1/traces"
+        assert httpx.post(url, content=wire_request({"id": 1}), headers=PROTOBUF).is_success
+        until(lambda: store.row(TRACE) is None)
 
 
 def test_unpacking_is_bounded() -> None:

@@ -1,6 +1,7 @@
-"""Work that comes round every few seconds, done beside a run from a thread of its own.
+"""Work that comes round every few seconds, done beside a run or a server by its own thread.
 
-A thread, not a task: an agent that blocks the event loop for hours must not hold it up.
+A thread, not a task: an agent that blocks the event loop for hours must not hold it up, and a
+round that takes long must not hold up the event loop.
 """
 
 from __future__ import annotations

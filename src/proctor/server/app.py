@@ -8,11 +8,10 @@ the application.
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.routing import Route
 
 from proctor.errors import ProctorError
+from proctor.runs.rounds import Rounds
 from proctor.server import api, otlp
 from proctor.server.guard import Guard
 from proctor.server.ingest import Ingest
@@ -52,8 +52,7 @@ class Service:
     watcher: Watcher | None = None
     retention_seconds: float | None = None
     results: Path | None = None
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _pruner: threading.Thread | None = None
+    _pruner: Rounds | None = None
 
     @classmethod
     def receiving(
@@ -70,29 +69,25 @@ class Service:
         if self.watcher is not None:
             self.watcher.start()
         if self.retention_seconds is not None:
-            self._pruner = threading.Thread(target=self._prune, name="proctor-prune", daemon=True)
+            pause = min(PRUNE_EVERY, max(1.0, self.retention_seconds / 4))
+            self._pruner = Rounds(self._prune, every=pause, name="proctor-prune")
             self._pruner.start()
 
     def stop(self) -> None:
         """Write what waits, end what runs, close the store."""
-        self._stop.set()
-        for part in (self.ingest, self.watcher):
+        for part in (self._pruner, self.ingest, self.watcher):
             if part is not None:
                 part.stop()
-        if self._pruner is not None:
-            self._pruner.join()
         if self.store is not None:
             self.store.close()
 
     def _prune(self) -> None:
-        kept = self.retention_seconds or 0.0
-        pause = min(PRUNE_EVERY, max(1.0, kept / 4))
-        while not self._stop.wait(pause):
-            assert self.store is not None
-            try:
-                self.store.prune(time.time_ns() - int(kept * 1e9))
-            except ProctorError as error:
-                sys.stderr.write(f"warning: old traces wait to go: {safe(str(error), 300)}\n")
+        assert self.store is not None
+        kept = int((self.retention_seconds or 0.0) * 1e9)
+        try:
+            self.store.prune(time.time_ns() - kept)
+        except ProctorError as error:
+            sys.stderr.write(f"warning: old traces wait to go: {safe(str(error), 300)}\n")
 
 
 def make_app(service: Service, token: str | None = None) -> ASGIApp:
