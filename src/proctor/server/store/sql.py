@@ -295,10 +295,11 @@ class SqlStore(ABC):
 
     def tools(self, chosen: TraceFilter | None = None, limit: int = 50) -> list[Share]:
         """Tools by how often they were called in the traces of a filter."""
-        traces, condition, values = self._whole(chosen)
-        source = "uses"
         if use := only_use(chosen or TraceFilter()):
             traces, condition, values = "uses", self._used, list(use)
+        else:
+            traces, (condition, values) = "traces", self._where(chosen, whole=True)
+        source = "uses"
         if condition != EVERYTHING:
             # From the traces to what they use: a few traces are a few rows.
             source = (
