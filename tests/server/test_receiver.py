@@ -134,7 +134,7 @@ def test_a_server_forgets_what_is_old(tmp_path: Path) -> None:
     with serving(Service.receiving(store, retention_seconds=0.001)) as running:
         url = f"{running.url}/v1/traces"
         assert httpx.post(url, content=wire_request({"id": 1}), headers=PROTOBUF).is_success
-        until(lambda: store.row(TRACE) is None)
+        until(lambda: store.row(TRACE) is None, seconds=60)
 
 
 def test_unpacking_is_bounded() -> None:

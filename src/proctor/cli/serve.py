@@ -10,6 +10,7 @@ import click
 
 from proctor.cli.durations import Duration
 from proctor.cli.lazy import Command, Example
+from proctor.cli.listening import host_option, need_server
 from proctor.cli.logs import log_options
 
 if TYPE_CHECKING:
@@ -33,12 +34,7 @@ DEFAULT_PORT = 4318
         ),
     ],
 )
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Where to listen; any address but this machine's own demands a token.",
-)
+@host_option
 @click.option(
     "--port",
     default=DEFAULT_PORT,
@@ -96,10 +92,7 @@ def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> 
     Every trace is answered for only after it is on disk. Ctrl-C ends it; what was taken in by
     then is written first.
     """
-    from proctor.imports import needs_extra
-
-    for package in ("starlette", "uvicorn", "jinja2"):
-        needs_extra(package, "server")
+    need_server()
     from proctor.server.guard import check_host
     from proctor.server.readers import started
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from proctor.cli.lazy import Command, Example
+from proctor.cli.listening import host_option, need_server
 
 
 @click.command(
@@ -18,12 +19,7 @@ from proctor.cli.lazy import Command, Example
 )
 @click.argument("results", required=False, type=click.Path(path_type=Path, file_okay=False))
 @click.option("--store", "url", help="Show the traces of a store as well.")
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Where to listen; any address but this machine's own demands a token.",
-)
+@host_option
 @click.option(
     "--port", default=0, type=click.IntRange(0, 65535), help="The port; 0 takes any free one."
 )
@@ -37,11 +33,8 @@ def view(
     RESULTS is a folder of runs; that of the settings when absent. Nothing is changed, and nothing
     leaves this machine.
     """
+    need_server()
     from proctor.errors import ProctorError
-    from proctor.imports import needs_extra
-
-    for package in ("starlette", "uvicorn", "jinja2"):
-        needs_extra(package, "server")
     from proctor.server.app import Service, make_app
     from proctor.server.guard import check_host
     from proctor.server.serving import serve_until_told
