@@ -122,7 +122,7 @@ class Move:
     @property
     def plans(self) -> bool:
         """Whether it was asked for a plan."""
-        return bool(_PLANNING.search(self.told))
+        return asks_for_plan(self.told)
 
     @property
     def sources(self) -> int:
@@ -132,7 +132,7 @@ class Move:
     @property
     def self_contained(self) -> bool:
         """Of a plan: whether it needs only thought, neither a tool nor a source."""
-        tools = {*_OFFERED.findall(self.rules), *_OFFERED.findall(self.told)} - ANSWERING
+        tools = {*offered_in(self.rules), *offered_in(self.told)} - ANSWERING
         return not self.sources and not any(name in self.text for name in tools)
 
 
@@ -210,7 +210,7 @@ class _Reader:
     def _move(self, span: Span, agent: str, tools: tuple[Span, ...]) -> Move:
         told = span.input_messages
         text, calls = spoken(span)
-        offered = {name for message in told[:1] for name in _OFFERED.findall(content(message))}
+        offered = {name for message in told[:1] for name in offered_in(content(message))}
         names = offered | {t.tool_name for t in tools if t.tool_name}
         code = "\n".join(_CODE.findall(text))
         found = [*calls, *_calls_in(code, names)]
@@ -241,6 +241,16 @@ class _Reader:
             if last == [span.span_id]:
                 return parent.span.error_message or parent.span.error_type or "error"
         return ""
+
+
+def asks_for_plan(text: str) -> bool:
+    """Whether a prompt, or its end, asks for a plan."""
+    return bool(_PLANNING.search(text))
+
+
+def offered_in(text: str) -> list[str]:
+    """The tools that a prompt lists, by name."""
+    return _OFFERED.findall(text)
 
 
 def read_moves(trace: Trace) -> Moves:

@@ -10,14 +10,13 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from proctor.diagnose.moves import ANSWERING
+from proctor.diagnose.moves import ANSWERING, asks_for_plan, offered_in
 
 if TYPE_CHECKING:
     from proctor.diagnose.moves import Move, Moves
 
 _FACTS = re.compile(r"list of facts|facts survey|Facts given|Facts to look up")
 _AGAIN = re.compile(r"\bnew (?:plan|list of facts)\b|\bupdated? (?:plan|list of facts)\b")
-_OFFER = re.compile(r"^\s*[-*] ([a-z_]\w*): ", re.MULTILINE)
 _ERROR = re.compile(r"\b(\w+(?:Error|Exception))\b")
 _WORD = re.compile(r"[A-Za-z_]{3,24}|\d+(?:\.\d+)?")
 
@@ -117,7 +116,7 @@ def role_of(move: Move) -> str:
     """What a move is for."""
     end = move.told[-1500:]
     again = "re" if _AGAIN.search(end) else ""
-    if _planning(end):
+    if asks_for_plan(end):
         return f"{again}plan"
     if _FACTS.search(end) or (not move.index and _FACTS.search(move.told)):
         return f"{again}facts"
@@ -128,10 +127,6 @@ def role_of(move: Move) -> str:
     if move.works:
         return "act"
     return "code" if "```" in move.text else "say"
-
-
-def _planning(text: str) -> bool:
-    return "plan below" in text or "<end_plan>" in text
 
 
 def kind_of(failure: str) -> str:
@@ -167,10 +162,10 @@ def _offers(moves: Moves) -> dict[str, frozenset[str]]:
     for move in moves.moves:
         read = prompts.setdefault(move.agent, set())
         read.add(move.rules)
-        if _planning(move.told):
+        if move.plans:
             read.add(move.told)
     return {
-        agent: frozenset(name for text in read for name in _OFFER.findall(text)) - ANSWERING
+        agent: frozenset(name for text in read for name in offered_in(text)) - ANSWERING
         for agent, read in prompts.items()
     }
 
