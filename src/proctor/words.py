@@ -1,4 +1,4 @@
-"""How things are said to people: numbers with their nouns, lists that stay short.
+"""How things are said to people: numbers with their nouns, lists that stay short, tables.
 
 Promise: the same thing reads the same in every report, message and error. English only, and
 plurals by an `s`: the few nouns we count have no other.
@@ -18,3 +18,15 @@ def plural(number: int, noun: str) -> str:
 def some(names: Sequence[str]) -> str:
     """`a, b, c, …`: the first few of them, by name."""
     return ", ".join([*names[:SHOWN_NAMES], *(["…"] if len(names) > SHOWN_NAMES else [])])
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The cells of each row, filled up to the widest of their column."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [[word.ljust(width) for word, width in zip(row, widths, strict=True)] for row in rows]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
+    """Lines of columns as wide as their widest word; none where there are no rows."""
+    every = columns([head, *rows]) if rows else []
+    return [(indent + "  ".join(row)).rstrip() for row in every]

@@ -3,11 +3,13 @@
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from report_runs import HOSTILE, check, make_run
 
 from proctor.report.html.page import render_page
 from proctor.report.markdown_run import render_run
+from proctor.report.run_console import verdict_table
 from proctor.report.run_facts import facts_of_run
 from proctor.report.run_text import render_report
 from proctor.report.run_words import interval, percent, places
@@ -113,3 +115,16 @@ def test_what_could_not_be_judged_is_said_apart(tmp_path: Path) -> None:
     for words in (text.replace("\\", ""), page, render_report(run, facts)):
         assert "8 trials: ConnectError in the agent: no server 0 (" in words
         assert "4 trials: ConnectError in the agent: no server 1 (" in words
+
+
+def test_colour_marks_the_verdict_and_no_case_that_is_called_like_it(run: Run) -> None:
+    """R-Q5: a case named after a verdict stays plain; its verdict has the colour."""
+    first = run.cells[0]
+    verdict = first.verdict.value
+    named = msgspec.structs.replace(first, case=verdict, agent="an agent")
+    longer = msgspec.structs.replace(first, case=f"{verdict}, and a long name", agent="an agent")
+    for text in verdict_table([named, longer])[1:]:
+        before, _, painted = text.partition("\x1b[")
+        assert before.strip().startswith(verdict)
+        assert before.rstrip().endswith("an agent")
+        assert verdict in painted

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli.lazy import Command, Example
+from proctor.words import table
 
 if TYPE_CHECKING:
     from proctor.runs.baselines import Baseline, BaselineStore
@@ -47,12 +48,9 @@ def baselines(agent: str | None, suite: Path | None, folder: Path | None, as_jso
         click.echo(safe(f"no baselines{whose} in {store.root}", 500))
         click.echo("hint: `proctor save suite.yaml --version v1` saves some", err=True)
         return
-    rows = [["AGENT", "VERSION", "CASE", "SAVED", "MODEL", "PRECHECK"]]
-    rows += [_row(each) for each in listing.baselines]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+    head = ("AGENT", "VERSION", "CASE", "SAVED", "MODEL", "PRECHECK")
+    rows = [_row(each) for each in listing.baselines]
+    click.echo("\n".join(table(head, rows, indent="")))
 
 
 def _store(suite: Path | None, folder: Path | None) -> BaselineStore:

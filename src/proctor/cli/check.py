@@ -10,7 +10,7 @@ import click
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import printable
 from proctor.errors import ProctorError
-from proctor.words import plural
+from proctor.words import plural, table
 
 if TYPE_CHECKING:
     from proctor.scenarios import Template
@@ -100,13 +100,11 @@ def _found(name: str | None, expression: str) -> _Found:
 
 
 def _tell(found: list[Checked]) -> None:
-    from proctor.trials.sanity import table
+    from proctor.trials.sanity import table as sanity_rows
 
-    rows = table(found)
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo(printable("  ".join(cells).rstrip()))
+    head, *rows = sanity_rows(found)
+    for line in table(head, rows, indent=""):
+        click.echo(printable(line))
     for each in found:
         for problem in each.problems:
             click.echo(printable(f"{each.case}: {problem}"), err=True)

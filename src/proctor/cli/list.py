@@ -10,6 +10,7 @@ import click
 from proctor.cli.lazy import Command, Entry, Example, LazyGroup
 from proctor.cli.terminal import printable
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
+from proctor.words import table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -163,11 +164,8 @@ def _tell(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_json: bo
     if not rows:
         click.echo("none", err=True)
         return
-    lines = [list(columns), *([_text(row[name]) for name in columns] for row in rows)]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
-    for line in lines:
-        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        click.echo("  ".join(padded).rstrip())
+    cells = [[_text(row[name]) for name in columns] for row in rows]
+    click.echo("\n".join(table(columns, cells, indent="")))
 
 
 LONGEST = 60

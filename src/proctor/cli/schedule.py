@@ -10,7 +10,7 @@ import click
 from proctor.cli.lazy import Command, Entry, Example, LazyGroup
 from proctor.cli.logs import log_options
 from proctor.cli.terminal import printable
-from proctor.words import plural
+from proctor.words import plural, table
 
 if TYPE_CHECKING:
     from proctor.ops.cron_export import Kind
@@ -145,14 +145,10 @@ def list_all(as_json: bool) -> None:
         click.echo("no schedules here")
         click.echo("hint: `proctor schedule add exp.yaml --cron '0 2 * * *'`", err=True)
         return
-    lines = [["NAME", "TARGET", "CRON", "ZONE", "NEXT (UTC)", "LAST"]]
-    for row in rows:
-        cells = (row[key] for key in ("name", "target", "cron", "tz", "next", "last"))
-        lines.append([printable(str(cell)) for cell in cells])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+    head = ("NAME", "TARGET", "CRON", "ZONE", "NEXT (UTC)", "LAST")
+    keys = ("name", "target", "cron", "tz", "next", "last")
+    cells = [[printable(str(row[key])) for key in keys] for row in rows]
+    click.echo("\n".join(table(head, cells, indent="")))
 
 
 def _row(book: Book, name: str, each: Schedule, state: State, now: Any) -> dict[str, Any]:

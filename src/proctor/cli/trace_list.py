@@ -15,7 +15,7 @@ from proctor.cli.trace_files import (
     redaction_option,
     write_json,
 )
-from proctor.words import plural
+from proctor.words import plural, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,6 @@ def _described(traces: "Iterator[Trace]", loaded: Loaded) -> "Iterator[dict[str,
 
 
 def _echo(traces: "Iterator[Trace]", loaded: Loaded) -> None:
-    from proctor.report.figures import table
     from proctor.report.text import line, seconds
 
     head = ("spans", "tools", "errors", "time", "cost", "asked", "file")

@@ -15,12 +15,11 @@ from proctor.report.figures import (
     named,
     p_text,
     percent,
-    table,
 )
 from proctor.report.text import line
 from proctor.results.compare_runs import Comparisons
 from proctor.results.comparison import LOOK_HERE, ArmComparison, CaseDifference, MetricDifference
-from proctor.words import plural
+from proctor.words import plural, table
 
 MOST_CASES = 20
 """Cases told to people: those that moved most; the JSON form has all of them."""

@@ -1,4 +1,4 @@
-"""Figures of the statistics as people read them: rates, points, p-values, and plain tables.
+"""Figures of the statistics as people read them: rates, points, p-values.
 
 Promise: what is not defined is a dash, with its reason wherever there is room; a figure never
 looks more exact than it is.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
@@ -85,18 +85,6 @@ def p_text(value: float | None) -> str:
     if value is None:
         return DASH
     return "< 0.0001" if value < 0.0001 else f"{value:.4f}" if value < 0.01 else f"{value:.3f}"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
-    """Columns as wide as their widest word."""
-    if not rows:
-        return []
-    every = [tuple(head), *(tuple(row) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*every, strict=True)]
-    return [
-        (indent + "  ".join(w.ljust(width) for w, width in zip(row, widths, strict=True))).rstrip()
-        for row in every
-    ]
 
 
 def named(items: Mapping[str, str], most: int = 12) -> list[str]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import click
 
-from proctor.report.figures import DASH, named, p_text, percent, points, table
+from proctor.report.figures import DASH, named, p_text, percent, points
 from proctor.report.text import line
 from proctor.results.gating import ArmGate, GateFacts, RunRef
-from proctor.words import plural
+from proctor.words import plural, table
 
 MOST_MOVES = 10
 """Cases told to people: those that fell most; the JSON form has all of them."""

@@ -15,11 +15,10 @@ from proctor.report.figures import (
     named,
     p_text,
     percent,
-    table,
 )
 from proctor.report.text import line, money, seconds
 from proctor.results.leaderboard import Leaderboard, Row
-from proctor.words import plural
+from proctor.words import plural, table
 
 MOST_PAIRS = 10
 """Paired tests told to people: those of five agents."""

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from proctor.report.figures import DASH, percent, table
+from proctor.report.figures import DASH, percent
 from proctor.report.text import line, money
 from proctor.results.planning import Planning, PlanRow
+from proctor.words import table
 
 
 def render(found: Planning) -> str:

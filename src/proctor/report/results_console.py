@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from proctor.report.figures import DASH, document, ends, figure, percent, table
+from proctor.report.figures import DASH, document, ends, figure, percent
 from proctor.report.text import line
 from proctor.results.exchange.export import cell
 from proctor.results.figures import GroupRow
 from proctor.results.sql import Answer
-from proctor.words import plural
+from proctor.words import plural, table
 
 NOT_COUNTED = ("infra_error", "cancelled", "after_stop")
 """Trials that no rate counts, told when there are any."""

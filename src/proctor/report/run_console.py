@@ -15,7 +15,7 @@ import click
 from proctor.report.run_words import error_lines, not_judged
 from proctor.report.text import line, money, seconds
 from proctor.runs.summary import CellSummary, RankedFailure, Verdict
-from proctor.words import plural
+from proctor.words import columns, plural
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,6 +36,7 @@ _COLOURS = {
 }
 
 _HEAD = ("case", "agent", "verdict", "passed", "score", "p50", "p95", "cost")
+_VERDICT = _HEAD.index("verdict")
 
 
 def render_run(run: Run) -> str:
@@ -65,16 +66,16 @@ def research_lines(folder: Path) -> list[str]:
 
 def verdict_table(cells: Sequence[CellSummary]) -> list[str]:
     """A row for each cell."""
-    rows = [_row(cell) for cell in cells]
-    if not rows:
+    if not cells:
         return []
-    widths = [max(len(row[i]) for row in (_HEAD, *rows)) for i in range(len(_HEAD))]
-    out = [click.style(_aligned(_HEAD, widths), dim=True)]
+    head, *rows = columns([_HEAD, *map(_row, cells)])
     for cell, row in zip(cells, rows, strict=True):
-        text = _aligned(row, widths)
-        verdict = row[2].ljust(widths[2])
-        out.append(text.replace(verdict, click.style(verdict, fg=_COLOURS[cell.verdict]), 1))
-    return out
+        row[_VERDICT] = click.style(row[_VERDICT], fg=_COLOURS[cell.verdict])
+    return [click.style(_line(head), dim=True), *map(_line, rows)]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return ("  " + "  ".join(cells)).rstrip()
 
 
 def _row(cell: CellSummary) -> tuple[str, ...]:
@@ -90,11 +91,6 @@ def _row(cell: CellSummary) -> tuple[str, ...]:
         seconds(cell.latency_p95_ms) or "–",
         money(cell.cost_usd, cell.unpriced_calls) or "–",
     )
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = (word.ljust(width) for word, width in zip(row, widths, strict=True))
-    return ("  " + "  ".join(cells)).rstrip()
 
 
 def _remarks(cell: CellSummary) -> Iterator[str]:

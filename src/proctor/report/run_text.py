@@ -5,7 +5,7 @@ Promise: the numbers are those of the page and of Markdown; nothing an agent sai
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from proctor.report.run_console import render_run
 from proctor.report.run_words import DASH, gate_line, interval, leading, percent, places, score
 from proctor.report.text import line, money
 from proctor.results.leaderboard import run_name
+from proctor.words import table
 
 if TYPE_CHECKING:
     from proctor.report.run_facts import ReportFacts
@@ -50,10 +51,9 @@ def _leaderboard(facts: ReportFacts) -> Iterator[str]:
         )
         for row in facts.board.rows
     ]
-    widths = [max(len(row[at]) for row in (_HEAD, *rows)) for at in range(len(_HEAD))]
-    yield click.style(_aligned(_HEAD, widths), dim=True)
-    for row in rows:
-        yield _aligned(row, widths)
+    head, *lines = table(_HEAD, rows)
+    yield click.style(head, dim=True)
+    yield from lines
     if said := leading(facts.board):
         yield f"  {line(said)}"
 
@@ -73,8 +73,3 @@ def _notes(facts: ReportFacts) -> Iterator[str]:
     for note in facts.notes:
         about = f" about {line(note.trial, 100)}" if note.trial else ""
         yield f"  {line(note.who, 40)}{about}: {line(note.text)}"
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = (word.ljust(width) for word, width in zip(row, widths, strict=True))
-    return ("  " + "  ".join(cells)).rstrip()

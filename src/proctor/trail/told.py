@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from proctor.trace.text import safe
+from proctor.words import table
 
 FIGURES = {
     "joint_accuracy": "joint",
@@ -117,9 +118,7 @@ def log_lines(experiments: Sequence[Concluded]) -> Iterator[str]:
         ]
         for told in experiments
     ]
-    widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
-    for row in [heads, *rows]:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from table(heads, rows, indent="")
 
 
 def _cell(value: Any) -> str:
