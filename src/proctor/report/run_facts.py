@@ -19,6 +19,7 @@ from proctor.report.run_console import research_lines
 from proctor.report.run_words import case_text, sentence
 from proctor.results.gating import GateFacts, judge_runs
 from proctor.results.leaderboard import Leaderboard, entrants_of, leaderboard
+from proctor.results.lenient import as_text
 from proctor.results.outcomes import case_properties
 from proctor.runs.model import CellKey, Trial, TrialStatus
 from proctor.runs.notes import Note, annotations_of, runs_tagged, tags_of
@@ -203,17 +204,13 @@ def _cases(spec: Mapping[str, Any]) -> dict[str, CaseAbout]:
         name: CaseAbout(
             case=name,
             input=case_text(case.get("input", case.get("query"))),
-            description=_text(case.get("description")),
-            difficulty=_text(case.get("difficulty")),
-            type=_text(case.get("type")),
+            description=as_text(case.get("description")),
+            difficulty=as_text(case.get("difficulty")),
+            type=as_text(case.get("type")),
             tags=tuple(str(tag) for tag in cast("list[Any]", case.get("tags") or ())),
         )
         for name, case in case_properties(spec).items()
     }
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
 
 
 def _level(word: str) -> tuple[int, float, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
+from proctor.results.lenient import as_mapping
 from proctor.results.outcomes import case_properties
 from proctor.runs.baselines import spec_hash
 
@@ -49,8 +50,8 @@ class Print(NamedTuple):
 def fingerprints(spec: Mapping[str, Any]) -> dict[str, Print]:
     """Every case that the spec of a run holds, by id."""
     judges = _judges(spec)
-    fixtures = _mapping(spec.get("fixtures"))
-    scenarios = _scenarios(_mapping(spec.get("experiment")))
+    fixtures = as_mapping(spec.get("fixtures"))
+    scenarios = _scenarios(as_mapping(spec.get("experiment")))
     found: dict[str, Print] = {}
     for name, written in case_properties(spec).items():
         kept = {key: value for key, value in written.items() if key not in FOR_PEOPLE}
@@ -74,7 +75,7 @@ def changed_cases(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[s
 
 def remarks(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
     """What a reader should know of the conditions although no case changed by it."""
-    versions = [_mapping(spec.get("provenance")).get("proctor") for spec in (first, second)]
+    versions = [as_mapping(spec.get("provenance")).get("proctor") for spec in (first, second)]
     if None not in versions and versions[0] != versions[1]:
         yield f"the runs were made by proctor {versions[0]} and {versions[1]}"
     if not fingerprints(first) or not fingerprints(second):
@@ -106,7 +107,7 @@ def _changes(before: Print, after: Print) -> str:
 def _staged(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """What changed of what a case ran on; seeds are told, since no hash tells a reader of them."""
     parts = [
-        {**each, **_mapping(each.get("scenario")), "scenario": None} for each in (before, after)
+        {**each, **as_mapping(each.get("scenario")), "scenario": None} for each in (before, after)
     ]
     old, new = (part.pop("seeds", None) for part in parts)
     if old == new:
@@ -136,24 +137,24 @@ def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]
 
 def _scenarios(experiment: Mapping[str, Any]) -> dict[str, Any]:
     """What cases that are built for each seed are built from: templates by hash, and seeds."""
-    record = _mapping(experiment.get("scenarios"))
-    templates = _mapping(record.get("templates"))
+    record = as_mapping(experiment.get("scenarios"))
+    templates = as_mapping(record.get("templates"))
     found: dict[str, Any] = {}
-    for case, staged in _mapping(record.get("cases")).items():
-        template = _mapping(templates.get(str(_mapping(staged).get("template"))))
-        found[case] = {**_mapping(staged), "hash": template.get("hash")}
+    for case, staged in as_mapping(record.get("cases")).items():
+        template = as_mapping(templates.get(str(as_mapping(staged).get("template"))))
+        found[case] = {**as_mapping(staged), "hash": template.get("hash")}
         found[case]["seeds"] = experiment.get("seeds")
     return found
 
 
 def _judges(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Every judge of a run by name, as it was configured."""
-    suite, settings = _mapping(spec.get("suite")), _mapping(spec.get("settings"))
+    suite, settings = as_mapping(spec.get("suite")), as_mapping(spec.get("settings"))
     default = suite.get("judge") or settings.get("judge")
     found = {DEFAULT_JUDGE: default} if default else {}
     return {
         name: _what_it_is(config)
-        for name, config in {**found, **_mapping(suite.get("judges"))}.items()
+        for name, config in {**found, **as_mapping(suite.get("judges"))}.items()
     }
 
 
@@ -189,7 +190,3 @@ def _named_in(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for part in cast("list[Any]", value):
             yield from _named_in(part)
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

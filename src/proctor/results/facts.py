@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.results.lenient import as_mapping, as_text
 
 if TYPE_CHECKING:
     from proctor.runs.folder import RunFolder
@@ -126,7 +127,7 @@ def read_facts(run: Path) -> Kept | None:
 def _same(path: str, stamp: Stamp | None, *, tail: bool = False) -> bool:
     """Whether a file is the one the stamp was taken from."""
     try:
-        now = os.stat(path)  # noqa: PTH116
+        now = os.stat(path)  # noqa: PTH116 (as above: pathlib is slower)
     except OSError:
         return False
     if stamp is None or now.st_size != stamp.size:
@@ -156,58 +157,50 @@ def stamp_of(path: Path, *, tail: bool = False) -> Stamp | None:
 
 def facts_of_spec(spec: Mapping[str, Any]) -> RunFacts:
     """The facts as the spec tells them."""
-    provenance = _mapping(spec.get("provenance"))
-    git = _mapping(provenance.get("git"))
-    agents = _mapping(spec.get("agents"))
+    provenance = as_mapping(spec.get("provenance"))
+    git = as_mapping(provenance.get("git"))
+    agents = as_mapping(spec.get("agents"))
     return RunFacts(
         format=int(spec["format"]),
         run_id=str(spec.get("run_id") or ""),
         name=str(spec.get("name") or ""),
-        created=_text(spec.get("created")),
-        stopped=_text(spec.get("stopped")),
-        host=_text(provenance.get("host")),
-        user=_text(provenance.get("user")),
-        commit=_text(git.get("commit")),
-        agents={str(name): _agent(_mapping(given)) for name, given in agents.items()},
+        created=as_text(spec.get("created")),
+        stopped=as_text(spec.get("stopped")),
+        host=as_text(provenance.get("host")),
+        user=as_text(provenance.get("user")),
+        commit=as_text(git.get("commit")),
+        agents={str(name): _agent(as_mapping(given)) for name, given in agents.items()},
         cases=msgspec.Raw(msgspec.json.encode(_cases(spec), enc_hook=str)),
     )
 
 
 def _agent(given: Mapping[str, Any]) -> AgentFacts:
     model = given.get("model")
-    return AgentFacts(_text(given.get("kind")), model if isinstance(model, str) else None)
+    return AgentFacts(as_text(given.get("kind")), model if isinstance(model, str) else None)
 
 
 def _cases(spec: Mapping[str, Any]) -> list[CaseFacts]:
     """Every case of the plan, with what its author said of it."""
     written: dict[str, Mapping[str, Any]] = {}
-    for case in cast("list[Any]", _mapping(spec.get("suite")).get("cases") or ()):
-        given = _mapping(case)
+    for case in cast("list[Any]", as_mapping(spec.get("suite")).get("cases") or ()):
+        given = as_mapping(case)
         written[str(given.get("id"))] = given
     planned: dict[str, Mapping[str, Any]] = {}
     for cell in cast("list[Any]", spec.get("cells") or ()):
-        given = _mapping(cell)
+        given = as_mapping(cell)
         planned.setdefault(str(given.get("case")), given)
     return [
         CaseFacts(
             id=case,
             tags=tuple(str(tag) for tag in written.get(case, {}).get("tags") or ()),
-            difficulty=_text(written.get(case, {}).get("difficulty")),
-            type=_text(written.get(case, {}).get("type")),
-            properties=dict(_mapping(written.get(case, {}).get("properties"))),
+            difficulty=as_text(written.get(case, {}).get("difficulty")),
+            type=as_text(written.get(case, {}).get("type")),
+            properties=dict(as_mapping(written.get(case, {}).get("properties"))),
             threshold=cell.get("threshold"),
             asked=cell.get("trials"),
         )
         for case, cell in planned.items()
     ]
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
 
 
 # -- writing -------------------------------------------------------------------------------------

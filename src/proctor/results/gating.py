@@ -17,6 +17,7 @@ import msgspec
 from proctor.errors import ProctorError, did_you_mean
 from proctor.results.comparability import changed_cases, remarks
 from proctor.results.flakiness import CaseFlakiness, Votes, flakiness_of, judge_votes
+from proctor.results.lenient import as_mapping
 from proctor.results.outcomes import AgentOutcomes, outcomes_of
 from proctor.runs.run import Run
 from proctor.stats.gate import Gate, Rule, Verdict, judge_gate
@@ -44,7 +45,7 @@ class RunRef(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, run: Run) -> RunRef:
         """What identifies a run to a reader."""
-        git = _mapping(_mapping(run.spec.get("provenance")).get("git"))
+        git = as_mapping(as_mapping(run.spec.get("provenance")).get("git"))
         return cls(
             path=str(run.path),
             run_id=run.run_id,
@@ -305,7 +306,3 @@ def _looks_on_record(spec: Mapping[str, Any]) -> int:
     """How many looks a run was extended under: they count for every judgement of it."""
     extensions = cast("list[dict[str, Any]]", spec.get("extensions") or ())
     return max((int(each.get("looks", 1)) for each in extensions), default=1)
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

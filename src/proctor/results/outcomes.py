@@ -17,6 +17,7 @@ import msgspec
 from proctor.errors import ProctorError, did_you_mean
 from proctor.results.facts import CLUSTER
 from proctor.results.left_out import LeftOut
+from proctor.results.lenient import as_mapping, as_text
 from proctor.runs.model import CellKey, Trial, TrialStatus
 from proctor.runs.run import Run
 from proctor.runs.stopping import CellPlan, Seen, find_stop, rules_named
@@ -234,9 +235,7 @@ def _case_outcome(
     counted = [one.trial for one in seen if one.counted]
     judged = [trial for trial in counted if trial.status.judged]
     scores = tuple(trial.score for trial in judged if trial.score is not None)
-    properties = written.get("properties")
-    properties = cast("dict[str, Any]", properties) if isinstance(properties, dict) else {}
-    cluster = properties.get(CLUSTER)
+    cluster = as_text(as_mapping(written.get("properties")).get(CLUSTER))
     return CaseOutcome(
         case=case,
         passes=sum(trial.passed for trial in judged),
@@ -249,7 +248,7 @@ def _case_outcome(
         after_stop=len(seen) - len(counted),
         asked=plan.asked if plan is not None else None,
         threshold=plan.threshold if plan is not None else None,
-        cluster=None if cluster is None else str(cluster),
+        cluster=cluster,
         stopped=seen[0].stopped if seen else None,
         latencies_ms=tuple(t.latency_ms for t in judged if t.latency_ms is not None),
         costs_usd=tuple(t.cost_usd for t in counted if t.cost_usd is not None),

@@ -20,6 +20,7 @@ from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.errors import ProctorError
 from proctor.results.exchange.record import Imported, Record
 from proctor.results.exchange.tables import started_ns
+from proctor.results.lenient import as_list, as_mapping, as_text
 
 ZSTANDARD = 93
 """The number of Zstandard among the methods of zip; Python's zipfile knows it from 3.14 on."""
@@ -41,12 +42,12 @@ def read_inspect(path: Path) -> Imported:
                 header, samples = _header(archive, path), list(_parts(archive, path))
         else:
             header = _decode(path.read_bytes(), str(path))
-            samples = [(str(path), sample) for sample in _list(header.get("samples"))]
+            samples = [(str(path), sample) for sample in as_list(header.get("samples"))]
     except OSError as error:
         raise ProctorError(f"cannot read: {error.strerror}", where=str(path)) from None
     except zipfile.BadZipFile as error:
         raise ProctorError(f"a damaged .eval file: {error}", where=str(path)) from None
-    told = _mapping(header.get("eval"))
+    told = as_mapping(header.get("eval"))
     if not told:
         raise ProctorError("not a log of Inspect: it has no `eval`", where=str(path))
     model = str(told.get("model") or "model")
@@ -54,7 +55,7 @@ def read_inspect(path: Path) -> Imported:
     return Imported(
         name=str(told.get("task") or path.stem).rpartition("/")[2],
         source="inspect",
-        records=[_record(_mapping(sample), model, where, told) for where, sample in samples],
+        records=[_record(as_mapping(sample), model, where, told) for where, sample in samples],
         created=str(told["created"]) if told.get("created") else None,
         stopped=None if status == "success" else f"the log says: {status}",
         about={
@@ -127,14 +128,14 @@ def _decode(content: bytes, where: str) -> Mapping[str, Any]:
 
 
 def _record(sample: Mapping[str, Any], model: str, where: str, told: Mapping[str, Any]) -> Record:
-    attached = _mapping(sample.get("attachments"))
-    checks = tuple(_checks(_mapping(sample.get("scores")), where))
-    error = _mapping(sample.get("error")).get("message")
+    attached = as_mapping(sample.get("attachments"))
+    checks = tuple(_checks(as_mapping(sample.get("scores")), where))
+    error = as_mapping(sample.get("error")).get("message")
     if error is None and not checks:
         error = "the log holds no score of this sample"
-    metadata = dict(_mapping(sample.get("metadata")))
+    metadata = dict(as_mapping(sample.get("metadata")))
     epoch = int(sample.get("epoch") or 1)
-    usage = [_mapping(u) for u in _mapping(sample.get("model_usage")).values()]
+    usage = [as_mapping(u) for u in as_mapping(sample.get("model_usage")).values()]
     working = sample.get("working_time")
     return Record(
         case=str(sample.get("id")),
@@ -146,26 +147,26 @@ def _record(sample: Mapping[str, Any], model: str, where: str, told: Mapping[str
         error_type="InspectSampleError",
         score=sum(c.score or 0.0 for c in checks) / len(checks) if checks else None,
         checks=checks,
-        answer=_resolved(_mapping(sample.get("output")).get("completion"), attached),
+        answer=_resolved(as_mapping(sample.get("output")).get("completion"), attached),
         input=_resolved(sample.get("input"), attached),
         started_ns=started_ns(sample["started_at"], where) if sample.get("started_at") else 0,
         duration_ms=_milliseconds(sample.get("total_time")),
         latency_ms=_milliseconds(working if working is not None else sample.get("total_time")),
         input_tokens=_tokens(usage, "input_tokens"),
         output_tokens=_tokens(usage, "output_tokens"),
-        difficulty=_text(metadata.get("difficulty")),
-        type=_text(metadata.get("type")),
+        difficulty=as_text(metadata.get("difficulty")),
+        type=as_text(metadata.get("type")),
         properties={**metadata, "target": sample.get("target")},
         tags=tuple(str(tag) for tag in told.get("tags") or ()),
-        retries=len(_list(sample.get("error_retries"))),
-        trace_id=_text(sample.get("uuid")),
-        messages=[_message(_mapping(m), attached) for m in _list(sample.get("messages"))],
+        retries=len(as_list(sample.get("error_retries"))),
+        trace_id=as_text(sample.get("uuid")),
+        messages=[_message(as_mapping(m), attached) for m in as_list(sample.get("messages"))],
     )
 
 
 def _checks(scores: Mapping[str, Any], where: str) -> Iterator[CheckResult]:
     for scorer, given in scores.items():
-        score = _mapping(given)
+        score = as_mapping(given)
         value = score.get("value")
         reason = str(score.get("explanation") or score.get("answer") or f"{scorer}: {value}")
         if isinstance(value, dict):
@@ -230,7 +231,7 @@ def _message(given: Mapping[str, Any], attached: Mapping[str, Any]) -> dict[str,
         "role": given.get("role"),
         "content": _resolved(given.get("content"), attached),
     }
-    calls = [_mapping(call) for call in _list(given.get("tool_calls"))]
+    calls = [as_mapping(call) for call in as_list(given.get("tool_calls"))]
     if calls:
         message["tool_calls"] = [
             {
@@ -246,10 +247,6 @@ def _message(given: Mapping[str, Any], attached: Mapping[str, Any]) -> dict[str,
     if given.get("tool_call_id"):
         message.update(tool_call_id=given["tool_call_id"], name=given.get("function"))
     return message
-
-
-def _list(value: Any) -> list[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _resolved(value: Any, attached: Mapping[str, Any]) -> Any:
@@ -271,11 +268,3 @@ def _tokens(usage: list[Mapping[str, Any]], name: str) -> int | None:
 
 def _milliseconds(seconds: Any) -> float | None:
     return float(seconds) * 1000 if isinstance(seconds, int | float) else None
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)

@@ -16,6 +16,7 @@ from typing import Any, cast
 from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.errors import ProctorError
 from proctor.results.exchange.record import Imported, Record
+from proctor.results.lenient import as_mapping, as_text
 
 ERRORED = 2
 """promptfoo's `failureReason` of a test whose provider failed; 1 is a failed assertion."""
@@ -31,8 +32,8 @@ def read_promptfoo(path: Path) -> Imported:
         raise ProctorError(f"cannot read: {error.strerror}", where=str(path)) from None
     except (ValueError, RecursionError) as error:
         raise ProctorError(f"not JSON: {error}", where=str(path)) from None
-    whole = _mapping(document)
-    table = _mapping(whole.get("results"))
+    whole = as_mapping(document)
+    table = as_mapping(whole.get("results"))
     results = table.get("results")
     if not isinstance(results, list):
         raise ProctorError(
@@ -40,20 +41,20 @@ def read_promptfoo(path: Path) -> Imported:
             where=str(path),
             hint="write it with `promptfoo eval -o results.json`",
         )
-    rows = [_mapping(row) for row in cast("list[Any]", results)]
+    rows = [as_mapping(row) for row in cast("list[Any]", results)]
     names = _case_names(rows)
     prompts = len({_prompt(row) for row in rows}) > 1
-    config = _mapping(whole.get("config"))
+    config = as_mapping(whole.get("config"))
     return Imported(
         name=str(config.get("description") or path.stem),
         source="promptfoo",
         records=[
             _record(row, names, f"{path}: result {at}", prompts) for at, row in enumerate(rows)
         ],
-        created=_text(table.get("timestamp")),
+        created=as_text(table.get("timestamp")),
         about={
             "eval_id": whole.get("evalId"),
-            "version": _mapping(whole.get("metadata")).get("promptfooVersion"),
+            "version": as_mapping(whole.get("metadata")).get("promptfooVersion"),
         },
     )
 
@@ -65,9 +66,9 @@ def _case_names(rows: list[Mapping[str, Any]]) -> dict[str, str]:
         key = _identity(row)
         if key in names:
             continue
-        test = _mapping(row.get("testCase"))
+        test = as_mapping(row.get("testCase"))
         told = test.get("description") or row.get("description")
-        values = _mapping(row.get("vars") or test.get("vars")).values()
+        values = as_mapping(row.get("vars") or test.get("vars")).values()
         text = str(told or " ".join(str(value) for value in values) or "test")
         base = re.sub(r"[^\w.@-]+", "-", text.lower()).strip("-")[:LONGEST_ID] or "test"
         taken, name, number = set(names.values()), base, 2
@@ -79,17 +80,17 @@ def _case_names(rows: list[Mapping[str, Any]]) -> dict[str, str]:
 
 def _identity(row: Mapping[str, Any]) -> str:
     """What makes two results repeats of one test: what was asked and what was asserted."""
-    test = _mapping(row.get("testCase"))
+    test = as_mapping(row.get("testCase"))
     told = [row.get("vars") or test.get("vars"), test.get("description"), test.get("assert")]
     return json.dumps(told, sort_keys=True, default=str)
 
 
 def _record(row: Mapping[str, Any], names: Mapping[str, str], where: str, prompts: bool) -> Record:
-    test = _mapping(row.get("testCase"))
-    grading = _mapping(row.get("gradingResult"))
-    response = _mapping(row.get("response"))
-    usage = _mapping(row.get("tokenUsage") or response.get("tokenUsage"))
-    metadata = dict(_mapping(test.get("metadata")))
+    test = as_mapping(row.get("testCase"))
+    grading = as_mapping(row.get("gradingResult"))
+    response = as_mapping(row.get("response"))
+    usage = as_mapping(row.get("tokenUsage") or response.get("tokenUsage"))
+    metadata = dict(as_mapping(test.get("metadata")))
     errored = row.get("failureReason") == ERRORED or (not grading and bool(row.get("error")))
     output = response.get("output")
     cost = row.get("cost", response.get("cost"))
@@ -101,7 +102,7 @@ def _record(row: Mapping[str, Any], names: Mapping[str, str], where: str, prompt
         error=str(row.get("error") or response.get("error") or "error") if errored else None,
         error_type="PromptfooError",
         score=None if errored else _share(row.get("score"), where),
-        reason=_text(grading.get("reason")),
+        reason=as_text(grading.get("reason")),
         checks=() if errored else tuple(_checks(grading, where)),
         answer=output if isinstance(output, str) or output is None else json.dumps(output),
         params={"prompt": _prompt(row)} if prompts else {},
@@ -110,10 +111,10 @@ def _record(row: Mapping[str, Any], names: Mapping[str, str], where: str, prompt
         output_tokens=_count(usage.get("completion")),
         cost_usd=_number(cost) if cost else None,
         threshold=_number(test.get("threshold")),
-        input=dict(_mapping(row.get("vars") or test.get("vars"))) or None,
-        description=_text(test.get("description")),
-        difficulty=_text(metadata.pop("difficulty", None)),
-        type=_text(metadata.pop("type", None)),
+        input=dict(as_mapping(row.get("vars") or test.get("vars"))) or None,
+        description=as_text(test.get("description")),
+        difficulty=as_text(metadata.pop("difficulty", None)),
+        type=as_text(metadata.pop("type", None)),
         properties=metadata,
     )
 
@@ -121,8 +122,8 @@ def _record(row: Mapping[str, Any], names: Mapping[str, str], where: str, prompt
 def _checks(grading: Mapping[str, Any], where: str) -> Iterator[CheckResult]:
     seen: set[str] = set()
     for part in cast("list[Any]", grading.get("componentResults") or []):
-        result = _mapping(part)
-        asserted = _mapping(result.get("assertion"))
+        result = as_mapping(part)
+        asserted = as_mapping(result.get("assertion"))
         base = str(asserted.get("metric") or asserted.get("type") or "assertion")
         name, number = base, 2
         while name in seen:
@@ -144,12 +145,12 @@ def _provider(row: Mapping[str, Any]) -> str:
     provider = row.get("provider")
     if isinstance(provider, str):
         return provider
-    told = _mapping(provider)
+    told = as_mapping(provider)
     return str(told.get("label") or told.get("id") or "provider")
 
 
 def _prompt(row: Mapping[str, Any]) -> str:
-    prompt = _mapping(row.get("prompt"))
+    prompt = as_mapping(row.get("prompt"))
     return str(prompt.get("label") or prompt.get("raw") or "")
 
 
@@ -172,11 +173,3 @@ def _number(value: Any) -> float | None:
 
 def _count(value: Any) -> int | None:
     return int(value) if isinstance(value, int | float) and value else None
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
