@@ -2,16 +2,14 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import yaml
+from commands import Started, start
 
 AGENTS = '''
 import asyncio, os, time
@@ -64,19 +62,6 @@ def write_suite(
     return path
 
 
-def proctor(*args: Any, cwd: Path | None = None, **more: Any) -> subprocess.CompletedProcess[str]:
-    """The command, run to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "proctor", *map(str, args)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        timeout=120,
-        **more,
-    )
-
-
 def only_run(results: Path) -> Path:
     """The only run folder below a results folder."""
     (run,) = results.glob("*/*")
@@ -108,87 +93,29 @@ def _plain(value: Any) -> Any:
     return value
 
 
-# -- children that start at once -------------------------------------------------------------------
-
-# Imports everything once; then forks a child for each command line it is given, so that a test
-# can afford a hundred of them. Each child is a process of its own, with its own files.
-ZYGOTE = """
-import json, os, sys, signal
-import duckdb, proctor.cli.run, proctor.trials.api, proctor.trials.resume
-import proctor.report.run_console, proctor.report.run_json, proctor.report.run_progress
-import proctor.cli.interrupts, yaml
-import proctor.agents.python, proctor.spec.plan, proctor.checks.correctness, proctor.cli.streams
-from proctor.cli.main import run
-print("ready", flush=True)
-for line in sys.stdin:
-    args, out, err = json.loads(line)
-    pid = os.fork()
-    if pid == 0:
-        os.setsid()
-        for name, fd in ((out, 1), (err, 2)):
-            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), fd)
-        os.close(0)
-        code = 70
-        try:
-            code = run(args)
-        finally:
-            os._exit(code)
-    print(pid, flush=True)
-    sys.stdin.readline()  # till then the process id stays that of the child
-    _, status = os.waitpid(pid, 0)
-    print(os.waitstatus_to_exitcode(status), flush=True)
-"""
-
-
-class Zygote:
-    """Forks `proctor` processes; one at a time."""
+class Children:
+    """Commands that a test kills; one at a time, each in a session of its own."""
 
     def __init__(self, scratch: Path) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", ZYGOTE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        scratch.mkdir(parents=True, exist_ok=True)
         self.out, self.err = scratch / "stdout", scratch / "stderr"
-        assert self._read() == "ready"
-
-    def _read(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
+        self._started: Started | None = None
 
     def start(self, *args: Any) -> int:
         """Start a command; its process id, to be given up by `wait`."""
-        self._write(json.dumps([[*map(str, args)], str(self.out), str(self.err)]))
-        return int(self._read())
-
-    def _write(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
+        with self.out.open("wb") as out, self.err.open("wb") as err:
+            self._started = start(*args, stdout=out, stderr=err, session=True)
+        return self._started.pid
 
     def wait(self) -> int:
         """The exit code of the command, negative for a signal."""
-        self._write("wait")
-        return int(self._read())
+        assert self._started is not None
+        return self._started.wait()
 
     def run(self, *args: Any) -> int:
         """A command from beginning to end."""
         self.start(*args)
         return self.wait()
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=30)
-
-
-@contextmanager
-def zygote(scratch: Path) -> Iterator[Zygote]:
-    """A zygote for a test."""
-    scratch.mkdir(parents=True, exist_ok=True)
-    made = Zygote(scratch)
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:

@@ -1,9 +1,9 @@
 """`proctor judge audit`: a judge beside human labels."""
 
+import functools
 import json
-import subprocess
-import sys
 
+import commands
 import pytest
 
 from proctor.checks.judge_audit import Disagreement, given_verdicts, read_labels
@@ -50,13 +50,7 @@ def labels(tmp_path):
 def proctor(tmp_path, monkeypatch):
     """Run `proctor judge ...` in a child with a home of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    program = "import sys; from proctor.cli.judge import judge; judge(sys.argv[1:])"
-
-    def run(*args: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", program, "audit", *map(str, args)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    return run
+    return functools.partial(commands.proctor, "judge", "audit")
 
 
 def test_a_judge_is_compared_with_people(labels, proctor):

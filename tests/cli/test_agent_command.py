@@ -3,10 +3,10 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import commands
 import pytest
 import yaml
 from hypothesis import given
@@ -38,15 +38,8 @@ limits:
 
 
 def proctor(folder: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "proctor", "agent", *args],
-        cwd=folder,
-        env={**BARE, "XDG_CONFIG_HOME": str(folder / "xdg"), **env},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-    )
+    given = {**BARE, "XDG_CONFIG_HOME": str(folder / "xdg"), **env}
+    return commands.proctor("agent", *args, cwd=folder, env=given)
 
 
 def test_add_list_test_remove(tmp_path):

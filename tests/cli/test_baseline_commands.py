@@ -4,11 +4,11 @@ import io
 import json
 import os
 import subprocess
-import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import commands
 import pytest
 
 from proctor.cli.main import run
@@ -194,15 +194,8 @@ CHECKED = {"verdict", "hostile"}
 
 
 def proctor(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "proctor", *args],
-        cwd=folder,
-        env={**os.environ, "XDG_CONFIG_HOME": str(folder / "xdg")},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-    )
+    given = {**os.environ, "XDG_CONFIG_HOME": str(folder / "xdg")}
+    return commands.proctor(*args, cwd=folder, env=given)
 
 
 def write_suite(folder: Path, *cases: dict[str, Any], agent: str = "agent:answer") -> None:

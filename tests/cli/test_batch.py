@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import proctor
 from experiment_parts import write_project
-from run_parts import only_run, proctor
+from run_parts import only_run
 
 from proctor.runs.run import Run
 

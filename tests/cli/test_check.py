@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import proctor
 from experiment_parts import write_project
-from run_parts import proctor
 
 
 @pytest.fixture

@@ -3,8 +3,9 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from commands import proctor
 
 # Without settings and keys of whoever runs the tests.
 BARE = {k: v for k, v in os.environ.items() if not k.startswith("PROCTOR_") and "KEY" not in k}
@@ -12,15 +13,8 @@ KEY = "sk-proj-" + "a1B2c3D4" * 6
 
 
 def show(folder: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "proctor", "config", "show", *args],
-        cwd=folder,
-        env={**BARE, "XDG_CONFIG_HOME": str(folder / "xdg"), **env},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-    )
+    given = {**BARE, "XDG_CONFIG_HOME": str(folder / "xdg"), **env}
+    return proctor("config", "show", *args, cwd=folder, env=given)
 
 
 def test_every_value_and_its_origin(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from threading import Thread
 from typing import Any, ClassVar
 
 import pytest
+from commands import proctor
 
 from proctor.cli.examining import EXTRAS
 
@@ -36,17 +37,20 @@ def home(tmp_path: Path) -> Path:
 
 
 def doctor(
-    home: Path, *args: str, program: tuple[str, ...] = ("-m", "proctor"), **env: str
+    home: Path, *args: str, program: str | None = None, **env: str
 ) -> subprocess.CompletedProcess[str]:
     kept = {
         k: v
         for k, v in os.environ.items()
         if not k.startswith(("PROCTOR_", "XDG_", "OTEL_")) and not k.endswith("_KEY")
     }
+    given = {**kept, "HOME": str(home), **env}
+    if program is None:
+        return proctor("doctor", *args, cwd=home / "work", env=given)
     return subprocess.run(
-        [sys.executable, *program, "doctor", *args],
+        [sys.executable, "-c", program, "doctor", *args],
         cwd=home / "work",
-        env={**kept, "HOME": str(home), "PYTHONIOENCODING": "utf-8", **env},
+        env=given,
         capture_output=True,
         encoding="utf-8",
         check=False,
@@ -62,7 +66,7 @@ def found(done: subprocess.CompletedProcess[str]) -> dict[tuple[str, str], dict[
 def test_all_is_well(home: Path) -> None:
     """R-S6: a sound place gives 0; nothing is left behind, nobody is asked, no key is shown."""
     secret = "sk-test-4242424242424242"
-    done = doctor(home, "--json", program=("-c", OFFLINE), OPENAI_API_KEY=secret)
+    done = doctor(home, "--json", program=OFFLINE, OPENAI_API_KEY=secret)
     assert (done.returncode, done.stderr) == (0, "")
     rows = found(done)
     assert rows["keys", "OPENAI_API_KEY"]["what"] == "set"
@@ -102,7 +106,7 @@ main(sys.argv[1:])
 
 def test_what_is_missing_or_old(home: Path) -> None:
     """R-S6: a missing extra is a note; a missing or old package Proctor needs is a problem."""
-    done = doctor(home, "--json", program=("-c", WITHOUT))
+    done = doctor(home, "--json", program=WITHOUT)
     assert done.returncode == 1
     rows = found(done)
     assert rows["extras", "sweep"]["state"] == "note"

@@ -5,8 +5,9 @@ import re
 import subprocess
 
 import pytest
+from commands import proctor
 from outcome_parts import made_run, suite
-from run_parts import journal, proctor
+from run_parts import journal
 
 from proctor.cli.main import run as command
 from proctor.runs import audit, notes

@@ -5,19 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import jsonschema
 import yaml
 
 
 def proctor(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "proctor", *args],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-    )
+    return commands.proctor(*args, cwd=folder)
 
 
 def test_a_start_that_validates(tmp_path: Path) -> None:

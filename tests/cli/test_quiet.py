@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_parts import proctor, write_suite
+from commands import proctor
+from run_parts import write_suite
 
 import proctor as api
 from proctor.runs.run import Run

@@ -9,8 +9,8 @@ import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import commands
 import pytest
-import run_parts
 from report_runs import make_run
 
 from proctor.cli.main import run as run_command
@@ -122,7 +122,7 @@ def test_open_starts_a_browser_with_the_page(results: Path) -> None:
     browser.write_text(f'#!/bin/sh\necho "$@" > {results.parent}/opened\n')
     browser.chmod(browser.stat().st_mode | stat.S_IXUSR)
     environment = {**os.environ, "PATH": f"{place}:{os.environ['PATH']}", "DISPLAY": ":0"}
-    told = run_parts.proctor("report", run, "--open", cwd=results.parent, env=environment)
+    told = commands.proctor("report", run, "--open", cwd=results.parent, env=environment)
     assert told.returncode == 0, told.stderr
     assert (results.parent / "opened").read_text().strip().endswith("report.html")
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import proctor
 from experiment_parts import write_experiment, write_project
-from run_parts import only_run, proctor, write_suite
+from run_parts import only_run, write_suite
 
 from proctor.runs.model import Trial
 from proctor.runs.run import Run

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from run_parts import journal, only_run, proctor, write_suite
+from commands import proctor
+from run_parts import journal, only_run, write_suite
 
 from proctor.runs.run import Run
 from proctor.trials.options import RunOptions

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import proctor
 from experiment_parts import write_experiment, write_project
-from run_parts import only_run, proctor
+from run_parts import only_run
 
 import proctor as api
 from proctor.errors import ProctorError

@@ -1,14 +1,13 @@
 """`proctor schema`: a valid schema that agrees with the loader."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
+from commands import proctor
 
 from proctor.spec import SpecError, load_suite, schema_of
 from proctor.spec.experiment_load import load_experiments
@@ -23,11 +22,10 @@ def errors(value: Any) -> list[str]:
 @pytest.mark.parametrize("kind", ["suite", "experiment", "config"])
 def test_printed_and_written(kind: str, tmp_path: Path) -> None:
     """R-S1 R-S6: valid by the metaschema, the same on stdout and in a file."""
-    command = [sys.executable, "-m", "proctor", "schema", "--kind", kind]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    printed = proctor("schema", "--kind", kind).stdout
     jsonschema.Draft202012Validator.check_schema(json.loads(printed))
     target = tmp_path / "new" / "schema.json"
-    subprocess.run([*command, "-o", str(target)], check=True)
+    assert proctor("schema", "--kind", kind, "-o", target).returncode == 0
     assert target.read_text(encoding="utf-8") == printed
 
 

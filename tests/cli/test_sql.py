@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from commands import proctor
 from result_parts import CASES, trial, write_run
-from run_parts import proctor
 
 from proctor.cli.main import run
 

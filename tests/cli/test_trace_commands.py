@@ -11,6 +11,7 @@ from importlib.resources import as_file
 from pathlib import Path
 from typing import NamedTuple
 
+import commands
 import pytest
 import zstandard
 from spans import span, trace
@@ -32,9 +33,8 @@ class Done(NamedTuple):
 
 
 def proctor(*args: str | Path, stdin: bytes = b"", cwd: Path | None = None) -> Done:
-    command = [sys.executable, "-m", "proctor", *map(str, args)]
-    done = subprocess.run(command, input=stdin, capture_output=True, check=False, cwd=cwd)
-    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+    done = commands.proctor(*args, input=stdin, cwd=cwd)
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture

@@ -3,23 +3,17 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+import commands
 
 GOOD = "agent: m:f\ncases: [{input: hello there}]\n"
 BAD = "agent: m:f\ncases:\n- {input: '', thresold: 1}\n"
 
 
 def proctor(folder: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "proctor", *args],
-        cwd=folder,
-        env={**os.environ, "XDG_CONFIG_HOME": str(folder / "xdg"), **env},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-    )
+    given = {**os.environ, "XDG_CONFIG_HOME": str(folder / "xdg"), **env}
+    return commands.proctor(*args, cwd=folder, env=given)
 
 
 def test_a_good_suite(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import proctor
 from executor_parts import marks, run_of, suite_of
-from run_parts import journal, only_run, proctor, rows
+from run_parts import journal, only_run, rows
 
 from proctor.cli.main import run as main
 from proctor.errors import ProctorError, first_of

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from commands import proctor
 from ops_parts import SECRET
-from run_parts import proctor, write_suite
+from run_parts import write_suite
 
 from proctor.errors import ProctorError
 from proctor.ops.cron import Cron

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_parts import proctor, until, write_suite
+from commands import proctor
+from run_parts import until, write_suite
 
 from proctor.errors import ProctorError
 from proctor.ops.logs import cut, logging_to

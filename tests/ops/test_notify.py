@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import proctor
 from hypothesis import given
 from hypothesis import strategies as st
 from ops_parts import SECRET, sink
-from run_parts import only_run, proctor, write_suite
+from run_parts import only_run, write_suite
 
 from proctor.errors import ProctorError
 from proctor.ops.notice import (

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import proctor
 from ops_parts import SECRET, sink
-from run_parts import proctor, write_suite
+from run_parts import write_suite
 
 from proctor.errors import ProctorError
 from proctor.ops.schedule import Book, Busy, Schedule

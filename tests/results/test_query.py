@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from result_parts import append, finish, trial, write_run
-from run_parts import journal, only_run, until, write_suite, zygote
+from run_parts import Children, journal, only_run, until, write_suite
 
 from proctor.errors import ProctorError
 from proctor.results import query
@@ -64,19 +64,19 @@ def test_a_run_in_progress_is_seen_and_not_disturbed(tmp_path: Path) -> None:
     """R-D2: trials show as they finish, while the writer holds its lock; a kill loses none."""
     suite = write_suite(tmp_path, agent="bots:steady", cases=40, trials=25)
     results = tmp_path / "results"
-    with zygote(tmp_path / "z") as child:
-        pid = child.start("run", suite, "--results", results, "--quiet", "--concurrency", "1")
-        until(lambda: any(results.glob("*/*/trials.jsonl")))
-        run = only_run(results)
-        until(lambda: len(journal(run)) >= 3)
-        before = len(journal(run))
-        seen = len(query(root=results))
-        after = len(journal(run))
-        assert before <= seen <= after
-        os.kill(pid, signal.SIGKILL)
-        child.wait()
-        assert len(query(root=results)) == len(journal(run)) < 1000
-        assert child.run("run", "--resume", run, "--quiet") in (0, 1)
+    child = Children(tmp_path / "z")
+    pid = child.start("run", suite, "--results", results, "--quiet", "--concurrency", "1")
+    until(lambda: any(results.glob("*/*/trials.jsonl")))
+    run = only_run(results)
+    until(lambda: len(journal(run)) >= 3)
+    before = len(journal(run))
+    seen = len(query(root=results))
+    after = len(journal(run))
+    assert before <= seen <= after
+    os.kill(pid, signal.SIGKILL)
+    child.wait()
+    assert len(query(root=results)) == len(journal(run)) < 1000
+    assert child.run("run", "--resume", run, "--quiet") in (0, 1)
     assert len(query(root=results)) == 1000
     assert [one.live for one in discover(results).runs] == [False]
 

@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from run_parts import only_run, proctor, write_suite
+from commands import proctor
+from run_parts import only_run, write_suite
 
 import proctor as package
 from proctor.errors import ProctorError

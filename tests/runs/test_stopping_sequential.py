@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from commands import proctor
 from hypothesis import given
 from hypothesis import strategies as st
-from run_parts import journal, only_run, proctor, write_suite
+from run_parts import journal, only_run, write_suite
 
 from proctor.errors import ProctorError
 from proctor.runs.model import CellKey, Trial, TrialStatus

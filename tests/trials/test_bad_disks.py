@@ -3,12 +3,23 @@
 import ctypes
 import os
 import resource
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from run_parts import journal, only_run, proctor, rows, write_suite
+from commands import proctor
+from run_parts import journal, only_run, rows, write_suite
 
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
+
+
+def bounded(bound: Callable[[], None], *args: Any) -> subprocess.CompletedProcess[str]:
+    """The command, which begins with this in its new process."""
+    command = [sys.executable, "-m", "proctor", *map(str, args)]
+    return subprocess.run(command, preexec_fn=bound, capture_output=True, text=True, check=False)
 
 
 def bound_by_permissions() -> None:
@@ -25,7 +36,7 @@ def test_a_full_disk_ends_the_run_and_keeps_what_is_finished(tmp_path: Path) -> 
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
     args = ("run", suite, "--trials", 100, "--results", tmp_path / "results", "--quiet")
-    full = proctor(*args, preexec_fn=no_room)
+    full = bounded(no_room, *args)
     assert full.returncode == 2
     (error, hint) = full.stderr.splitlines()
     assert "error: " in error
@@ -79,11 +90,9 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, what: str) -> N
         place.chmod(0o555 if place.is_dir() else 0o444)
     try:
         if what == "root":
-            done = proctor(
-                "run", suite, "--results", results / "more", preexec_fn=bound_by_permissions
-            )
+            done = bounded(bound_by_permissions, "run", suite, "--results", results / "more")
         else:
-            done = proctor("run", "--resume", run, preexec_fn=bound_by_permissions)
+            done = bounded(bound_by_permissions, "run", "--resume", run)
     finally:
         for place in places:
             place.chmod(0o755 if place.is_dir() else 0o644)

@@ -4,12 +4,11 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from run_parts import Zygote, journal, only_run, until, zygote
+from run_parts import Children, journal, only_run, until
 
 import proctor
 from proctor.agents.checkpoint import MOST_BYTES, Checkpoint, CheckpointError, MemoryStore
@@ -76,9 +75,8 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def children(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
-    with zygote(tmp_path_factory.mktemp("zygote")) as made:
-        yield made
+def children(tmp_path_factory: pytest.TempPathFactory) -> Children:
+    return Children(tmp_path_factory.mktemp("children"))
 
 
 def suite(folder: Path, agent: object, **case: object) -> Path:
@@ -97,7 +95,7 @@ def states(run: Path) -> list[Path]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_state_outlives_the_process(
-    tmp_path: Path, children: Zygote, kind: str, end: signal.Signals
+    tmp_path: Path, children: Children, kind: str, end: signal.Signals
 ) -> None:
     """R-R7, R-R9: an agent killed with its run in step 3 goes on from step 2, not from 0."""
     path = suite(tmp_path, KINDS[kind])
@@ -130,7 +128,7 @@ def test_retries_begin_afresh(tmp_path: Path) -> None:
     assert not (run.path / FOLDER).exists()
 
 
-def test_retries_go_on_when_asked(tmp_path: Path, children: Zygote) -> None:
+def test_retries_go_on_when_asked(tmp_path: Path, children: Children) -> None:
     """R-R3, R-R7: --retry-from-checkpoint keeps the state for tries and for --retry-infra."""
     path = suite(tmp_path, "bots:raw")
     command = ("--results", tmp_path / "r", "--max-retries", 0, "--retry-from-checkpoint")

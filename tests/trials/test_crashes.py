@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_parts import Zygote, journal, only_run, rows, until, write_suite, zygote
+from run_parts import Children, journal, only_run, rows, until, write_suite
 
 from proctor.runs.run import Run
 
@@ -25,7 +25,7 @@ def key(trial: dict[str, Any]) -> tuple[str, int]:
 class Batch:
     """A suite, and what an uninterrupted run of it gives."""
 
-    def __init__(self, folder: Path, children: Zygote) -> None:
+    def __init__(self, folder: Path, children: Children) -> None:
         self.folder = folder
         self.children = children
         self.suite = write_suite(folder, cases=CASES)
@@ -78,7 +78,7 @@ def until_sign(run: Path, sign: str) -> None:
     until(lambda: bool(list(run.glob(sign))) or (run / "summary.csv").exists())
 
 
-def kill(pid: int, children: Zygote) -> None:
+def kill(pid: int, children: Children) -> None:
     os.kill(pid, signal.SIGKILL)
     assert children.wait() in (-signal.SIGKILL, 0)
 
@@ -100,19 +100,19 @@ def test_kill_at_any_moment_of_a_batch(tmp_path: Path) -> None:
     """R-R9: after kill -9 and --resume each trial exists once, with the results of a whole run."""
     random_moment = random.Random(4711)
     seen_unfinished = 0
-    with zygote(tmp_path / "scratch") as children:
-        batch = Batch(tmp_path, children)
-        for number in range(KILLS):
-            pid, run = batch.start(f"killed-{number}")
-            if number % 2:
-                until_time(time.monotonic() + random_moment.uniform(0, batch.seconds))
-            else:
-                until_size(run / "trials.jsonl", random_moment.randrange(batch.bytes))
-            kill(pid, children)
-            before = {key(trial): trial for trial in journal(run)}
-            assert batch.reported() <= set(before), "what was reported finished is on disk"
-            seen_unfinished += 0 < len(before) < TRIALS * CASES
-            holds_after_resume(batch, run, before)
+    children = Children(tmp_path / "scratch")
+    batch = Batch(tmp_path, children)
+    for number in range(KILLS):
+        pid, run = batch.start(f"killed-{number}")
+        if number % 2:
+            until_time(time.monotonic() + random_moment.uniform(0, batch.seconds))
+        else:
+            until_size(run / "trials.jsonl", random_moment.randrange(batch.bytes))
+        kill(pid, children)
+        before = {key(trial): trial for trial in journal(run)}
+        assert batch.reported() <= set(before), "what was reported finished is on disk"
+        seen_unfinished += 0 < len(before) < TRIALS * CASES
+        holds_after_resume(batch, run, before)
     assert seen_unfinished >= KILLS // 4, "the kills must hit batches that are running"
 
 
@@ -120,17 +120,17 @@ def test_kill_at_any_moment_of_a_batch(tmp_path: Path) -> None:
 def test_kill_while_finalising(tmp_path: Path) -> None:
     """R-R9: a run killed while it writes its results is finished by --resume, running nothing."""
     hit = 0
-    with zygote(tmp_path / "scratch") as children:
-        batch = Batch(tmp_path, children)
-        for number in range(10):
-            pid, run = batch.start(f"killed-{number}")
-            until_sign(run, SIGNS[number % len(SIGNS)])
-            hit += not (run / "facts.json").exists()  # the last of them
-            kill(pid, children)
-            before = {key(trial): trial for trial in journal(run)}
-            holds_after_resume(batch, run, before)
-            assert (run / "results.json").exists()
-            assert (run / "summary.csv").exists()
+    children = Children(tmp_path / "scratch")
+    batch = Batch(tmp_path, children)
+    for number in range(10):
+        pid, run = batch.start(f"killed-{number}")
+        until_sign(run, SIGNS[number % len(SIGNS)])
+        hit += not (run / "facts.json").exists()  # the last of them
+        kill(pid, children)
+        before = {key(trial): trial for trial in journal(run)}
+        holds_after_resume(batch, run, before)
+        assert (run / "results.json").exists()
+        assert (run / "summary.csv").exists()
     assert hit >= 3, "the kills must hit runs that are finalising"
 
 
@@ -138,18 +138,18 @@ def test_kill_while_finalising(tmp_path: Path) -> None:
 def test_a_run_killed_again_and_again_gets_there(tmp_path: Path) -> None:
     """R-R9: resumes may be killed as well; every trial's trace is readable in the end."""
     chance = random.Random(7)
-    with zygote(tmp_path / "scratch") as children:
-        batch = Batch(tmp_path, children)
-        pid, run = batch.start("often")
-        done = 0
-        for _ in range(8):
-            until_lines(run, min(done + chance.randrange(1, 30), TRIALS * CASES))
-            kill(pid, children)
-            done = len(journal(run))
-            pid = children.start("run", "--resume", run, "--json")
-        children.wait()
-        holds_after_resume(batch, run, {key(trial): trial for trial in journal(run)})
-        again = Run(run)
-        sizes = {t.key: len(trace.tool_calls) for t in again.trials() if (trace := again.trace(t))}
-        assert len(sizes) == TRIALS * CASES
-        assert set(sizes.values()) == {1, 2, 3}
+    children = Children(tmp_path / "scratch")
+    batch = Batch(tmp_path, children)
+    pid, run = batch.start("often")
+    done = 0
+    for _ in range(8):
+        until_lines(run, min(done + chance.randrange(1, 30), TRIALS * CASES))
+        kill(pid, children)
+        done = len(journal(run))
+        pid = children.start("run", "--resume", run, "--json")
+    children.wait()
+    holds_after_resume(batch, run, {key(trial): trial for trial in journal(run)})
+    again = Run(run)
+    sizes = {t.key: len(trace.tool_calls) for t in again.trials() if (trace := again.trace(t))}
+    assert len(sizes) == TRIALS * CASES
+    assert set(sizes.values()) == {1, 2, 3}

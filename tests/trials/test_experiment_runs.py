@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
-from run_parts import CLOCKS_AND_IDS, journal, only_run, proctor, rows, until, write_suite, zygote
+from commands import proctor
+from run_parts import CLOCKS_AND_IDS, Children, journal, only_run, rows, until, write_suite
 
 import proctor as api
 from proctor import Experiment
@@ -167,34 +168,32 @@ def test_a_killed_experiment_resumes_to_the_same(project: Path) -> None:
     moment = random.Random(11)
     spec = project / "catalog" / "quiz" / "sum" / "spec.yaml"
     cut = 0
-    with zygote(project / "scratch") as children:
-        for number in range(6):
-            spec.write_text(CATALOG["quiz.sum"])
-            write(project, EXPERIMENT)
-            root = project / f"killed-{number}"
-            args = ("run", project / "exp.yaml", "--results", root, "--concurrency", 4, "--json")
-            pid = children.start(*args)
-            until(lambda r=root: len(list(r.glob("*/*/_spec_.yaml"))) == 1)
-            run = only_run(root)
-            wanted = moment.randrange(size)
-            until(
-                lambda r=run, w=wanted: (
-                    (r / "trials.jsonl").exists() and (r / "trials.jsonl").stat().st_size >= w
-                )
+    children = Children(project / "scratch")
+    for number in range(6):
+        spec.write_text(CATALOG["quiz.sum"])
+        write(project, EXPERIMENT)
+        root = project / f"killed-{number}"
+        args = ("run", project / "exp.yaml", "--results", root, "--concurrency", 4, "--json")
+        pid = children.start(*args)
+        until(lambda r=root: len(list(r.glob("*/*/_spec_.yaml"))) == 1)
+        run = only_run(root)
+        wanted = moment.randrange(size)
+        until(
+            lambda r=run, w=wanted: (
+                (r / "trials.jsonl").exists() and (r / "trials.jsonl").stat().st_size >= w
             )
-            os.kill(pid, signal.SIGKILL)
-            children.wait()
-            before = len(journal(run))
-            cut += before < len(expected)
-            spec.write_text(CATALOG["quiz.sum"].replace("a + b", "a - b"))
-            write(project, {"cases": ["nothing"]})
-            if number % 2:
-                shutil.rmtree(project / "cache", ignore_errors=True)
-            assert children.run("run", "--resume", run, "--json") in (0, 1), (
-                children.err.read_text()
-            )
-            assert rows(run) == expected
-            assert len(journal(run)) == len(expected), "nothing is done twice"
+        )
+        os.kill(pid, signal.SIGKILL)
+        children.wait()
+        before = len(journal(run))
+        cut += before < len(expected)
+        spec.write_text(CATALOG["quiz.sum"].replace("a + b", "a - b"))
+        write(project, {"cases": ["nothing"]})
+        if number % 2:
+            shutil.rmtree(project / "cache", ignore_errors=True)
+        assert children.run("run", "--resume", run, "--json") in (0, 1), children.err.read_text()
+        assert rows(run) == expected
+        assert len(journal(run)) == len(expected), "nothing is done twice"
     assert cut >= 3, "the kills must hit runs that are running"
 
 
@@ -245,7 +244,7 @@ async def test_suites_hand_parameters_to_agents(project: Path) -> None:
     )
     experiment.came_from(project)
 
-    async def styled(input: str, params: dict[str, Any]) -> str:  # noqa: A002
+    async def styled(input: str, params: dict[str, Any]) -> str:  # noqa: A002 (the word of the interface)
         return f"{input} {params['style']}"
 
     run = await api.arun(experiment, agent=styled, results=project / "r")

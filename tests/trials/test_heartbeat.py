@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_parts import only_run, proctor, until, write_suite, zygote
+from commands import proctor
+from run_parts import Children, only_run, until, write_suite
 
 import proctor as api
 from proctor.runs.heartbeat import EVERY, MISSED, NAME, Beat, Life, look_at, read_beat, write_beat
@@ -41,25 +42,25 @@ def test_a_run_tells_of_itself_to_its_end(tmp_path: Path) -> None:
 def test_a_run_under_way_is_alive_and_a_killed_one_dead(tmp_path: Path) -> None:
     """R-R6, R-R9: `proctor status` says alive, dead once it is killed, ended once resumed."""
     suite = write_suite(tmp_path, agent="bots:wait", cases=2)
-    with zygote(tmp_path / "z") as children:
-        pid = children.start("run", suite, "--trials", 1, "--results", tmp_path / "r", "--quiet")
-        until(lambda: len(list((tmp_path / "r").glob(f"*/*/{NAME}"))) == 1)
-        run = only_run(tmp_path / "r")
-        beat = beat_of(run)
-        assert (beat["state"], beat["pid"]) == ("running", pid)
-        assert look_at(run).life == Life.ALIVE
-        seen = proctor("status", run, "--json")
-        assert seen.returncode == 0, seen.stderr
-        assert json.loads(seen.stdout)["runs"][0]["life"] == "alive"
-        os.kill(pid, signal.SIGKILL)
-        children.wait()
-        assert look_at(run).life == Life.DEAD
-        dead = proctor("status", "--results", tmp_path / "r")
-        assert dead.returncode == 2
-        assert "dead" in dead.stdout
-        assert "--resume" in dead.stderr
-        (tmp_path / "bots.py").write_text("async def wait(input): return input")
-        assert children.run("run", "--resume", run) == 0
+    children = Children(tmp_path / "z")
+    pid = children.start("run", suite, "--trials", 1, "--results", tmp_path / "r", "--quiet")
+    until(lambda: len(list((tmp_path / "r").glob(f"*/*/{NAME}"))) == 1)
+    run = only_run(tmp_path / "r")
+    beat = beat_of(run)
+    assert (beat["state"], beat["pid"]) == ("running", pid)
+    assert look_at(run).life == Life.ALIVE
+    seen = proctor("status", run, "--json")
+    assert seen.returncode == 0, seen.stderr
+    assert json.loads(seen.stdout)["runs"][0]["life"] == "alive"
+    os.kill(pid, signal.SIGKILL)
+    children.wait()
+    assert look_at(run).life == Life.DEAD
+    dead = proctor("status", "--results", tmp_path / "r")
+    assert dead.returncode == 2
+    assert "dead" in dead.stdout
+    assert "--resume" in dead.stderr
+    (tmp_path / "bots.py").write_text("async def wait(input): return input")
+    assert children.run("run", "--resume", run) == 0
     assert beat_of(run)["state"] == "ended"
     assert proctor("status", run).returncode == 0
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_parts import journal, only_run, proctor, write_suite
+from commands import proctor
+from run_parts import journal, only_run, write_suite
 
 pytestmark = pytest.mark.slow
 

@@ -4,9 +4,9 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import pytest
 from world_parts import Corridor, played
 
@@ -28,17 +28,8 @@ def home(tmp_path, monkeypatch) -> Path:
 
 def proctor(folder: Path, *arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     """The command, without a terminal."""
-    return subprocess.run(
-        [sys.executable, "-m", "proctor", *arguments],
-        cwd=folder,
-        env={**os.environ, "NO_COLOR": "1"},
-        input=typed,
-        capture_output=True,
-        encoding="utf-8",
-        start_new_session=True,
-        timeout=120,
-        check=False,
-    )
+    given = {**os.environ, "NO_COLOR": "1"}
+    return commands.proctor(*arguments, cwd=folder, env=given, input=typed, session=True)
 
 
 async def test_a_chat_model_acts():

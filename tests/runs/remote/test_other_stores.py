@@ -17,7 +17,8 @@ from urllib.parse import unquote
 
 import pytest
 from cloud_parts import BUCKET, Proxy, objects
-from run_parts import proctor, rows, until, write_suite
+from commands import proctor
+from run_parts import rows, until, write_suite
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="

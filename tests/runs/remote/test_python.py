@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from cloud_parts import Proxy, objects
-from run_parts import only_run, proctor, rows, write_suite
+from commands import proctor
+from run_parts import only_run, rows, write_suite
 
 import proctor as api
 from proctor.errors import ProctorError

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 from cloud_parts import Proxy, objects
-from run_parts import journal, only_run, proctor, rows, until, write_suite
+from commands import proctor
+from run_parts import journal, only_run, rows, until, write_suite
 
 TO = "s3://bucket/kept"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from cloud_parts import Proxy, Request, Trouble, objects, overwrite
+from commands import proctor
 from result_parts import append, finish, trial, write_run
-from run_parts import proctor
 
 from proctor.cli.main import run as command
 from proctor.runs.folder import RunFolder

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 
+import commands
 import pytest
 import yaml
 from research_parts import (
@@ -116,16 +117,9 @@ def test_killed_by_a_signal_it_goes_on(tmp_path):
     first = Run(cut)
     assert any(t.status == TrialStatus.CANCELLED for t in first.trials())
     assert record_of(first)["ended"] is False
-    done = subprocess.run(
-        [sys.executable, "-m", "proctor", "run", "--resume", str(cut)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = commands.proctor("run", "--resume", cut, cwd=tmp_path)
     assert "curriculum: " in done.stdout
-    subprocess.run([*command, "whole"], cwd=tmp_path, capture_output=True, timeout=120, check=False)
+    commands.proctor("run", "study.yaml", "--results", "whole", cwd=tmp_path)
     (whole,) = (tmp_path / "whole").glob("study/*")
     assert outcomes(Run(cut)) == outcomes(Run(whole))
     assert record_of(Run(cut)) == record_of(Run(whole))

@@ -1,9 +1,8 @@
 """A human baseline: people's runs under a name, compared like any agent."""
 
 import json
-import subprocess
-import sys
 
+import commands
 import pytest
 import yaml
 from research_parts import CHANCE, experiment
@@ -25,16 +24,8 @@ def at(tmp_path, monkeypatch):
     (tmp_path / "proctor.yaml").write_text("{}\n")
 
     def command(*arguments, typed=""):
-        return subprocess.run(
-            [sys.executable, "-m", "proctor", *arguments],
-            cwd=tmp_path,
-            input=typed,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            start_new_session=True,  # no terminal: what is typed comes from standard input
-        )
+        # No terminal: what is typed comes from standard input.
+        return commands.proctor(*arguments, cwd=tmp_path, input=typed, session=True)
 
     return command
 
