@@ -172,7 +172,7 @@ class Arrays:
         ]
 
     def child(self, spans: list[Row], parent: list[int]) -> list[int]:
-        found = {up for up, row in zip(parent, spans) if "tool" in row.name}  # noqa: B905
+        found = {up for up, row in zip(parent, spans) if "tool" in row.name}  # noqa: B905 (loops as one writes them by hand)
         found.discard(-1)
         return sorted(found)
 

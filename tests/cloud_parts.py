@@ -43,7 +43,7 @@ class Proxy:
             def answer(self) -> None:
                 proxy.answer(self)
 
-            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer  # noqa: N815
+            do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer  # noqa: N815 (the names the server calls)
 
         class Server(ThreadingHTTPServer):
             def handle_error(self, *args: object) -> None:

@@ -108,9 +108,9 @@ class Runner:
         for stream in (1, 2):
             os.dup2(target, stream)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 (open as long as the process)
         sys.stdout, sys.stderr = (
-            open(stream, "w", buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115
+            open(stream, "w", buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115 (open as long as the process)
             for stream in (1, 2)
         )
 

@@ -9,7 +9,7 @@ import pytest
 
 # Loaded here, so that the many runs inside this process find them and need not load them anew.
 import proctor.pytest_plugin.fixture
-import proctor.pytest_plugin.suites  # noqa: F401
+import proctor.pytest_plugin.suites  # noqa: F401 (only to have it loaded)
 
 pytest_plugins = ["pytester"]
 

@@ -24,7 +24,7 @@ def seed_of(seed: int, workdir) -> str:
     return f"{seed}"
 
 
-def picks_paris(input) -> str:  # noqa: A002
+def picks_paris(input) -> str:  # noqa: A002 (the word of the interface)
     found = [each for each in input["candidates"] if each["answer"] == "Paris"]
     return f"candidate {found[0]['number']}" if found else "none"
 
@@ -32,13 +32,13 @@ def picks_paris(input) -> str:  # noqa: A002
 judged: list[int] = []
 
 
-def goes_on(input) -> str:  # noqa: A002
+def goes_on(input) -> str:  # noqa: A002 (the word of the interface)
     judged.append(input["question"]["step"])
     wanted = "open" if input["question"]["observation"]["at"] == 3 else "right"
     return next(str(c["number"]) for c in input["candidates"] if c["answer"] == wanted)
 
 
-def limited(input) -> str:  # noqa: A002
+def limited(input) -> str:  # noqa: A002 (the word of the interface)
     raise AgentError("slow down", transient=True, status_code=429)
 
 

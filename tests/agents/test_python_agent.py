@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -69,12 +68,12 @@ async def test_an_agent_may_change_its_input_without_harm() -> None:
 @pytest.mark.parametrize("isolation", ["none", "process"])
 async def test_a_directory_of_its_own_that_goes_afterwards(isolation: str) -> None:
     """R-A3: a temporary directory per trial, passed to the agent; never a changed directory."""
-    before = os.getcwd()  # noqa: PTH109
+    before = Path.cwd()
     trial, *_ = await tried(zoo("writes_here", isolation=isolation))
     assert trial.status == TrialStatus.PASSED, trial.error
     assert trial.answer is not None
-    assert not os.path.exists(trial.answer)  # noqa: PTH110, ASYNC240
-    assert os.getcwd() == before  # noqa: PTH109
+    assert not Path(trial.answer).exists()  # noqa: ASYNC240 (one look at a local disk)
+    assert Path.cwd() == before
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,7 @@ async def test_a_process_leaves_no_children_behind() -> None:
     assert trial.status == TrialStatus.PASSED
     assert trial.answer is not None
     until = time.monotonic() + 60  # The kernel takes its moment to end a killed process.
-    while _alive(trial.answer) and time.monotonic() < until:  # noqa: ASYNC110
+    while _alive(trial.answer) and time.monotonic() < until:  # noqa: ASYNC110 (another process does it)
         await asyncio.sleep(0.01)
     assert not _alive(trial.answer)
 

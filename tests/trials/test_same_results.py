@@ -15,7 +15,7 @@ from proctor.runs.run import Run
 from proctor.spec import Case, Suite
 
 
-async def shuffled(input: str, seed: int) -> str:  # noqa: A002
+async def shuffled(input: str, seed: int) -> str:  # noqa: A002 (the word of the interface)
     """Takes a seeded time, so that trials finish in an order that is not their plan's."""
     chance = Random(seed)
     for _ in range(chance.randrange(4)):
@@ -130,7 +130,7 @@ async def test_an_infrastructure_error_is_no_zero(tmp_path: Path) -> None:
 async def test_seeds_are_given_and_derived(tmp_path: Path) -> None:
     """R-R5: an agent gets a seed that depends on run seed, case and index, and on nothing else."""
 
-    async def tell(input: str, seed: int) -> str:  # noqa: A002
+    async def tell(input: str, seed: int) -> str:  # noqa: A002 (the word of the interface)
         return str(seed)
 
     async def seeds(**options: Any) -> dict[tuple[str, int], str | None]:

@@ -134,7 +134,7 @@ async def test_stopping_delivers_what_had_ended_and_what_ran():
     done: dict[int, Finished] = {}
     executor: LocalExecutor
 
-    async def agent(input: object, seed: int) -> str:  # noqa: A002
+    async def agent(input: object, seed: int) -> str:  # noqa: A002 (the word of the interface)
         if seed == 5:
             executor.stop()
         if seed >= 5:

@@ -183,7 +183,10 @@ def test_what_runs_out_is_no_longer_offered():
     """R-S5: valid actions follow the state: interventions run out, the measure is placed once."""
     world = make_world(ECOSYSTEM, {"interventions": 2})
     world.reset(seed=1)
-    names = lambda: [option["call"] for option in world.actions()]  # noqa: E731
+
+    def names() -> list[str]:
+        return [option["call"] for option in world.actions()]
+
     assert names() == ["measure", "wait", "add", "remove", "protect", "declare"]
     other = world.actions()[-1]["arguments"]["species"][0]
     assert world.truth["endangered"] not in world.actions()[2]["arguments"]["species"]

@@ -65,7 +65,7 @@ class RandomAgent:
         step, tries = self._asked
         self._asked = (turn.step, tries + 1 if turn.step == step else 0)
         # Text as seed: Python hashes it the same on every machine.
-        return Random(f"{turn.seed}/{turn.step}/{self._asked[1]}")  # noqa: S311
+        return Random(f"{turn.seed}/{turn.step}/{self._asked[1]}")  # noqa: S311 (repeatable chance)
 
     def _drawn(self, actions: Actions, random: Random, request: AgentRequest) -> Any:
         try:

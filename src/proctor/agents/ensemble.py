@@ -225,7 +225,7 @@ class _Member(AgentRequest):
 
     __slots__ = ("_name", "_whole")
 
-    def __init__(self, whole: AgentRequest, name: str, input: Any) -> None:  # noqa: A002
+    def __init__(self, whole: AgentRequest, name: str, input: Any) -> None:  # noqa: A002 (the word of the interface)
         super().__init__(
             input,
             case=whole.case,

@@ -143,7 +143,7 @@ class Judge:
         self.cache = cache
         self._sleep = sleep
         # Only spreads retries in time; no result depends on it.
-        self._rng = rng or random.Random()  # noqa: S311
+        self._rng = rng or random.Random()  # noqa: S311 (no secret)
 
     def with_models(self, models: ChatModel | Sequence[ChatModel]) -> Judge:
         """The same judge with other models."""

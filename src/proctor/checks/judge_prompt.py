@@ -298,12 +298,13 @@ def _blocks(judged: Judged, max_chars: int) -> tuple[list[tuple[str, str]], list
     for name, text in parts:
         if text is None:
             continue
+        kept = text
         if len(text) > max_chars:
             shortened.append(name)
             half = max_chars // 2
             left_out = len(text) - 2 * half
-            text = f"{text[:half]}\n[... {left_out} characters left out ...]\n{text[-half:]}"  # noqa: PLW2901
-        blocks.append((name, clean(text)))
+            kept = f"{text[:half]}\n[... {left_out} characters left out ...]\n{text[-half:]}"
+        blocks.append((name, clean(kept)))
     return blocks, shortened
 
 

@@ -77,7 +77,7 @@ def _echo(traces: "Iterator[Trace]", loaded: Loaded) -> None:
         )
     if rows:
         click.echo("\n".join(table(head, rows, indent="")))
-    click.echo(f"{plural(len(rows), 'trace')}", err=True)
+    click.echo(plural(len(rows), "trace"), err=True)
 
 
 def _money(cost: float | None) -> str:

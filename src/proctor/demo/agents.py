@@ -3,6 +3,7 @@
 Their brain is a list of rules, not a language model, so they need no key and cost nothing. What
 the hasty one gets wrong depends on the trial's seed alone: the same seed, the same mistakes.
 """
+# ruff: noqa: S608 (only numbers and words of small letters get into a statement)
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def careful(input: str, workdir: Path) -> str:  # noqa: A002 (the word of the in
     return Clerk(Shop(workdir)).answer(input)
 
 
-def hasty(input: str, seed: int, workdir: Path) -> str:  # noqa: A002
+def hasty(input: str, seed: int, workdir: Path) -> str:  # noqa: A002 (the word of the interface)
     """Version 1: asks everything three times, and sometimes guesses."""
     return HastyClerk(Shop(workdir), Random(seed)).answer(input)  # noqa: S311 (repeatable chance)
 
@@ -56,7 +57,7 @@ class Clerk:
 
     def _status(self, found: re.Match[str]) -> str:
         number = int(found[1])
-        rows = self.rows(f"SELECT status, carrier FROM orders WHERE number = {number}")  # noqa: S608
+        rows = self.rows(f"SELECT status, carrier FROM orders WHERE number = {number}")
         if not rows:
             return self.not_found(number)
         by = f" with {rows[0]['carrier']}" if rows[0]["carrier"] else ""
@@ -64,12 +65,12 @@ class Clerk:
 
     def _stock(self, found: re.Match[str]) -> str:
         product = re.sub(r"[^a-z ]", "", found[1].lower())
-        rows = self.rows(f"SELECT available FROM stock WHERE product = '{product}'")  # noqa: S608
+        rows = self.rows(f"SELECT available FROM stock WHERE product = '{product}'")
         return f"We have {rows[0]['available']} of them." if rows else "We do not sell that."
 
     def _total(self, found: re.Match[str]) -> str:
         number = int(found[1])
-        shipping = self.rows(f"SELECT shipping FROM orders WHERE number = {number}")  # noqa: S608
+        shipping = self.rows(f"SELECT shipping FROM orders WHERE number = {number}")
         if not shipping:
             return self.not_found(number)
         total = self.sum(f"{self._goods(number)} + {shipping[0]['shipping']}")
@@ -92,7 +93,7 @@ class Clerk:
         return f"No, order {number} can no longer be returned: it was delivered {days} days ago."
 
     def _goods(self, number: int) -> str:
-        rows = self.rows(f"SELECT quantity, price FROM items WHERE order_number = {number}")  # noqa: S608
+        rows = self.rows(f"SELECT quantity, price FROM items WHERE order_number = {number}")
         return " + ".join(f"{row['quantity']} * {row['price']}" for row in rows)
 
     def _in_time(self, days: int, policy: str) -> bool:

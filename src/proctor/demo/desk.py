@@ -12,7 +12,7 @@ def order_status(number: int) -> str:
     """Where an order is."""
     with tempfile.TemporaryDirectory() as folder:
         rows = Shop(Path(folder)).query_database(
-            f"SELECT status, carrier FROM orders WHERE number = {int(number)}"  # noqa: S608
+            f"SELECT status, carrier FROM orders WHERE number = {int(number)}"  # noqa: S608 (a number)
         )
     return str(rows[0]) if rows else f"there is no order {number}"
 

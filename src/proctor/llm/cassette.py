@@ -125,7 +125,7 @@ class Cassette:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        global _active  # noqa: PLW0603
+        global _active  # noqa: PLW0603 (clients are patched for the whole process)
         with _switch:
             _active = None
             unpatch()

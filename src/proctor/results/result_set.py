@@ -120,7 +120,7 @@ class ResultSet:
             raise ProctorError(f"there is no percentile {q}", hint="percentiles lie from 0 to 100")
         value = self.number(column)
         asked = ", ".join(f"quantile_cont({value.sql}, {literal(one / 100)})" for one in q)
-        sql = f"SELECT count({value.sql}), {asked} FROM trials WHERE {among(column)}"  # noqa: S608
+        sql = f"SELECT count({value.sql}), {asked} FROM trials WHERE {among(column)}"  # noqa: S608 (from the table of columns)
         row = self.ask(sql, {value.base, "counted", "judged"})[0]
         total = self.tally()
         return Percentiles(
@@ -153,7 +153,7 @@ class ResultSet:
 
     def tally(self) -> Tally:
         """How many trials there are, by what came of them."""
-        return tally(self.ask(f"SELECT {TALLY} FROM trials", TALLY_COLUMNS)[0])  # noqa: S608
+        return tally(self.ask(f"SELECT {TALLY} FROM trials", TALLY_COLUMNS)[0])  # noqa: S608 (from the table of columns)
 
     def _cells(self) -> dict[Cell, Tally]:
         return self._grouped(()).get((), {})
@@ -161,7 +161,7 @@ class ResultSet:
     def _grouped(self, names: Sequence[str]) -> dict[tuple[Any, ...], dict[Cell, Tally]]:
         columns = [named(name) for name in names]
         keys = "".join(f"{column.sql}, " for column in columns)
-        sql = f'SELECT {keys}agent, params::VARCHAR, "case", {TALLY} FROM trials GROUP BY ALL'  # noqa: S608
+        sql = f'SELECT {keys}agent, params::VARCHAR, "case", {TALLY} FROM trials GROUP BY ALL'  # noqa: S608 (from the table of columns)
         needed = {column.base for column in columns} | {"agent", "params", "case"} | TALLY_COLUMNS
         rows = self.ask(sql, needed)
         if any(column.kind.endswith("[]") for column in columns):
@@ -234,7 +234,7 @@ class ResultSet:
         picked = ", ".join(f"{_plain(c)} AS {quoted(c.name)}" for c in columns)
         order = 'run, "case", agent, params::VARCHAR, axis_seed, "index"'
         most = "" if limit is None else f" LIMIT {int(limit)}"
-        sql = f"SELECT {picked} FROM trials ORDER BY {order}{most}"  # noqa: S608
+        sql = f"SELECT {picked} FROM trials ORDER BY {order}{most}"  # noqa: S608 (from the table of columns)
         keys = {"run", "case", "agent", "params", "axis_seed", "index"}
         return sql, {column.base for column in columns} | keys
 

@@ -22,15 +22,29 @@ class Selectable(Protocol):
     """What a filter looks at."""
 
     @property
-    def id(self) -> str: ...  # noqa: D102
+    def id(self) -> str:
+        """Its name in the suite."""
+        ...
+
     @property
-    def tags(self) -> Sequence[str]: ...  # noqa: D102
+    def tags(self) -> Sequence[str]:
+        """Words it was marked with."""
+        ...
+
     @property
-    def difficulty(self) -> str | None: ...  # noqa: D102
+    def difficulty(self) -> str | None:
+        """How hard it is, when said."""
+        ...
+
     @property
-    def type(self) -> str | None: ...  # noqa: D102
+    def type(self) -> str | None:
+        """What kind of task it is, when said."""
+        ...
+
     @property
-    def properties(self) -> dict[str, Any]: ...  # noqa: D102
+    def properties(self) -> dict[str, Any]:
+        """Anything else that was said of it."""
+        ...
 
 
 Some = TypeVar("Some", bound=Selectable)
@@ -97,7 +111,7 @@ def select_cases(
     cases: Sequence[Some],
     *,
     tags: Iterable[str] = (),
-    filter: str | Filter = "",  # noqa: A002
+    filter: str | Filter = "",  # noqa: A002 (the word users write)
     called: str = "cases",
 ) -> list[Some]:
     """The cases with any of `tags` (when given) that the filter selects, in their order."""

@@ -68,7 +68,7 @@ EXPORTERS: dict[str, Exporter] = {
 
 def export_traces(
     traces: Iterable[Trace] | Trace,
-    format: str,  # noqa: A002
+    format: str,  # noqa: A002 (the word users write)
     *,
     redact: Redactor | bool = True,
 ) -> bytes:
@@ -81,7 +81,7 @@ def export_traces(
 def write_traces(
     traces: Iterable[Trace] | Trace,
     out: BinaryIO,
-    format: str,  # noqa: A002
+    format: str,  # noqa: A002 (the word users write)
     *,
     redact: Redactor | bool = True,
 ) -> int:
@@ -105,7 +105,7 @@ def write_traces(
 def save_traces(
     traces: Iterable[Trace] | Trace,
     path: str | os.PathLike[str],
-    format: str,  # noqa: A002
+    format: str,  # noqa: A002 (the word users write)
     *,
     redact: Redactor | bool = True,
 ) -> int:
@@ -115,7 +115,7 @@ def save_traces(
         return write_traces(traces, out, format, redact=redact)
 
 
-def exporter_of(format: str) -> Exporter:  # noqa: A002
+def exporter_of(format: str) -> Exporter:  # noqa: A002 (the word users write)
     """The exporter of a format; an unknown one is an error with a suggestion."""
     exporter = EXPORTERS.get(format)
     if exporter is None:

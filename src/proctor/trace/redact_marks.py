@@ -6,7 +6,8 @@ Promise: marks are never looked into again, so redacting twice changes nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 
 from proctor.trace.redact_names import BARE_TOKEN
 from proctor.trace.redact_tokens import Hit
@@ -47,7 +48,7 @@ def _by_place(hit: Hit) -> tuple[int, int]:
 
 def between_marks(text: str, pattern: re.Pattern[str], kind: str) -> str:
     """Replace matches outside earlier marks, so that redacting twice changes nothing."""
-    replace: Callable[[str], str] = lambda part: pattern.sub(lambda _: mark(kind), part)  # noqa: E731
+    replace = partial(pattern.sub, lambda _: mark(kind))
     if "[redacted:" not in text:
         return replace(text)
     parts: list[str] = []

@@ -92,7 +92,7 @@ def _combinations(experiment: Experiment, params: Mapping[str, Axis]) -> list[di
             hint="leave `sample` out to try all",
         )
     grid.sort(key=params_key)
-    return Random(derive_seed(experiment.sample.seed, "grid")).sample(grid, wanted)  # noqa: S311
+    return Random(derive_seed(experiment.sample.seed, "grid")).sample(grid, wanted)  # noqa: S311 (repeatable chance)
 
 
 def _drawn(experiment: Experiment, axes: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -104,7 +104,7 @@ def _drawn(experiment: Experiment, axes: Mapping[str, Any]) -> list[dict[str, An
     found: dict[str, dict[str, Any]] = {}
     for number in range(sample.n * _DRAWS_PER_SAMPLE):
         draw = {
-            name: _draw(axis, Random(derive_seed(sample.seed, name, number)))  # noqa: S311
+            name: _draw(axis, Random(derive_seed(sample.seed, name, number)))  # noqa: S311 (repeatable chance)
             for name, axis in axes.items()
         }
         found.setdefault(params_key(draw), draw)

@@ -80,7 +80,7 @@ class Evidence:
         known: dict[str, tuple[list[int], ...]] = {}
         ordinal = 0
         for source, text in enumerate(self.texts):
-            for ordinal, found in enumerate(WORD.finditer(text), ordinal):  # noqa: B020
+            for ordinal, found in enumerate(WORD.finditer(text), ordinal):  # noqa: B020 (counts on from text to text)
                 word = found.group()
                 lists = known.get(word)
                 if lists is None:

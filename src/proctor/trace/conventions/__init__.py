@@ -33,7 +33,7 @@ class Dialect(Protocol):
     """A module that understands one producer's attributes."""
 
     @property
-    def HEADS(self) -> frozenset[str]:  # noqa: N802
+    def HEADS(self) -> frozenset[str]:  # noqa: N802 (a constant of the module)
         """First segments of the keys it reads; a span without any is none of its business."""
         ...
 
