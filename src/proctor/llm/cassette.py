@@ -212,11 +212,11 @@ def cassette_in_use() -> bool:
     return _active is not None
 
 
-def cassette_trial(key: str | Callable[[], str]) -> AbstractContextManager[None]:
+def cassette_trial(key: str) -> AbstractContextManager[None]:
     """Name the trial that requests belong to; costs nothing when no cassette is in use."""
     if _active is None:
         return _NO_CASSETTE
-    return _active.trial(key if isinstance(key, str) else key())
+    return _active.trial(key)
 
 
 _NO_CASSETTE = nullcontext()

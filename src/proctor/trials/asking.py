@@ -157,7 +157,7 @@ async def _attempt(
             if request.timeout is not None:
                 work = _within(work, request.timeout, bench.timeout)
             if cassette_in_use():
-                with cassette_trial(planned.key.replace("\0", "/")):
+                with cassette_trial(name_in_cassette(planned.key)):
                     reply = await work
             else:
                 reply = await work
@@ -167,6 +167,11 @@ async def _attempt(
     if reply.trace is not None:
         asked.trace = reply.trace
     return reply
+
+
+def name_in_cassette(trial_key: str) -> str:
+    """A trial as a cassette names it: people read that file."""
+    return trial_key.replace("\0", "/")
 
 
 async def _within(

@@ -23,7 +23,7 @@ from proctor.runs.model import Trial, TrialError, TrialStatus
 from proctor.runs.segments import encode_trace
 from proctor.trace import Trace
 from proctor.trace.redact import Redactor
-from proctor.trials.asking import went_wrong
+from proctor.trials.asking import name_in_cassette, went_wrong
 from proctor.trials.bench import Asked, Bench, Finished
 from proctor.trials.pricing import price_calls
 
@@ -85,7 +85,7 @@ async def _judge_with_cassette(asked: Asked, context: CheckContext) -> None:
     """Judges' calls are kept apart from the agent's."""
     began, prepared = time.perf_counter(), asked.prepared
     try:
-        with cassette_trial(asked.trial.key.replace("\0", "/") + "#judge"):
+        with cassette_trial(f"{name_in_cassette(asked.trial.key)}#judge"):
             judgement = await evaluate(prepared.checks, context)
     finally:
         asked.trial.duration_ms += (time.perf_counter() - began) * 1000
