@@ -289,9 +289,9 @@ async def _ask(
     options: Mapping[str, Any],
 ) -> Finished:
     from proctor.spec import Case, Suite
-    from proctor.trials.api import prepare
     from proctor.trials.once import try_once
     from proctor.trials.options import RunOptions
+    from proctor.trials.ready import prepare
 
     suite = Suite(cases=(Case(id="test", input=question),))
     ready = prepare(
@@ -312,11 +312,11 @@ def _show(done: Finished) -> None:
         click.echo(printable(f"error: {trial.error.type}: {trial.error.message}"), err=True)
     else:
         click.echo(f"answer   {printable(trial.answer or '', keep=chr(10)) or '(empty)'}")
-    tokens = [count for count in (trial.input_tokens, trial.output_tokens) if count is not None]
+    uncounted = "unknown" if trial.llm_calls else ""
     facts = {
         "latency": seconds(trial.latency_ms),
         "calls": f"{trial.llm_calls or 0} to models, {trial.tool_calls or 0} to tools",
-        "tokens": f"{sum(tokens)}" if tokens else "unknown" if trial.llm_calls else "",
+        "tokens": uncounted if trial.tokens is None else str(trial.tokens),
         "cost": money(trial.cost_usd, trial.unpriced_calls or 0),
         "retries": str(trial.retries) if trial.retries else "",
     }

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from proctor.errors import ProctorError
 from proctor.report.chart_style import STATUS_WORDS, STATUSES, config
 from proctor.report.html.markup import visible
-from proctor.report.run_facts import ReportFacts, TrialRow, arm_name
+from proctor.report.run_facts import ReportFacts, TrialRow
 from proctor.runs.folder import write_atomic
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _cells(facts: ReportFacts) -> list[tuple[Any, ...]]:
     return [
         (
             visible(cell.case),
-            visible(arm_name(cell.cell)),
+            visible(cell.cell.arm),
             cell.passed,
             cell.passed + cell.failed + cell.hard_fail,
             cell.pass_rate,

@@ -205,7 +205,7 @@ def facts_of(
             duration_ms=trial.latency_ms,
             cost_usd=trial.cost_usd,
             unpriced_calls=trial.unpriced_calls,
-            tokens=_tokens(trial),
+            tokens=trial.tokens,
             llm_calls=trial.llm_calls,
             tool_calls=trial.tool_calls,
             trace_id=trial.trace_id,
@@ -216,9 +216,3 @@ def facts_of(
 
 def _error(trial: Trial) -> str | None:
     return None if trial.error is None else f"{trial.error.type}: {trial.error.message}"
-
-
-def _tokens(trial: Trial) -> int | None:
-    if trial.input_tokens is None and trial.output_tokens is None:
-        return None
-    return (trial.input_tokens or 0) + (trial.output_tokens or 0)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from proctor.report.run_console import cost_line
-from proctor.report.run_facts import ReportFacts, arm_name, when
+from proctor.report.run_facts import ReportFacts, when
 from proctor.report.run_words import (
     DASH,
     error_lines,
@@ -159,7 +159,7 @@ def _failure(failure: RankedFailure) -> str:
 
 
 def _cases(facts: ReportFacts) -> list[str]:
-    cells = {(cell.case, arm_name(cell.cell)): cell for cell in facts.cells}
+    cells = {(cell.case, cell.cell.arm): cell for cell in facts.cells}
     cases = facts.worst_cases()
     rows = (
         [markdown(case, 80), *(_cell(cells.get((case, name))) for name in facts.names)]

@@ -21,7 +21,7 @@ from proctor.results.gating import GateFacts, judge_runs
 from proctor.results.leaderboard import Leaderboard, entrants_of, leaderboard
 from proctor.results.lenient import as_text
 from proctor.results.outcomes import case_properties
-from proctor.runs.model import CellKey, Trial, TrialStatus
+from proctor.runs.model import Trial, TrialStatus
 from proctor.runs.notes import Note, annotations_of, runs_tagged, tags_of
 from proctor.runs.run import Run
 from proctor.runs.summary import CellSummary, RankedError, RankedFailure, Verdict
@@ -180,16 +180,11 @@ def tagged_baseline(run: Run) -> Run | None:
     return Run(others[-1]) if others else None
 
 
-def arm_name(cell: CellKey) -> str:
-    """The agent of a cell, with its parameters when it has any."""
-    return f"{cell.agent} ({cell.params})" if cell.params else cell.agent
-
-
 def _arms(cells: Sequence[CellSummary], board: Leaderboard) -> dict[str, ArmCells]:
     # Trials may lie outside the plan (imported ones do): then there are no cells.
     found: dict[str, list[CellSummary]] = {row.name: [] for row in board.rows}
     for cell in cells:
-        found.setdefault(arm_name(cell.cell), []).append(cell)
+        found.setdefault(cell.cell.arm, []).append(cell)
     return {name: _arm(own) for name, own in found.items()}
 
 
@@ -245,13 +240,12 @@ def _place(read: tuple[tuple[Any, ...], float, TrialRow]) -> tuple[Any, ...]:
 
 
 def _row(trial: Trial) -> TrialRow:
-    known = trial.input_tokens is not None or trial.output_tokens is not None
     broken = [result.id for result in trial.checks if result.failed]
     if trial.status == TrialStatus.INFRA_ERROR and trial.error is not None:
         broken = [trial.error.type]
     return TrialRow(
         case=trial.case,
-        arm=arm_name(trial.cell),
+        arm=trial.cell.arm,
         seed=trial.axis_seed,
         repeat=trial.index,
         status=trial.status.value,
@@ -261,7 +255,7 @@ def _row(trial: Trial) -> TrialRow:
         latency_ms=trial.latency_ms,
         lane=0,
         cost_usd=trial.cost_usd,
-        tokens=(trial.input_tokens or 0) + (trial.output_tokens or 0) if known else None,
+        tokens=trial.tokens,
         broken=", ".join(broken),
     )
 

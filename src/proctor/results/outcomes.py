@@ -18,7 +18,7 @@ from proctor.errors import ProctorError, did_you_mean
 from proctor.results.facts import CLUSTER
 from proctor.results.left_out import LeftOut
 from proctor.results.lenient import as_mapping, as_text
-from proctor.runs.model import CellKey, Trial, TrialStatus
+from proctor.runs.model import CellKey, Trial, TrialStatus, arm_name
 from proctor.runs.run import Run
 from proctor.runs.stopping import CellPlan, Seen, find_stop, rules_named
 from proctor.stats.kinds import CaseCounts
@@ -76,7 +76,7 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """The agent, with its parameters when it has any."""
-        return f"{self.agent} ({self.params})" if self.params else self.agent
+        return arm_name(self.agent, self.params)
 
     @property
     def counts(self) -> tuple[CaseCounts, ...]:

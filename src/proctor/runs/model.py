@@ -66,6 +66,11 @@ class CellKey(NamedTuple):
         parts = [self.case, self.agent, self.params] if self.params else [self.case, self.agent]
         return " × ".join(parts)
 
+    @property
+    def arm(self) -> str:
+        """Whose cell it is: the agent, with its parameters where it has any."""
+        return arm_name(self.agent, self.params)
+
 
 class PlannedTrial(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A trial to be run. Its key is the same in every run of the same spec."""
@@ -154,9 +159,21 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         return f"{case}/{self.agent}/{self.axis_seed or 0}/{self.index}"
 
     @property
+    def tokens(self) -> int | None:
+        """Tokens read and written; None where neither is known."""
+        if self.input_tokens is None and self.output_tokens is None:
+            return None
+        return (self.input_tokens or 0) + (self.output_tokens or 0)
+
+    @property
     def passed(self) -> bool:
         """Whether the trial passed."""
         return self.status == TrialStatus.PASSED
+
+
+def arm_name(agent: str, params: str) -> str:
+    """An agent under one set of parameters, as every report calls it: `fast (t=0)`."""
+    return f"{agent} ({params})" if params else agent
 
 
 def params_key(params: dict[str, Any]) -> str:

@@ -154,11 +154,7 @@ def summarise_cell(
     latencies = [t.latency_ms for t in judged if t.latency_ms is not None]
     retries = [trial.retries for trial in counted]
     costs = [trial.cost_usd for trial in counted if trial.cost_usd is not None]
-    tokens = [
-        (t.input_tokens or 0) + (t.output_tokens or 0)
-        for t in counted
-        if t.input_tokens is not None or t.output_tokens is not None
-    ]
+    tokens = [used for trial in counted if (used := trial.tokens) is not None]
     return CellSummary(
         case=key.case,
         agent=key.agent,

@@ -61,9 +61,8 @@ class Totals(msgspec.Struct, kw_only=True):
             self.cost_usd = (self.cost_usd or 0.0) + trial.cost_usd
         if trial.judge_cost_usd is not None:
             self.judge_cost_usd = (self.judge_cost_usd or 0.0) + trial.judge_cost_usd
-        if trial.input_tokens is not None or trial.output_tokens is not None:
-            used = (trial.input_tokens or 0) + (trial.output_tokens or 0)
-            self.tokens = (self.tokens or 0) + used
+        if (tokens := trial.tokens) is not None:
+            self.tokens = (self.tokens or 0) + tokens
 
     @property
     def judged(self) -> int:

@@ -56,7 +56,7 @@ class Spending:
     def add(self, trial: Trial) -> None:
         """A trial has finished."""
         self.cost_usd += (trial.cost_usd or 0.0) + (trial.judge_cost_usd or 0.0)
-        self.tokens += (trial.input_tokens or 0) + (trial.output_tokens or 0)
+        self.tokens += trial.tokens or 0
         self.unpriced += trial.unpriced_calls
 
     def exhausted(self) -> str | None:

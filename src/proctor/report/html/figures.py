@@ -9,7 +9,7 @@ from proctor.report.chart_style import STATUS_WORDS, STATUSES
 from proctor.report.charts import HEATMAP_CASES
 from proctor.report.html.markup import Child, Html, bar, join, table, tag
 from proctor.report.html.sections import figure, section
-from proctor.report.run_facts import ReportFacts, TrialRow, arm_name
+from proctor.report.run_facts import ReportFacts, TrialRow
 from proctor.report.run_words import DASH, score
 from proctor.report.text import money, seconds
 from proctor.runs.model import TrialStatus
@@ -28,7 +28,7 @@ _JUDGED = tuple(status for status in STATUSES if TrialStatus(status).judged)
 def heatmap(facts: ReportFacts) -> Html:
     """Agents × cases: passed of judged, coloured by rate."""
     cases = facts.worst_cases()
-    cells = {(cell.case, arm_name(cell.cell)): cell for cell in facts.cells}
+    cells = {(cell.case, cell.cell.arm): cell for cell in facts.cells}
     arms = facts.names
     body = [
         tag(
@@ -86,7 +86,7 @@ def difficulty(facts: ReportFacts) -> Html | None:
     for cell in facts.cells:
         about = facts.cases.get(cell.case)
         if about is not None and about.difficulty and cell.score_mean is not None:
-            scores[about.difficulty, arm_name(cell.cell)].append(cell.score_mean)
+            scores[about.difficulty, cell.cell.arm].append(cell.score_mean)
     arms = facts.names
     rows = [[level, *(_mean(scores[level, arm]) for arm in arms)] for level in levels]
     made = table("Mean score by difficulty", ["Difficulty", *arms], rows)

@@ -22,7 +22,7 @@ from proctor.report.html.columns import columns, data_block
 from proctor.report.html.markup import Html, escape, join, tag
 from proctor.report.html.packing import alone, digest, packed, vega
 from proctor.report.html.texts import LONGEST, Texts, cut
-from proctor.report.run_facts import ReportFacts, TrialRow, arm_name, trial_order
+from proctor.report.run_facts import ReportFacts, TrialRow, trial_order
 from proctor.runs.model import Trial
 from proctor.runs.notes import trial_name
 from proctor.runs.run import Run
@@ -200,7 +200,7 @@ def _listed(run: Run, rows: Sequence[TrialRow]) -> _Listed:
     worst = details.harm_first((row.status, (row.case, row.arm)) for row in rows)[:MOST_ROWS]
     kept = [rows[at] for at in sorted(worst)]
     wanted = {row.key for row in kept}
-    trials = [t for t in run.trials() if (t.case, arm_name(t.cell), t.axis_seed, t.index) in wanted]
+    trials = [t for t in run.trials() if (t.case, t.cell.arm, t.axis_seed, t.index) in wanted]
     return _Listed(sorted(trials, key=trial_order), charts.shown_rows(kept))
 
 
