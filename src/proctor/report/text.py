@@ -116,6 +116,14 @@ def money(usd: float | None, unpriced: int = 0) -> str:
     return f"≥ {amount}, {calls}" if unpriced else amount
 
 
+def tokens(sent: int | None, got: int | None) -> str | None:
+    """What a model call read and wrote, as told to people; None where neither is known."""
+    if sent is None and got is None:
+        return None
+    told = ("?" if count is None else f"{count:,}" for count in (sent, got))
+    return "{} in, {} out".format(*told)
+
+
 def seconds(milliseconds: float | None) -> str:
     """A duration as told to people."""
     if milliseconds is None:

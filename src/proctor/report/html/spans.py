@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from proctor.report.html.texts import ITEMS, Texts
+from proctor.report.text import tokens
 from proctor.trace import Span, Trace
 from proctor.trace.model import Event, Message
 
@@ -42,7 +43,7 @@ def _span(span: Span, at: dict[str, int], first: int, texts: Texts) -> dict[str,
         "start": round((span.start_ns - first) / 1e6, 3),
         "ms": None if span.duration_ns is None else round(span.duration_ns / 1e6, 3),
         "model": None if span.model is None else texts.word(span.model),
-        "tokens": _tokens(span),
+        "tokens": tokens(span.input_tokens, span.output_tokens),
         "cost": span.cost_usd,
         "error": texts.said(_error(span)),
         "handoff": None if span.handoff_to is None else texts.word(span.handoff_to),
@@ -66,13 +67,6 @@ def _input(span: Span) -> Any:
 
 def _output(span: Span) -> Any:
     return None if span.output_messages else span.output
-
-
-def _tokens(span: Span) -> str | None:
-    if span.input_tokens is None and span.output_tokens is None:
-        return None
-    sent, got = ("?" if n is None else f"{n:,}" for n in (span.input_tokens, span.output_tokens))
-    return f"{sent} in, {got} out"
 
 
 def _error(span: Span) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proctor.report.html.markup import visible
+from proctor.report.text import tokens
 from proctor.trace import Span, Trace
 from proctor.trace.conventions.values import encode_json
 from proctor.trace.model import Message
@@ -77,7 +78,7 @@ def detail(span: Span) -> dict[str, Any]:
         "status": span.status.value,
         "ms": None if span.duration_ns is None else span.duration_ns / 1e6,
         "model": span.model,
-        "tokens": _tokens(span),
+        "tokens": tokens(span.input_tokens, span.output_tokens),
         "cost_usd": span.cost_usd,
         "tool": span.tool_name,
         "agent": span.agent_name,
@@ -123,10 +124,3 @@ def text_of(value: Any) -> str | None:
 
 def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
-
-
-def _tokens(span: Span) -> str | None:
-    if span.input_tokens is None and span.output_tokens is None:
-        return None
-    sent, got = ("?" if n is None else f"{n:,}" for n in (span.input_tokens, span.output_tokens))
-    return f"{sent} in, {got} out"
