@@ -8,8 +8,7 @@ has is named, never dropped in silence.
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -50,19 +49,11 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     left_out: tuple[LeftOut, ...]
 
 
-class Arm(msgspec.Struct):
-    """What one arm saw of one case."""
+class Seen(NamedTuple):
+    """What one arm saw of one case. `score` is the mean of its scores, None without one."""
 
-    passes: int = 0
-    trials: int = 0
-    infra: int = 0
-    score_sum: float = 0.0
-    scored: int = 0
-
-    @property
-    def counts(self) -> CaseCounts:
-        """What estimators take."""
-        return CaseCounts(self.passes, self.trials, self.infra)
+    counts: CaseCounts
+    score: float | None
 
 
 def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float) -> Difference:
@@ -70,14 +61,14 @@ def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float)
     a, b = _arm(of, by, first), _arm(of, by, second)
     both = tuple(sorted(a.keys() & b.keys()))
     counts = [[arm[case].counts for case in both] for arm in (a, b)]
-    scored = [case for case in both if a[case].scored and b[case].scored]
-    means = [[arm[c].score_sum / arm[c].scored for c in scored] for arm in (a, b)]
-    infra = sum(one.infra for arm in (a, b) for one in arm.values())
+    pairs = [(a[case].score, b[case].score) for case in both]
+    scores = [(x, y) for x, y in pairs if x is not None and y is not None]
+    errors = sum(one.counts.errors for arm in (a, b) for one in arm.values())
     apart = len(a.keys() ^ b.keys())
     left_out = (
-        LeftOut("trials", infra, "infrastructure error"),
+        LeftOut("trials", errors, "infrastructure error"),
         LeftOut("cases", apart, "only one of the two has them"),
-        LeftOut("cases", len(both) - len(scored), "no score in one of the two"),
+        LeftOut("cases", len(both) - len(scores), "no score in one of the two"),
     )
     return Difference(
         by=by,
@@ -85,7 +76,7 @@ def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float)
         second=second,
         pass_rate=suite_difference(*counts, level=level),
         test=stratified(*counts),
-        score=paired_means(*means),
+        score=paired_means([x for x, _ in scores], [y for _, y in scores]),
         cases=both,
         only_first=tuple(sorted(a.keys() - b.keys())),
         only_second=tuple(sorted(b.keys() - a.keys())),
@@ -93,22 +84,21 @@ def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float)
     )
 
 
-def _arm(of: ResultSet, by: str, value: Any) -> dict[str, Arm]:
+def _arm(of: ResultSet, by: str, value: Any) -> dict[str, Seen]:
     """What the trials with one value saw, by case."""
-    arm: dict[str, Arm] = defaultdict(Arm)
-    rows = of.where(where={by: value}).group_by("case").rows
-    for row in rows:
-        one = arm[str(row.key["case"])]
-        one.passes, one.trials, one.infra = row.passed, row.judged, row.infra_error
-        one.scored = row.score.trials
-        one.score_sum = (row.score.value or 0.0) * row.score.trials
+    arm = {
+        str(row.key["case"]): Seen(
+            CaseCounts(row.passed, row.judged, row.infra_error), row.score.value
+        )
+        for row in of.where(where={by: value}).group_by("case").rows
+    }
     if not arm:
         known = sorted(str(row.key[by]) for row in of.group_by(by).rows)
         raise ProctorError(
             f"no trial has {by} {value!r}",
             hint=did_you_mean(str(value), known) or f"there are: {', '.join(known) or 'none'}",
         )
-    return dict(arm)
+    return arm
 
 
 def correlation(
@@ -118,7 +108,7 @@ def correlation(
     property_, number = named(column), of.number(value)
     judged = "counted AND judged" if value in OF_JUDGED else "counted"
     sql = (
-        f'SELECT "case", {property_.sql}, avg({number.sql}) FROM trials'  # noqa: S608
+        f'SELECT "case", {property_.sql}, avg({number.sql}) FROM trials'  # noqa: S608 (from the table of columns)
         f" WHERE {judged} GROUP BY ALL ORDER BY ALL"
     )
     rows = of.ask(sql, {"case", "counted", "judged", property_.base, number.base})
