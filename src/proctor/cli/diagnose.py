@@ -15,15 +15,14 @@ import click
 
 from proctor.cli.chat_model import chat_model_options, model_named
 from proctor.cli.lazy import Command, Example
-from proctor.cli.terminal import tell_problem
-from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
+from proctor.cli.trace_files import Loaded, redaction_option
+from proctor.errors import ProctorError
 
 if TYPE_CHECKING:
     from proctor.diagnose.cluster import Clusters
     from proctor.diagnose.llm.asked import Asking
     from proctor.diagnose.model import Diagnosis
     from proctor.trace import Trace
-    from proctor.trace.assemble import Problem
 
 METHODS = ("offline", "off", "rules", "learned", "single_pass", "agentic", "on")
 
@@ -68,7 +67,7 @@ class Looked(NamedTuple):
     default="console",
     show_default=True,
 )
-@click.option("--no-redact", is_flag=True, help="Leave secrets as they are.")
+@redaction_option
 def diagnose(files: tuple[str, ...], **options: Any) -> None:
     """Find what broke in traces, or in the trials of a run.
 
@@ -77,15 +76,12 @@ def diagnose(files: tuple[str, ...], **options: Any) -> None:
     from proctor.diagnose.methods import asks
 
     how = _asking(options) if asks(options["method"]) else None
-    problems: list[Problem] = []
     runs = {text: found for text in files if (found := _run_meant(text)) is not None}
-    traces = [text for text in files if text not in runs]
-    if traces:
-        _tell_traces(_loaded(traces, options["no_redact"], problems), how, options)
+    loaded = Loaded(tuple(text for text in files if text not in runs))
+    _tell_traces(_looked(loaded, options["no_redact"]), how, options)
     for run in runs.values():
         _tell_run(run, how, options)
-    if any(problem.fatal for problem in problems):
-        raise click.exceptions.Exit(EXIT_CANNOT_JUDGE)
+    loaded.leave()
 
 
 def _run_meant(text: str) -> Path | None:
@@ -118,16 +114,11 @@ def _asking(options: dict[str, Any]) -> Asking:
     )
 
 
-def _loaded(files: list[str], no_redact: bool, problems: list[Problem]) -> Iterator[Looked]:
-    from proctor.trace.load import iter_traces
+def _looked(loaded: Loaded, no_redact: bool) -> Iterator[Looked]:
     from proctor.trace.redact import redactor_for
 
-    def tell(problem: Problem) -> None:
-        problems.append(problem)
-        tell_problem(problem)
-
     redactor = redactor_for(not no_redact)
-    for trace in iter_traces(files, tell):
+    for trace in loaded:
         yield Looked(None, trace if redactor is None else redactor.trace(trace))
 
 

@@ -56,7 +56,7 @@ class Command(click.Command):
         super().format_epilog(ctx, formatter)
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Command, click.Group):
     """A group that reads its commands from a table of `Entry` and imports one when it is used.
 
     Groups nest: an entry may name another `LazyGroup`.
@@ -66,13 +66,11 @@ class LazyGroup(click.Group):
         self,
         *args: Any,
         table: Mapping[str, Entry],
-        examples: Sequence[Example] = (),
         sections: Mapping[str, Sequence[str]] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.table = dict(table)
-        self.examples = tuple(examples)
         self.sections = dict(sections or {"Commands": list(self.table)})
         """Title → the commands listed under it; every command stands under one."""
 
@@ -108,11 +106,6 @@ class LazyGroup(click.Group):
             rows = [(name.ljust(widest), self.table[name].help) for name in names]
             with formatter.section(title):
                 formatter.write_dl(rows)
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples, then whatever epilog there is."""
-        write_examples(formatter, self.examples)
-        super().format_epilog(ctx, formatter)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
         """Complete command names from the table, so that a tab imports none of them."""

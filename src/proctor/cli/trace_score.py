@@ -5,22 +5,25 @@ Exit code 0 whatever the scores: this is a look, not a gate (`path: {quality: â€
 """
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from proctor.cli.lazy import Command, Example
-from proctor.cli.terminal import tell_problem
-from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.cli.trace_files import (
+    Loaded,
+    files_argument,
+    json_option,
+    redaction_option,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from proctor.checks.judge import Judge
     from proctor.checks.quality_model import Quality, QualityConfig
-    from proctor.trace.assemble import Problem
     from proctor.trace.redact import Redactor
 
 
@@ -35,8 +38,8 @@ if TYPE_CHECKING:
         ),
     ],
 )
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+@files_argument
+@json_option
 @click.option("--expect", metavar="TOOLS", help="The tools that should be used, with commas.")
 @click.option(
     "--config",
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
 )
 @click.option("--judge", metavar="MODEL", help="A model that judges the reasoning.")
 @click.option("--judge-url", metavar="URL", help="Where that model is, if not at its provider.")
-@click.option("--no-redact", is_flag=True, help="Leave secrets as they are.")
+@redaction_option
 def score(
     files: tuple[str, ...],
     *,
@@ -59,45 +62,30 @@ def score(
     """Score the quality of traces."""
     from proctor.checks.quality_text import average_lines, averages, quality_lines
     from proctor.trace.redact import redactor_for
-    from proctor.trace.render_json import document
 
     chosen = _config(config, expect)
-    problems: list[Problem] = []
-    found = list(_scored(files, chosen, _judge(judge, judge_url), problems))
+    loaded = Loaded(files)
+    found = list(_scored(loaded, chosen, _judge(judge, judge_url)))
     redactor = redactor_for(not no_redact)
     shown = [_redacted(each, redactor) for each in found]
     if as_json:
-        for piece in document("scores", (each.to_dict() for each in shown), problems):
-            sys.stdout.buffer.write(piece)
-        sys.stdout.buffer.flush()
+        write_json("scores", (each.to_dict() for each in shown), loaded)
     else:
         for number, each in enumerate(shown):
             click.echo("\n".join([*([""] if number else []), *quality_lines(each)]))
         if len(shown) > 1:
             click.echo("\n" + "\n".join(average_lines(averages(shown), len(shown))))
-    if any(problem.fatal for problem in problems):
-        raise click.exceptions.Exit(EXIT_CANNOT_JUDGE)
+    loaded.leave()
 
 
-def _scored(
-    files: tuple[str, ...],
-    config: "QualityConfig",
-    judge: "Judge | None",
-    problems: "list[Problem]",
-) -> "Iterator[Quality]":
+def _scored(loaded: Loaded, config: "QualityConfig", judge: "Judge | None") -> "Iterator[Quality]":
     from proctor.checks.quality import score_trace, score_traces_with
-    from proctor.trace.load import iter_traces
 
-    def tell(problem: "Problem") -> None:
-        problems.append(problem)
-        tell_problem(problem)
-
-    traces = iter_traces(files, tell)
     if judge is None:
-        yield from (score_trace(trace, config) for trace in traces)
+        yield from (score_trace(trace, config) for trace in loaded)
     else:
         # One event loop for all, since a model keeps its connections in the loop it began in.
-        yield from asyncio.run(score_traces_with(judge, traces, config))
+        yield from asyncio.run(score_traces_with(judge, loaded, config))
 
 
 def _config(path: Path | None, expect: str | None) -> "QualityConfig":
