@@ -25,7 +25,7 @@ PRELOADED = (
     *("proctor.agents.python", "proctor.checks.correctness", "proctor.spec.plan"),
     *("proctor.report.run_console", "proctor.report.run_json", "proctor.report.run_progress"),
     *("proctor.results.comparison", "proctor.results.finalise", "proctor.results.querying"),
-    *("proctor.trials.api", "proctor.trials.resume", "proctor.trace.formats"),
+    *("proctor.trials.carrying", "proctor.trials.resume", "proctor.trace.formats"),
 )
 
 MOST = 1 << 20

@@ -18,8 +18,9 @@ from proctor.runs.folder import RunFolder
 from proctor.runs.model import PlannedTrial, Trial
 from proctor.runs.run import Run
 from proctor.spec import load_suite
-from proctor.trials.api import carry_out, new_folder, prepare
+from proctor.trials.carrying import carry_out, new_folder
 from proctor.trials.options import RunOptions
+from proctor.trials.ready import prepare
 from proctor.trials.resume import aresume, restore
 from proctor.trials.session import INFRA, Session
 

@@ -18,12 +18,13 @@ from run_parts import journal, only_run, rows
 from proctor.cli.main import run as main
 from proctor.errors import ProctorError, first_of
 from proctor.spec import load_suite
-from proctor.trials.api import carry_out, new_folder, prepare
+from proctor.trials.carrying import carry_out, new_folder
 from proctor.trials.executors.ray.asking import Authority
 from proctor.trials.executors.ray.connect import ray_package
 from proctor.trials.executors.ray.crew import Load, Member, Resources
 from proctor.trials.executors.ray.executor import RayExecutor
 from proctor.trials.options import RunOptions
+from proctor.trials.ready import prepare
 
 pytestmark = pytest.mark.slow
 

@@ -19,9 +19,10 @@ from proctor.server.store.sql import Evaluation
 from proctor.server.watch import Watcher, WatchOptions
 from proctor.spec import Case, Suite
 from proctor.trace import SpanKind
-from proctor.trials.api import carry_out, new_folder, prepare
+from proctor.trials.carrying import carry_out, new_folder
 from proctor.trials.loop import run_to_end
 from proctor.trials.options import RunOptions
+from proctor.trials.ready import prepare
 
 SECOND = 1_000_000_000
 HOSTILE = (

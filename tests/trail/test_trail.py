@@ -14,7 +14,7 @@ from proctor.errors import ProctorError
 from proctor.llm import MockLLM
 from proctor.runs.run import Run
 from proctor.trail.experiment import TrailConfig, begin, choose
-from proctor.trials.api import carry_out
+from proctor.trials.carrying import carry_out
 from proctor.trials.loop import run_to_end
 
 

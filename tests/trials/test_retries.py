@@ -13,10 +13,10 @@ from proctor.agents.failures import parse_retry_after
 from proctor.agents.python import PythonAgentConfig
 from proctor.runs.model import PlannedTrial, Trial
 from proctor.spec import Case, Suite
-from proctor.trials.api import prepared_case
 from proctor.trials.executors import Job
 from proctor.trials.executors.local import LocalExecutor
 from proctor.trials.perform import Bench, Finished, perform
+from proctor.trials.ready import prepared_case
 from proctor.trials.retry import MAX_RETRY_AFTER
 from proctor.trials.throttle import Throttle
 

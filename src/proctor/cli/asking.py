@@ -13,8 +13,8 @@ from proctor.cli.ranges import POSITIVE
 
 if TYPE_CHECKING:
     from proctor.spec import Case, Suite
-    from proctor.trials.api import AgentLike
     from proctor.trials.options import RunOptions
+    from proctor.trials.ready import AgentLike
 
 
 class Asking(NamedTuple):

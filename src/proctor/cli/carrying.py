@@ -14,7 +14,7 @@ from proctor.errors import EXIT_CANNOT_JUDGE
 if TYPE_CHECKING:
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
-    from proctor.trials.api import Prepared
+    from proctor.trials.ready import Prepared
     from proctor.trials.session import Rerun
 
 
@@ -48,7 +48,7 @@ def carry_out_here(
     from proctor.report.run_console import resume_command
     from proctor.report.run_log import RunLog, Together, logs_runs
     from proctor.report.run_progress import progress_for
-    from proctor.trials.api import carry_out
+    from proctor.trials.carrying import carry_out
     from proctor.trials.loop import run_to_end
     from proctor.trials.session import UNFINISHED
     from proctor.trials.shipping import shipped

@@ -57,8 +57,9 @@ def demo(ctx: click.Context, model: str | None, results: Path) -> None:
     from proctor.spec import Configuration, Settings, load_suite
     from proctor.spec.config import DEFAULT
     from proctor.spec.tree import Tree
-    from proctor.trials.api import new_folder, prepare
+    from proctor.trials.carrying import new_folder
     from proctor.trials.options import RunOptions
+    from proctor.trials.ready import prepare
 
     if model == "local":
         _need_local_model()

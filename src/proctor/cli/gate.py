@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
     from proctor.stats.gate import Rule
-    from proctor.trials.api import Prepared
+    from proctor.trials.ready import Prepared
 
 EXAMPLES = [
     Example("proctor gate latest --baseline baseline", "against the run tagged baseline"),

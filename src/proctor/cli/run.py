@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from proctor.cli.carrying import Carried
     from proctor.cli.telling import Telling
     from proctor.runs.folder import RunFolder
-    from proctor.trials.api import Prepared
+    from proctor.trials.ready import Prepared
     from proctor.trials.session import Rerun
     from proctor.trials.targets import Target
 

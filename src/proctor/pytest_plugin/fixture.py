@@ -34,12 +34,12 @@ from proctor.spec.problems import Place
 from proctor.trace import Trace
 from proctor.trace.capture import capture
 from proctor.trace.redact import default_redactor
-from proctor.trials.api import AgentLike, Prepared, prepare
 from proctor.trials.judges import closing
 from proctor.trials.once import try_once
 from proctor.trials.options import RunOptions
 from proctor.trials.perform import Finished, status_of
 from proctor.trials.pricing import price_calls
+from proctor.trials.ready import AgentLike, Prepared, prepare
 
 NO_INPUT = "(not recorded)"
 """The input of a case for a trace that does not say what was asked."""

@@ -23,11 +23,11 @@ from proctor.report.text import line, shown
 from proctor.runs.model import CellKey, TrialStatus
 from proctor.runs.summary import CellSummary, Verdict, summarise_cell
 from proctor.spec import Case, Configuration, SpecError, Suite, load_configuration, load_suite
-from proctor.trials.api import prepare
 from proctor.trials.choose import ChosenAgent, choose_agents
 from proctor.trials.once import try_once
 from proctor.trials.options import RunOptions
 from proctor.trials.perform import Finished
+from proctor.trials.ready import prepare
 from proctor.words import plural
 
 _NO_MARKER = re.compile(r"[^\w.+-]")

@@ -12,8 +12,8 @@ from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.runs.model import CellKey
-    from proctor.trials.api import Prepared
     from proctor.trials.estimate import Estimate
+    from proctor.trials.ready import Prepared
 
 
 MOST_CELLS = 60

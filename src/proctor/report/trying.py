@@ -20,11 +20,11 @@ from proctor.errors import ProctorError
 from proctor.report.facts import CaseFacts, CasePlace, Report, facts_of
 from proctor.runs.model import PlannedTrial
 from proctor.spec import Case, Configuration, Suite, load_configuration, load_suite, select_cases
-from proctor.trials.api import Prepared, prepare
 from proctor.trials.choose import choose_agents
 from proctor.trials.once import try_once
 from proctor.trials.options import RunOptions
 from proctor.trials.perform import Finished
+from proctor.trials.ready import Prepared, prepare
 from proctor.trials.recorded import plan_recorded, read_map, recorded, strangers
 from proctor.words import plural, some
 

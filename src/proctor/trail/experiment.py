@@ -25,8 +25,9 @@ from proctor.spec import Case, Suite
 from proctor.spec.models import CustomCheck
 from proctor.trail.agent import DiagnosisAgentConfig
 from proctor.trail.told import TRAINED, Concluded, summary_lines
-from proctor.trials.api import Prepared, new_folder, prepare
+from proctor.trials.carrying import new_folder
 from proctor.trials.options import RunOptions
+from proctor.trials.ready import Prepared, prepare
 from proctor.trials.resume import restore
 
 SPLITS = {"GAIA": "gaia", "SWE Bench": "swe_bench"}

@@ -30,13 +30,13 @@ from proctor.runs.diff import Side, compare_case
 from proctor.runs.diff_model import CaseDiff, Diff, NotCompared
 from proctor.runs.model import PlannedTrial, Trial, TrialStatus
 from proctor.spec import Case, Suite, load_configuration
-from proctor.trials.api import AgentLike, prepare
 from proctor.trials.baselines import hashes_of, store_of
 from proctor.trials.choose import choose_agents
 from proctor.trials.loop import run_to_end
 from proctor.trials.once import try_once
 from proctor.trials.options import RunOptions
 from proctor.trials.perform import Finished
+from proctor.trials.ready import AgentLike, prepare
 from proctor.trials.recorded import recorded
 
 RECORDED = "recorded"

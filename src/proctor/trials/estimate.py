@@ -18,7 +18,7 @@ from proctor.runs.model import CellKey
 from proctor.runs.summary import CellSummary
 
 if TYPE_CHECKING:
-    from proctor.trials.api import Prepared
+    from proctor.trials.ready import Prepared
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,12 +22,12 @@ from proctor.spec.experiment import SET_CASE, Experiment, Interval
 from proctor.spec.located import first_fault
 from proctor.spec.refs import AgentRef
 from proctor.spec.tree import escaped, plain
-from proctor.trials.api import AgentLike, Prepared, chosen_agents, given_agents, prepare
 from proctor.trials.axes import Axes, axes_of
 from proctor.trials.choose import ChosenAgent, choose_agents
 from proctor.trials.design import Design
 from proctor.trials.gather import Gathered, gather, parameters_set, told_at
 from proctor.trials.options import RunOptions
+from proctor.trials.ready import AgentLike, Prepared, chosen_agents, given_agents, prepare
 from proctor.trials.research.resolve import Around, resolve_research, swept
 from proctor.trials.staging import (
     ScenarioPool,

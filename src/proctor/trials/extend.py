@@ -22,7 +22,7 @@ from proctor.runs.folder import RunFolder
 from proctor.runs.identity import git_state
 from proctor.runs.run import Run
 from proctor.stats.gate import Rule
-from proctor.trials.api import AgentLike, Prepared
+from proctor.trials.ready import AgentLike, Prepared
 from proctor.trials.resume import Restored, restore
 from proctor.words import plural
 

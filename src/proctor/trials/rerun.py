@@ -15,7 +15,9 @@ from proctor.runs.claim import OUTPUT, RunFolderError
 from proctor.runs.folder import RunFolder
 from proctor.runs.run import Run
 from proctor.runs.sameness import Sameness, compare_trials
-from proctor.trials.api import AgentLike, Prepared, carry_out, spec_record
+from proctor.trials.carrying import carry_out
+from proctor.trials.ready import AgentLike, Prepared
+from proctor.trials.record import spec_record
 from proctor.trials.resume import restore
 from proctor.trials.session import Observer
 

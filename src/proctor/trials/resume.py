@@ -20,9 +20,10 @@ from proctor.runs.run import Run
 from proctor.spec import Configuration, Place, Problem, Settings, SpecError, Suite, restore_suite
 from proctor.spec.data import tree_of
 from proctor.spec.located import validated
-from proctor.trials.api import AgentLike, Prepared, carry_out, given_agents, prepare
+from proctor.trials.carrying import carry_out
 from proctor.trials.design import Design
 from proctor.trials.options import OF_WORKERS, ExecutorName, RunOptions
+from proctor.trials.ready import AgentLike, Prepared, given_agents, prepare
 from proctor.trials.session import UNFINISHED, Observer, Rerun
 from proctor.trials.shipping import shipped_meanwhile
 

@@ -40,17 +40,11 @@ from proctor.spec.load import suite_of
 from proctor.spec.located import first_fault
 from proctor.spec.reader import read
 from proctor.trace import Trace
-from proctor.trials.api import (
-    AgentLike,
-    Prepared,
-    carry_out,
-    given_agents,
-    new_folder,
-    prepare,
-)
+from proctor.trials.carrying import carry_out, new_folder
 from proctor.trials.experiments import Changes, prepare_experiment
 from proctor.trials.loop import run_to_end
 from proctor.trials.options import RunOptions
+from proctor.trials.ready import AgentLike, Prepared, given_agents, prepare
 from proctor.trials.session import Observer
 from proctor.trials.shipping import folder_at, shipped_meanwhile
 from proctor.trials.staging import ScenarioPool

@@ -17,7 +17,7 @@ from proctor.trials.perform import Finished
 
 if TYPE_CHECKING:
     from proctor.agents.checkpoint import CheckpointStore
-    from proctor.trials.api import Prepared
+    from proctor.trials.ready import Prepared
 
 
 class Job(NamedTuple):

@@ -34,8 +34,8 @@ from proctor.trials.executors.ray.connect import ray_package
 if TYPE_CHECKING:
     from proctor.agents.base import AgentConfig
     from proctor.llm.cassette import Cassette
-    from proctor.trials.api import Prepared
     from proctor.trials.perform import Bench
+    from proctor.trials.ready import Prepared
 
 NOT_INHERITED = ("RAY_", "PYTHON")
 """Variables by which Ray and Python start processes; a worker has its own."""
@@ -108,7 +108,7 @@ def project_root(ready: Prepared) -> Path:
 
 def _record(ready: Prepared, agents: Mapping[str, Any]) -> dict[str, Any]:
     """As `spec_record`, with what a folder must not hold: these words are not kept."""
-    from proctor.trials.api import KEPT_SETTINGS, chosen_record
+    from proctor.trials.record import KEPT_SETTINGS, chosen_record
 
     found = {key: ready.configuration.tree.child(key) for key in KEPT_SETTINGS}
     settings = {k: plain(tree, as_written=True) for k, tree in found.items() if tree is not None}
@@ -241,8 +241,8 @@ def _stand_in(surroundings: Mapping[str, Any]) -> None:
 
 
 def _bench(kit: Kit) -> Bench:
-    from proctor.trials.api import bench_for
     from proctor.trials.choose import choose_agents
+    from proctor.trials.ready import bench_for
     from proctor.trials.resume import parts_of
 
     record = kit.record if kit.sent_root is None else _moved(kit.record, kit.sent_root)

@@ -25,7 +25,7 @@ from proctor.trials.options import DEFAULT_CONCURRENCY, RunOptions
 
 if TYPE_CHECKING:
     from proctor.agents.checkpoint import CheckpointStore
-    from proctor.trials.api import Prepared
+    from proctor.trials.ready import Prepared
 
 
 @contextmanager

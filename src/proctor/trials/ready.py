@@ -1,30 +1,19 @@
-"""Make a suite ready, carry it out, keep it: the calls behind `proctor run` and `proctor.run`.
+"""Make a suite ready: agents chosen, checks planned once, prices and redaction set up.
 
-Everything a run needs to be resumed stands in its folder; only the agent's own code is outside.
+Promise: everything that can be wrong is an error here, before the first trial.
 """
 
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
 from proctor.agents.base import AgentConfig
 from proctor.agents.registry import agent_config
-from proctor.imports import needs_extra
-from proctor.llm.rates import rates_in_force
-from proctor.results.finalise import finalise
-from proctor.runs import audit
-from proctor.runs.checkpoints import Checkpoints
 from proctor.runs.claim import OUTPUT
-from proctor.runs.folder import RunFolder
-from proctor.runs.identity import git_state, new_run_id, provenance
-from proctor.runs.run import Run
-from proctor.runs.stopping import rules_named
 from proctor.spec import (
     Case,
     Configuration,
@@ -34,21 +23,16 @@ from proctor.spec import (
     load_configuration,
     plan_checks,
 )
-from proctor.spec.tree import plain
 from proctor.trace import Trace
 from proctor.trace.redact import Redactor, default_redactor
 from proctor.trials.baselines import baselines_for, baselines_in
 from proctor.trials.choose import ChosenAgent, choose_agents
 from proctor.trials.design import Design
-from proctor.trials.executors import workforce_for
-from proctor.trials.heartbeat import Heart
-from proctor.trials.judges import closing, judges_for
-from proctor.trials.limits import Spending
-from proctor.trials.options import ExecutorName, RunOptions
+from proctor.trials.judges import judges_for
+from proctor.trials.options import RunOptions
 from proctor.trials.perform import Bench, PreparedCase
 from proctor.trials.plan import Plan, plan_trials
-from proctor.trials.research.unfold import Unfolding, in_rounds, refuse_again, unfolding_of
-from proctor.trials.session import UNFINISHED, Observer, Rerun, Session, run_until_stopped
+from proctor.trials.research.unfold import Unfolding, unfolding_of
 from proctor.trials.staging import staged_case
 
 AgentLike = ChosenAgent | AgentConfig | Mapping[str, Any] | Callable[..., Any]
@@ -217,153 +201,6 @@ def given_agents(
         names = [agent] if isinstance(agent, str) else cast("list[str]", agent)
         return {**choose_agents(suite, names, configuration)} if names else None
     return {_agent_name(agent): agent}
-
-
-def new_folder(ready: Prepared, root: Path, name: str | None = None) -> RunFolder:
-    """A folder for a run that has not begun, with all that is needed to carry it out."""
-    if ready.options.executor == ExecutorName.RAY:
-        needs_extra("ray", "ray")  # before there is a folder that nothing would ever be in
-    audit.begin(root)
-    folder = RunFolder.create(root, name or ready.name, output=ready.output)
-    folder.write_spec(spec_record(ready))
-    return folder
-
-
-async def carry_out(
-    ready: Prepared,
-    folder: RunFolder,
-    *,
-    rerun: Rerun = UNFINISHED,
-    observer: Observer | None = None,
-    on_session: Callable[[Session], None] | None = None,
-) -> Run:
-    """Do what is left of a run, then write what it says."""
-    with folder.lock(), Heart(folder.path, str(folder.known_spec()["run_id"])) as heart:
-        folder.repair()
-        going_on = folder.journal_path.exists()
-        spending = Spending(ready.options.limits)
-        checkpoints = Checkpoints(folder.path, after_errors=ready.options.retry_from_checkpoint)
-        ready.bench.checkpoints = checkpoints
-
-        async def sitting(plan: Plan) -> Session:
-            nonlocal spending
-            session = Session(
-                folder,
-                plan.trials,
-                plan.cells,
-                spending=spending,
-                rules=rules_named(ready.options.early_stop),
-                observer=observer,
-                rerun=rerun,
-                sync=ready.options.sync,
-            )
-            session.checkpoints = checkpoints
-            heart.follow(session)
-            if on_session is not None:
-                on_session(session)
-            await run_until_stopped(session, lambda: workforce.executor(len(plan.trials)))
-            spending = spending.next_round()
-            return session
-
-        rates = ready.configuration.settings.limits.rates
-        async with closing(ready.bench.judges):
-            with (
-                ready.options.cassette(going_on=going_on),
-                rates_in_force(rates),
-                workforce_for(ready, checkpoints) as workforce,
-            ):
-                if ready.unfolding is None:
-                    session = await sitting(ready.plan)
-                else:
-                    refuse_again(ready.unfolding, folder, rerun)
-                    session = await in_rounds(ready.unfolding, folder, sitting)
-        checkpoints.close()
-        spec = folder.known_spec()
-        now = {**spec, "options": ready.options.record(), "stopped": session.stopped}
-        if now != spec:
-            folder.write_spec(now)
-        run = finalise(folder, now, session.finished, in_order=session.in_order)
-    _put_on_record(run, ready, going_on=going_on)
-    return run
-
-
-def _put_on_record(run: Run, ready: Prepared, *, going_on: bool) -> None:
-    git = git_state(ready.suite.folder) if going_on else run.spec["provenance"]["git"]
-    problem = audit.record(
-        "resume" if going_on else "run",
-        audit.root_of(run.path),
-        run=run.path,
-        run_id=run.run_id,
-        outcome=run.stopped,
-        exit_code=run.exit_code,
-        git=git or {},
-    )
-    if problem:
-        warnings.warn(problem, stacklevel=2)
-
-
-def spec_record(ready: Prepared) -> dict[str, Any]:
-    """What the folder keeps so that the run can be resumed and repeated."""
-    suite = ready.suite
-    redact = (ready.bench.redactor or default_redactor()).value
-    return {
-        "run_id": new_run_id(),
-        "name": ready.name,
-        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "provenance": provenance(suite.folder),
-        "base_dir": str(suite.folder.resolve()),
-        "options": ready.options.record(),
-        "agents": {
-            name: redact(
-                {**config.model_dump(mode="json", exclude_none=True), "version": config.version()}
-            )
-            for name, config in ready.agents.items()
-        },
-        "settings": settings_record(ready.configuration),
-        **({} if ready.design is None else {"experiment": ready.design.record()}),
-        "suite": suite_record(ready),
-        "cells": ready.plan.record(),
-        "stopped": None,
-    }
-
-
-KEPT_SETTINGS = ("judge", "prices", "redaction")
-"""Settings that change results; limits are among the options, agents in the suite."""
-
-
-def settings_record(configuration: Configuration) -> dict[str, Any]:
-    """The settings a run depends on, as they were written: no secret is in them."""
-    found = {key: configuration.tree.child(key) for key in KEPT_SETTINGS}
-    return _without_secrets(
-        {key: plain(tree, as_written=True) for key, tree in found.items() if tree is not None}
-    )
-
-
-def suite_record(ready: Prepared) -> dict[str, Any]:
-    """The suite as it ran: the cases that were chosen and the agents they were put to."""
-    return chosen_record(ready, _without_secrets(ready.written))
-
-
-def chosen_record(ready: Prepared, agents: Mapping[str, Any]) -> dict[str, Any]:
-    """The suite with the cases that were chosen and these agents, as written."""
-    whole = ready.suite.resolved()
-    cases = [
-        written
-        for case, written in zip(ready.suite.cases, whole["cases"], strict=True)
-        if case.id in ready.bench.cases
-    ]
-    rest = {key: value for key, value in whole.items() if key not in ("agent", "agents", "cases")}
-    return {**rest, "agents": agents, "cases": cases}
-
-
-def _without_secrets(value: Any) -> Any:
-    """What somebody wrote, with secrets out of it; references to variables hold none."""
-    if isinstance(value, dict):
-        options = cast("dict[str, Any]", value)
-        return {key: _without_secrets(item) for key, item in options.items()}
-    if isinstance(value, list | tuple):
-        return [_without_secrets(item) for item in cast("list[Any]", value)]
-    return default_redactor().text(value) if isinstance(value, str) else value
 
 
 def suite_name(suite: Suite) -> str:
