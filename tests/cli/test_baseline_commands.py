@@ -353,12 +353,12 @@ def test_two_saved_versions(project: Path) -> None:
     assert "forced: expected_in_answer: the answer lacks 'Paris'" in saved.stdout
     (project / "agent.py").rename(project / "gone.py")
     try:
-        args = ("diff", "suite.yaml", "--baseline", "v1", "--compare", "v2", "-o", "out.json")
+        args = ("diff", "suite.yaml", "--baseline", "v1", "--compare", "v2", "-o", "new/out.json")
         done = proctor(project, *args, "--format", "json")
     finally:
         (project / "gone.py").rename(project / "agent.py")
     assert (done.returncode, done.stderr) == (1, "")
-    document = json.loads((project / "out.json").read_text(encoding="utf-8"))
+    document = json.loads((project / "new" / "out.json").read_text(encoding="utf-8"))
     assert document["compared"] == "v2"
     by_case = {each["case"]: each["severity"] for each in document["cases"]}
     assert (by_case["verdict"], by_case["slow"], by_case["same"]) == ("error", "warning", "none")

@@ -385,10 +385,10 @@ def test_markdown_and_github(place, proctor):
 
 
 def test_console_in_a_file_has_no_colours(place, proctor):
-    """R-Q5: `-o` without a format is the table, as plain text."""
-    said = proctor(suite(place, WRONG), "-o", "report.txt")
+    """R-Q5: `-o` without a format is the table, as plain text; missing folders are made."""
+    said = proctor(suite(place, WRONG), "-o", "new/folder/report.txt")
     assert said.out == ""
-    text = (place / "report.txt").read_text()
+    text = (place / "new/folder/report.txt").read_text()
     assert "0 of 1 case passed" in text
     assert "\x1b" not in text
 
@@ -402,7 +402,7 @@ def test_console_in_a_file_has_no_colours(place, proctor):
         (["--format", "json", "--format", "junit", "-o", "a", "-o", "./a"], "is given twice"),
         (["--format", "jsn"], "'jsn' is not one of"),
         (["--timeout", "soon"], "error: invalid value for '--timeout': 'soon' is not a number\n"),
-        (["-o", "no/such/folder/x"], "there is no such folder"),
+        (["-o", "suite.yaml/x"], "suite.yaml is a file, not a folder"),
         (["-o", "."], "names a folder"),
         (["--map", "m.yaml"], "add --traces"),
         (["--traces", "t", "--agent", "agent:broken"], "give one of them"),

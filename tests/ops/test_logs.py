@@ -53,12 +53,13 @@ def test_a_record_is_a_line_without_secrets(
     assert any(line.strip() == "ValueError: boom" for line in lines)
 
 
-@pytest.mark.parametrize("where", ["absent/x.log", "."])
+@pytest.mark.parametrize("where", ["suite.yaml/x.log", "."])
 def test_a_log_that_cannot_be_is_told_at_once(tmp_path: Path, where: str) -> None:
     """R-R11: a wrong place for a log is an error before anything runs."""
+    suite = write_suite(tmp_path)
     with pytest.raises(ProctorError), logging_to(tmp_path / where):
         pass
-    done = proctor("run", write_suite(tmp_path), "--log-file", tmp_path / where, cwd=tmp_path)
+    done = proctor("run", suite, "--log-file", tmp_path / where, cwd=tmp_path)
     assert done.returncode == 2
     assert not (tmp_path / "results").exists()
 
@@ -71,16 +72,16 @@ def test_a_run_is_told_in_its_log(tmp_path: Path) -> None:
         "    if input == 'word1': raise RuntimeError('the disk is on fire')\n"
         "    return input\n"
     )
-    options = ("--trials", 1, "--quiet", "--log-file", "run.log")
+    options = ("--trials", 1, "--quiet", "--log-file", "logs/run.log")
     assert proctor("run", suite, *options, cwd=tmp_path).returncode == 2
-    lines = (tmp_path / "run.log").read_text().splitlines()
+    lines = (tmp_path / "logs" / "run.log").read_text().splitlines()
     assert all(LINE.fullmatch(line) for line in lines)
     assert "2 trials planned" in lines[0]
     assert any("WARNING" in line and "the disk is on fire" in line for line in lines)
     assert "ended with 2" in lines[-1]
     assert not any("passed in" in line for line in lines), "that is for --log-level debug"
     proctor("run", suite, *options, "--log-level", "debug", cwd=tmp_path)
-    assert "passed in" in (tmp_path / "run.log").read_text()
+    assert "passed in" in (tmp_path / "logs" / "run.log").read_text()
 
 
 def test_servers_log_too(tmp_path: Path) -> None:

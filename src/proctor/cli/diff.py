@@ -44,12 +44,14 @@ def diff(
 
     Exits with 1 when a change is an error, else with 2 when a case could not be compared.
     """
+    from proctor.places import room_for
     from proctor.report.diff import DIFF_FORMATS, summary
     from proctor.runs.folder import write_atomic
     from proctor.trials.comparing import diff_with
 
     if compare is not None and asking.recorded:
         raise click.UsageError("give --compare or --traces, not both")
+    target = None if output is None else room_for(output)
     found = diff_with(
         asking.suite,
         baseline,
@@ -59,9 +61,9 @@ def diff(
         options=asking.options,
     )
     text = DIFF_FORMATS["json" if as_json else form](found)
-    if output is None:
+    if target is None:
         click.echo(text, nl=False)
     else:
-        write_atomic(output, text.encode())
+        write_atomic(target, text.encode())
         click.echo(summary(found))
     ctx.exit(found.exit_code)

@@ -13,6 +13,7 @@ import click
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import printable
 from proctor.errors import ProctorError
+from proctor.places import room_for
 from proctor.words import plural
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class _Recorder:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._file = path.open("a", encoding="utf-8")
+            self._file = room_for(path).open("a", encoding="utf-8")
         except OSError as error:
             raise ProctorError(f"cannot be written: {error.strerror}", where=str(path)) from error
 

@@ -272,6 +272,8 @@ def export(names: tuple[str, ...], kind: Kind, output: Path | None) -> None:
     """
     from proctor.errors import ProctorError
     from proctor.ops.cron_export import export as exported
+    from proctor.places import room_for
+    from proctor.runs.folder import write_atomic
 
     book = book_here()
     chosen = {name: book.named(name) for name in names} if names else book.schedules()
@@ -281,12 +283,7 @@ def export(names: tuple[str, ...], kind: Kind, output: Path | None) -> None:
         if output is None:
             click.echo(f"# {name}\n{content}")
             continue
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-            (output / name).write_text(content, encoding="utf-8")
-        except OSError as error:
-            where = str(output / name)
-            raise ProctorError(f"cannot write: {error.strerror}", where=where) from None
+        write_atomic(room_for(output / name), content.encode())
         click.echo(f"wrote {output / name}")
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from proctor.cli.lazy import Command, Example
-from proctor.errors import ProctorError
 
 EXAMPLES = [
     Example("proctor schema -o .proctor/suite.schema.json", "for the editor, beside the suite"),
@@ -29,6 +28,8 @@ def schema(asked: Any, kind: Any, output: Path | None) -> None:
     """Print the JSON Schema of suites, experiments or settings."""
     import json
 
+    from proctor.places import room_for
+    from proctor.runs.folder import write_atomic
     from proctor.spec import schema_of
 
     if asked is not None and kind is not None and asked != kind:
@@ -37,8 +38,4 @@ def schema(asked: Any, kind: Any, output: Path | None) -> None:
     if output is None:
         click.echo(text, nl=False)
         return
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ProctorError(f"cannot write: {error.strerror}", where=str(output)) from None
+    write_atomic(room_for(output), text.encode())

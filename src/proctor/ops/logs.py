@@ -17,6 +17,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from proctor.errors import ProctorError
+from proctor.places import room_for
 from proctor.trace.redact import default_redactor
 from proctor.trace.text import safe
 
@@ -50,12 +51,10 @@ def logging_to(
     path: Path, level: str = "info", *, most_bytes: int = MOST_BYTES, kept: int = KEPT
 ) -> Generator[None]:
     """Log to a file meanwhile: all there is from Proctor, of other packages what they warn of."""
-    if not path.parent.is_dir():
-        raise ProctorError("there is no such folder for a log", where=str(path.parent))
     if path.is_dir():
         raise ProctorError("a log is a file, and this is a folder", where=str(path))
     handler = RotatingFileHandler(
-        path,
+        room_for(path),
         maxBytes=most_bytes,
         backupCount=kept,
         encoding="utf-8",

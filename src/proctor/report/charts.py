@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from proctor.errors import ProctorError
+from proctor.places import room_for
 from proctor.report.chart_style import STATUS_WORDS, STATUSES, config
 from proctor.report.html.markup import visible
 from proctor.report.run_facts import ReportFacts, TrialRow
@@ -395,7 +396,6 @@ def write_charts(facts: ReportFacts, folder: Path, form: Format = "png") -> list
     need()
     import vl_convert
 
-    folder.mkdir(parents=True, exist_ok=True)
     tables = {name: table.records() for name, table in datasets(facts).items()}
     written: list[Path] = []
     for name, spec in specs(facts).items():
@@ -405,7 +405,7 @@ def write_charts(facts: ReportFacts, folder: Path, form: Format = "png") -> list
         else:
             content = vl_convert.vegalite_to_svg(whole, config=config("light")).encode()
         path = folder / f"{name}.{form}"
-        write_atomic(path, content)
+        write_atomic(room_for(path), content)
         written.append(path)
     return written
 

@@ -129,9 +129,11 @@ def _refuse_repeats(formats: Sequence[str], files: Sequence[str]) -> None:
 
 
 def _refuse_unwritable(path: Path) -> None:
+    """Look only: folders that are missing are made when there is something to write."""
     if path.is_dir():
         raise ProctorError("-o names a folder", where=str(path), hint="name a file in it")
-    if not path.parent.is_dir():
-        raise ProctorError("there is no such folder to write to", where=str(path.parent))
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    nearest = next(place for place in (path, *path.parents) if place.exists())
+    if nearest != path and not nearest.is_dir():
+        raise ProctorError(f"{nearest} is a file, not a folder", where=str(path))
+    if not os.access(nearest, os.W_OK):
         raise ProctorError("cannot be written", where=str(path))
