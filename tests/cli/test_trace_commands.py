@@ -203,6 +203,18 @@ def test_a_bad_file_is_named_and_the_good_ones_are_shown(example: Path, tmp_path
     assert not out.exists(), "nothing to write, so nothing is written"
 
 
+def test_what_could_be_read_is_said_once(tmp_path: Path) -> None:
+    """R-T7: each file of no known format is named; the list of formats is told a single time."""
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text(json.dumps({"settings": name}))
+    done = proctor("trace", "list", tmp_path)
+    assert done.code == 2
+    refused = [line for line in done.err.splitlines() if "not a trace format" in line]
+    assert len(refused) == 2
+    assert done.err.count("OTLP JSON") == 1
+    assert "hint: known formats: " in done.err
+
+
 def test_a_bad_span_is_a_warning(example: Path, tmp_path: Path) -> None:
     """R-T7: the others are kept, and the exit code says the file was readable."""
     document = json.loads(example.read_text())

@@ -170,7 +170,7 @@ def test_a_golden_set_is_no_trace(shared):
         load_traces(file)
     message = str(caught.value)
     assert message.startswith(f"{file}: not a trace format Proctor knows; keys: 'eval_set_id'")
-    assert "OTLP JSON" in message
+    assert "OTLP JSON" in str(caught.value.hint)
     assert "\n" not in message
 
 

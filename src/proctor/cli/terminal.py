@@ -6,12 +6,6 @@ harmless characters (joiners in emoji) are kept, because real text needs them.
 """
 
 import re
-from typing import TYPE_CHECKING
-
-import click
-
-if TYPE_CHECKING:
-    from proctor.trace.assemble import Problem
 
 # C0 and C1 controls and DEL; bidirectional overrides and isolates, which can make text read as
 # something it is not; line and paragraph separators; lone surrogates, which no encoding takes.
@@ -31,11 +25,3 @@ def printable(text: str, *, keep: str = "") -> str:
         return character.encode("unicode_escape").decode("ascii")
 
     return _OBEYED.sub(shown, text)
-
-
-def tell_problem(problem: "Problem") -> None:
-    """Say on standard error what is wrong with a file of traces."""
-    from proctor.trace.text import safe
-
-    level = "error" if problem.fatal else "warning"
-    click.echo(f"{level}: {safe(str(problem), 500)}", err=True)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from proctor.cli.terminal import tell_problem
 from proctor.errors import EXIT_CANNOT_JUDGE
 
 if TYPE_CHECKING:
@@ -56,8 +55,14 @@ class Loaded:
         self.file = file
 
     def _problem(self, problem: "Problem") -> None:
+        """Say on standard error what is wrong, and what to do where no file before said it."""
+        from proctor.trace.text import safe
+
+        level = "error" if problem.fatal else "warning"
+        click.echo(f"{level}: {safe(str(problem), 500)}", err=True)
+        if problem.hint and all(problem.hint != before.hint for before in self.problems):
+            click.echo(f"hint: {safe(problem.hint, 1000)}", err=True)
         self.problems.append(problem)
-        tell_problem(problem)
 
     def __iter__(self) -> "Iterator[Trace]":
         yield from self._first

@@ -33,13 +33,17 @@ def one_line(text: str) -> str:
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something wrong in a file: what, where, how often, and whether the file was lost to it."""
+    """Something wrong in a file: what, where, how often, and whether the file was lost to it.
+
+    `hint` is what to do about it, where that is the same for every file: told once is enough.
+    """
 
     file: str
     message: str
     place: str = ""
     fatal: bool = False
     count: int = 1
+    hint: str | None = None
 
     def __str__(self) -> str:
         where = f"{self.file}: {self.place}" if self.place else self.file
@@ -90,13 +94,15 @@ class Collector:
         if attributes:
             self.trace(trace_id).metadata.setdefault("resource", attributes)
 
-    def problem(self, place: str, message: str, *, fatal: bool = False) -> None:
+    def problem(
+        self, place: str, message: str, *, fatal: bool = False, hint: str | None = None
+    ) -> None:
         """Count something wrong at a place of this file."""
         where = one_line(", ".join(part for part in (self.place, place) if part))
         message = one_line(message)
         known = self._problems.get(message)
         if known is None:
-            self._problems[message] = Problem(self.file, message, where, fatal)
+            self._problems[message] = Problem(self.file, message, where, fatal, hint=hint)
         else:
             self._problems[message] = msgspec.structs.replace(known, count=known.count + 1)
 

@@ -35,7 +35,7 @@ class TraceLoadError(ProctorError):
         first = problems[0]
         more = f" (and {plural(len(problems) - 1, 'more problem')})" if len(problems) > 1 else ""
         where = one_line(", ".join(part for part in (first.file, first.place) if part))
-        super().__init__(f"{first.message}{more}", where=where)
+        super().__init__(f"{first.message}{more}", where=where, hint=first.hint)
         self.problems = problems
 
 
@@ -195,7 +195,7 @@ def _read_json(data: bytes, out: Collector, chosen: Any) -> None:
             continue
         known: formats.JsonFormat | None = chosen or formats.detect(document)
         if known is None:
-            out.problem("", _unknown(document))
+            out.problem("", _unknown(document), hint=_known_formats())
         else:
             _read_document(known, document, out)
     if messages:
@@ -210,12 +210,15 @@ def _read_document(known: formats.JsonFormat, document: Any, out: Collector) -> 
         out.problem("", "nested too deeply")
 
 
+def _known_formats() -> str:
+    return f"known formats: {'; '.join(known.ABOUT for known in formats.JSON_FORMATS)}"
+
+
 def _unknown(document: Any) -> str:
-    about = "; ".join(known.ABOUT for known in formats.JSON_FORMATS)
     item = document[0] if is_array(document) and document else document
     if is_object(item):
         shown = ", ".join(repr(key)[:40] for key in list(item)[:_MOST_KEYS_SHOWN])
         held = f"keys: {shown}{', …' if len(item) > _MOST_KEYS_SHOWN else ''}"
     else:
         held = f"it holds {kind_of(item)}"
-    return f"not a trace format Proctor knows; {held}; known formats: {about}"
+    return f"not a trace format Proctor knows; {held}"

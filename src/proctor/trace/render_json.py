@@ -75,4 +75,5 @@ def described_problem(problem: Problem) -> dict[str, Any]:
         "message": problem.message,
         "count": problem.count,
         "fatal": problem.fatal,
+        "hint": problem.hint,
     }
