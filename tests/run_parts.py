@@ -1,7 +1,6 @@
 """Runs in real child processes: started fast, watched, stopped, compared."""
 
 import json
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -118,9 +117,9 @@ class Children:
         return self.wait()
 
 
-def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Watch for something that another process does."""
+def until(holds: Callable[[], bool], seconds: float = 30.0, *, every: float = 0.005) -> None:
+    """Watch for something that another process does; `every` 0 watches without a pause."""
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "it did not happen"
-        os.sched_yield()
+        time.sleep(every)

@@ -63,19 +63,19 @@ SIGNS = (".ordered*", ".results.parquet*", "results.parquet", ".results.json*", 
 
 
 def until_time(moment: float) -> None:
-    until(lambda: time.monotonic() >= moment)
+    until(lambda: time.monotonic() >= moment, every=0)
 
 
 def until_size(path: Path, size: int) -> None:
-    until(lambda: path.exists() and path.stat().st_size >= size)
+    until(lambda: path.exists() and path.stat().st_size >= size, every=0)
 
 
 def until_lines(run: Path, count: int) -> None:
-    until(lambda: len(journal(run)) >= count)
+    until(lambda: len(journal(run)) >= count, every=0)
 
 
 def until_sign(run: Path, sign: str) -> None:
-    until(lambda: bool(list(run.glob(sign))) or (run / "summary.csv").exists())
+    until(lambda: bool(list(run.glob(sign))) or (run / "summary.csv").exists(), every=0)
 
 
 def kill(pid: int, children: Children) -> None:
