@@ -72,15 +72,16 @@ class CellKey(NamedTuple):
         return arm_name(self.agent, self.params)
 
 
-class PlannedTrial(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A trial to be run. Its key is the same in every run of the same spec."""
+class _Identified:
+    """What tells trials apart: the same for those that are planned and those that are done."""
+
+    __slots__ = ()
 
     case: str
     agent: str
     index: int
-    seed: int
-    params: dict[str, Any] = {}
-    axis_seed: int | None = None
+    params: dict[str, Any]
+    axis_seed: int | None
 
     @property
     def cell(self) -> CellKey:
@@ -89,8 +90,32 @@ class PlannedTrial(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def key(self) -> str:
-        """The identity of the trial inside its run."""
-        return trial_key(self.case, self.agent, self.params, self.axis_seed, self.index)
+        """The identity of the trial inside its run: equal plans have equal keys."""
+        params = params_key(self.params)
+        return f"{self.case}\0{self.agent}\0{params}\0{self.axis_seed}\0{self.index}"
+
+    @property
+    def name(self) -> str:
+        """The trial as reports name it: case/agent/seed/index, parameters where there are any."""
+        params = params_key(self.params)
+        case = f"{self.case}[{params}]" if params else self.case
+        return f"{case}/{self.agent}/{self.axis_seed or 0}/{self.index}"
+
+    @property
+    def short_name(self) -> str:
+        """`case/agent/seed/index`, for where the parameters stand beside it."""
+        return f"{self.case}/{self.agent}/{self.axis_seed or 0}/{self.index}"
+
+
+class PlannedTrial(_Identified, msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """A trial to be run. Its key is the same in every run of the same spec."""
+
+    case: str
+    agent: str
+    index: int
+    seed: int
+    params: dict[str, Any] = {}
+    axis_seed: int | None = None
 
     def trial(self, status: TrialStatus, attempt: int) -> Trial:
         """What this trial came to; the rest of the facts are filled in by who knows them."""
@@ -106,7 +131,7 @@ class PlannedTrial(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         )
 
 
-class Trial(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
+class Trial(_Identified, msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """One finished trial.
 
     `index` counts repeats within a cell (and seed of the experiment, `axis_seed`); `seed` is what
@@ -142,23 +167,6 @@ class Trial(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     workdir: str | None = None
 
     @property
-    def cell(self) -> CellKey:
-        """The cell this trial belongs to."""
-        return CellKey(self.case, self.agent, params_key(self.params))
-
-    @property
-    def key(self) -> str:
-        """The identity of the trial inside its run."""
-        return trial_key(self.case, self.agent, self.params, self.axis_seed, self.index)
-
-    @property
-    def name(self) -> str:
-        """The trial as reports name it: case/agent/seed/index, parameters where there are any."""
-        params = params_key(self.params)
-        case = f"{self.case}[{params}]" if params else self.case
-        return f"{case}/{self.agent}/{self.axis_seed or 0}/{self.index}"
-
-    @property
     def tokens(self) -> int | None:
         """Tokens read and written; None where neither is known."""
         if self.input_tokens is None and self.output_tokens is None:
@@ -179,13 +187,6 @@ def arm_name(agent: str, params: str) -> str:
 def params_key(params: dict[str, Any]) -> str:
     """Parameters as short text: `a=1,b=x`, in the order of their names."""
     return ",".join(f"{name}={params[name]}" for name in sorted(params)) if params else ""
-
-
-def trial_key(
-    case: str, agent: str, params: dict[str, Any], axis_seed: int | None, index: int
-) -> str:
-    """The identity of a trial inside a run: equal plans have equal keys."""
-    return f"{case}\0{agent}\0{params_key(params)}\0{axis_seed}\0{index}"
 
 
 def derive_seed(base: int, *parts: object) -> int:

@@ -18,7 +18,6 @@ from proctor.errors import ProctorError, did_you_mean
 from proctor.runs.folder import RunFolder
 from proctor.runs.identity import who
 from proctor.runs.lines import append_line, read_lines
-from proctor.runs.model import Trial
 from proctor.trace.redact import default_redactor
 
 FILE = "notes.jsonl"
@@ -132,18 +131,13 @@ def _files(root: Path) -> Iterator[Path]:
     return iter(sorted(p for p in root.glob(f"**/{FILE}") if (p.parent / "_spec_.yaml").is_file()))
 
 
-def trial_name(trial: Trial) -> str:
-    """A trial as reports name it: case/agent/seed/index, with parameters where it has any."""
-    return trial.name
-
-
 def _known_trial(folder: RunFolder, asked: str) -> str:
     names: list[str] = []
     without: list[str] = []  # those that the name means when parameters are left out
     for trial in folder.trials():
         if asked in (trial.name, trial.trace_id):
             return trial.name
-        if asked == f"{trial.case}/{trial.agent}/{trial.axis_seed or 0}/{trial.index}":
+        if asked == trial.short_name:
             without.append(trial.name)
         names.append(trial.name)
     if len(without) == 1:

@@ -57,9 +57,8 @@ class TrialRequest(AgentRequest):
 
     @property
     def trial(self) -> str:
-        """The trial as people name it."""
-        planned = self._planned
-        return f"{planned.case}/{planned.agent}/{planned.axis_seed or 0}/{planned.index}"
+        """The trial as people name it; its parameters are `params`."""
+        return self._planned.short_name
 
     def _kept_states(self) -> tuple[CheckpointStore, str]:
         return self._store or MemoryStore(), self._planned.key

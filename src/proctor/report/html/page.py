@@ -24,7 +24,6 @@ from proctor.report.html.packing import alone, digest, packed, vega
 from proctor.report.html.texts import LONGEST, Texts, cut
 from proctor.report.run_facts import ReportFacts, TrialRow, trial_order
 from proctor.runs.model import Trial
-from proctor.runs.notes import trial_name
 from proctor.runs.run import Run
 from proctor.trace.redact import Redactor, default_redactor
 from proctor.words import plural
@@ -208,8 +207,8 @@ def _places(trials: Sequence[Trial]) -> dict[str, int]:
     """The row of each trial by the names that failures and annotations use for it."""
     found: dict[str, int] = {}
     for at, trial in enumerate(trials):
-        found.setdefault(f"{trial.case}/{trial.agent}/{trial.axis_seed or 0}/{trial.index}", at)
-        found[trial_name(trial)] = at
+        found.setdefault(trial.short_name, at)
+        found[trial.name] = at
     return found
 
 

@@ -134,7 +134,7 @@ class Runs:
             base=self._link(run.path),
             name=self._name(run.path),
             cell=found[0],
-            trials=[(trial_name(trial), trial) for trial in trials[:MAX_TRIALS]],
+            trials=[(address_name(trial), trial) for trial in trials[:MAX_TRIALS]],
             count=len(trials),
         )
 
@@ -150,14 +150,14 @@ class Runs:
             request,
             name=self._name(run.path),
             run_link=base,
-            base=f"{base}/trial/{trial_name(trial)}",
+            base=f"{base}/trial/{address_name(trial)}",
             trial=trial,
             others=[
-                (trial_name(other), other)
+                (address_name(other), other)
                 for other in same
-                if trial_name(other) != trial_name(trial)
+                if address_name(other) != address_name(trial)
             ][:50],
-            this=trial_name(trial),
+            this=address_name(trial),
         )
 
     def compare(self, request: Request) -> Response:
@@ -166,7 +166,7 @@ class Runs:
         if run is None:
             return _missing(request)
         names = [request.query_params.get(side, "") for side in ("a", "b")]
-        by_name = {trial_name(trial): trial for trial in run.trials()}
+        by_name = {address_name(trial): trial for trial in run.trials()}
         found = [by_name.get(name) for name in names]
         traces = [None if trial is None else run.trace(trial) for trial in found]
         if any(trace is None for trace in traces):
@@ -212,7 +212,7 @@ class Runs:
         run, wanted = self._run(request), request.path_params["trial"]
         if run is None:
             return None, None
-        return run, next((t for t in run.trials() if trial_name(t) == wanted), None)
+        return run, next((t for t in run.trials() if address_name(t) == wanted), None)
 
     def _run(self, request: Request) -> Run | None:
         """The run an address names, if it is a run below the results folder."""
@@ -257,7 +257,7 @@ class Runs:
         return "/runs/" + quote(self._name(path))
 
 
-def trial_name(trial: Trial) -> str:
+def address_name(trial: Trial) -> str:
     """A trial's name in an address: short, and the same as long as the run is."""
     return hashlib.sha256(trial.key.encode()).hexdigest()[:16]
 
