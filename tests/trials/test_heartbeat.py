@@ -6,6 +6,7 @@ import signal
 import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -96,13 +97,12 @@ def test_beats_count_what_is_done_meanwhile(tmp_path: Path) -> None:
 
     class Session:
         planned, running, stopped = 10, 2, None
-
-        class spending:  # noqa: N801
-            cost_usd, tokens, unpriced = 0.5, 70, 1
-
-        class tally:  # noqa: N801
-            of = dict.fromkeys(["passed", "failed", "hard_fail", "infra_error", "cancelled"], 1)
-            kept, skipped = 1, 1
+        spending = SimpleNamespace(cost_usd=0.5, tokens=70, unpriced=1)
+        tally = SimpleNamespace(
+            of=dict.fromkeys(["passed", "failed", "hard_fail", "infra_error", "cancelled"], 1),
+            kept=1,
+            skipped=1,
+        )
 
     with Heart(run.path, "id", every=600, clock=lambda: now) as heart:
         heart.follow(Session())  # pyright: ignore[reportArgumentType]
