@@ -1,7 +1,6 @@
 """How things are said to people: numbers with their nouns, lists that stay short, tables.
 
-Promise: the same thing reads the same in every report, message and error. English only, and
-plurals by an `s`: the few nouns we count have no other.
+Promise: the same thing reads the same in every report, message and error. English only.
 """
 
 from collections.abc import Sequence
@@ -10,14 +9,19 @@ SHOWN_NAMES = 3
 """Enough to know what is meant, few enough for a line that says more than the names."""
 
 
-def plural(number: int, noun: str) -> str:
-    """`1 case`, `2 cases`, `1,000 cases`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def plural(number: int, noun: str, several: str | None = None) -> str:
+    """`1 case`, `2 cases`, `1,000 cases`; `several` is the plural that has more than an `s`."""
+    return f"{number:,} {noun if number == 1 else several or f'{noun}s'}"
 
 
 def some(names: Sequence[str]) -> str:
     """`a, b, c, …`: the first few of them, by name."""
     return ", ".join([*names[:SHOWN_NAMES], *(["…"] if len(names) > SHOWN_NAMES else [])])
+
+
+def dollars(amount: float) -> str:
+    """`$12.50`, `$0.0031`: with as many digits as a small amount needs."""
+    return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.4g}"
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:

@@ -17,6 +17,7 @@ from proctor.checks.result import Layer, Outcome, broken, held, skipped
 from proctor.checks.view import milliseconds
 from proctor.schema import Strict
 from proctor.trace import Span, Trace
+from proctor.words import dollars
 
 
 class CostChecks(Strict):
@@ -110,7 +111,7 @@ def max_cost_multiplier(options: CostChecks, context: CheckContext) -> Outcome:
     return cost_at_most(
         context.trace,
         before.cost_usd * most,
-        f" ({most:g} × the baseline's {_usd(before.cost_usd)})",
+        f" ({most:g} × the baseline's {dollars(before.cost_usd)})",
     )
 
 
@@ -127,17 +128,17 @@ def cost_at_most(trace: Trace, limit: float, why: str = "") -> Outcome:
         dearest = sorted(priced, key=lambda span: -(span.cost_usd or 0.0))
         least = "at least " if usage.unpriced else ""
         return broken(
-            f"{least}{_usd(known)}, at most {_usd(limit)} allowed{why}",
+            f"{least}{dollars(known)}, at most {dollars(limit)} allowed{why}",
             span_ids=_ids(dearest[:5]),
             **details,
         )
     if usage.unpriced:
         return skipped(
             f"{usage.unpriced} of {usage.calls} model calls have no known price; the others cost "
-            f"{_usd(known)} of at most {_usd(limit)}{why}",
+            f"{dollars(known)} of at most {dollars(limit)}{why}",
             **details,
         )
-    return held(f"{_usd(known)}, at most {_usd(limit)} allowed{why}", **details)
+    return held(f"{dollars(known)}, at most {dollars(limit)} allowed{why}", **details)
 
 
 def _uncounted(trace: Trace) -> list[Span]:
@@ -156,8 +157,3 @@ def _slowest(trace: Trace) -> Span | None:
 
 def _ids(spans: list[Span]) -> tuple[str, ...]:
     return tuple(span.span_id for span in spans)
-
-
-def _usd(amount: float) -> str:
-    """Dollars with as many digits as a small amount needs."""
-    return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.4g}"

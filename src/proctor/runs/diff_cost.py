@@ -12,6 +12,7 @@ from typing import NamedTuple
 from proctor.checks.result import Layer
 from proctor.runs.diff_model import Change, ChangeKind, Severity
 from proctor.trace import Trace
+from proctor.words import dollars
 
 WARNING_RATIO, ERROR_RATIO = 1.5, 2.0
 """D4: a spike is over the first; over the second it fails the gate."""
@@ -32,10 +33,6 @@ class Figure(NamedTuple):
     text: Callable[[float], str]
 
 
-def _usd(amount: float) -> str:
-    return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.4g}"
-
-
 def _tokens(count: float) -> str:
     return f"{count:,.0f} tokens"
 
@@ -46,7 +43,7 @@ def _ms(milliseconds: float) -> str:
 
 TOKENS = Figure(ChangeKind.TOKENS, "tokens", 100, _tokens)
 """Fewer than 100 tokens more is a sentence."""
-COST = Figure(ChangeKind.COST, "cost", 0.0001, _usd)
+COST = Figure(ChangeKind.COST, "cost", 0.0001, dollars)
 """A hundredth of a cent: the price of about a hundred tokens of a small model."""
 LATENCY = Figure(ChangeKind.LATENCY, "latency", 100, _ms)
 """A tenth of a second: scheduling and networks move a fast agent by as much."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 from proctor.errors import ProctorError, did_you_mean
+from proctor.scenarios import functions
 from proctor.scenarios.bounds import RefusedError, Value, bounded, same_kind, shown
 from proctor.scenarios.grammar import is_name
 from proctor.spec.problems import Place, Problem
@@ -105,22 +106,15 @@ def _int(value: Value, param: Param) -> Value:
 
 
 def _float(value: Value, param: Param) -> Value:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RefusedError(f"expected a number, got {shown(value)}")
-    if not math.isfinite(value):
+    found = functions.number(value)
+    if not math.isfinite(found):
         raise RefusedError("expected a finite number")
-    return float(value)
+    return float(found)
 
 
 def _bool(value: Value, param: Param) -> Value:
     if not isinstance(value, bool):
         raise RefusedError(f"expected true or false, got {shown(value)}")
-    return value
-
-
-def _str(value: Value, param: Param) -> Value:
-    if not isinstance(value, str):
-        raise RefusedError(f"expected a text, got {shown(value)}")
     return value
 
 
@@ -133,19 +127,13 @@ def _choice(value: Value, param: Param) -> Value:
     raise RefusedError(f"must be one of {', '.join(options)}, got {shown(value)}", near)
 
 
-def _list(value: Value, param: Param) -> Value:
-    if not isinstance(value, list):
-        raise RefusedError(f"expected a list, got {shown(value)}")
-    return value
-
-
 _CONVERSIONS: Mapping[str, Callable[[Value, Param], Value]] = {
     "int": _int,
     "float": _float,
     "bool": _bool,
-    "str": _str,
+    "str": lambda value, _param: functions.text(value),
     "choice": _choice,
-    "list": _list,
+    "list": lambda value, _param: functions.items(value),
 }
 
 
