@@ -40,9 +40,10 @@ class Interrupts:
         self.signal: int | None = None
 
     def watch(self, session: Session) -> None:
-        """Say which session to stop; called inside its event loop."""
-        self._loop = asyncio.get_running_loop()
-        self._woken.enter_context(signals_wake(self._loop))
+        """Say which session to stop; called inside the event loop, which is the same for all."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._woken.enter_context(signals_wake(self._loop))
         self._session = session
 
     @contextlib.contextmanager
