@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from pathlib import Path
 
+EXIT_PASS, EXIT_FAIL = 0, 1
+"""The exit codes of what was judged: nothing that counts failed, or something did."""
+
 EXIT_CANNOT_JUDGE = 2
 """The exit code of everything that could not be judged: configuration, usage, infrastructure."""
 
@@ -98,9 +101,14 @@ def did_you_mean(word: str, known: "Iterable[str]") -> str | None:
     return f"did you mean {' or '.join(repr(by_folded[name]) for name in near)}?"
 
 
+def hint_among(word: str, known: "Collection[str]", lead: str = "there are") -> str:
+    """The hint for a word that is none of the known ones: those near it, or else all of them."""
+    return did_you_mean(word, known) or f"{lead} {', '.join(known)}"
+
+
 def refuse_unknown(given: "Iterable[object]", known: "Collection[str]", where: str) -> None:
     """Refuse the first key that nobody reads: a typo must not become a default."""
     for key in given:
         if key not in known:
-            hint = did_you_mean(str(key), known) or f"known keys: {', '.join(known)}"
+            hint = hint_among(str(key), known, "known keys:")
             raise ProctorError(f"unknown key {key!r}", where=where, hint=hint)

@@ -17,7 +17,7 @@ from proctor.checks.judge import Judge, Verdict
 from proctor.checks.judge_agreement import RESAMPLES, Agreement, Weights, agreement
 from proctor.checks.judge_prompt import Judged
 from proctor.checks.judge_rubric import HIGHEST, LOWEST, Label
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, hint_among
 from proctor.llm.use import NOTHING, ModelUse
 
 COLUMNS = ("input", "answer", "label", "expected", "context", "judge")
@@ -189,7 +189,7 @@ def _check_columns(names: Sequence[str] | None, path: Path) -> None:
             raise ProctorError(
                 f"unknown column {name!r}",
                 where=f"{path}:1",
-                hint=did_you_mean(name, COLUMNS) or f"known columns: {', '.join(COLUMNS)}",
+                hint=hint_among(name, COLUMNS, "known columns:"),
             )
     if missing := [name for name in REQUIRED if name not in found]:
         raise ProctorError(f"the column {missing[0]!r} is missing", where=f"{path}:1")

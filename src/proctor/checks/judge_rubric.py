@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, cast
 
-from proctor.errors import ProctorError, did_you_mean, refuse_unknown
+from proctor.errors import ProctorError, did_you_mean, hint_among, refuse_unknown
 
 LOWEST, HIGHEST = 1, 5
 STEP = 1 / (HIGHEST - LOWEST)
@@ -200,7 +200,7 @@ def _built_in(name: str) -> Rubric:
     if found is None:
         raise ProctorError(
             f"no built-in rubric {name!r}",
-            hint=did_you_mean(name, RUBRICS) or f"built in: {', '.join(RUBRICS)}",
+            hint=hint_among(name, RUBRICS, "built in:"),
         )
     return found
 

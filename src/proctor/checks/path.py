@@ -49,7 +49,7 @@ from proctor.checks.quality_model import DIMENSIONS, Quality
 from proctor.checks.registry import CheckContext, Outcomes, check
 from proctor.checks.result import Layer, Outcome, broken, held, skipped
 from proctor.checks.view import handoffs_of
-from proctor.errors import did_you_mean
+from proctor.errors import hint_among
 from proctor.schema import Strict
 
 
@@ -107,7 +107,7 @@ class PathChecks(Strict):
         known = (*DIMENSIONS, "overall")
         for name in quality or ():
             if name not in known:
-                hint = did_you_mean(name, known) or f"one of {', '.join(known)}"
+                hint = hint_among(name, known, "one of")
                 raise ValueError(f"unknown quality dimension {name!r} ({hint})")
         return quality
 

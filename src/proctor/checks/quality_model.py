@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from proctor.checks.fields import Limit, Names, Number, Share, Weight, refused
 from proctor.checks.text import check_pattern
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, did_you_mean, hint_among
 from proctor.schema import Strict
 
 DIMENSIONS = (
@@ -158,7 +158,7 @@ class QualityConfig(Strict):
     def _weights(self) -> Self:
         for name in self.weights:
             if name not in DIMENSIONS:
-                hint = did_you_mean(name, DIMENSIONS) or f"one of {', '.join(DIMENSIONS)}"
+                hint = hint_among(name, DIMENSIONS, "one of")
                 raise ValueError(f"unknown quality dimension {name!r} in weights ({hint})")
         if not any(self.weights.values()):
             raise ValueError("at least one dimension needs a weight above 0")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from proctor.diagnose.api import METHODS as OFFLINE
 from proctor.diagnose.api import diagnose as offline_diagnosis
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, hint_among
 
 if TYPE_CHECKING:
     from proctor.diagnose.llm.asked import Asking
@@ -66,6 +66,6 @@ def asks(method: str) -> bool:
     if method not in METHODS:
         raise ProctorError(
             f"unknown method {method!r} of diagnosis",
-            hint=did_you_mean(method, METHODS) or f"choose one of {', '.join(METHODS)}",
+            hint=hint_among(method, METHODS, "choose one of"),
         )
     return method in ASKED

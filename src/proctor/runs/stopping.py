@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, hint_among
 from proctor.runs.model import CellKey, Trial, TrialStatus
 
 SEQUENTIAL_ALPHA = 0.05
@@ -131,7 +131,7 @@ def rule_named(text: str) -> StoppingRule:
     if name == "sequential":
         return Sequential(_rate(parameter) if colon else SEQUENTIAL_ALPHA)
     if name not in FREE_RULES or colon:
-        known = did_you_mean(name, RULES) or f"rules are {', '.join(RULES)}"
+        known = hint_among(name, RULES, "rules are")
         hint = f"`{name}` takes no parameter" if name in FREE_RULES else known
         raise ProctorError(f"unknown stopping rule {text!r}", hint=hint)
     return FREE_RULES[name]

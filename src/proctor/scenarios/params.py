@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, did_you_mean, hint_among
 from proctor.scenarios import functions
 from proctor.scenarios.bounds import RefusedError, Value, bounded, same_kind, shown
 from proctor.scenarios.grammar import is_name
@@ -172,7 +172,7 @@ def _declared(name: str, tree: Tree, at: Place, problems: list[Problem]) -> Para
     count = len(problems)
     for key, child in tree.value.items():
         if key not in _KEYS:
-            hint = did_you_mean(key, _KEYS) or f"known here: {', '.join(_KEYS)}"
+            hint = hint_among(key, _KEYS, "known here:")
             problems.append(Problem(tree.keys[key], f"unknown key {key!r}", hint))
         elif key != "default" and any(part.tag for part in child.walk()):
             problems.append(
@@ -211,7 +211,7 @@ def _long(name: str, tree: Tree, at: Place, problems: list[Problem]) -> Param | 
     options = cast("list[Value]", of) if isinstance(of, list) else []
     if kind not in TYPES:
         place = (tree.child("type") or tree).place
-        hint = did_you_mean(str(kind), TYPES) or f"types are {', '.join(TYPES)}"
+        hint = hint_among(str(kind), TYPES, "types are")
         message = "the type is missing" if kind is None else f"there is no type {kind!r}"
         problems.append(Problem(place, message, hint))
         return None

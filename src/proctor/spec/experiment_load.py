@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, hint_among
 from proctor.imports import load_module
 from proctor.spec.experiment import Experiment
 from proctor.spec.ids import same_id
@@ -232,6 +232,6 @@ def _by_name(found: list[Experiment], name: str, path: Path) -> Experiment:
         raise ProctorError(
             f"there is no experiment {name!r} here",
             where=str(path),
-            hint=did_you_mean(name, by_name) or f"there are {', '.join(by_name)}",
+            hint=hint_among(name, by_name),
         )
     return by_name[name]

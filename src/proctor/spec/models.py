@@ -27,7 +27,7 @@ from proctor.checks.correctness import Correctness
 from proctor.checks.cost import CostChecks
 from proctor.checks.fields import Share, Weight
 from proctor.checks.path import PathChecks
-from proctor.errors import did_you_mean
+from proctor.errors import hint_among
 from proctor.imports import IMPORT_PATH
 from proctor.schema import Strict
 from proctor.spec.ids import problem_with_id, same_id, slug
@@ -310,7 +310,7 @@ def _unknown_judges(suite: Suite) -> list[Fault]:
         for loc, options in _judged(case):
             name: str | None = getattr(options, "judge", None)
             if name is not None and name not in known:
-                hint = did_you_mean(name, known) or f"`judges` has {', '.join(known)}"
+                hint = hint_among(name, known, "`judges` has")
                 at = ("cases", index, *loc, "judge")
                 faults.append(Fault(at, f"there is no judge {name!r}", hint))
     return faults

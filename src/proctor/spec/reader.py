@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 
 import yaml
 
-from proctor.errors import did_you_mean
+from proctor.errors import did_you_mean, hint_among
 from proctor.spec.paths import instead_of, is_absolute, real_path, shown_path
 from proctor.spec.problems import Place, Problem
 from proctor.spec.scalars import meaning, substitute, tagged
@@ -316,7 +316,7 @@ class _Builder:
         self.reading.add(
             self.place(event),
             f"unknown tag {shown!r}",
-            did_you_mean(shown, known) or f"there are {', '.join(known)}",
+            hint_among(shown, known),
         )
 
     def sequence(self, event: Any, depth: int) -> Tree:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, did_you_mean, hint_among
 
 
 class Selectable(Protocol):
@@ -144,7 +144,7 @@ def _refuse_unknown(parsed: Filter, cases: Sequence[Selectable]) -> None:
         if cases and term.key not in known and term.key.partition(".")[0] not in known:
             raise ProctorError(
                 f"no case has a property {term.key!r} to filter by",
-                hint=did_you_mean(term.key, known) or f"there are {', '.join(known)}",
+                hint=hint_among(term.key, known),
             )
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, hint_among
 from proctor.trace.model import Trace
 from proctor.trace.redact import Redactor, redactor_for
 
@@ -119,7 +119,7 @@ def exporter_of(format: str) -> Exporter:  # noqa: A002 (the word users write)
     """The exporter of a format; an unknown one is an error with a suggestion."""
     exporter = EXPORTERS.get(format)
     if exporter is None:
-        hint = did_you_mean(format, EXPORTERS) or f"formats: {', '.join(EXPORTERS)}"
+        hint = hint_among(format, EXPORTERS, "formats:")
         raise ProctorError(f"unknown export format {format!r}", hint=hint)
     return exporter
 

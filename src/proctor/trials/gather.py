@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, hint_among
 from proctor.spec import Case, Configuration, JudgeConfig, Suite, load_suite, select_cases
 from proctor.spec.experiment import SET_CASE, Experiment, Selector
 from proctor.spec.ids import same_id
@@ -215,7 +215,7 @@ def case_overrides(experiment: Experiment) -> dict[str, Any]:
             raise ProctorError(
                 f"a case has no field {first!r} to set",
                 where=str(experiment.place_of("set", key) or "--set"),
-                hint=did_you_mean(first, fields) or f"there are {', '.join(fields)}",
+                hint=hint_among(first, fields),
             )
         steps, here = [first, *rest], overrides
         for step in steps[:-1]:

@@ -15,7 +15,7 @@ from typing import Any, cast
 from proctor.checks.evaluate import PlannedCheck
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import Layer, Outcome, unscored
-from proctor.errors import did_you_mean
+from proctor.errors import hint_among
 from proctor.imports import load_object
 from proctor.words import plural
 from proctor.worlds.base import Scores, Trajectory, World, WorldError
@@ -75,7 +75,7 @@ def _range_of(scoring: Mapping[str, Any]) -> tuple[str, float, float]:
     if name not in _MEASURES:
         raise WorldError(
             f"unknown scoring rule {name!r}",
-            hint=did_you_mean(name, _MEASURES) or f"there are {', '.join(_MEASURES)}",
+            hint=hint_among(name, _MEASURES),
         )
     try:
         low, high = (float(bound) for bound in bounds)

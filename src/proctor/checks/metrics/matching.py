@@ -23,7 +23,7 @@ from proctor.checks.metrics.outcome import (
     failed_reason,
     passed_reason,
 )
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, hint_among
 
 MatchMode = Literal["strict", "unordered", "superset", "subset", "in_order"]
 
@@ -49,7 +49,7 @@ def match_calls(
         raise ProctorError(
             f"unknown match mode {mode!r}",
             where="match_mode",
-            hint=did_you_mean(mode, _MODES) or f"one of {', '.join(_MODES)}",
+            hint=hint_among(mode, _MODES, "one of"),
         )
     return decide(Comparison(actual, reference, _rules(arguments, tools)))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from proctor.errors import ProctorError, did_you_mean, refuse_unknown
+from proctor.errors import ProctorError, hint_among, refuse_unknown
 from proctor.trace import Message, ToolCall
 
 FOREVER = "forever"
@@ -249,7 +249,7 @@ def reply_from(value: Any, where: str = "reply") -> Reply:
         raise ProctorError(
             f"unknown kind of malformed reply {malformed!r}",
             where=f"{where}.malformed",
-            hint=did_you_mean(str(malformed), MALFORMED) or f"one of {', '.join(MALFORMED)}",
+            hint=hint_among(str(malformed), MALFORMED, "one of"),
         )
     return Reply(
         text=_text(text or "", f"{where}.text"),
@@ -305,7 +305,7 @@ def _when(value: Any, where: str) -> When | None:
         raise ProctorError(
             f"unknown protocol {protocol!r}",
             where=f"{where}.protocol",
-            hint=did_you_mean(str(protocol), PROTOCOLS) or f"one of {', '.join(PROTOCOLS)}",
+            hint=hint_among(str(protocol), PROTOCOLS, "one of"),
         )
     return When(**given)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, hint_among
 
 SORTS = {
     "newest": "started_ns DESC, trace_id DESC",
@@ -56,7 +56,7 @@ class Page:
         if found is None:
             raise ProctorError(
                 f"no order {self.sort!r}",
-                hint=did_you_mean(self.sort, SORTS) or f"there are {', '.join(SORTS)}",
+                hint=hint_among(self.sort, SORTS),
             )
         return found
 
