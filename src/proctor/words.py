@@ -19,6 +19,11 @@ def some(names: Sequence[str]) -> str:
     return ", ".join([*names[:SHOWN_NAMES], *(["…"] if len(names) > SHOWN_NAMES else [])])
 
 
+def clipped(text: str, most: int) -> str:
+    """The text, or as much of it as fits into `most` characters with a mark that it was cut."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def dollars(amount: float) -> str:
     """`$12.50`, `$0.0031`: with as many digits as a small amount needs."""
     return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.4g}"

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple, cast
 
+from proctor.words import clipped
+
 Actions = Sequence[Any] | Mapping[str, Any]
 
 CALL_NAMES = ("call", "action", "tool", "name")
@@ -387,4 +389,4 @@ def _listed(options: Sequence[Any]) -> str:
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return text if len(text) <= 80 else text[:79] + "…"
+    return clipped(text, 80)

@@ -10,7 +10,7 @@ import click
 from proctor.cli.lazy import Command, Entry, Example, LazyGroup
 from proctor.cli.terminal import printable
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
-from proctor.words import table
+from proctor.words import clipped, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -175,5 +175,4 @@ LONGEST = 60
 def _text(value: Any) -> str:
     items = cast("list[Any]", value) if isinstance(value, list) else [value or ""]
     text = ", ".join(str(item) for item in items)
-    text = printable(" ".join(text.split()))
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return clipped(printable(" ".join(text.split())), LONGEST)

@@ -9,7 +9,7 @@ import click
 
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import printable
-from proctor.words import plural
+from proctor.words import clipped, plural
 
 if TYPE_CHECKING:
     from proctor.trials.rerun import Rerun
@@ -72,7 +72,7 @@ def _tell(done: Rerun) -> None:
     for line in done.changed:
         click.echo(printable(f"not as it was: {line}"))
     for each in same.differences[:MOST_TOLD]:
-        was, now = (_short(value) for value in (each.first, each.second))
+        was, now = (clipped(repr(value), 80) for value in (each.first, each.second))
         click.echo(printable(f"  {each.trial}: {each.field} was {was}, is {now}"))
     if len(same.differences) > MOST_TOLD:
         click.echo("  and more")
@@ -87,11 +87,6 @@ def _tell(done: Rerun) -> None:
         equal = same.compared - same.differing
         click.echo(f"not identical: {equal} of {plural(same.compared, 'trial')} the same")
     click.echo(printable(f"kept in {done.second.path}"))
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def _document(done: Rerun) -> str:

@@ -19,6 +19,7 @@ from proctor.scenarios.tokens import ExpressionError
 from proctor.spec.problems import Place as FilePlace
 from proctor.spec.problems import Problem, SpecError
 from proctor.spec.tree import Tree, replace_content
+from proctor.words import clipped
 
 EV, REF = "!ev", "!ref"
 TAGS = (EV, REF)
@@ -310,6 +311,4 @@ def _quoted(error: ExpressionError, text: str) -> str:
     part = text[error.start : error.end].strip()
     if not part:
         return error.message
-    if len(part) > LONGEST_QUOTE:
-        part = part[: LONGEST_QUOTE - 1] + "…"
-    return f"{error.message}, in `{part}`"
+    return f"{error.message}, in `{clipped(part, LONGEST_QUOTE)}`"

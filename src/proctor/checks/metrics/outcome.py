@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from proctor.checks.metrics.arguments import ABSENT, ArgumentDifference
-from proctor.words import plural
+from proctor.words import clipped, plural
 
 Item = TypeVar("Item")
 
@@ -155,8 +155,7 @@ def shortened(value: Any) -> str:
         text = f"a {type(value).__name__}"
     if isinstance(value, str):
         text = f'"{text}"'
-    text = printable(text[: _VALUE_CHARS * 2])
-    return text if len(text) <= _VALUE_CHARS else f"{text[: _VALUE_CHARS - 1]}…"
+    return clipped(printable(text[: _VALUE_CHARS * 2]), _VALUE_CHARS)
 
 
 def _few(items: Sequence[Item], text: Callable[[Item], str]) -> str:
