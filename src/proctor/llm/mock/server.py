@@ -24,8 +24,6 @@ from proctor.llm.mock.openai_responses import Responses
 from proctor.llm.mock.script import Asked, Failure, Reply, load_script
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from proctor.llm.mock.wire import Wire
 
 HOST = "127.0.0.1"
@@ -112,12 +110,7 @@ class MockLLM:
     def __enter__(self) -> MockLLM:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # -- where ----------------------------------------------------------------------------
@@ -271,7 +264,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not isinstance(body, dict):
             self._fail(400, "the request is not a JSON object")
             return None
-        return cast(dict[str, Any], body)
+        return cast("dict[str, Any]", body)
 
     # -- out ------------------------------------------------------------------------------
 
@@ -353,7 +346,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _embeddings(body: Mapping[str, Any]) -> dict[str, Any]:
     given = body.get("input", "")
-    texts = [str(text) for text in cast(list[Any], given)] if isinstance(given, list) else [given]
+    texts = [str(text) for text in cast("list[Any]", given)] if isinstance(given, list) else [given]
     asked = body.get("dimensions")
     dimensions = asked if isinstance(asked, int) and 0 < asked <= 4096 else EMBEDDING_DIMENSIONS
     data: list[dict[str, Any]] = []

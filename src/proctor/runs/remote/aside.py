@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from types import TracebackType
 
 from proctor.runs.claim import RunFolderError
 
@@ -71,12 +70,7 @@ class Aside:
         except OSError as error:
             raise self._failed(error) from None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
         self._part.unlink(missing_ok=True)
 
