@@ -8,7 +8,6 @@ they were drawn from. After early stopping no test at a fixed n holds, so none i
 from __future__ import annotations
 
 import fnmatch
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
@@ -20,7 +19,7 @@ from proctor.results.outcomes import AgentOutcomes, CaseOutcome, pair
 from proctor.stats.compare import paired_means, stratified, suite_difference, within_case
 from proctor.stats.effects import Effect, cohen_dz, cohen_h
 from proctor.stats.intervals import bootstrap_over_cases, case_rate
-from proctor.stats.kinds import LEVEL, Comparison, Interval
+from proctor.stats.kinds import LEVEL, Comparison, Interval, mean
 from proctor.stats.multiple import benjamini_hochberg, holm
 from proctor.words import plural
 
@@ -273,8 +272,8 @@ def _pass_rate(
     rates = ([row.rate for row in first], [row.rate for row in second])
     return MetricDifference(
         metric="pass_rate",
-        first=_mean(rates[0]),
-        second=_mean(rates[1]),
+        first=mean(rates[0]),
+        second=mean(rates[1]),
         interval=_honest_interval(suite_difference(first, second, level=level), both),
         suite=_honest(stratified(first, second), both),
         population=paired_means(*rates, seed=seed),
@@ -298,14 +297,14 @@ def _measured(
     tested over cases; scores are tested on these very cases as well.
     """
     rows = [(a, b) for a, b in zip(before, after, strict=True) if values(a) and values(b)]
-    means = ([_mean(values(a)) or 0.0 for a, _ in rows], [_mean(values(b)) or 0.0 for _, b in rows])
+    means = ([mean(values(a)) or 0.0 for a, _ in rows], [mean(values(b)) or 0.0 for _, b in rows])
     left_out = len(before) - len(rows)
     cases = tuple(case for row in rows for case in row)
     interval = replace(_over_cases(*means, level, seed), left_out=left_out)
     return MetricDifference(
         metric=metric,
-        first=_mean(means[0]),
-        second=_mean(means[1]),
+        first=mean(means[0]),
+        second=mean(means[1]),
         interval=_honest_interval(interval, cases),
         suite=_score_test(rows, left_out, seed) if metric == "score" else None,
         population=replace(paired_means(*means, seed=seed), left_out=left_out),
@@ -336,7 +335,3 @@ def _over_cases(
     """The mean difference over cases with its bootstrap interval."""
     gaps = [b - a for a, b in zip(first, second, strict=True)]
     return bootstrap_over_cases(gaps, level=level, seed=seed)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None

@@ -22,7 +22,7 @@ from proctor.results.figures import rate_over
 from proctor.results.outcomes import AgentOutcomes, CaseOutcome, outcomes_of
 from proctor.stats.describe import percentile
 from proctor.stats.intervals import bootstrap_over_cases
-from proctor.stats.kinds import LEVEL, Interval
+from proctor.stats.kinds import LEVEL, Interval, mean
 from proctor.stats.passk import PassK, pass_at_k, pass_hat_k
 from proctor.stats.ranking import Pair, rank_sets
 from proctor.words import plural
@@ -47,11 +47,11 @@ def _score(case: CaseOutcome) -> float | None:
 
 
 def _cost(case: CaseOutcome) -> float | None:
-    return _mean(case.costs_usd)
+    return mean(case.costs_usd)
 
 
 def _latency(case: CaseOutcome) -> float | None:
-    return _mean(case.latencies_ms)
+    return mean(case.latencies_ms)
 
 
 METRICS: Mapping[str, _Metric] = {
@@ -294,7 +294,3 @@ def _over_cases(
 
 def _honest(interval: Interval, stopped: bool) -> Interval:
     return replace(interval, low=None, high=None, reason=STOPPED) if stopped else interval
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None

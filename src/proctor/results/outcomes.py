@@ -7,7 +7,6 @@ A case of the plan without a single trial is here too, with zeros: absent is not
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
@@ -21,7 +20,7 @@ from proctor.results.lenient import as_mapping, as_text
 from proctor.runs.model import CellKey, Trial, TrialStatus, arm_name
 from proctor.runs.run import Run
 from proctor.runs.stopping import CellPlan, Seen, find_stop, rules_named
-from proctor.stats.kinds import CaseCounts
+from proctor.stats.kinds import CaseCounts, mean
 
 
 class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +62,7 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def mean_score(self) -> float | None:
         """The mean of the scores; None without one."""
-        return math.fsum(self.scores) / len(self.scores) if self.scores else None
+        return mean(self.scores)
 
 
 class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):

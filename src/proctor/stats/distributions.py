@@ -25,11 +25,6 @@ def normal_quantile(q: float) -> float:
     return _NORMAL.inv_cdf(q)
 
 
-def normal_cdf(x: float) -> float:
-    """P(Z ≤ x) for a standard normal Z."""
-    return _NORMAL.cdf(x)
-
-
 def t_quantile(q: float, df: float) -> float:
     """The q-quantile of Student's t: Newton's steps on the distribution, kept between bounds."""
     if not 0 < q < 1 or not df > 0:
