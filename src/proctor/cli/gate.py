@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -138,11 +137,10 @@ def _judged(runs: tuple[Run, Run], rule: Rule, how: How) -> tuple[GateFacts, int
     if how.inconclusive != "extend":
         return judge_runs(*runs, rule=rule, must_pass=how.must_pass), None
     from proctor.cli.carrying import Carried, carry_out_here
+    from proctor.cli.run import find_modules_here
     from proctor.trials.extend import Extending, judge_extending
 
-    # The command `proctor` finds modules here, as `python -m proctor` does.
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
+    find_modules_here()
     carried: list[Carried] = []
 
     def carry(ready: Prepared, folder: RunFolder) -> Run:

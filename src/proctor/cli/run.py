@@ -272,10 +272,7 @@ def _told(carried: list[Carried], how: How) -> int:
             documents.append(run_document(each.run, each.exit_code))
         else:
             click.echo(render_run(each.run), color=wants_colour())
-    if len(documents) == 1:
-        click.echo(documents[0])
-    elif documents:
-        click.echo(f'{{"runs": [{", ".join(documents)}]}}')
+    _echo_documents("runs", documents)
     codes = [each.exit_code for each in carried]
     ended = next((code for code in codes if code > EXIT_CANNOT_JUDGE), None)
     return ended or (1 if 1 in codes else max(codes))
@@ -294,8 +291,13 @@ def _tell_plans(ready: list[Prepared], how: How, names: list[str]) -> int:
             continue
         heading = ["", each.name] if number else [each.name] if len(ready) > 1 else []
         click.echo("\n".join([*heading, *plan_lines(each, found)]))
+    _echo_documents("experiments", documents)
+    return 0
+
+
+def _echo_documents(several: str, documents: list[str]) -> None:
+    """One JSON document: of several, one that holds them under the name given."""
     if len(documents) == 1:
         click.echo(documents[0])
     elif documents:
-        click.echo(f'{{"experiments": [{", ".join(documents)}]}}')
-    return 0
+        click.echo(f'{{"{several}": [{", ".join(documents)}]}}')

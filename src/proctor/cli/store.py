@@ -15,6 +15,7 @@ import click
 from proctor.cli.durations import Duration
 from proctor.cli.lazy import Command, Entry, Example, LazyGroup
 from proctor.cli.serve import DEFAULT_STORE
+from proctor.words import plural
 
 _HERE = "proctor.cli.store"
 
@@ -117,7 +118,7 @@ def prune(url: str, older_than: float) -> None:
     gone = opened.prune(time.time_ns() - int(older_than * 1e9))
     opened.compact()
     opened.close()
-    click.echo(f"{gone} trace{'s' * (gone != 1)} forgotten")
+    click.echo(f"{plural(gone, 'trace')} forgotten")
 
 
 @click.command(
@@ -167,4 +168,4 @@ def export(url: str, *, output: Path, shape: str, **chosen: Any) -> None:
     traces = (trace for each in ids if (trace := opened.trace(each)) is not None)
     count = save_traces(traces, output, shape)
     opened.close()
-    click.echo(f"{count} trace{'s' * (count != 1)} written to {output}")
+    click.echo(f"{plural(count, 'trace')} written to {output}")

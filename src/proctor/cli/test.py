@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,15 +72,14 @@ def test(
     Exits with 0 when all passed, 1 when a check that counts failed, 2 when something could not be
     judged (an agent that crashed, a missing trace, a suite that cannot be read).
     """
+    from proctor.cli.run import find_modules_here
     from proctor.report.outputs import plan_outputs, write_outputs
     from proctor.report.trying import Wish
     from proctor.spec import SpecError
     from proctor.trials.loop import run_to_end
 
     planned = plan_outputs(formats, outputs, os.environ)
-    # The command `proctor` finds modules here, as `python -m proctor` does.
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
+    find_modules_here()
     try:
         report = run_to_end(_tried(suites, Wish(**wish)))
     except SpecError as error:
