@@ -102,7 +102,7 @@ def _cells(facts: ReportFacts) -> list[tuple[Any, ...]]:
             visible(cell.case),
             visible(cell.cell.arm),
             cell.passed,
-            cell.passed + cell.failed + cell.hard_fail,
+            cell.judged,
             cell.pass_rate,
             cell.score_mean,
             cell.verdict.value,

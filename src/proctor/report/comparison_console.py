@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import click
 
 from proctor.report.figures import (
-    DASH,
-    METRICS,
+    METRIC_WORDS,
     change,
     ends,
     figure,
@@ -16,7 +15,7 @@ from proctor.report.figures import (
     p_text,
     percent,
 )
-from proctor.report.text import line
+from proctor.report.text import DASH, line
 from proctor.results.compare_runs import Comparisons
 from proctor.results.comparison import LOOK_HERE, ArmComparison, CaseDifference, MetricDifference
 from proctor.words import plural, table
@@ -67,7 +66,7 @@ def _metric(each: MetricDifference) -> tuple[str, ...]:
     test = each.suite or each.population
     effect = each.effect
     return (
-        METRICS[each.metric],
+        METRIC_WORDS[each.metric],
         figure(each.metric, each.first),
         figure(each.metric, each.second),
         change(each.metric, each.interval.value),
@@ -88,7 +87,7 @@ def _methods(pair: ArmComparison) -> Iterator[str]:
         test = each.suite or each.population
         of = f"{plural(test.cases, 'case')}, {plural(test.n, 'trial')}"
         left = f", {plural(test.left_out, 'case')} without the figure" if test.left_out else ""
-        yield f"  {METRICS[each.metric]}: {test.estimand}, {test.method}; {of}{left}"
+        yield f"  {METRIC_WORDS[each.metric]}: {test.estimand}, {test.method}; {of}{left}"
         population = each.population
         if each.metric == "pass_rate":
             between = ends(each.metric, each.population_interval, signed=True)

@@ -12,9 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from proctor.checks.result import CheckResult, CheckStatus, Layer, worst
+from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL, EXIT_PASS
 from proctor.runs.model import Trial, TrialStatus
-
-EXIT_PASS, EXIT_FAIL, EXIT_CANNOT_JUDGE = 0, 1, 2
 
 
 class CasePlace(NamedTuple):

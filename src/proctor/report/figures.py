@@ -14,13 +14,12 @@ from typing import Any, cast
 
 import msgspec
 
-from proctor.report.text import line, money, plain, seconds
+from proctor.report.text import DASH, line, money, plain, seconds
 from proctor.stats.kinds import Interval
 
-DASH = "–"
 MINUS = "−"
 
-METRICS = {
+METRIC_WORDS = {
     "pass_rate": "pass rate",
     "score": "score",
     "cost_usd": "cost a trial",

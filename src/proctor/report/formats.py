@@ -10,7 +10,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, hint_among
 
 if TYPE_CHECKING:
     from proctor.report.facts import Report
@@ -40,7 +40,7 @@ def render(name: str, report: Report) -> str:
     if found is None:
         raise ProctorError(
             f"there is no format {name!r}",
-            hint=did_you_mean(name, FORMATS) or f"there are {', '.join(FORMATS)}",
+            hint=hint_among(name, FORMATS),
         )
     write = cast("Callable[[Report], str]", import_module(found.module).render)
     return write(report)

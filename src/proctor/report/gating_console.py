@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import click
 
-from proctor.report.figures import DASH, named, p_text, percent, points
-from proctor.report.text import line
+from proctor.report.figures import named, p_text, percent, points
+from proctor.report.text import DASH, line
 from proctor.results.gating import ArmGate, GateFacts, RunRef
 from proctor.words import plural, table
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import click
 
 from proctor.report.figures import (
-    DASH,
-    METRICS,
+    METRIC_WORDS,
     change,
     ends,
     figure,
@@ -16,7 +15,8 @@ from proctor.report.figures import (
     p_text,
     percent,
 )
-from proctor.report.text import line, money, seconds
+from proctor.report.run_words import places
+from proctor.report.text import DASH, line, money, seconds
 from proctor.results.leaderboard import Leaderboard, Row
 from proctor.words import plural, table
 
@@ -31,8 +31,18 @@ def render(board: Leaderboard) -> str:
 
 def _lines(board: Leaderboard) -> Iterator[str]:
     level = f"{100 * board.level:g} %"
-    yield click.style(f"Agents by {METRICS[board.metric]}", bold=True)
-    head = ("place", "agent", METRICS[board.metric], level, "passed", "score", "cost", "p50", "p95")
+    yield click.style(f"Agents by {METRIC_WORDS[board.metric]}", bold=True)
+    head = (
+        "place",
+        "agent",
+        METRIC_WORDS[board.metric],
+        level,
+        "passed",
+        "score",
+        "cost",
+        "p50",
+        "p95",
+    )
     yield from table(head, [_row(row, board.metric) for row in board.rows])
     yield ""
     first = board.rows[0] if board.rows else None
@@ -60,7 +70,7 @@ def _lines(board: Leaderboard) -> Iterator[str]:
 
 def _row(row: Row, metric: str) -> tuple[str, ...]:
     return (
-        _place(row),
+        places(row.best, row.worst),
         line(row.name, 60),
         figure(metric, row.value.value),
         ends(metric, row.value),
@@ -70,12 +80,6 @@ def _row(row: Row, metric: str) -> tuple[str, ...]:
         seconds(row.latency_p50_ms) or DASH,
         seconds(row.latency_p95_ms) or DASH,
     )
-
-
-def _place(row: Row) -> str:
-    if row.best is None or row.worst is None:
-        return DASH
-    return str(row.best) if row.best == row.worst else f"{row.best}–{row.worst}"
 
 
 def _remarks(board: Leaderboard) -> Iterator[str]:

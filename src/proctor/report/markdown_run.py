@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from proctor.report.run_console import cost_line
 from proctor.report.run_facts import ReportFacts, when
 from proctor.report.run_words import (
-    DASH,
+    cost_line,
     error_lines,
     gate_line,
     interval,
     leading,
+    moved_cases,
     not_judged,
     percent,
     places,
@@ -23,7 +23,7 @@ from proctor.report.run_words import (
     ranked_by,
     score,
 )
-from proctor.report.text import markdown, money, seconds
+from proctor.report.text import DASH, markdown, money, seconds
 from proctor.results.gating import ArmGate, GateFacts
 from proctor.results.leaderboard import Row, run_name
 from proctor.runs.summary import CellSummary, RankedFailure
@@ -84,7 +84,7 @@ def _arm_since(arm: ArmGate) -> Iterator[str]:
     gate = arm.gate
     yield ""
     yield f"**{markdown(arm.name)}: {gate.verdict}.** {markdown(gate_line(gate))}"
-    moved = sorted((m for m in gate.moves if m.drop), key=lambda m: (-abs(m.drop), m.case))
+    moved = moved_cases(gate)
     if moved:
         yield ""
         yield from _table(
@@ -174,8 +174,7 @@ def _cases(facts: ReportFacts) -> list[str]:
 def _cell(cell: CellSummary | None) -> str:
     if cell is None:
         return DASH
-    judged = cell.passed + cell.failed + cell.hard_fail
-    return f"{cell.passed}/{judged} {cell.verdict.value}"
+    return f"{cell.passed}/{cell.judged} {cell.verdict.value}"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from proctor.report.figures import DASH, percent
-from proctor.report.text import line, money
+from proctor.report.figures import percent
+from proctor.report.text import DASH, line, money
 from proctor.results.planning import Planning, PlanRow
 from proctor.words import table
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from proctor.report.figures import DASH, document, ends, figure, percent
-from proctor.report.text import line
+from proctor.report.figures import document, ends, figure, percent
+from proctor.report.text import DASH, line, money
 from proctor.results.exchange.export import cell
 from proctor.results.figures import GroupRow
 from proctor.results.sql import Answer
@@ -43,7 +43,7 @@ def render_groups(names: Sequence[str], rows: Sequence[GroupRow]) -> str:
             ends("pass_rate", row.pass_rate),
             figure("score", row.score.value),
             *(str(getattr(row, name)) for name in told),
-            *([figure("cost_usd", row.cost_usd)] if costs else []),
+            *([money(row.cost_usd, row.unpriced_calls) or DASH] if costs else []),
         ]
         for row in rows
     ]

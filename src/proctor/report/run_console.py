@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.report.run_words import error_lines, not_judged
-from proctor.report.text import line, money, seconds
+from proctor.report.run_words import (
+    cost_line,
+    error_lines,
+    not_judged,
+    percent,
+    research_lines,
+    score,
+    sentence,
+)
+from proctor.report.text import DASH, line, money, seconds
 from proctor.runs.summary import CellSummary, RankedFailure, Verdict
 from proctor.words import columns, plural
 
@@ -21,7 +29,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from proctor.runs.run import Run
-    from proctor.runs.totals import Totals
 
 MOST_FAILURES = 8
 """Ranked failures told to people: the rest matter less by construction; results.json has them."""
@@ -51,19 +58,6 @@ def render_run(run: Run) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
-def research_lines(folder: Path) -> list[str]:
-    """What research found, or how far it got."""
-    from proctor.trials.research.unfold import research_record
-
-    record = research_record(folder)
-    if record is None:
-        return []
-    rounds = plural(len(record["rounds"]), "round")
-    told = record["summary"] or record["rounds"][-1]["decided"]
-    head = f"{record['kind']}: {rounds}{'' if record['ended'] else ', not ended'}"
-    return [head, *(f"  {line(str(text), 300)}" for text in told)]
-
-
 def verdict_table(cells: Sequence[CellSummary]) -> list[str]:
     """A row for each cell."""
     if not cells:
@@ -79,17 +73,16 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _row(cell: CellSummary) -> tuple[str, ...]:
-    judged = cell.passed + cell.failed + cell.hard_fail
     name = f"{cell.case} [{cell.params}]" if cell.params else cell.case
     return (
         line(name, 60),
         line(cell.agent, 40),
         cell.verdict.value,
-        f"{cell.passed}/{judged}",
-        "–" if cell.score_mean is None else f"{cell.score_mean:.2f}",
-        seconds(cell.latency_p50_ms) or "–",
-        seconds(cell.latency_p95_ms) or "–",
-        money(cell.cost_usd, cell.unpriced_calls) or "–",
+        f"{cell.passed}/{cell.judged}",
+        score(cell.score_mean),
+        seconds(cell.latency_p50_ms) or DASH,
+        seconds(cell.latency_p95_ms) or DASH,
+        money(cell.cost_usd, cell.unpriced_calls) or DASH,
     )
 
 
@@ -114,10 +107,9 @@ def failure_lines(failures: Sequence[RankedFailure]) -> Iterator[str]:
         return
     yield click.style("What broke, the most harmful first", bold=True)
     for number, failure in enumerate(failures[:MOST_FAILURES], 1):
-        share = f"{failure.rate:.0%}".replace("%", " %")
         blocks = ", blocks" if failure.blocking else ""
         name = click.style(line(failure.check_id, 80), fg="red" if failure.blocking else "yellow")
-        often = f"{failure.count} of {plural(failure.of, 'trial')} ({share})"
+        often = f"{failure.count} of {plural(failure.of, 'trial')} ({percent(failure.rate)})"
         yield f"  {number}. {name}: {often}{blocks}"
         sample = failure.samples[0]
         yield f"     {line(sample.trial, 80)}: {line(sample.reason, 160)}"
@@ -129,16 +121,7 @@ def closing_lines(run: Run) -> list[str]:
     """Counts, cost and the folder."""
     totals, code = run.totals, run.exit_code
     colour = "green" if code == 0 else "red" if code == 1 else "magenta"
-    cells = run.cells
-    passed = sum(cell.verdict == Verdict.PASS for cell in cells)
-    out = [
-        click.style(
-            f"{passed} of {plural(len(cells), 'cell')} passed; "
-            f"{totals.passed} of {plural(totals.judged, 'judged trial')}",
-            fg=colour,
-            bold=True,
-        )
-    ]
+    out = [click.style(sentence(run.cells, totals), fg=colour, bold=True)]
     if missing := not_judged(totals):
         out.append(f"not judged: {missing}")
         out += [f"  {line(said, 600)}" for said in error_lines(run.errors)]
@@ -156,17 +139,6 @@ def closing_lines(run: Run) -> list[str]:
     out.append(f"kept in {line(str(run.path), 400)}")
     out.append(f"look at it with: proctor report {shlex.quote(line(str(run.path), 400))} --open")
     return out
-
-
-def cost_line(totals: Totals) -> str:
-    """What the trials cost, or why that is not known."""
-    if not totals.llm_calls and totals.cost_usd is None and not totals.unpriced_calls:
-        agents = "none known: no model call is on record"
-    else:
-        agents = money(totals.cost_usd, totals.unpriced_calls) or "unknown"
-    tokens = f" · {totals.tokens:,} tokens" if totals.tokens is not None else ""
-    judges = money(totals.judge_cost_usd)
-    return f"cost {agents}{tokens}{f' · judges {judges}' if judges else ''}"
 
 
 def resume_command(path: Path, how: str = "--resume") -> str:

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from proctor.report.run_console import research_lines
-from proctor.report.run_words import case_text, sentence
+from proctor.report.run_words import case_text, research_lines, sentence
 from proctor.results.gating import GateFacts, judge_runs
 from proctor.results.leaderboard import Leaderboard, entrants_of, leaderboard
 from proctor.results.lenient import as_text

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from proctor.report.run_progress import LogLines, progress_line
+from proctor.report.run_progress import Ticking, progress_line
 from proctor.runs.model import TrialStatus
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def logs_runs() -> bool:
     return log.isEnabledFor(logging.INFO)
 
 
-class RunLog(LogLines):
+class RunLog(Ticking):
     """Logs a run as it happens."""
 
     interval = EVERY

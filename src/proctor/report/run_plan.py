@@ -8,7 +8,7 @@ import msgspec
 
 from proctor.report.run_progress import duration
 from proctor.report.text import line, money
-from proctor.words import plural
+from proctor.words import columns, plural
 
 if TYPE_CHECKING:
     from proctor.runs.model import CellKey
@@ -27,10 +27,7 @@ def plan_lines(ready: Prepared, estimate: Estimate) -> list[str]:
         (_case(key), line(key.agent, 40), plural(cell.trials, "trial"))
         for key, cell in cells[:MOST_CELLS]
     ]
-    widths = [max((len(row[column]) for row in shown), default=0) for column in (0, 1)]
-    out = [
-        f"  {case:<{widths[0]}}  {agent:<{widths[1]}}  {trials}" for case, agent, trials in shown
-    ]
+    out = [f"  {'  '.join(row).rstrip()}" for row in columns(shown)]
     if len(cells) > MOST_CELLS:
         out.append(f"  and {len(cells) - MOST_CELLS:,} more cells")
     out.append(f"{plural(estimate.trials, 'trial')}: {_axes(ready)}")

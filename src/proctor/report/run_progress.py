@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
+from proctor.report.run_words import percent
 from proctor.report.text import line, money
 from proctor.trials.progress import Progress
 from proctor.words import plural
@@ -36,12 +37,11 @@ def progress_line(progress: Progress) -> str:
     if progress.running:
         parts.append(f"{progress.running} running")
     if totals.pass_rate is not None:
-        share = f"{totals.pass_rate:.0%}".replace("%", " %")
-        parts.append(f"{totals.passed}/{totals.judged} passed ({share})")
+        parts.append(f"{totals.passed}/{totals.judged} passed ({percent(totals.pass_rate)})")
     if totals.infra_error:
         parts.append(f"{totals.infra_error} could not be judged")
     if totals.retries:
-        parts.append(plural(totals.retries, "retry").replace("retrys", "retries"))
+        parts.append(plural(totals.retries, "retry", "retries"))
     cost = money(totals.cost_usd, totals.unpriced_calls)
     if cost:
         parts.append(cost)

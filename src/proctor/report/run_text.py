@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from proctor.report.run_console import render_run
-from proctor.report.run_words import DASH, gate_line, interval, leading, percent, places, score
-from proctor.report.text import line, money
+from proctor.report.run_words import gate_line, interval, leading, percent, places, score
+from proctor.report.text import DASH, line, money
 from proctor.results.leaderboard import run_name
 from proctor.words import table
 

@@ -10,18 +10,17 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from proctor.report.text import plain, safe
+from proctor.report.text import DASH, line, money, plain
 from proctor.runs.summary import CellSummary, RankedError, Verdict
 from proctor.runs.totals import Totals
 from proctor.stats.kinds import Interval
 from proctor.words import plural
 
 if TYPE_CHECKING:
-    from proctor.results.leaderboard import Leaderboard
-    from proctor.stats.gate import Gate
+    from pathlib import Path
 
-DASH = "–"
-"""Not known, or not defined."""
+    from proctor.results.leaderboard import Leaderboard
+    from proctor.stats.gate import Gate, Move
 
 INPUT_SHOWN = 2_000
 """Characters of a case's input that a report holds: enough to know the question again."""
@@ -113,6 +112,30 @@ def not_judged(totals: Totals) -> str | None:
     return said or None
 
 
+def cost_line(totals: Totals) -> str:
+    """What the trials cost, or why that is not known."""
+    if not totals.llm_calls and totals.cost_usd is None and not totals.unpriced_calls:
+        agents = "none known: no model call is on record"
+    else:
+        agents = money(totals.cost_usd, totals.unpriced_calls) or "unknown"
+    tokens = f" · {totals.tokens:,} tokens" if totals.tokens is not None else ""
+    judges = money(totals.judge_cost_usd)
+    return f"cost {agents}{tokens}{f' · judges {judges}' if judges else ''}"
+
+
+def research_lines(folder: Path) -> list[str]:
+    """What research found, or how far it got; none of a run that was no research."""
+    from proctor.trials.research.unfold import research_record
+
+    record = research_record(folder)
+    if record is None:
+        return []
+    rounds = plural(len(record["rounds"]), "round")
+    told = record["summary"] or record["rounds"][-1]["decided"]
+    head = f"{record['kind']}: {rounds}{'' if record['ended'] else ', not ended'}"
+    return [head, *(f"  {line(str(text), 300)}" for text in told)]
+
+
 MOST_ERRORS = 3
 """Different errors that a summary tells: a broken setup has one or two; trials have theirs each."""
 
@@ -121,7 +144,7 @@ def error_lines(errors: Sequence[RankedError]) -> list[str]:
     """Why trials could not be judged, the most common first, with a trial of each."""
     told = [
         f"{plural(each.count, 'trial')}: {each.error.type} in the {each.error.place}: "
-        f"{safe(each.error.message, 300)} ({each.trial})"
+        f"{line(each.error.message, 300)} ({each.trial})"
         for each in errors[:MOST_ERRORS]
     ]
     rest = len(errors) - len(told)
@@ -136,6 +159,11 @@ def gate_line(gate: Gate) -> str:
         f"{moved} over {plural(gate.cases, 'case')} ({plural(gate.n, 'trial')}, "
         f"{p_value(gate.p_value)}); the drop is at most {bound}"
     )
+
+
+def moved_cases(gate: Gate) -> list[Move]:
+    """Cases whose rate changed, the largest changes first, whichever way they went."""
+    return sorted((m for m in gate.moves if m.drop), key=lambda m: (-abs(m.drop), m.case))
 
 
 def case_text(value: Any) -> str:

@@ -18,6 +18,9 @@ import msgspec
 from proctor.trace.text import safe
 from proctor.words import plural
 
+DASH = "–"
+"""Not known, or not defined."""
+
 SHOWN = 200
 """Characters of an expected or actual value that a person is shown: two lines of a terminal."""
 

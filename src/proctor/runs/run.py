@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL, EXIT_PASS
 from proctor.runs.folder import RunFolder
 from proctor.runs.model import JUDGED, CellKey, Trial, params_key
 from proctor.runs.slim import Pool
@@ -24,8 +25,6 @@ from proctor.runs.summary import (
 )
 from proctor.runs.totals import Totals
 from proctor.trace import Trace
-
-EXIT_PASS, EXIT_FAIL, EXIT_CANNOT_JUDGE = 0, 1, 2
 
 
 class Run:

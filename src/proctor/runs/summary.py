@@ -100,6 +100,11 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
         """The cell this is about."""
         return CellKey(self.case, self.agent, self.params)
 
+    @property
+    def judged(self) -> int:
+        """Trials that say something about the agent: the denominator of the pass rate."""
+        return self.passed + self.failed + self.hard_fail
+
 
 def percentile(values: Sequence[float], q: float) -> float | None:
     """The q-quantile (0..1) by linear interpolation; None of nothing."""

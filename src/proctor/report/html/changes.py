@@ -7,7 +7,7 @@ from pathlib import Path
 from proctor.report.html.markup import Child, Html, join, table, tag
 from proctor.report.html.sections import GATE_TONES, section
 from proctor.report.run_facts import ReportFacts
-from proctor.report.run_words import gate_line, points
+from proctor.report.run_words import gate_line, moved_cases, points
 from proctor.results.gating import ArmGate
 from proctor.results.leaderboard import run_name
 from proctor.stats.gate import Move
@@ -40,7 +40,7 @@ def since(facts: ReportFacts) -> Html:
 def _change(arm: ArmGate) -> Html:
     gate = arm.gate
     chip = tag("span", gate.verdict, class_=f"chip {GATE_TONES[gate.verdict]}")
-    moved = sorted((m for m in gate.moves if m.drop), key=lambda m: (-abs(m.drop), m.case))
+    moved = moved_cases(gate)
     rows = [_move(move) for move in moved[:MOST_MOVES]]
     shown = (
         table(
@@ -56,7 +56,7 @@ def _change(arm: ArmGate) -> Html:
     if len(moved) > MOST_MOVES:
         more.append(f"{plural(len(moved) - MOST_MOVES, 'case')} moved less. ")
     if gate.flaky:
-        more.append(f"Flaky, in either run: {', '.join(gate.flaky)}. ")
+        more.append(f"Flaky already in the baseline: {', '.join(gate.flaky)}. ")
     if gate.left_out:
         told = "; ".join(f"{case}: {why}" for case, why in list(gate.left_out.items())[:MOST_MOVES])
         more.append(f"Not compared: {plural(len(gate.left_out), 'case')} ({told}). ")

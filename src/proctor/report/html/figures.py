@@ -10,8 +10,8 @@ from proctor.report.charts import HEATMAP_CASES
 from proctor.report.html.markup import Child, Html, bar, join, table, tag
 from proctor.report.html.sections import figure, section
 from proctor.report.run_facts import ReportFacts, TrialRow
-from proctor.report.run_words import DASH, score
-from proctor.report.text import money, seconds
+from proctor.report.run_words import score
+from proctor.report.text import DASH, money, seconds
 from proctor.runs.model import TrialStatus
 from proctor.runs.summary import CellSummary, percentile
 from proctor.words import plural
@@ -67,13 +67,12 @@ def heatmap(facts: ReportFacts) -> Html:
 def _heat(cell: CellSummary | None, column: int) -> Html:
     if cell is None:
         return tag("td", DASH, class_="r-none")
-    judged = cell.passed + cell.failed + cell.hard_fail
-    if not judged or cell.pass_rate is None:
+    if not cell.judged or cell.pass_rate is None:
         return tag("td", "not judged", class_="r-none", data_column=column)
     # Only what always passed is 10: 99 of 100 is not the same as all.
     level = 10 if cell.pass_rate == 1 else min(9, int(cell.pass_rate * 10))
     word = tag("small", " hard fail") if cell.hard_fail else None
-    return tag("td", f"{cell.passed}/{judged}", word, class_=f"r{level}", data_column=column)
+    return tag("td", f"{cell.passed}/{cell.judged}", word, class_=f"r{level}", data_column=column)
 
 
 def difficulty(facts: ReportFacts) -> Html | None:

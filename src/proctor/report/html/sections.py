@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from proctor.report.html.markup import Child, Html, bar, join, table, tag, whisker
-from proctor.report.run_console import cost_line
 from proctor.report.run_facts import ArmCells, ReportFacts, when
 from proctor.report.run_words import (
-    DASH,
+    cost_line,
     error_lines,
     interval,
     leading,
@@ -22,7 +21,7 @@ from proctor.report.run_words import (
     ranked_by,
     score,
 )
-from proctor.report.text import money, seconds
+from proctor.report.text import DASH, money, seconds
 from proctor.results.leaderboard import Row
 from proctor.runs.notes import Note
 from proctor.runs.summary import FailureSample, RankedFailure
