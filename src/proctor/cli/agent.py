@@ -10,7 +10,7 @@ import click
 from proctor.cli.lazy import Command, Entry, Example, LazyGroup
 from proctor.cli.ranges import POSITIVE
 from proctor.cli.terminal import printable
-from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, did_you_mean
+from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, hint_among
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,7 +131,7 @@ def _options(kind: str, settings: tuple[str, ...]) -> dict[str, Any]:
         first, *rest = key.split(".")
         if first not in fields or first in ("kind", "base_dir"):
             known = [name for name in fields if name not in ("kind", "base_dir")]
-            hint = did_you_mean(first, known) or f"known: {', '.join(known)}"
+            hint = hint_among(first, known, "known:")
             raise ProctorError(
                 f"agents of kind {kind} have no option {first!r}", where="--set", hint=hint
             )

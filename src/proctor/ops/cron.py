@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, did_you_mean, hint_among
 from proctor.imports import needs_extra
 
 NAMED = {
@@ -37,7 +37,7 @@ class Cron:
         self.zone = time_zone(zone)
         hint = "five fields: minute hour day month weekday, such as '0 2 * * *'"
         if expression.strip().startswith("@") and self.expression.startswith("@"):
-            hint = did_you_mean(expression, NAMED) or f"there are {', '.join(NAMED)}"
+            hint = hint_among(expression, NAMED)
         # A sixth field would be seconds, which no cron but this library's knows.
         if len(self.expression.split()) != 5:
             raise ProctorError(f"not a cron expression: {expression!r}", where="cron", hint=hint)

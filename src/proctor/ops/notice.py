@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, did_you_mean
+from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, hint_among
 from proctor.report.run_words import sentence
 from proctor.report.text import money
 from proctor.runs.identity import host
@@ -100,7 +100,7 @@ def checked_template(text: str, where: str) -> str:
         if name is None:
             continue
         if name not in FIELDS:
-            hint = did_you_mean(name, FIELDS) or f"there are {', '.join(FIELDS)}"
+            hint = hint_among(name, FIELDS)
             raise ProctorError(f"no field {name!r}", where=where, hint=hint)
         if spec or conversion:
             raise ProctorError(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple, TypedDict, cast
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, did_you_mean, hint_among
 from proctor.results.columns import Named, literal, named
 
 STATUSES = ("passed", "failed", "hard_fail", "infra_error", "cancelled")
@@ -123,7 +123,7 @@ def _has_status(value: Words) -> Condition:
         if word not in STATUSES:
             raise ProctorError(
                 f"{word!r} is not a status",
-                hint=did_you_mean(word, STATUSES) or f"one of {', '.join(STATUSES)}",
+                hint=hint_among(word, STATUSES, "one of"),
             )
     listed = ", ".join(literal(word) for word in asked)
     return Condition(f"status IN ({listed})", frozenset({"status"}))

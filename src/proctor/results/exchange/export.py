@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, hint_among
 from proctor.results.columns import COLUMNS
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def form_of(target: str, form: str | None) -> str:
         raise ProctorError(
             f"no form is called {meant!r}" if meant else "in which form?",
             where=target,
-            hint=did_you_mean(meant, FORMATS) or f"one of {', '.join(FORMATS)}",
+            hint=hint_among(meant, FORMATS, "one of"),
         )
     return meant
 

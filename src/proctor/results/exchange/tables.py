@@ -18,7 +18,7 @@ from typing import Any, cast
 import msgspec
 
 from proctor.checks.result import CheckResult
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, hint_among
 from proctor.results.exchange.record import Imported, Record
 from proctor.runs.model import TrialStatus
 
@@ -190,13 +190,13 @@ def _fields(names: list[str], columns: Mapping[str, str], path: Path) -> dict[st
             raise ProctorError(
                 f"there is no column {column!r}",
                 where=f"{path}:1",
-                hint=did_you_mean(column, names) or f"columns: {', '.join(names)}",
+                hint=hint_among(column, names, "columns:"),
             )
         if field not in FIELDS and not field.startswith(tuple(f"{n}." for n in NESTED)):
             raise ProctorError(
                 f"there is no field {field!r}",
                 where="--map",
-                hint=did_you_mean(field, FIELDS) or f"fields: {', '.join(FIELDS)}",
+                hint=hint_among(field, FIELDS, "fields:"),
             )
     fields = dict(columns)
     taken = set(fields.values())
