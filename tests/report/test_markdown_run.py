@@ -1,5 +1,6 @@
 """A run as Markdown and in a terminal: the numbers of the page, no markup of an agent."""
 
+import random
 import re
 from pathlib import Path
 
@@ -9,10 +10,13 @@ from report_runs import HOSTILE, check, make_run
 
 from proctor.report.html.page import render_page
 from proctor.report.markdown_run import render_run
+from proctor.report.results_console import render_groups
 from proctor.report.run_console import verdict_table
 from proctor.report.run_facts import facts_of_run
 from proctor.report.run_text import render_report
 from proctor.report.run_words import interval, percent, places
+from proctor.report.text import money
+from proctor.results.querying import query
 from proctor.runs.model import Trial, TrialError, TrialStatus
 from proctor.runs.run import Run
 
@@ -128,3 +132,31 @@ def test_colour_marks_the_verdict_and_no_case_that_is_called_like_it(run: Run) -
         assert before.strip().startswith(verdict)
         assert before.rstrip().endswith("an agent")
         assert verdict in painted
+
+
+def test_a_cost_that_leaves_calls_out_says_so_everywhere(tmp_path: Path) -> None:
+    """R-Q5 R-A4: with calls of unknown price every cost is a lower bound, in every form."""
+
+    def unpriced(trial: Trial, _rng: random.Random) -> None:
+        trial.unpriced_calls = 1
+
+    folder = tmp_path / "results" / "made" / "2026-05-28_001"
+    run = Run(make_run(folder, cases=2, agents=("only",), change=unpriced))
+    facts = facts_of_run(run)
+    known = run.totals.cost_usd
+    assert known is not None
+    page = render_page(run, facts, with_charts=False).text
+    tiles = re.search(r"<dt>Cost</dt><dd><strong>([^<]*)</strong>", page)
+    assert tiles is not None
+    assert tiles[1] == f"≥ {money(known)}"
+    groups = query(root=tmp_path / "results").group_by("agent")
+    texts = {
+        "console": render_report(run, facts),
+        "markdown": render_run(facts),
+        "page": page[page.index('id="cost"') : page.index('id="timeline"')],
+        "groups": render_groups(["agent"], groups.rows),
+    }
+    for name, text in texts.items():
+        costs = re.findall(r"(.)\s?\\?\$\d", text)
+        assert costs, name
+        assert set(costs) == {"≥"}, f"{name}: {costs}"

@@ -11,13 +11,10 @@ from collections.abc import Iterator, Sequence
 import click
 
 from proctor.checks.result import CheckResult, CheckStatus, Layer
-from proctor.report.facts import CaseFacts, Report
-from proctor.report.text import line, money, seconds, shown
+from proctor.report.facts import MOST_SPANS, TOLD, CaseFacts, Report
+from proctor.report.text import DASH, line, money, seconds, shown
 from proctor.runs.model import TrialStatus
 from proctor.words import plural
-
-MOST_SPANS = 3
-"""Span ids named per check; JSON has them all."""
 
 _MARKS = {
     TrialStatus.PASSED: ("✓", "green"),
@@ -39,7 +36,6 @@ _COLOURS = {
     CheckStatus.UNSCORED: "magenta",
     CheckStatus.SKIP: None,
 }
-_TOLD = (CheckStatus.FAIL, CheckStatus.UNSCORED, CheckStatus.WARN)
 
 
 def render(report: Report) -> str:
@@ -57,11 +53,14 @@ def _table(report: Report) -> list[str]:
     rows = [_row(case, many) for case in report.cases]
     if not rows:
         return []
-    widths = [max(len(row[i][0]) for row in ([(h, None) for h in head], *rows)) for i in _of(head)]
-    out = [click.style(line(report.title), bold=True)]
-    out.append(click.style(_aligned([(word, None) for word in head], widths), dim=True))
-    out.extend(_aligned(row, widths) for row in rows)
-    return out
+    plain: list[Cell] = [(word, None) for word in head]
+    columns = zip(plain, *rows, strict=True)
+    widths = [max(len(word) for word, _ in column) for column in columns]
+    return [
+        click.style(line(report.title), bold=True),
+        click.style(_aligned(plain, widths), dim=True),
+        *(_aligned(row, widths) for row in rows),
+    ]
 
 
 Cell = tuple[str, str | None]
@@ -74,14 +73,10 @@ def _row(case: CaseFacts, with_agent: bool) -> list[Cell]:
         (mark, colour),
         (line(case.name, 80), None),
         *([(line(case.agent, 40), None)] if with_agent else []),
-        ("–" if case.score is None else f"{case.score:.2f}", None),
+        (DASH if case.score is None else f"{case.score:.2f}", None),
         *zip(case.layer_words, map(_COLOURS.get, case.layers.values()), strict=True),
         (seconds(case.duration_ms), None),
     ]
-
-
-def _of(items: Sequence[object]) -> range:
-    return range(len(items))
 
 
 def _aligned(row: Sequence[Cell], widths: Sequence[int]) -> str:
@@ -117,10 +112,10 @@ def _about(case: CaseFacts) -> Iterator[str]:
     if case.status == TrialStatus.FAILED:
         label = click.style("SCORE", fg="red")
         yield f"    {label} {case.score or 0.0:.2f}, {case.threshold:g} needed"
-    for result in case.with_status(*_TOLD):
+    for result in case.with_status(*TOLD):
         yield from _check(result)
     for result in case.results:
-        if result.method is not None and result.status not in _TOLD:
+        if result.method is not None and result.status not in TOLD:
             status = result.status.value.upper()
             yield f"    {status} {line(result.id)}: by {line(result.method)}: {line(result.reason)}"
 

@@ -15,6 +15,12 @@ from proctor.checks.result import CheckResult, CheckStatus, Layer, worst
 from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL, EXIT_PASS
 from proctor.runs.model import Trial, TrialStatus
 
+TOLD = (CheckStatus.FAIL, CheckStatus.UNSCORED, CheckStatus.WARN)
+"""Statuses of checks that every form tells; of the others only what a judge said."""
+
+MOST_SPANS = 3
+"""Span ids named per check; JSON has them all."""
+
 
 class CasePlace(NamedTuple):
     """Where a case is written."""

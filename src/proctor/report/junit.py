@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 
 from proctor.checks.result import CheckResult, CheckStatus
-from proctor.report.facts import CaseFacts, Report
+from proctor.report.facts import MOST_SPANS, TOLD, CaseFacts, Report
 from proctor.report.text import line, shown, xml
 from proctor.runs.model import TrialStatus
 
@@ -78,7 +78,7 @@ def _details(case: CaseFacts) -> str:
     out = [] if case.place is None else [f"{case.place.file}:{case.place.line}"]
     if case.error is not None or not case.with_status(CheckStatus.FAIL):
         out.append(case.reason)
-    for result in case.with_status(CheckStatus.FAIL, CheckStatus.UNSCORED, CheckStatus.WARN):
+    for result in case.with_status(*TOLD):
         out.extend(_told(result))
     return "\n".join(_words(each) for each in out)
 
@@ -90,7 +90,7 @@ def _told(result: CheckResult) -> list[str]:
         if value is not None:
             out.append(f"- {label}: {shown(value)}")
     if result.span_ids:
-        out.append(f"- spans: {', '.join(result.span_ids[:3])}")
+        out.append(f"- spans: {', '.join(result.span_ids[:MOST_SPANS])}")
     return out
 
 

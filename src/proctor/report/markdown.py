@@ -9,8 +9,16 @@ from collections.abc import Iterator
 
 from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.report.console import counts
-from proctor.report.facts import CaseFacts, Report
-from proctor.report.text import markdown, markdown_code, money, seconds, shown
+from proctor.report.facts import MOST_SPANS, TOLD, CaseFacts, Report
+from proctor.report.text import (
+    DASH,
+    markdown,
+    markdown_code,
+    markdown_table,
+    money,
+    seconds,
+    shown,
+)
 from proctor.runs.model import TrialStatus
 
 _MARKS = {
@@ -20,7 +28,8 @@ _MARKS = {
     TrialStatus.INFRA_ERROR: "⚠️",
     TrialStatus.CANCELLED: "⏹️",
 }
-_TOLD = (CheckStatus.FAIL, CheckStatus.UNSCORED, CheckStatus.WARN)
+_SAY_WHY = (CheckStatus.FAIL, CheckStatus.UNSCORED)
+"""Checks whose own lines say why a case did not pass: no other line has to."""
 
 
 def render(report: Report) -> str:
@@ -43,27 +52,27 @@ def render(report: Report) -> str:
 def _table(report: Report) -> Iterator[str]:
     many = len(report.agents) > 1
     head = ["", "case", *(["agent"] if many else []), "score", *map(str, Layer), "time"]
-    yield f"| {' | '.join(head)} |"
-    yield f"|{'|'.join(' --- ' for _ in head)}|"
-    for case in report.cases:
-        cells = [
+    rows = (
+        [
             _MARKS[case.status],
             markdown(case.name),
             *([markdown(case.agent)] if many else []),
-            "–" if case.score is None else f"{case.score:.2f}",
+            DASH if case.score is None else f"{case.score:.2f}",
             *case.layer_words,
             seconds(case.duration_ms),
         ]
-        yield f"| {' | '.join(cells)} |"
+        for case in report.cases
+    )
+    return markdown_table(head, rows)
 
 
 def _about(case: CaseFacts) -> Iterator[str]:
-    if case.status != TrialStatus.PASSED and not case.with_status(*_TOLD[:2]):
+    if case.status != TrialStatus.PASSED and not case.with_status(*_SAY_WHY):
         yield f"- {markdown(case.reason)}"
-    for result in case.with_status(*_TOLD):
+    for result in case.with_status(*TOLD):
         yield from _check(result)
     for result in case.results:
-        if result.method is not None and result.status not in _TOLD:
+        if result.method is not None and result.status not in TOLD:
             by = f"by {markdown(result.method)}: {markdown(result.reason)}"
             yield f"- {result.status.value.upper()} **{markdown(result.id)}** {by}"
 
@@ -76,4 +85,4 @@ def _check(result: CheckResult) -> Iterator[str]:
         if value is not None:
             yield f"  - {label}: {markdown_code(shown(value))}"
     if result.span_ids:
-        yield f"  - spans: {', '.join(markdown(span, 40) for span in result.span_ids[:3])}"
+        yield f"  - spans: {', '.join(markdown(span, 40) for span in result.span_ids[:MOST_SPANS])}"

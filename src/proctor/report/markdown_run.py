@@ -5,7 +5,7 @@ Promise: what an agent said is shown as words or code and never becomes markup, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from proctor.report.run_facts import ReportFacts, when
@@ -23,7 +23,7 @@ from proctor.report.run_words import (
     ranked_by,
     score,
 )
-from proctor.report.text import DASH, markdown, money, seconds
+from proctor.report.text import DASH, markdown, markdown_table, money, seconds
 from proctor.results.gating import ArmGate, GateFacts
 from proctor.results.leaderboard import Row, run_name
 from proctor.runs.summary import CellSummary, RankedFailure
@@ -87,7 +87,7 @@ def _arm_since(arm: ArmGate) -> Iterator[str]:
     moved = moved_cases(gate)
     if moved:
         yield ""
-        yield from _table(
+        yield from markdown_table(
             ("case", "before", "now", "change"),
             (
                 (
@@ -113,7 +113,7 @@ def _leaderboard(facts: ReportFacts) -> list[str]:
     return [
         "### Leaderboard",
         "",
-        *_table(head, rows),
+        *markdown_table(head, rows),
         "",
         markdown(ranked_by(facts.board)),
         *(f"- {markdown(note)}" for note in facts.board.notes),
@@ -165,7 +165,7 @@ def _cases(facts: ReportFacts) -> list[str]:
         [markdown(case, 80), *(_cell(cells.get((case, name))) for name in facts.names)]
         for case in cases[:MOST_CASES]
     )
-    made = list(_table(["case", *(markdown(name, 60) for name in facts.names)], rows))
+    made = list(markdown_table(["case", *(markdown(name, 60) for name in facts.names)], rows))
     left = len(cases) - MOST_CASES
     rest = ["", f"{plural(left, 'case')} with better rates are in summary.csv."] if left > 0 else []
     return ["### Cases, the worst first", "", *made, *rest] if facts.cells else []
@@ -175,10 +175,3 @@ def _cell(cell: CellSummary | None) -> str:
     if cell is None:
         return DASH
     return f"{cell.passed}/{cell.judged} {cell.verdict.value}"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield f"|{'|'.join(' --- ' for _ in head)}|"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"

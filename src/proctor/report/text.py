@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, cast
 
@@ -110,6 +110,14 @@ def markdown_code(text: str) -> str:
     return f"{fence}{pad}{text or ' '}{pad}{fence}"
 
 
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table; cells are Markdown already."""
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'|'.join(' --- ' for _ in head)}|"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
 def money(usd: float | None, unpriced: int = 0) -> str:
     """A cost as told to people; a lower bound says so, an unknown one is not zero."""
     calls = f"{plural(unpriced, 'call')} unpriced"
@@ -117,6 +125,12 @@ def money(usd: float | None, unpriced: int = 0) -> str:
         return f"unknown, {calls}" if unpriced else ""
     amount = f"${usd:.4f}" if 0 < usd < 0.1 else f"${usd:,.2f}"
     return f"≥ {amount}, {calls}" if unpriced else amount
+
+
+def at_least(usd: float | None, unpriced: int) -> str:
+    """A cost where there is room for a figure only: `≥` says that some calls have no price."""
+    told = money(usd)
+    return f"≥ {told}" if told and unpriced else told
 
 
 def tokens(sent: int | None, got: int | None) -> str | None:

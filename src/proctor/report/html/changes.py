@@ -6,9 +6,8 @@ from pathlib import Path
 
 from proctor.report.html.markup import Child, Html, join, table, tag
 from proctor.report.html.sections import GATE_TONES, section
-from proctor.report.run_facts import ReportFacts
 from proctor.report.run_words import gate_line, moved_cases, points
-from proctor.results.gating import ArmGate
+from proctor.results.gating import ArmGate, GateFacts
 from proctor.results.leaderboard import run_name
 from proctor.stats.gate import Move
 from proctor.stats.kinds import CaseCounts
@@ -18,10 +17,8 @@ MOST_MOVES = 12
 """Cases told that moved, the largest moves first."""
 
 
-def since(facts: ReportFacts) -> Html:
-    """The section; only where a baseline was given."""
-    found = facts.since
-    assert found is not None
+def since(found: GateFacts) -> Html:
+    """The section: the run against its baseline."""
     parts: list[Child] = [_change(arm) for arm in found.arms]
     for names, words in (
         (found.only_candidate, "only in this run"),

@@ -11,7 +11,7 @@ from proctor.report.html.markup import Child, Html, bar, join, table, tag
 from proctor.report.html.sections import figure, section
 from proctor.report.run_facts import ReportFacts, TrialRow
 from proctor.report.run_words import score
-from proctor.report.text import DASH, money, seconds
+from proctor.report.text import DASH, at_least, money, seconds
 from proctor.runs.model import TrialStatus
 from proctor.runs.summary import CellSummary, percentile
 from proctor.words import plural
@@ -136,8 +136,8 @@ def cost(facts: ReportFacts) -> Html | None:
             [
                 arm.name,
                 money(arm.cost_usd, arm.unpriced_calls) or DASH,
-                money(each) or DASH,
-                money(good) or DASH,
+                at_least(each, arm.unpriced_calls) or DASH,
+                at_least(good, arm.unpriced_calls) or DASH,
                 DASH if tokens is None else f"{tokens:,}",
             ]
         )

@@ -110,7 +110,7 @@ def _top_sections(facts: ReportFacts, rows: Mapping[str, int] | None = None) -> 
     return join(
         [
             sections.top(facts),
-            changes.since(facts) if facts.since is not None else None,
+            None if facts.since is None else changes.since(facts.since),
             sections.research(facts),
             sections.leaderboard(facts),
             sections.failures(facts, dict(rows or {})),

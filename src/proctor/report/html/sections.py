@@ -21,7 +21,7 @@ from proctor.report.run_words import (
     ranked_by,
     score,
 )
-from proctor.report.text import DASH, money, seconds
+from proctor.report.text import DASH, at_least, money, seconds
 from proctor.results.leaderboard import Row
 from proctor.runs.notes import Note
 from proctor.runs.summary import FailureSample, RankedFailure
@@ -115,7 +115,11 @@ def _tiles(facts: ReportFacts) -> Html:
         ("Trials passed", percent(totals.pass_rate), f"{totals.passed} of {totals.judged} judged"),
         ("Cells passed", f"{facts.passed_cells}/{len(facts.cells)}", "case × agent"),
         ("Not judged", str(missing), not_judged(totals) or f"of {plural(totals.trials, 'trial')}"),
-        ("Cost", money(totals.cost_usd) or DASH, cost_line(totals).removeprefix("cost ")),
+        (
+            "Cost",
+            at_least(totals.cost_usd, totals.unpriced_calls) or DASH,
+            cost_line(totals).removeprefix("cost "),
+        ),
         ("Time", took, "from first start to last end"),
     )
     shown = [
