@@ -3,7 +3,10 @@
 Promise: the same thing reads the same in every report, message and error. English only.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 SHOWN_NAMES = 3
 """Enough to know what is meant, few enough for a line that says more than the names."""
@@ -17,6 +20,12 @@ def plural(number: int, noun: str, several: str | None = None) -> str:
 def some(names: Sequence[str]) -> str:
     """`a, b, c, …`: the first few of them, by name."""
     return ", ".join([*names[:SHOWN_NAMES], *(["…"] if len(names) > SHOWN_NAMES else [])])
+
+
+def and_more(items: Sequence[Item], most: int, say: Callable[[Item], str]) -> str:
+    """`a, b and 7 more`: the first `most` of them in words, and how many are left."""
+    shown = ", ".join(map(say, items[:most]))
+    return f"{shown} and {len(items) - most} more" if len(items) > most else shown
 
 
 def clipped(text: str, most: int) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple, cast
 
-from proctor.words import clipped
+from proctor.words import and_more, clipped
 
 Actions = Sequence[Any] | Mapping[str, Any]
 
@@ -382,9 +382,7 @@ def _range(space: Mapping[str, Any]) -> str:
 
 
 def _listed(options: Sequence[Any]) -> str:
-    named = [shown(option) if is_call(option) else _short(option) for option in options[:_SHOWN]]
-    rest = len(options) - len(named)
-    return ", ".join(named) + (f" and {rest} more" if rest else "")
+    return and_more(options, _SHOWN, lambda each: shown(each) if is_call(each) else _short(each))
 
 
 def _short(value: Any) -> str:

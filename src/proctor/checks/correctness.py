@@ -31,6 +31,7 @@ from proctor.checks.result import Layer, Outcome, broken, held, unscored
 from proctor.checks.text import PatternTimeout, check_pattern, normalised, search, shown
 from proctor.checks.view import document
 from proctor.schema import Strict
+from proctor.words import and_more
 
 
 class JmespathCheck(Operators):
@@ -308,8 +309,7 @@ def _asked(texts: tuple[str, ...]) -> str:
 
 
 def _quoted(texts: Sequence[str]) -> str:
-    listed = ", ".join([shown(text, 80) for text in texts[:_SHOWN]])
-    return f"{listed} and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else listed
+    return and_more(texts, _SHOWN, lambda text: shown(text, 80))
 
 
 def _lead(context: CheckContext) -> str:

@@ -21,6 +21,7 @@ from proctor.checks.result import Outcome, broken, held
 from proctor.checks.view import handoffs_of
 from proctor.schema import Strict
 from proctor.trace import SpanQuery, TraceQuery, parse_query
+from proctor.words import and_more
 
 SHOWN = 5
 """More than these in a line help nobody; `expected`, `actual` and the span ids hold them all."""
@@ -197,8 +198,7 @@ def tool_name(name: str) -> str:
 
 def in_words(names: Sequence[str]) -> str:
     """The first few names, and how many more there are."""
-    listed = ", ".join(tool_name(name) for name in names[:SHOWN])
-    return f"{listed} and {len(names) - SHOWN} more" if len(names) > SHOWN else listed
+    return and_more(names, SHOWN, tool_name)
 
 
 def how_often(number: int) -> str:

@@ -23,6 +23,7 @@ from proctor.runs.diff_model import CaseDiff, Change, ChangeKind, Severity
 from proctor.runs.diff_words import word_changes
 from proctor.trace import Trace
 from proctor.trace.text import safe
+from proctor.words import and_more
 
 LEAST_SIMILARITY = 0.5
 """Below it less than half of both sequences is shared: another way altogether, an error."""
@@ -293,9 +294,7 @@ def _sequence_change(kind: ChangeKind, what: str, old: list[str], new: list[str]
 
 
 def _few(names: Sequence[str]) -> str:
-    left = len(names) - _SHOWN
-    told = ", ".join(safe(name, 60) for name in names[:_SHOWN])
-    return f"{told} and {left} more" if left > 0 else told
+    return and_more(names, _SHOWN, lambda name: safe(name, 60))
 
 
 def _counted(names: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from proctor.checks.grounding.claims import (
 )
 from proctor.checks.grounding.evidence import Evidence, Place
 from proctor.checks.grounding.words import content_words
+from proctor.words import and_more
 
 # Half of a sentence's words within one paragraph: paraphrases keep more, inventions fewer.
 DEFAULT_OVERLAP = 0.5
@@ -180,9 +181,8 @@ def _reason(claims: Sequence[Claim], supported: int, cut: str) -> str:
     wrong = [claim for claim in claims if not claim.supported]
     if not wrong:
         return line
-    shown = ", ".join(f"{claim.kind} {_short(claim.text)}" for claim in wrong[:_SHOWN])
-    more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-    return f"{line}; unsupported: {shown}{more}"
+    shown = and_more(wrong, _SHOWN, lambda claim: f"{claim.kind} {_short(claim.text)}")
+    return f"{line}; unsupported: {shown}"
 
 
 def _short(text: str) -> str:

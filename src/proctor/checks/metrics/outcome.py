@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from proctor.checks.metrics.arguments import ABSENT, ArgumentDifference
-from proctor.words import clipped, plural
+from proctor.words import and_more, clipped, plural
 
 Item = TypeVar("Item")
 
@@ -159,9 +159,7 @@ def shortened(value: Any) -> str:
 
 
 def _few(items: Sequence[Item], text: Callable[[Item], str]) -> str:
-    left = len(items) - _SHOWN
-    shown = ", ".join(map(text, items[:_SHOWN]))
-    return f"{shown} and {left} more" if left > 0 else shown
+    return and_more(items, _SHOWN, text)
 
 
 def _lacks(call: Placed) -> str:
