@@ -149,17 +149,22 @@ def test_every_case_is_compared_or_left_out_with_why(first, second, incomparable
 
 
 def test_early_stopping_leaves_no_fixed_n_figure():
-    """R-Q1: after early stopping neither interval nor suite test is given, and that is said."""
-    first = arm("a", {"a": (9, 10), "b": (9, 10)})
-    stopped = AgentOutcomes(
-        agent="a", params="", cases=(case("a", 0, 3, stopped="out of reach"), case("b", 9, 10))
-    )
+    """R-Q1: after early stopping neither interval nor test is given, and that is said."""
+    others = {name: (9, 10) for name in "bcdefgh"}
+    first = arm("a", {"a": (9, 10), **others})
+    cut = case("a", 0, 3, stopped="out of reach")
+    rest = (case(name, passed - at, of) for at, (name, (passed, of)) in enumerate(others.items()))
+    stopped = AgentOutcomes(agent="a", params="", cases=(cut, *rest))
     found = compare_arms(Given("old", first), Given("new", stopped))
     by_case = {each.case: each for each in found.cases}
     assert found.overall.suite.p_value is None
     assert "stopped early" in found.overall.suite.reason
     assert found.overall.interval.low is None
-    assert found.overall.interval.value == pytest.approx(-0.45)
+    assert found.overall.interval.value == pytest.approx(-(0.9 + 2.1) / 8)
+    for each in found.metrics:
+        assert each.population.p_value is None
+        assert "stopped early" in str(each.population.reason)
+        assert each.adjusted is None
     assert by_case["a"].second.low is None
     assert by_case["b"].second.low is not None
     assert any("run without --early-stop" in note for note in found.notes)

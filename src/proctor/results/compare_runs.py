@@ -43,7 +43,7 @@ def compare_runs(
     seed: int = 0,
 ) -> Comparisons:
     """Compare two runs, agent by agent; or two agents (`agents`) of one run or of two."""
-    other = second or first
+    other = first if second is None else second
     if agents and len(agents) != 2:
         raise ProctorError(
             f"{len(agents)} agents were named",
@@ -51,7 +51,8 @@ def compare_runs(
         )
     if not agents and second is None:
         raise ProctorError("one run alone has nothing to be compared with", hint="--agents a,b")
-    before, after = outcomes_of(first), outcomes_of(other) if second else outcomes_of(first)
+    before = outcomes_of(first)
+    after = before if second is None else outcomes_of(second)
     pairs, only = _paired(before, after, agents)
     if cases is not None and not _any_case(pairs, cases):
         raise ProctorError(f"no case matches {cases!r}", hint="such as --cases 'refund-*'")
