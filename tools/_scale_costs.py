@@ -28,8 +28,9 @@ from proctor.results.finalise import finalise
 from proctor.results.querying import query
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Journal, Sync
-from proctor.runs.model import PlannedTrial, Trial, derive_seeds
+from proctor.runs.model import PlannedTrial, Trial
 from proctor.runs.run import Run
+from proctor.seeds import derive_seeds
 
 SMALL = 1_000
 """Trials that are run to see what one costs: some seconds of work."""

@@ -11,7 +11,7 @@ from run_parts import write_suite
 
 from proctor import Case, Experiment
 from proctor.errors import ProctorError
-from proctor.runs.model import derive_seed
+from proctor.seeds import derive_seed
 from proctor.trials.axes import Axes, axes_of
 from proctor.trials.experiments import (
     Changes,

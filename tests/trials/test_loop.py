@@ -9,8 +9,9 @@ import pytest
 
 import proctor
 from proctor.runs.journal import read_journal
-from proctor.runs.model import PlannedTrial, Trial, derive_seed, derive_seeds
+from proctor.runs.model import PlannedTrial, Trial
 from proctor.runs.run import Run
+from proctor.seeds import derive_seed, derive_seeds
 from proctor.trials.loop import run_to_end
 
 

@@ -10,8 +10,8 @@ import pytest
 from run_parts import rows
 
 import proctor
-from proctor.runs.model import derive_seed
 from proctor.runs.run import Run
+from proctor.seeds import derive_seed
 from proctor.spec import Case, Suite
 
 

@@ -26,6 +26,7 @@ from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, Agen
 from proctor.agents.failures import transient
 from proctor.agents.registry import resolve_agent
 from proctor.agents.turns import Turn
+from proctor.seeds import derive_seed
 from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.capture import current_trace, span
 
@@ -231,7 +232,8 @@ class _Member(AgentRequest):
             case=whole.case,
             trial=f"{whole.trial}/{name}",
             index=whole.index,
-            seed=_seed(whole.seed, name),
+            # Two members of one kind must not be one member with two votes.
+            seed=derive_seed(whole.seed, name),
             params=dict(whole.params),
             trace_id=whole.trace_id,
             timeout=whole.timeout,
@@ -262,11 +264,6 @@ def _own(request: AgentRequest, name: str) -> AgentRequest:
     )
     turn.picture = request.picture
     return turn
-
-
-def _seed(seed: int, name: str) -> int:
-    """Two members of one kind must not be one member with two votes."""
-    return int.from_bytes(sha256(f"{seed}\0{name}".encode()).digest()[:8]) >> 1
 
 
 def _key(reply: AgentReply, request: AgentRequest) -> str | None:

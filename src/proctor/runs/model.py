@@ -6,9 +6,7 @@ was counted (score, checks) and what could not be (infra_error, cancelled, unkno
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import StrEnum
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 import msgspec
@@ -187,24 +185,3 @@ def arm_name(agent: str, params: str) -> str:
 def params_key(params: dict[str, Any]) -> str:
     """Parameters as short text: `a=1,b=x`, in the order of their names."""
     return ",".join(f"{name}={params[name]}" for name in sorted(params)) if params else ""
-
-
-def derive_seed(base: int, *parts: object) -> int:
-    """A seed of its own for each trial, the same on every machine and in every order of running.
-
-    63 bits, so that it fits signed 64-bit columns and every random generator.
-    """
-    return _seed("\0".join(map(str, (base, *parts))).encode())
-
-
-def derive_seeds(count: int, base: int, *parts: object) -> Iterator[int]:
-    """`derive_seed(base, *parts, number)` for the numbers below `count`."""
-    head = "\0".join(map(str, (base, *parts, ""))).encode()
-    # As `_seed` has it, without a call for each of many.
-    return (
-        int.from_bytes(sha256(head + b"%d" % number).digest()[:8]) >> 1 for number in range(count)
-    )
-
-
-def _seed(text: bytes) -> int:
-    return int.from_bytes(sha256(text).digest()[:8]) >> 1

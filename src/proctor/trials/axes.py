@@ -13,7 +13,8 @@ from random import Random
 from typing import Any, NamedTuple
 
 from proctor.errors import ProctorError
-from proctor.runs.model import derive_seed, params_key
+from proctor.runs.model import params_key
+from proctor.seeds import derive_seed
 from proctor.spec.experiment import Axis, Experiment, Interval
 
 MAX_PLANNED = 1_000_000

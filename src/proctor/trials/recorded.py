@@ -12,7 +12,8 @@ from typing import Any, cast
 
 from proctor.agents.replay import Recordings, ReplayAgentConfig
 from proctor.errors import did_you_mean
-from proctor.runs.model import PlannedTrial, derive_seed
+from proctor.runs.model import PlannedTrial
+from proctor.seeds import derive_seed
 from proctor.spec import Case, Place, Problem, SpecError
 from proctor.spec.reader import read
 from proctor.spec.tree import plain

@@ -23,9 +23,10 @@ from proctor.results.finalise import finalise
 from proctor.runs.folder import RunFolder
 from proctor.runs.identity import new_run_id, provenance
 from proctor.runs.journal import Sync
-from proctor.runs.model import CellKey, Trial, TrialError, TrialStatus, derive_seed, params_key
+from proctor.runs.model import CellKey, Trial, TrialError, TrialStatus, params_key
 from proctor.runs.run import Run
 from proctor.runs.segments import SegmentWriter, encode_trace
+from proctor.seeds import derive_seed
 from proctor.trace.assemble import Collector
 from proctor.trace.formats import transcript
 from proctor.trace.redact import default_redactor
