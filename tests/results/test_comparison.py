@@ -150,7 +150,7 @@ def test_every_case_is_compared_or_left_out_with_why(first, second, incomparable
 
 def test_early_stopping_leaves_no_fixed_n_figure():
     """R-Q1: after early stopping neither interval nor test is given, and that is said."""
-    others = {name: (9, 10) for name in "bcdefgh"}
+    others = dict.fromkeys("bcdefgh", (9, 10))
     first = arm("a", {"a": (9, 10), **others})
     cut = case("a", 0, 3, stopped="out of reach")
     rest = (case(name, passed - at, of) for at, (name, (passed, of)) in enumerate(others.items()))
