@@ -109,9 +109,14 @@ def changed(experiment: Experiment, changes: Changes) -> Experiment:
     try:
         return experiment.changed(**said)
     except ValidationError as error:
-        fault = first_fault(error)
-        name = str(fault.loc[0]) if fault.loc else "experiment"
-        raise ProctorError(fault.message, where=f"--{name}", hint=fault.hint) from None
+        raise option_error(error, "experiment") from None
+
+
+def option_error(error: ValidationError, otherwise: str) -> ProctorError:
+    """What is wrong with what was asked for, at the option it was asked with."""
+    fault = first_fault(error)
+    name = str(fault.loc[0]) if fault.loc else otherwise
+    return ProctorError(fault.message, where=f"--{name}", hint=fault.hint)
 
 
 class Resolved(NamedTuple):

@@ -37,11 +37,10 @@ from proctor.spec.experiment_load import (
     load_experiments,
 )
 from proctor.spec.load import suite_of
-from proctor.spec.located import first_fault
 from proctor.spec.reader import read
 from proctor.trace import Trace
 from proctor.trials.carrying import carry_out, new_folder
-from proctor.trials.experiments import Changes, prepare_experiment
+from proctor.trials.experiments import Changes, option_error, prepare_experiment
 from proctor.trials.loop import run_to_end
 from proctor.trials.options import RunOptions
 from proctor.trials.ready import AgentLike, Prepared, given_agents, prepare
@@ -163,9 +162,7 @@ def _ad_hoc(name: str, *cases: Any, **fields: Any) -> Experiment:
     try:
         return Experiment(name=name, cases=cases, **fields)
     except ValidationError as error:
-        fault = first_fault(error)
-        where = str(fault.loc[0]) if fault.loc else name
-        raise ProctorError(fault.message, where=f"--{where}", hint=fault.hint) from None
+        raise option_error(error, name) from None
 
 
 def experiment_of_suite(suite: Suite) -> Experiment:
