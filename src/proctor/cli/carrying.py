@@ -48,13 +48,14 @@ def carry_out_here(
     from proctor.report.run_console import resume_command
     from proctor.report.run_log import RunLog, Together, logs_runs
     from proctor.report.run_progress import progress_for
+    from proctor.runs.folder import run_name
     from proctor.trials.carrying import carry_out
     from proctor.trials.loop import run_to_end
     from proctor.trials.session import UNFINISHED
     from proctor.trials.shipping import shipped
 
     progress = progress_for(sys.stderr, quiet=quiet, events=events)
-    log = RunLog("/".join(folder.path.parts[-2:])) if logs_runs() else None
+    log = RunLog(run_name(folder.path)) if logs_runs() else None
     observer = progress if log is None else Together(progress, log)
     interrupts = Interrupts(resume_command(folder.path))
     with shipped(folder, _warn) as shipping, stdout_kept_clean(), interrupts.listening():

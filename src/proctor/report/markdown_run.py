@@ -25,7 +25,8 @@ from proctor.report.run_words import (
 )
 from proctor.report.text import DASH, markdown, markdown_table, money, seconds
 from proctor.results.gating import ArmGate, GateFacts
-from proctor.results.leaderboard import Row, run_name
+from proctor.results.leaderboard import Row
+from proctor.runs.folder import run_name
 from proctor.runs.summary import CellSummary, RankedFailure
 from proctor.words import plural
 

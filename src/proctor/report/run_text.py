@@ -14,7 +14,7 @@ import click
 from proctor.report.run_console import render_run
 from proctor.report.run_words import gate_line, interval, leading, percent, places, score
 from proctor.report.text import DASH, line, money
-from proctor.results.leaderboard import run_name
+from proctor.runs.folder import run_name
 from proctor.words import table
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from proctor.report.html.texts import Texts
 from proctor.report.markdown_run import render_run
 from proctor.report.run_facts import ReportFacts, facts_of_run
 from proctor.results.finalise import finalise
-from proctor.runs.folder import RunFolder, write_atomic
+from proctor.runs.folder import RunFolder, run_name, write_atomic
 from proctor.runs.journal import Sync
 from proctor.runs.model import Trial
 from proctor.runs.run import Run
@@ -77,7 +77,7 @@ def _share_page(run: Run, target: Path, redactor: Redactor) -> Shared:
 def without_private(facts: ReportFacts) -> ReportFacts:
     """Facts without the machine, the user and the place of the run on its disk."""
     known = {name: value for name, value in facts.provenance.items() if name not in PRIVATE}
-    place = "/".join(Path(facts.path).parts[-2:])
+    place = run_name(Path(facts.path))
     return msgspec.structs.replace(facts, provenance=known, path=place)
 
 

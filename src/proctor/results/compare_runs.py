@@ -15,8 +15,8 @@ from proctor.errors import ProctorError
 from proctor.results.comparability import changed_cases, remarks
 from proctor.results.comparison import ArmComparison, Given, compare_arms
 from proctor.results.flakiness import judge_votes
-from proctor.results.leaderboard import run_name
 from proctor.results.outcomes import AgentOutcomes, outcomes_of, pick
+from proctor.runs.folder import run_name
 from proctor.runs.run import Run
 from proctor.stats.kinds import LEVEL
 

@@ -141,7 +141,7 @@ def compare_arms(
         flaky=tuple(each for _, each in flaky),
         left_out=left_out,
         not_counted={
-            arm.name: tuple(f"{part.count} {part.what}: {part.why}" for part in seen.left_out)
+            arm.name: tuple(str(part) for part in seen.left_out)
             for arm, seen in zip((first, second), kept, strict=True)
         },
         n=(sum(a.trials for a in before), sum(b.trials for b in after)),

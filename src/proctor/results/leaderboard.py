@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -20,6 +19,7 @@ from proctor.errors import ProctorError, did_you_mean
 from proctor.results.comparison import STOPPED
 from proctor.results.figures import rate_over
 from proctor.results.outcomes import AgentOutcomes, CaseOutcome, outcomes_of
+from proctor.runs.folder import run_name
 from proctor.stats.describe import percentile
 from proctor.stats.intervals import bootstrap_over_cases
 from proctor.stats.kinds import LEVEL, Interval, mean
@@ -149,11 +149,6 @@ def entrants_of(runs: Sequence[Run]) -> tuple[Entrant, ...]:
     )
 
 
-def run_name(path: Path) -> str:
-    """A run as people call it: experiment and number."""
-    return "/".join(path.parts[-2:])
-
-
 def leaderboard(
     entrants: Sequence[Entrant],
     *,
@@ -277,7 +272,7 @@ def _row(entrant: Entrant, metric: str, level: float, seed: int) -> Row:
         passes=seen.passes,
         infra=seen.infra,
         cancelled=seen.cancelled,
-        not_counted=tuple(f"{part.count} {part.what}: {part.why}" for part in seen.left_out),
+        not_counted=tuple(str(part) for part in seen.left_out),
     )
 
 

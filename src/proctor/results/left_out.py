@@ -11,3 +11,6 @@ class LeftOut(msgspec.Struct, frozen=True):
     what: str
     count: int
     why: str
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.what}: {self.why}"

@@ -160,6 +160,11 @@ _BINARY = getattr(os, "O_BINARY", 0)
 """Windows would otherwise turn line ends into its own."""
 
 
+def run_name(path: Path) -> str:
+    """A run as people call it: `<experiment>/<date>_<seq>`, wherever its folder is."""
+    return "/".join(path.parts[-2:])
+
+
 def write_atomic(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """Replace a file wholly or not at all: written aside, forced out, renamed.
 

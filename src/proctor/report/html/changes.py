@@ -8,7 +8,7 @@ from proctor.report.html.markup import Child, Html, join, table, tag
 from proctor.report.html.sections import GATE_TONES, section
 from proctor.report.run_words import gate_line, moved_cases, points
 from proctor.results.gating import ArmGate, GateFacts
-from proctor.results.leaderboard import run_name
+from proctor.runs.folder import run_name
 from proctor.stats.gate import Move
 from proctor.stats.kinds import CaseCounts
 from proctor.words import plural
