@@ -49,7 +49,9 @@ class Cron:
                 f"not a cron expression: {expression!r}: {said}", where="cron", hint=hint
             ) from None
         except StopIteration:
-            raise ProctorError(f"{expression!r} never comes", where="cron") from None
+            raise ProctorError(
+                f"{expression!r} never comes", where="cron", hint="no month has such a day"
+            ) from None
 
     def after(self, moment: datetime) -> Iterator[datetime]:
         """The times after a moment, in UTC."""

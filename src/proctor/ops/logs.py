@@ -52,7 +52,9 @@ def logging_to(
 ) -> Generator[None]:
     """Log to a file meanwhile: all there is from Proctor, of other packages what they warn of."""
     if path.is_dir():
-        raise ProctorError("a log is a file, and this is a folder", where=str(path))
+        raise ProctorError(
+            "a log is a file, and this is a folder", where=str(path), hint="name a file in it"
+        )
     handler = RotatingFileHandler(
         room_for(path),
         maxBytes=most_bytes,

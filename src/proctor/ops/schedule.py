@@ -212,7 +212,9 @@ class Book:
         with (self.folder / "schedules.serve.lock").open("a+b") as file:
             if not try_lock(file):
                 raise ProctorError(
-                    "another `proctor schedule serve` is at work", where=str(self.project)
+                    "another `proctor schedule serve` is at work",
+                    where=str(self.project),
+                    hint="one serves all schedules of a project: stop it to begin another",
                 )
             yield
 

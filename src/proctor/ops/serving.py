@@ -260,7 +260,10 @@ def addresses(schedule: Schedule, environ: Mapping[str, str]) -> list[str]:
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in environ:
-            raise ProctorError(f"the variable {match[1]} of --notify is not set")
+            raise ProctorError(
+                f"the variable {match[1]} of --notify is not set",
+                hint=f"set {match[1]} where `proctor schedule serve` is started",
+            )
         return environ[match[1]]
 
     return [_VARIABLE.sub(value, each) for each in schedule.notify]

@@ -134,6 +134,10 @@ def _refuse_unwritable(path: Path) -> None:
         raise ProctorError("-o names a folder", where=str(path), hint="name a file in it")
     nearest = next(place for place in (path, *path.parents) if place.exists())
     if nearest != path and not nearest.is_dir():
-        raise ProctorError(f"{nearest} is a file, not a folder", where=str(path))
+        raise ProctorError(
+            f"{nearest} is a file, not a folder", where=str(path), hint="name another file"
+        )
     if not os.access(nearest, os.W_OK):
-        raise ProctorError("cannot be written", where=str(path))
+        raise ProctorError(
+            "cannot be written", where=str(path), hint="name a file that you may write"
+        )

@@ -289,7 +289,9 @@ def pick(
             hint=did_you_mean(agent, names) or f"there are: {', '.join(names) or 'none'}",
         )
     if not fitting:
-        raise ProctorError("no trials to look at")
+        known = ", ".join(one.name for one in every)
+        hint = f"there are: {known}" if known else "none has ended yet, or a filter leaves none"
+        raise ProctorError("no trials to look at", hint=hint)
     raise ProctorError(
         f"{len(fitting)} agents or sets of parameters, one is needed",
         hint=f"name one of: {', '.join(one.name for one in fitting)}",

@@ -287,7 +287,10 @@ class ResultSet:
         if found.kind in ("DOUBLE", "BIGINT", "INTEGER"):
             return found
         if found.kind not in ("VARCHAR", "BOOLEAN"):
-            raise ProctorError(f"{column} holds no numbers ({found.kind})")
+            raise ProctorError(
+                f"{column} holds no numbers ({found.kind})",
+                hint="such as score, latency_ms, cost_usd or properties.NAME",
+            )
         cast_ = f"TRY_CAST({found.sql} AS DOUBLE)"
         if found.kind == "BOOLEAN":
             cast_ = f"({found.sql})::INT"

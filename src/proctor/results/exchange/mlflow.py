@@ -67,7 +67,9 @@ class Server:
             )
         except httpx.HTTPError as error:
             raise ProctorError(
-                f"the MLflow server does not answer: {error}", where=self.address
+                f"the MLflow server does not answer: {error}",
+                where=self.address,
+                hint="start one with `mlflow server`, or name another with -o",
             ) from None
         if missing and answer.status_code == NOT_FOUND:
             return {}

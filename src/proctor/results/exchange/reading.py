@@ -55,7 +55,11 @@ def read_results(
         }
         return readers[form](file, columns or {})
     if columns:
-        raise ProctorError(f"--map is for {', '.join(TABLES)}; this is {form}", where=str(file))
+        raise ProctorError(
+            f"--map is for {', '.join(TABLES)}; this is {form}",
+            where=str(file),
+            hint="leave it out: what its fields mean is known",
+        )
     if form == "inspect":
         from proctor.results.exchange.inspect_logs import read_inspect
 

@@ -230,7 +230,11 @@ def _record(row: dict[str, Any], fields: Mapping[str, str], where: str, path: Pa
         else:
             given[field] = _value(field, row[column], where)
     if "case" not in given:
-        raise ProctorError("the row does not name its case", where=where)
+        raise ProctorError(
+            "the row does not name its case",
+            where=where,
+            hint="--map COLUMN=case says which column does",
+        )
     return Record(where=where, **given)
 
 
