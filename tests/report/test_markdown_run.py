@@ -80,6 +80,17 @@ def test_a_baseline_shows_what_moved(run: Run, tmp_path: Path) -> None:
     assert "REGRESSION" in render_report(worse, facts)
 
 
+def test_cases_that_moved_and_are_not_told_are_counted(tmp_path: Path) -> None:
+    """R-Q3: every form says how many moved beyond those it tells."""
+    before, now = (
+        Run(make_run(tmp_path / "made" / f"2026-05-28_00{n}", cases=20, pass_rates=(rate,)))
+        for n, rate in enumerate((1.0, 0.0))
+    )
+    facts = facts_of_run(now, baseline=before)
+    assert "8 cases moved less." in render_run(facts)
+    assert "8 cases moved less." in plain_words(render_page(now, facts, with_charts=False).text)
+
+
 def test_an_agent_cannot_write_markdown(tmp_path: Path) -> None:
     """R-Q5: no HTML, no link, no table row, no mention comes from what an agent said."""
     said = f"{HOSTILE} [x](https://example.invalid) | a | b |\n# head @somebody ![i](x) `code`"

@@ -100,6 +100,9 @@ def _arm_since(arm: ArmGate) -> Iterator[str]:
                 for move in moved[:MOST_MOVES]
             ),
         )
+    if len(moved) > MOST_MOVES:
+        yield ""
+        yield f"{plural(len(moved) - MOST_MOVES, 'case')} moved less."
     if gate.advice is not None:
         yield ""
         yield markdown(gate.advice.text)
