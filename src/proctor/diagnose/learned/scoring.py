@@ -50,4 +50,5 @@ class Scorer:
 def trace_features(rows: Sequence[Row], chances: Numbers, names: Sequence[str]) -> Numbers:
     """How many errors of each category are expected (their root), and the mean of each fact."""
     expected = np.sqrt(chances.sum(axis=0))
-    return np.concatenate([expected, fact_table(rows, names).mean(axis=0)])
+    facts = fact_table(rows, names).mean(axis=0).astype(np.float64)
+    return np.concatenate([expected, facts])
