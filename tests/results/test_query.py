@@ -62,7 +62,15 @@ def test_columns_and_journal_say_the_same(tmp_path_factory, trials) -> None:
 
 def test_a_run_in_progress_is_seen_and_not_disturbed(tmp_path: Path) -> None:
     """R-D2: trials show as they finish, while the writer holds its lock; a kill loses none."""
-    suite = write_suite(tmp_path, agent="bots:steady", cases=40, trials=25)
+    suite = write_suite(tmp_path, agent="gate:agent", cases=40, trials=25)
+    gate = tmp_path / "open"
+    (tmp_path / "gate.py").write_text(  # so that it is not over before it is killed
+        "import asyncio, pathlib\n"
+        "async def agent(input):\n"
+        f"    while input == 'word20' and not pathlib.Path({str(gate)!r}).exists():\n"
+        "        await asyncio.sleep(0.01)\n"
+        "    return input\n"
+    )
     results = tmp_path / "results"
     child = Children(tmp_path / "z")
     pid = child.start("run", suite, "--results", results, "--quiet", "--concurrency", "1")
@@ -76,7 +84,8 @@ def test_a_run_in_progress_is_seen_and_not_disturbed(tmp_path: Path) -> None:
     os.kill(pid, signal.SIGKILL)
     child.wait()
     assert len(query(root=results)) == len(journal(run)) < 1000
-    assert child.run("run", "--resume", run, "--quiet") in (0, 1)
+    gate.touch()
+    assert child.run("run", "--resume", run, "--quiet") == 0
     assert len(query(root=results)) == 1000
     assert [one.live for one in discover(results).runs] == [False]
 
