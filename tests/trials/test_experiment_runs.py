@@ -47,9 +47,11 @@ def solve(input):
     return str(sum(int(n) for n in re.findall(r"[0-9]+", input)))
 """
 
+# The first takes its time, so that a run can be killed before it is over.
 BOTS = """
-import re, random
+import random, re, time
 def adds(input, seed):
+    time.sleep(0.01)
     numbers = [int(n) for n in re.findall(r"[0-9]+", input)]
     return str(sum(numbers) if random.Random(seed).random() < 0.7 else 0)
 def guesses(input, seed, params):
@@ -175,13 +177,14 @@ def test_a_killed_experiment_resumes_to_the_same(project: Path) -> None:
         root = project / f"killed-{number}"
         args = ("run", project / "exp.yaml", "--results", root, "--concurrency", 4, "--json")
         pid = children.start(*args)
-        until(lambda r=root: len(list(r.glob("*/*/_spec_.yaml"))) == 1)
+        until(lambda r=root: len(list(r.glob("*/*/_spec_.yaml"))) == 1, every=0)
         run = only_run(root)
         wanted = moment.randrange(size)
         until(
             lambda r=run, w=wanted: (
                 (r / "trials.jsonl").exists() and (r / "trials.jsonl").stat().st_size >= w
-            )
+            ),
+            every=0,
         )
         os.kill(pid, signal.SIGKILL)
         children.wait()
