@@ -20,6 +20,15 @@ def a_ray() -> Iterator[str]:
     shut_down()
 
 
+@pytest.fixture
+def room_on_ray(a_ray: str) -> str:
+    """The same address, for processes of their own: no workers of this one hold its processors."""
+    from proctor.trials.executors.ray.crew import let_go
+
+    let_go()
+    return a_ray
+
+
 @pytest.fixture(params=["local", "ray"])
 def where(request: pytest.FixtureRequest) -> dict[str, Any]:
     """The options of a run that say where its trials run."""

@@ -20,8 +20,15 @@ from proctor.errors import ProctorError, first_of
 from proctor.spec import load_suite
 from proctor.trials.carrying import carry_out, new_folder
 from proctor.trials.executors.ray.asking import Authority
-from proctor.trials.executors.ray.connect import ray_package
-from proctor.trials.executors.ray.crew import Load, Member, Resources
+from proctor.trials.executors.ray.connect import Connection, ray_package
+from proctor.trials.executors.ray.crew import (
+    Load,
+    Member,
+    Resources,
+    give_back,
+    let_go,
+    take_crew,
+)
 from proctor.trials.executors.ray.executor import RayExecutor
 from proctor.trials.options import RunOptions
 from proctor.trials.ready import prepare
@@ -73,6 +80,16 @@ async def test_workers_are_warm(tmp_path: Path, a_ray: str) -> None:
     assert len(pids) == 24
     assert len(set(pids)) == 2
     assert len([pid for pid in marks(tmp_path, "loaded") if pid != os.getpid()]) == 2
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_only_a_ray_of_our_own_keeps_workers_between_runs(ours: bool) -> None:
+    """R-R12: on a Ray of others nobody holds processors while no run is going on."""
+    let_go()
+    connection = Connection(shares_files=True, ours=ours)
+    crew = take_crew(Resources(1), connection)
+    give_back(crew)
+    assert (take_crew(Resources(1), connection) is crew) is ours
 
 
 def _halves(folder: Path) -> list[str]:
@@ -149,13 +166,13 @@ def on_ray(path: Path, address: str, *more: Any) -> list[str]:
     )
 
 
-def test_the_driver_is_killed_and_the_run_goes_on(tmp_path: Path, a_ray: str) -> None:
+def test_the_driver_is_killed_and_the_run_goes_on(tmp_path: Path, room_on_ray: str) -> None:
     """R-R9, R-R12: SIGKILL of the driver loses what ran; a resumed run has every trial once."""
     path = suite_of(tmp_path, "where", "q", "r")
     reference = proctor("run", path, "--results", tmp_path / "local", "--trials", 30, "--quiet")
     assert reference.returncode == 0, reference.stderr
     chance = random.Random(7)
-    start: list[str] = on_ray(path, a_ray, "--trials", 30, "--concurrency", 4)
+    start: list[str] = on_ray(path, room_on_ray, "--trials", 30, "--concurrency", 4)
     for _ in range(2):
         count = chance.randrange(3, 20)
         with subprocess.Popen(
@@ -186,13 +203,13 @@ def test_the_driver_is_killed_and_the_run_goes_on(tmp_path: Path, a_ray: str) ->
     [(signal.SIGINT, "slow", 130), (signal.SIGTERM, "block_loop", 143)],
 )
 def test_a_signal_ends_the_run_soon(
-    tmp_path: Path, a_ray: str, number: signal.Signals, agent: str, code: int
+    tmp_path: Path, room_on_ray: str, number: signal.Signals, agent: str, code: int
 ) -> None:
     """R-R6, R-R12: running trials are recorded as cancelled, whatever agents do on workers."""
     path = suite_of(tmp_path, agent, "q")
     more = "async def block_loop(input):\n    mark('began')\n    time.sleep(600)\n"
     (tmp_path / "bots.py").write_text((tmp_path / "bots.py").read_text() + more)
-    start = on_ray(path, a_ray, "--trials", 4, "--concurrency", 2)
+    start = on_ray(path, room_on_ray, "--trials", 4, "--concurrency", 2)
     with subprocess.Popen(
         start, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:

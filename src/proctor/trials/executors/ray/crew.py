@@ -190,17 +190,21 @@ _idle: list[Crew] = []
 
 def take_crew(needs: Resources, connection: Connection) -> Crew:
     """A crew for a run: the one that is warm, if it is of the right kind and still there."""
-    while _idle:
-        crew = _idle.pop()
-        if crew.needs == needs and crew.connection is connection:
-            return crew
-        crew.dismiss()
+    if _idle and _idle[0].needs == needs and _idle[0].connection is connection:
+        return _idle.pop()
+    let_go()
     return Crew(needs, connection)
 
 
 def give_back(crew: Crew) -> None:
-    """Keep a crew warm for the next run."""
-    if _idle:
+    """Keep a crew warm for the next run; on a Ray of others, who want its room, let it go."""
+    if _idle or not crew.connection.ours:
         crew.dismiss()
     else:
         _idle.append(crew)
+
+
+def let_go() -> None:
+    """Dismiss the crew that is warm: whoever else is on this Ray has its room."""
+    while _idle:
+        _idle.pop().dismiss()
