@@ -13,7 +13,12 @@ import proctor.pytest_plugin.suites  # noqa: F401 (only to have it loaded)
 
 pytest_plugins = ["pytester"]
 
-INI = "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
+# LangSmith's plugin would be loaded anew by each of these runs.
+INI = """\
+[pytest]
+asyncio_default_fixture_loop_scope = function
+addopts = -p no:langsmith_plugin --strict-markers
+"""
 
 AGENT = """
 import proctor
@@ -64,7 +69,7 @@ cases:
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
     """A project with a suite that its configuration names."""
-    pytester.makeini(INI + "proctor_suites = evals/*.yaml\naddopts = --strict-markers\n")
+    pytester.makeini(INI + "proctor_suites = evals/*.yaml\n")
     folder = pytester.mkdir("evals")
     (folder / "agent.py").write_text(AGENT, encoding="utf-8")
     (folder / "suite.yaml").write_text(SUITE, encoding="utf-8")
