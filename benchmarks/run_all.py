@@ -78,6 +78,7 @@ def main() -> int:
         found = list(tables(name, said))
         rows += found
         remarks[name] = [line for line in said.splitlines() if REMARK.match(line)]
+        remarks[name] += [missed(row) for row in found if "missed" in row.figures.values()]
         if code and not remarks[name]:
             word = "left out" if "is not installed" in reason(said) else "missed"
             remarks[name].append(f"{word}: {reason(said)}")
@@ -121,6 +122,12 @@ def played(name: str, *, quick: bool, fetch: bool) -> tuple[str, int]:
     print(f"{time.monotonic() - began:.0f} s, exit code {done.returncode}", file=sys.stderr)
     crashed = done.returncode not in (0, 1) or "Traceback" in done.stderr
     return done.stdout + (done.stderr if crashed else ""), done.returncode
+
+
+def missed(row: Row) -> str:
+    """A row of a table of goals, said as a remark."""
+    told = [f"{name} {value}".strip() for name, value in row.figures.items() if value != "missed"]
+    return f"missed: {row.who}: {', '.join(told)}"
 
 
 def reason(said: str) -> str:

@@ -53,3 +53,11 @@ def test_a_peer_that_is_not_there_is_not_fetched(gather, monkeypatch, tmp_path: 
     monkeypatch.setenv("BENCH_PEERS", "installed")
     with pytest.raises(FileNotFoundError, match="deepeval is not installed"):
         _measure.peer("deepeval", ["deepeval==4.3.1"])
+
+
+def test_a_missed_goal_is_told_with_its_figures(gather) -> None:
+    """R-D1: rows of a table of goals that were missed stand below the figures as well."""
+    said = "| | measured | goal | |\n|---|---|---|---|\n| size | 1 | 3 | met |\n"
+    met, row = gather.tables("report", f"{said}| opens in | 2.5 | 2 | missed |\n")
+    assert "missed" not in met.figures.values()
+    assert gather.missed(row) == "missed: opens in: measured 2.5, goal 2"
