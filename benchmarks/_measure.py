@@ -130,6 +130,11 @@ def table(timings: Sequence[Timing], baseline: str, clock: str = "cpu") -> str:
     return "\n".join(lines)
 
 
+def verdict(good: bool) -> str:
+    """What a table says of a goal."""
+    return "met" if good else "missed"
+
+
 def machine() -> str:
     """One line about where the figures come from."""
     return (

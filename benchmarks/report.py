@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import yaml
-from _measure import ROOT, machine
+from _measure import ROOT, machine, verdict
 from playwright.sync_api import Browser, sync_playwright
 
 sys.path.insert(0, str(ROOT / "tests"))
@@ -26,7 +26,6 @@ from browser import ARGUMENTS, chromium
 
 MAX_BYTES = 3_000_000
 MAX_SECONDS = 2.0
-MET = {True: "met", False: "missed"}
 
 AGENTS = """
 import random
@@ -70,9 +69,9 @@ def main() -> int:
     small, soon = size < MAX_BYTES, middle < MAX_SECONDS
     print("| 10,000 trials | measured | goal | |")
     print("|---|---:|---:|---|")
-    print(f"| size, MB | {size / 1e6:.2f} | below {MAX_BYTES / 1e6:.0f} | {MET[small]} |")
+    print(f"| size, MB | {size / 1e6:.2f} | below {MAX_BYTES / 1e6:.0f} | {verdict(small)} |")
     print(f"| made in, s, with Python's start | {made:.1f} | | |")
-    print(f"| opens in, s, median of {rounds} | {middle:.2f} | {MAX_SECONDS:.0f} | {MET[soon]} |")
+    print(f"| opens in, s, median of {rounds} | {middle:.2f} | {MAX_SECONDS:.0f} | {verdict(soon)} |")
     print(f"| opens in, s, at most | {max(opened):.2f} | | |")
     print(f"| an empty page in, s | {statistics.median(empty):.2f} | | |")
     return 0 if small and soon else 1

@@ -22,7 +22,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from _measure import machine
+from _measure import machine, verdict
 from _serve_programs import CONTESTANTS, Server, proctor
 from _serve_spans import Load, invented, trail
 
@@ -164,8 +164,8 @@ def _judged(title: str, middle: dict[str, Taken]) -> bool:
     print("\n| proctor, SQLite | goal | measured | |\n|---|---:|---:|---|")
     met = [measured >= goal if more else measured <= goal for _, measured, goal, more in goals]
     for (name, measured, goal, more), good in zip(goals, met, strict=True):
-        sign, verdict = "≥" if more else "≤", "met" if good else "missed"
-        print(f"| {name} | {sign} {goal:,.4g} | {measured:,.4g} | {verdict} |")
+        sign = "≥" if more else "≤"
+        print(f"| {name} | {sign} {goal:,.4g} | {measured:,.4g} | {verdict(good)} |")
     return all(met)
 
 
@@ -269,9 +269,9 @@ def _asked(title: str, store: SqlStore, traces: int, rounds: int = 5) -> bool:
             figures.append((time.perf_counter() - begun) * 1e3)
         listed, figured = statistics.median(lists), statistics.median(figures)
         met = max(listed, figured) <= GOAL_LIST_MS
-        verdict = "met" if met else "missed"
         print(
-            f"| {name} | {listed:.1f} | {figured:.1f} | {found.total:,} | {verdict} |", flush=True
+            f"| {name} | {listed:.1f} | {figured:.1f} | {found.total:,} | {verdict(met)} |",
+            flush=True,
         )
         good &= met
     return good
@@ -300,10 +300,10 @@ def page(rounds: int = 5) -> bool:
             times.append(time.perf_counter() - begun)
         browser.close()
     taken = statistics.median(times)
-    verdict = "met" if taken <= GOAL_PAGE_S else "missed"
+    said = verdict(taken <= GOAL_PAGE_S)
     print(f"\nA trace of 5,000 spans in Chromium, median of {rounds}\n")
     print("| | goal | measured | |\n|---|---:|---:|---|")
-    print(f"| s from the click to the tree | ≤ {GOAL_PAGE_S:g} | {taken:.2f} | {verdict} |")
+    print(f"| s from the click to the tree | ≤ {GOAL_PAGE_S:g} | {taken:.2f} | {said} |")
     return taken <= GOAL_PAGE_S
 
 

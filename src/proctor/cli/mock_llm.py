@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -49,12 +48,17 @@ def mock_llm(script: Path, port: int, record: Path | None) -> None:
 
     Prints the lines to export, answers from the script, and stops at Ctrl-C.
     """
-    from proctor.llm.mock import MockLLM, load_script
+    from proctor.cli.stopping import signals_go_to
 
     stop = threading.Event()
-    # Set before the port opens, so that whoever sees the address may already stop the server.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda _number, _frame: stop.set())
+    # Before the port opens, so that whoever sees the address may already stop the server.
+    with signals_go_to(lambda _number, _frame: stop.set()):
+        _serve(script, port, record, stop)
+
+
+def _serve(script: Path, port: int, record: Path | None, stop: threading.Event) -> None:
+    from proctor.llm.mock import MockLLM, load_script
+
     loaded = load_script(script)
     recorder = None if record is None else _Recorder(record)
     try:

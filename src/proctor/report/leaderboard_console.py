@@ -31,18 +31,9 @@ def render(board: Leaderboard) -> str:
 
 def _lines(board: Leaderboard) -> Iterator[str]:
     level = f"{100 * board.level:g} %"
-    yield click.style(f"Agents by {METRIC_WORDS[board.metric]}", bold=True)
-    head = (
-        "place",
-        "agent",
-        METRIC_WORDS[board.metric],
-        level,
-        "passed",
-        "score",
-        "cost",
-        "p50",
-        "p95",
-    )
+    metric = METRIC_WORDS[board.metric]
+    yield click.style(f"Agents by {metric}", bold=True)
+    head = ("place", "agent", metric, level, "passed", "score", "cost", "p50", "p95")
     yield from table(head, [_row(row, board.metric) for row in board.rows])
     yield ""
     first = board.rows[0] if board.rows else None
