@@ -71,7 +71,7 @@ def main() -> int:
     print("|---|---:|---:|---|")
     print(f"| size, MB | {size / 1e6:.2f} | below {MAX_BYTES / 1e6:.0f} | {verdict(small)} |")
     print(f"| made in, s, with Python's start | {made:.1f} | | |")
-    print(f"| opens in, s, median of {rounds} | {middle:.2f} | {MAX_SECONDS:.0f} | {verdict(soon)} |")
+    print(f"| opens in, s, middle of {rounds} | {middle:.2f} | {MAX_SECONDS:g} | {verdict(soon)} |")
     print(f"| opens in, s, at most | {max(opened):.2f} | | |")
     print(f"| an empty page in, s | {statistics.median(empty):.2f} | | |")
     return 0 if small and soon else 1
