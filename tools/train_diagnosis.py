@@ -20,8 +20,9 @@ from typing import NamedTuple
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import numpy as np
-from _diagnosis_report import Figures, page
+from _diagnosis_report import YARDSTICK, Figures, page
 from _diagnosis_training import SPLITS, Example, read, train
+from _diagnosis_yardstick import yardstick
 
 from proctor.diagnose.learned.detector import MODEL_FILE
 from proctor.diagnose.learned.find import Detectors, find, judged
@@ -80,7 +81,8 @@ def held_out(examples: list[Example], cut: int) -> HeldOut:
     guesses: dict[str, dict[str, Annotation]] = {method: {} for method in METHODS}
     chances: list[np.ndarray] = []
     truths: list[np.ndarray] = []
-    for learn, test in folds(examples, cut):
+    parts = folds(examples, cut)
+    for learn, test in parts:
         known = train(learn)
         for example in test:
             for method in METHODS:
@@ -95,6 +97,9 @@ def held_out(examples: list[Example], cut: int) -> HeldOut:
         for method in METHODS:
             guess = {name: guesses[method][name] for name in gold}
             cards[split, method] = score(gold, guess)
+    findings = {split: cards[split, "offline"].findings_per_trace or 0.0 for split in SPLITS}
+    plain = yardstick(parts, findings)
+    cards |= {(split, YARDSTICK): card for split, card in plain.items()}
     return HeldOut(cards, chances, truths)
 
 
