@@ -1,8 +1,9 @@
-"""How things are said to people: numbers with their nouns, lists that stay short, tables.
+"""How things are said to people: numbers with their nouns, money, lists that stay short, tables.
 
 Promise: the same thing reads the same in every report, message and error. English only.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -10,6 +11,9 @@ Item = TypeVar("Item")
 
 SHOWN_NAMES = 3
 """Enough to know what is meant, few enough for a line that says more than the names."""
+
+_SMALLEST_IN_FULL = 1e-6
+"""Below a millionth of a dollar, zeros after the point are harder to count than an exponent."""
 
 
 def plural(number: int, noun: str, several: str | None = None) -> str:
@@ -34,8 +38,33 @@ def clipped(text: str, most: int) -> str:
 
 
 def dollars(amount: float) -> str:
-    """`$12.50`, `$0.0031`: with as many digits as a small amount needs."""
-    return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.4g}"
+    """`$1,234.50`, `$0.50`, `$0.0123`, `$0.000012`: cents, and of less than a dollar three digits.
+
+    `inMoney` of the pages (report/html/core.js) writes the same.
+    """
+    sign, size = ("−" if amount < 0 else ""), abs(amount)
+    if size == 0 or not size < 1:
+        return f"{sign}${size:,.2f}"
+    if size < _SMALLEST_IN_FULL:
+        return f"{sign}${size:.3g}".replace("e-0", "e-")
+    places = 2 - math.floor(math.log10(size))
+    whole, _, part = f"{size:.{places}f}".partition(".")
+    return f"{sign}${whole}.{part.rstrip('0'):0<2}"
+
+
+def money(usd: float | None, unpriced: int = 0) -> str:
+    """A cost as told to people; a lower bound says so, an unknown one is not zero."""
+    calls = f"{plural(unpriced, 'call')} unpriced"
+    if usd is None:
+        return f"unknown, {calls}" if unpriced else ""
+    return f"{at_least(usd, unpriced)}, {calls}" if unpriced else dollars(usd)
+
+
+def at_least(usd: float | None, unpriced: int) -> str:
+    """A cost where there is room for a figure only: `≥` says that some calls have no price."""
+    if usd is None:
+        return ""
+    return f"≥ {dollars(usd)}" if unpriced else dollars(usd)
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:

@@ -35,11 +35,11 @@ async def test_a_cost_known_in_part_is_a_lower_bound():
     """R-C4: already over the limit fails; under it stays open, because more may be owed."""
     trace = trace_of(llm(usd=0.05), llm())
     over = await of(trace, max_cost_usd=0.01)
-    assert (over.status, over.reason) == (WARN, "at least $0.05, at most $0.01 allowed")
+    assert (over.status, over.reason) == (WARN, "≥ $0.05, at most $0.01 allowed")
     under = await of(trace, max_cost_usd=0.1)
     assert under.status == SKIP
     assert under.reason == (
-        "1 of 2 model calls have no known price; the others cost $0.05 of at most $0.1"
+        "1 of 2 model calls have no known price; the others cost $0.05 of at most $0.10"
     )
 
 

@@ -50,7 +50,7 @@ def test_show_draws_the_tree(example: Path) -> None:
     done = proctor("trace", "show", example)
     assert (done.code, done.err) == (0, "")
     assert "query    Where is my order A-4711" in done.out
-    assert "2 llm calls, 3 tool calls, 1,143→122 tokens, $0.000245, 1 error" in done.out
+    assert "2 llm calls, 3 tool calls, 1,143→122 tokens, cost $0.000245, 1 error" in done.out
     assert "✗ tool execute_tool track_parcel  801 ms  (tracking=PX-20937)" in done.out
     assert "error: TimeoutError: carrier did not answer" in done.out
     shorter = proctor("trace", "show", example, "--max-spans", "3")
@@ -66,7 +66,7 @@ def test_list_has_a_line_for_each_trace(example: Path, tmp_path: Path) -> None:
     head, first, second = done.out.splitlines()
     assert head.split() == ["spans", "tools", "errors", "time", "cost", "asked", "file"]
     assert first.startswith("8      3      1 ")
-    assert "$0.0002  Where is my order A-4711" in first
+    assert "$0.000245  Where is my order A-4711" in first
     assert first.endswith(str(example))
     assert "  Who?  " in second
     document = json.loads(proctor("trace", "list", example, "--json").out)
@@ -83,7 +83,7 @@ def test_a_call_is_priced_as_in_trials(tmp_path: Path) -> None:
     ]
     (tmp_path / "run.jsonl").write_bytes(export_traces([trace(*calls)], "jsonl"))
     shown = proctor("trace", "show", "run.jsonl", cwd=tmp_path)
-    assert "cost at least $0.1500 (1 call without a price)" in shown.out
+    assert "cost ≥ $0.15, 1 call unpriced" in shown.out
     (tmp_path / "proctor.yaml").write_text("prices: {mine: {input: 2, output: 0}}\n")
     shown = proctor("trace", "show", "run.jsonl", cwd=tmp_path)
     assert "$2.15, 0 errors" in shown.out

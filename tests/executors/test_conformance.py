@@ -95,7 +95,7 @@ async def test_every_trial_has_its_seed_and_a_fresh_agent(tmp_path: Path, where:
 @pytest.mark.parametrize(
     ("options", "ran", "why"),
     [
-        ({"max_cost_usd": 0.35}, 4, "cost limit reached: $0.4000 of $0.35"),
+        ({"max_cost_usd": 0.35}, 4, "cost limit reached: $0.40 of $0.35"),
         ({"max_tokens": 250}, 3, "token limit reached: 300 of 250"),
         ({"max_trials": 2}, 2, "trial limit reached: 2 started"),
         ({"max_seconds": 0}, 0, "time limit reached: 0 s"),

@@ -43,7 +43,7 @@ def test_sums_have_denominators():
         "1 of 7 cases passed; 2 failed (1 on a blocking check); 1 could not be judged; "
         "1 stopped; 2 not run; 2 warnings" in text
     )
-    assert "cost ≥ $0.41, 3 calls unpriced · judges $0.0100 · 900 tokens · 2.0 s" in text
+    assert "cost ≥ $0.41, 3 calls unpriced · judges $0.01 · 900 tokens · 2.0 s" in text
 
 
 def test_unknown_cost_is_said():

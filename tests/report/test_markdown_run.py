@@ -15,10 +15,10 @@ from proctor.report.run_console import verdict_table
 from proctor.report.run_facts import facts_of_run
 from proctor.report.run_text import render_report
 from proctor.report.run_words import interval, percent, places
-from proctor.report.text import money
 from proctor.results.querying import query
 from proctor.runs.model import Trial, TrialError, TrialStatus
 from proctor.runs.run import Run
+from proctor.words import money
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,10 @@ def test_the_tree_says_what_happened() -> None:
         "trace trace",
         "  query    Will it rain?",
         "  response Yes.",
-        "  total    5 spans, 3.00 s, 1 llm call, 1 tool call, 1,200→34 tokens, $0.0125, 1 error",
+        (
+            "  total    5 spans, 3.00 s, 1 llm call, 1 tool call, 1,200→34 tokens, cost $0.0125, "
+            "1 error"
+        ),
         "· agent run (helper)  3.00 s",
         "├─ ✓ planning plan  10 ms",
         "├─ · llm chat (gpt-4o)  1.50 s  1,200→34 tokens  $0.0125",
@@ -70,7 +73,7 @@ def test_what_is_not_known_is_called_unknown() -> None:
     assert lines[2] == "· other a  open"
     priced = span("p", kind=SpanKind.LLM, cost_usd=0.5)
     half = tree_text(trace(priced, span("q", start=20, kind=SpanKind.LLM, input_tokens=7)))
-    assert "cost at least $0.5000 (1 call without a price)" in half
+    assert "cost ≥ $0.50, 1 call unpriced" in half
     assert "7→? tokens" in half
 
 

@@ -17,7 +17,7 @@ from proctor.checks.result import Layer, Outcome, broken, held, skipped
 from proctor.checks.view import milliseconds
 from proctor.schema import Strict
 from proctor.trace import Span, Trace
-from proctor.words import dollars
+from proctor.words import at_least, dollars
 
 
 class CostChecks(Strict):
@@ -126,9 +126,8 @@ def cost_at_most(trace: Trace, limit: float, why: str = "") -> Outcome:
     if known > limit:
         priced = [span for span in trace.index.spans if span.cost_usd]
         dearest = sorted(priced, key=lambda span: -(span.cost_usd or 0.0))
-        least = "at least " if usage.unpriced else ""
         return broken(
-            f"{least}{dollars(known)}, at most {dollars(limit)} allowed{why}",
+            f"{at_least(known, usage.unpriced)}, at most {dollars(limit)} allowed{why}",
             span_ids=_ids(dearest[:5]),
             **details,
         )

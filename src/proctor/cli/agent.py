@@ -302,7 +302,8 @@ async def _ask(
 
 
 def _show(done: Finished) -> None:
-    from proctor.report.text import money, seconds
+    from proctor.report.text import seconds
+    from proctor.words import money
 
     trial, trace = done.trial, done.trace
     if trace is not None:

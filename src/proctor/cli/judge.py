@@ -10,7 +10,7 @@ import click
 from proctor.cli.chat_model import chat_model_options, model_named
 from proctor.cli.lazy import Command, Entry, Example, LazyGroup
 from proctor.cli.terminal import printable
-from proctor.words import plural
+from proctor.words import money, plural
 
 if TYPE_CHECKING:
     from proctor.checks.judge_audit import Audit, Row
@@ -183,9 +183,7 @@ def _lines(found: Audit, options: dict[str, Any]) -> list[str]:
     )
     usage = found.usage
     if usage.calls or usage.cached:
-        cost = "unknown" if usage.cost_usd is None else f"${usage.cost_usd:.4f}"
-        if usage.cost_usd is not None and usage.unpriced:
-            cost += f" for all but {plural(usage.unpriced, 'call')} of unknown price"
+        cost = money(usage.cost_usd, usage.unpriced) or "unknown"
         lines += [
             "",
             f"judging: {plural(usage.calls, 'call')}, {usage.cached} from the cache, cost {cost}",

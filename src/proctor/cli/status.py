@@ -91,7 +91,7 @@ def _life(sign: Sign, now: datetime) -> str:
 
 def _counts(beat: Beat) -> list[str]:
     from proctor.report.run_progress import duration
-    from proctor.report.text import money
+    from proctor.words import money
 
     parts = [f"{beat.done}/{beat.planned - beat.not_needed} done"]
     parts += [f"{beat.running} running"] if beat.running else []

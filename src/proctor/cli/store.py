@@ -15,7 +15,7 @@ import click
 from proctor.cli.durations import Duration
 from proctor.cli.lazy import Command, Entry, Example, LazyGroup
 from proctor.cli.serve import DEFAULT_STORE
-from proctor.words import plural
+from proctor.words import dollars, plural
 
 _HERE = "proctor.cli.store"
 
@@ -92,6 +92,8 @@ def _shown(name: str, value: Any) -> str:
         return "unknown" if name == "cost_usd" else "–"
     if name == "bytes":
         return f"{value / 1e6:,.1f} MB"
+    if name == "cost_usd":
+        return dollars(value)
     if isinstance(value, float):
         return f"{value:,.2f}"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -15,7 +15,7 @@ from proctor.cli.trace_files import (
     redaction_option,
     write_json,
 )
-from proctor.words import plural, table
+from proctor.words import at_least, plural, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,7 @@ def _echo(traces: "Iterator[Trace]", loaded: Loaded) -> None:
                 str(len(trace.tool_calls)),
                 str(len(trace.errors)),
                 "–" if duration is None else seconds(duration * 1000),
-                _money(trace.usage.cost_usd),
+                at_least(trace.usage.cost_usd, trace.usage.unpriced) or "–",
                 "–" if trace.query is None else line(trace.query, LONGEST_QUERY),
                 line(loaded.file),
             ]
@@ -78,10 +78,3 @@ def _echo(traces: "Iterator[Trace]", loaded: Loaded) -> None:
     if rows:
         click.echo("\n".join(table(head, rows, indent="")))
     click.echo(plural(len(rows), "trace"), err=True)
-
-
-def _money(cost: float | None) -> str:
-    """Dollars in a column: little is not nothing, and unknown is neither."""
-    if cost is None:
-        return "–"
-    return "<$0.0001" if 0 < cost < 0.0001 else f"${cost:.4f}"

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, hint_among
 from proctor.report.run_words import sentence
-from proctor.report.text import money
 from proctor.runs.identity import host
 from proctor.runs.run import Run
 from proctor.trace.redact import default_redactor
 from proctor.trace.text import safe
+from proctor.words import money
 
 
 class Event(StrEnum):

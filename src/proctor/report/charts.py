@@ -19,6 +19,7 @@ from proctor.report.chart_style import STATUS_WORDS, STATUSES, config
 from proctor.report.html.markup import visible
 from proctor.report.run_facts import ReportFacts, TrialRow
 from proctor.runs.folder import write_atomic
+from proctor.words import at_least
 
 if TYPE_CHECKING:
     import altair as alt
@@ -73,11 +74,12 @@ def datasets(facts: ReportFacts) -> dict[str, Dataset]:
             row.pass_rate.low,
             row.pass_rate.high,
             row.cost_usd,
+            at_least(row.cost_usd, row.unpriced_calls),
         )
         for row in facts.board.rows
     ]
     return {
-        "arms": Dataset(("arm", "rate", "low", "high", "cost"), arms),
+        "arms": Dataset(("arm", "rate", "low", "high", "cost", "price"), arms),
         "cells": Dataset(
             ("case", "arm", "passed", "judged", "rate", "score", "verdict", "level", "worst"),
             _cells(facts),
@@ -274,14 +276,14 @@ def cost(facts: ReportFacts) -> Chart | None:
             x=alt.X(
                 "cost:Q",
                 title="cost of all trials, US$",
-                axis=alt.Axis(format="$.2~f", tickCount=6),
+                axis=alt.Axis(format="$,.3~r", tickCount=6),
             ),
             y=alt.Y("rate:Q", title="pass rate", scale=alt.Scale(domain=[0, 1]), axis=_percent()),
             color=_arm_colour(facts),
             shape=alt.Shape("arm:N", legend=None),
             tooltip=[
                 alt.Tooltip("arm:N", title="agent"),
-                alt.Tooltip("cost:Q", title="cost", format="$.4f"),
+                alt.Tooltip("price:N", title="cost"),
                 alt.Tooltip("rate:Q", title="pass rate", format=".0%"),
             ],
         )

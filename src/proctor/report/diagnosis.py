@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from proctor.report.text import line, markdown, markdown_code, money
-from proctor.words import plural
+from proctor.report.text import line, markdown, markdown_code
+from proctor.words import money, plural
 
 if TYPE_CHECKING:
     from proctor.diagnose.cluster import Cluster

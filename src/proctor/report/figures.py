@@ -14,8 +14,9 @@ from typing import Any, cast
 
 import msgspec
 
-from proctor.report.text import DASH, line, money, plain, seconds
+from proctor.report.text import DASH, line, plain, seconds
 from proctor.stats.kinds import Interval
+from proctor.words import money
 
 MINUS = "−"
 

@@ -16,9 +16,9 @@ from proctor.report.figures import (
     percent,
 )
 from proctor.report.run_words import places
-from proctor.report.text import DASH, line, money, seconds
+from proctor.report.text import DASH, line, seconds
 from proctor.results.leaderboard import Leaderboard, Row
-from proctor.words import plural, table
+from proctor.words import money, plural, table
 
 MOST_PAIRS = 10
 """Paired tests told to people: those of five agents."""

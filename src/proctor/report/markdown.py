@@ -15,11 +15,11 @@ from proctor.report.text import (
     markdown,
     markdown_code,
     markdown_table,
-    money,
     seconds,
     shown,
 )
 from proctor.runs.model import TrialStatus
+from proctor.words import money
 
 _MARKS = {
     TrialStatus.PASSED: "✅",

@@ -23,12 +23,12 @@ from proctor.report.run_words import (
     ranked_by,
     score,
 )
-from proctor.report.text import DASH, markdown, markdown_table, money, seconds
+from proctor.report.text import DASH, markdown, markdown_table, seconds
 from proctor.results.gating import ArmGate, GateFacts
 from proctor.results.leaderboard import Row
 from proctor.runs.folder import run_name
 from proctor.runs.summary import CellSummary, RankedFailure
-from proctor.words import plural
+from proctor.words import money, plural
 
 MOST_CASES = 60
 """Rows of the table of cases, the worst first: what a pull request shows without being scrolled."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 import click
 
 from proctor.report.figures import percent
-from proctor.report.text import DASH, line, money
+from proctor.report.text import DASH, line
 from proctor.results.planning import Planning, PlanRow
-from proctor.words import table
+from proctor.words import money, table
 
 
 def render(found: Planning) -> str:

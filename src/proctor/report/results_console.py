@@ -14,11 +14,11 @@ from datetime import datetime
 from typing import Any
 
 from proctor.report.figures import document, ends, figure, percent
-from proctor.report.text import DASH, line, money
+from proctor.report.text import DASH, line
 from proctor.results.exchange.export import cell
 from proctor.results.figures import GroupRow
 from proctor.results.sql import Answer
-from proctor.words import plural, table
+from proctor.words import money, plural, table
 
 NOT_COUNTED = ("infra_error", "cancelled", "after_stop")
 """Trials that no rate counts, told when there are any."""

@@ -21,9 +21,9 @@ from proctor.report.run_words import (
     score,
     sentence,
 )
-from proctor.report.text import DASH, line, money, seconds
+from proctor.report.text import DASH, line, seconds
 from proctor.runs.summary import CellSummary, RankedFailure, Verdict
-from proctor.words import columns, plural
+from proctor.words import columns, money, plural
 
 if TYPE_CHECKING:
     from pathlib import Path

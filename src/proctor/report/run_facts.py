@@ -63,6 +63,7 @@ class TrialRow(NamedTuple):
     latency_ms: float | None
     lane: int
     cost_usd: float | None
+    unpriced: int
     tokens: int | None
     broken: str
 
@@ -254,6 +255,7 @@ def _row(trial: Trial) -> TrialRow:
         latency_ms=trial.latency_ms,
         lane=0,
         cost_usd=trial.cost_usd,
+        unpriced=trial.unpriced_calls,
         tokens=trial.tokens,
         broken=", ".join(broken),
     )

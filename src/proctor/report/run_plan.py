@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from proctor.report.run_progress import duration
-from proctor.report.text import line, money
-from proctor.words import columns, plural
+from proctor.report.text import line
+from proctor.words import columns, money, plural
 
 if TYPE_CHECKING:
     from proctor.runs.model import CellKey

@@ -13,9 +13,9 @@ import click
 
 from proctor.report.run_console import render_run
 from proctor.report.run_words import gate_line, interval, leading, percent, places, score
-from proctor.report.text import DASH, line, money
+from proctor.report.text import DASH, line
 from proctor.runs.folder import run_name
-from proctor.words import table
+from proctor.words import money, table
 
 if TYPE_CHECKING:
     from proctor.report.run_facts import ReportFacts

@@ -10,11 +10,11 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from proctor.report.text import DASH, line, money, plain
+from proctor.report.text import DASH, line, plain
 from proctor.runs.summary import CellSummary, RankedError, Verdict
 from proctor.runs.totals import Totals
 from proctor.stats.kinds import Interval
-from proctor.words import plural
+from proctor.words import money, plural
 
 if TYPE_CHECKING:
     from pathlib import Path

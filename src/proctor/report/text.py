@@ -16,7 +16,6 @@ from typing import Any, cast
 import msgspec
 
 from proctor.trace.text import safe
-from proctor.words import plural
 
 DASH = "–"
 """Not known, or not defined."""
@@ -116,21 +115,6 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterat
     yield f"|{'|'.join(' --- ' for _ in head)}|"
     for row in rows:
         yield f"| {' | '.join(row)} |"
-
-
-def money(usd: float | None, unpriced: int = 0) -> str:
-    """A cost as told to people; a lower bound says so, an unknown one is not zero."""
-    calls = f"{plural(unpriced, 'call')} unpriced"
-    if usd is None:
-        return f"unknown, {calls}" if unpriced else ""
-    amount = f"${usd:.4f}" if 0 < usd < 0.1 else f"${usd:,.2f}"
-    return f"≥ {amount}, {calls}" if unpriced else amount
-
-
-def at_least(usd: float | None, unpriced: int) -> str:
-    """A cost where there is room for a figure only: `≥` says that some calls have no price."""
-    told = money(usd)
-    return f"≥ {told}" if told and unpriced else told
 
 
 def tokens(sent: int | None, got: int | None) -> str | None:

@@ -16,7 +16,7 @@ import msgspec
 from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
 from proctor.trace.text import ELLIPSIS, safe
 from proctor.trace.tree import SpanTree
-from proctor.words import plural
+from proctor.words import dollars, money, plural
 
 # Deeper than this, lines of a usual terminal would hold nothing but indentation.
 MAX_INDENT = 16
@@ -87,18 +87,10 @@ def totals(trace: Trace) -> str:
         plural(len(trace.llm_calls), "llm call"),
         plural(len(trace.tool_calls), "tool call"),
         _tokens(usage.input_tokens, usage.output_tokens) or "tokens unknown",
-        _total_cost(usage.cost_usd, usage.unpriced),
+        f"cost {money(usage.cost_usd, usage.unpriced) or 'unknown'}",
         plural(len(trace.errors), "error"),
     ]
     return ", ".join(parts)
-
-
-def _total_cost(cost: float | None, unpriced: int) -> str:
-    if cost is None:
-        return "cost unknown"
-    if unpriced:
-        return f"cost at least {_money(cost)} ({plural(unpriced, 'call')} without a price)"
-    return _money(cost)
 
 
 # -- tree -------------------------------------------------------------------------------------
@@ -141,7 +133,7 @@ def span_line(span: Span, indent: str = "") -> Line:
     details = (
         _duration(span.duration) or "open",
         _tokens(span.input_tokens, span.output_tokens),
-        _money(span.cost_usd) if span.cost_usd is not None else "",
+        dollars(span.cost_usd) if span.cost_usd is not None else "",
         _about(span),
     )
     return Line(
@@ -228,9 +220,3 @@ def _tokens(sent: int | None, received: int | None) -> str:
         return ""
     known = ["?" if count is None else f"{count:,}" for count in (sent, received)]
     return f"{known[0]}→{known[1]} tokens"
-
-
-def _money(dollars: float) -> str:
-    if 0 < abs(dollars) < 0.01:
-        return f"${dollars:.6f}".rstrip("0")
-    return f"${dollars:.4f}" if abs(dollars) < 1 else f"${dollars:,.2f}"

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from proctor.runs.model import Trial
+from proctor.words import dollars
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -77,9 +78,9 @@ class Spending:
     def _money(self, cap: float) -> str | None:
         if self.unpriced:
             return (
-                f"{self.unpriced} model calls have no known price, so the cap of ${cap:g} cannot "
-                "be kept; give their prices in the configuration, or cap tokens instead"
+                f"{self.unpriced} model calls have no known price, so the cap of {dollars(cap)} "
+                "cannot be kept; give their prices in the configuration, or cap tokens instead"
             )
         if self.cost_usd >= cap:
-            return f"cost limit reached: ${self.cost_usd:.4f} of ${cap:g}"
+            return f"cost limit reached: {dollars(self.cost_usd)} of {dollars(cap)}"
         return None

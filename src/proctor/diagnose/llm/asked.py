@@ -25,6 +25,7 @@ from proctor.llm.base import ChatModel, ChatReply, ChatRequest, ModelError
 from proctor.llm.kept import KeptFolder, request_key
 from proctor.llm.use import ModelUse
 from proctor.trace.conventions.values import encode_json
+from proctor.words import dollars
 
 if TYPE_CHECKING:
     from proctor.trace import Span, Trace
@@ -129,7 +130,7 @@ class _Desk:
         if any(reply.cost_usd is None for reply in self._replies):
             raise OutOfBudget("the price of the model is not known, and there is a money cap")
         if self._spent() >= how.max_cost_usd:
-            raise OutOfBudget(f"the budget of ${how.max_cost_usd:g} is used up")
+            raise OutOfBudget(f"the budget of {dollars(how.max_cost_usd)} is used up")
 
     def _spent(self) -> float:
         return sum(reply.cost_usd or 0.0 for reply in self._replies)

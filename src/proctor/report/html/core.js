@@ -93,9 +93,20 @@ function inTime(ms) {
   return ms < 120000 ? `${(ms / 1000).toFixed(1)} s` : `${(ms / 60000).toFixed(1)} min`;
 }
 
-function inMoney(usd) {
+/** A cost, written as `dollars` of proctor/words.py does; `≥` where calls have no known price. */
+function inMoney(usd, unpriced = 0) {
   if (usd === null || usd === undefined) return DASH;
-  return usd > 0 && usd < 0.1 ? `$${usd.toFixed(4)}` : `$${usd.toFixed(2)}`;
+  const size = Math.abs(usd);
+  let digits;
+  if (size === 0 || !(size < 1)) {
+    digits = size.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+  } else if (size < 1e-6) {
+    digits = String(Number(size.toPrecision(3)));
+  } else {
+    const [whole, part] = size.toFixed(2 - Math.floor(Math.log10(size))).split(".");
+    digits = `${whole}.${part.replace(/0+$/, "").padEnd(2, "0")}`;
+  }
+  return `${unpriced ? "≥ " : ""}${usd < 0 ? "−" : ""}$${digits}`;
 }
 
 /** Tell readers who do not see the page what just changed. */

@@ -40,7 +40,7 @@ CASE_TEXTS = 300_000
 STYLES = ("theme.css", "report.css")
 SCRIPTS = ("core.js", "trials.js", "trial.js", "figures.js", "main.js")
 
-_DIGITS = {"start_ms": 1, "duration_ms": 1, "latency_ms": 1, "cost_usd": 6}
+_DIGITS = {"start_ms": 1, "duration_ms": 1, "latency_ms": 1, "cost_usd": 9}
 
 
 class Page(NamedTuple):

@@ -21,11 +21,11 @@ from proctor.report.run_words import (
     ranked_by,
     score,
 )
-from proctor.report.text import DASH, at_least, money, seconds
+from proctor.report.text import DASH, seconds
 from proctor.results.leaderboard import Row
 from proctor.runs.notes import Note
 from proctor.runs.summary import FailureSample, RankedFailure
-from proctor.words import plural
+from proctor.words import at_least, money, plural
 
 MOST_FAILURES = 20
 """Ranked failures in the page; the rest matter less by construction and are in results.json."""

@@ -56,7 +56,7 @@ class TrialView {
       `trial ${trial.repeat + 1}${seed}`,
       `score ${inScore(trial.score)}`,
       inTime(trial.latency_ms ?? trial.duration_ms),
-      trial.cost_usd === null ? null : inMoney(trial.cost_usd),
+      trial.cost_usd === null ? null : inMoney(trial.cost_usd, trial.unpriced),
       trial.tokens === null ? null : `${trial.tokens.toLocaleString("en")} tokens`,
     ];
     const order = this.list.found();

@@ -129,7 +129,7 @@ class TrialList {
       el("td", { class: "n" }, inScore(trial.score)),
       el("td", { class: "said" }, trial.broken || ""),
       el("td", { class: "n" }, inTime(trial.latency_ms ?? trial.duration_ms)),
-      el("td", { class: "n" }, inMoney(trial.cost_usd)),
+      el("td", { class: "n" }, inMoney(trial.cost_usd, trial.unpriced)),
     );
   }
 }

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from starlette.responses import HTMLResponse, Response
 
-from proctor.report.text import money, whole_text
+from proctor.report.text import whole_text
 from proctor.trace.text import safe
+from proctor.words import money
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -281,6 +281,7 @@ class Placed(NamedTuple):
     passed: int
     score: float | None
     cost_usd: float | None
+    unpriced: int
 
 
 def _board(run: Run) -> list[Placed]:
@@ -301,6 +302,7 @@ def _board(run: Run) -> list[Placed]:
                 sum(cell.passed for cell in cells),
                 sum(scores) / len(scores) if scores else None,
                 sum(costs) if costs else None,
+                sum(cell.unpriced_calls for cell in cells),
             )
         )
     return sorted(rows, key=lambda row: (row.score is None, -(row.score or 0), row.agent))

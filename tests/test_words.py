@@ -1,0 +1,61 @@
+"""How amounts are written: the same everywhere, in Python and on pages."""
+
+from importlib.resources import files
+
+import pytest
+from browser import browser
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proctor.words import at_least, dollars, money
+
+AMOUNTS = [
+    (0.0, "$0.00"),
+    (1234.5, "$1,234.50"),
+    (12.499, "$12.50"),
+    (1.0, "$1.00"),
+    (0.9996, "$1.00"),
+    (0.5, "$0.50"),
+    (0.1234, "$0.123"),
+    (0.09999, "$0.10"),
+    (0.0123, "$0.0123"),
+    (0.000012, "$0.000012"),
+    (0.00000123456, "$0.00000123"),
+    (3e-7, "$3e-7"),
+    (-0.25, "−$0.25"),
+]
+
+
+@pytest.mark.parametrize(("amount", "words"), AMOUNTS)
+def test_money_has_the_digits_it_needs(amount: float, words: str) -> None:
+    """R-Q5: thousands and millionths of a dollar can both be read."""
+    assert dollars(amount) == words
+
+
+@given(st.floats(min_value=1e-6, max_value=1e9))
+def test_no_amount_reads_as_nothing_or_far_from_it(amount: float) -> None:
+    """R-Q5: what is written is within half a cent, and of less than a dollar within 0.5 %."""
+    told = float(dollars(amount).removeprefix("$").replace(",", ""))
+    assert abs(told - amount) <= (0.00501 if amount >= 1 else amount * 0.00501)
+
+
+def test_a_cost_known_in_part_is_a_lower_bound() -> None:
+    """R-A4: calls without a price make a cost a bound; without any price it is unknown, not 0."""
+    assert money(0.41, 3) == "≥ $0.41, 3 calls unpriced"
+    assert at_least(0.41, 3) == "≥ $0.41"
+    assert (money(0.41), at_least(0.41, 0)) == ("$0.41", "$0.41")
+    assert (money(None, 2), at_least(None, 2)) == ("unknown, 2 calls unpriced", "")
+    assert (money(None), at_least(None, 0)) == ("", "")
+
+
+def test_pages_write_amounts_as_the_rest_does() -> None:
+    """R-Q5: `inMoney` of the report and the viewer says what `dollars` says."""
+    core = (files("proctor.report.html") / "core.js").read_text(encoding="utf-8")
+    amounts = [amount for amount, _ in AMOUNTS] + [7**power * 1.3e-9 for power in range(20)]
+    with browser() as running:
+        page = running.new_page()
+        page.add_script_tag(content=core)
+        shown = page.evaluate("amounts => amounts.map((usd) => inMoney(usd))", amounts)
+        bounds = page.evaluate("[inMoney(0.41, 3), inMoney(null, 3), inMoney(undefined)]")
+    assert shown == [dollars(amount) for amount in amounts]
+    assert bounds == ["≥ $0.41", "–", "–"]
