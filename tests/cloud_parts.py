@@ -15,11 +15,12 @@ Trouble = Literal["500", "cut", "cut-request", "stall"] | None
 
 
 class Request(NamedTuple):
-    """What a client asked, and how often it has asked exactly that."""
+    """What a client asked, how often it has asked exactly that, and the bytes it sent with it."""
 
     method: str
     path: str
     time: int
+    size: int
 
 
 class Proxy:
@@ -57,14 +58,15 @@ class Proxy:
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         with self._lock:
             before = sum(r[:2] == (handler.command, handler.path) for r in self.requests)
-            request = Request(handler.command, handler.path, before + 1)
+            size = int(handler.headers.get("Content-Length") or 0)
+            request = Request(handler.command, handler.path, before + 1, size)
             self.requests.append(request)
         trouble = self.trouble(request)
         if trouble == "cut-request":
             handler.close_connection = True
             handler.connection.close()
             return
-        body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+        body = handler.rfile.read(request.size)
         if trouble == "stall":
             self.stalled.set()
             self.released.wait(60)

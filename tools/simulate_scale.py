@@ -245,7 +245,7 @@ def whole_run(costs: Costs, world: World, played: Played) -> str:
     if costs.upload_byte_s is not None:
         rows.append(
             (
-                "sending it whole at the end",
+                "sending it whole with `proctor sync`",
                 f"{size * costs.upload_byte_s:.0f} s at the rate of moto here",
             )
         )

@@ -139,6 +139,42 @@ def test_a_resumed_run_goes_on_shipping(
     assert proctor("sync", TO, "--verify").returncode == 0
 
 
+TALKATIVE = '''
+import asyncio, pathlib, random
+
+async def talk(input, seed):
+    """Answers the first cases at length; the others wait until somebody opens the gate."""
+    while input not in ("word0", "word1", "word2") and not pathlib.Path("go").exists():
+        await asyncio.sleep(0.05)
+    return input + random.Random(seed).randbytes(500_000).hex()
+'''
+
+
+@pytest.mark.slow
+def test_after_a_kill_no_byte_of_the_journal_is_sent_twice(
+    tmp_path: Path, s3: Proxy, server: int, start: Start
+) -> None:
+    """R-D6, R-R7: what was shipped before SIGKILL stays; the resumed run sends the rest of it."""
+    suite = write_suite(tmp_path, agent="talkative:talk", cases=6, trials=1)
+    (tmp_path / "talkative.py").write_text(TALKATIVE)
+    child = start(tmp_path, suite, "--results", TO, "--concurrency", 6)
+    until(lambda: shipped_lines(server) == 3)
+    child.kill()
+    child.wait()
+    before = {k: v for k, v in objects(server).items() if "_pieces_/trials.jsonl" in k}
+    (tmp_path / "go").touch()
+    run = only_run(tmp_path / "results")
+    s3.requests.clear()
+    done = proctor("run", "--resume", run, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(journal(run)) == 6
+    assert {k: v for k, v in objects(server).items() if k in before} == before
+    again = sum(r.size for r in s3.requests if r.method == "PUT" and "trials.jsonl" in r.path)
+    shipped = sum(map(len, before.values()))
+    assert again == (run / "trials.jsonl").stat().st_size - shipped
+    assert proctor("sync", TO, "--verify").returncode == 0
+
+
 @pytest.mark.slow
 def test_a_store_that_goes_away_does_not_disturb_the_run(
     tmp_path: Path, s3: Proxy, server: int, start: Start

@@ -1,11 +1,13 @@
 """`_manifest_.json`: what a run at a remote place consists of, file by file.
 
     {"format": 1, "run_id": "…", "name": "shop/2026-11-16_001", "state": "complete",
-     "files": {"trials.jsonl": {"size": 812, "sha256": "…"}, …}}
+     "files": {"trials.jsonl": {"size": 812, "sha256": "…"}, …},
+     "pieces": {"traces/000001.jsonl.zst": ["000000000000000-3f8a0b6c1d2e4f70", …]}}
 
-Promise: it is written last, so a manifest that says `complete` lists files that are all there;
-`running` means that pieces are still to come, `replacing` that an upload was not finished. Names
-in it are believed only when they stay inside the run.
+Promise: it is written last, so a manifest that says `complete` lists files that are all there,
+each as one object or as the pieces named; `running` means that pieces are still to come,
+`replacing` that an upload was not finished. Names in it are believed only when they stay inside
+the run.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ import msgspec
 from proctor.errors import ProctorError
 
 NAME = "_manifest_.json"
-FORMAT = 1
-"""Version of the manifest; a newer one is refused."""
+FORMAT = 2
+"""Version of the manifest; a newer one is refused. What has no `pieces` is written as 1."""
 
 SPEC, JOURNAL = "_spec_.yaml", "trials.jsonl"
 ONLY_GROW = (JOURNAL, "notes.jsonl")
@@ -54,11 +56,13 @@ class FileFacts(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A run at a remote place."""
 
-    format: int = FORMAT
+    format: int = 1
     run_id: str
     name: str
     state: State
     files: dict[str, FileFacts] = {}
+    pieces: dict[str, list[str]] = {}
+    """Files that are there in pieces, with the names of these, in order."""
 
     def encode(self) -> bytes:
         """The manifest as it is kept."""

@@ -5,7 +5,7 @@
 Promise: what was shipped can be brought back at any moment and resumed: whole lines of the journal
 and every trace they refer to, because traces go first. A store that is away never disturbs the
 run; what it missed goes with the next round or at the end. A crash costs the remote copy at most
-the last round.
+the last round. At the end only what has not been shipped is sent.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from proctor.runs.journal import last_line_end
 from proctor.runs.remote import REMEMBERED, address, pieces
 from proctor.runs.remote.bucket import Bucket, Patience
 from proctor.runs.remote.manifest import JOURNAL, NAME, SPEC, FileFacts, Manifest
+from proctor.runs.remote.pieces import PIECE, Piece, read_part
 from proctor.runs.remote.transfer import Moved, push, read_manifest
 from proctor.runs.remote.waiting import to_end
 from proctor.runs.rounds import Rounds
@@ -32,9 +33,6 @@ from proctor.runs.segments import segments
 
 EVERY = 5.0
 """Seconds between rounds: what a lost machine may cost, against two small requests each."""
-
-PIECE = 8 << 20
-"""Bytes of a piece at most: it is held in memory while it is sent."""
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -112,8 +110,7 @@ class Shipper:
         self._to = to
         self._warn = warn
         self._bucket = Bucket(to.run, patience)
-        self._patience = patience
-        self._ends: dict[str, int] | None = None
+        self._chains: dict[str, list[Piece]] | None = None
         self._rounds = Rounds(self._round, every=every, name="shipping")
         self._trouble = False
 
@@ -127,8 +124,7 @@ class Shipper:
 
     def finish(self) -> Moved:
         """Send the run as it ended, complete and with its checksums; call after `stop`."""
-        bucket = Bucket(self._to.address, self._patience)
-        return asyncio.run(push(self._folder.path, self._to.name, bucket))
+        return asyncio.run(push(self._folder.path, self._to.name, self._bucket))
 
     def _round(self) -> None:
         try:
@@ -144,44 +140,34 @@ class Shipper:
         """One round: what has come since the last, traces before the lines that refer to them."""
         journal = self._folder.journal_path
         whole = last_line_end(journal, journal.stat().st_size) if journal.is_file() else 0
-        if self._ends is None:
-            self._ends = await self._already_there()
+        if self._chains is None:
+            self._chains = await self._already_there()
         for _, path in segments(self._folder.traces_path):
             name = path.relative_to(self._folder.path).as_posix()
             await self._send(name, path, path.stat().st_size)
         await self._send(JOURNAL, journal, whole)
         await self._say_running()
-        beat = await asyncio.to_thread(_read, self._folder.path / HEARTBEAT, 0, PIECE)
+        beat = await asyncio.to_thread(read_part, self._folder.path / HEARTBEAT, 0, PIECE)
         if beat:  # for whoever watches there; last, since nothing depends on it
             await self._put(HEARTBEAT, beat)
 
     async def _send(self, name: str, path: Path, end: int) -> None:
-        assert self._ends is not None
-        start = self._ends.get(name, 0)
-        while start < end:
-            content = await asyncio.to_thread(_read, path, start, min(PIECE, end - start))
-            if not content:  # it became shorter: the next round sees it as it is
-                return
-            await self._put(pieces.key_of(name, start, content), content)
-            start += len(content)
-            self._ends[name] = start
+        assert self._chains is not None
+        chain = self._chains.setdefault(name, [])
+        await pieces.lengthen(self._bucket, name, path, chain, end)
+        await pieces.join_small(self._bucket, name, path, chain)
 
-    async def _already_there(self) -> dict[str, int]:
+    async def _already_there(self) -> dict[str, list[Piece]]:
         """How far an earlier process came; pieces of what a crash left are taken away."""
         listed = await self._bucket.sizes()
-        ends: dict[str, int] = {}
+        found: dict[str, list[Piece]] = {}
         stale: list[str] = []
         for name, chain in pieces.growing(listed, self._bucket.url).items():
-            good = True
-            for piece in chain:
-                here = _read(self._folder.path / name, piece.start, piece.size)
-                good = good and pieces.key_of(name, piece.start, here) == piece.key
-                if good:
-                    ends[name] = piece.end
-                else:
-                    stale.append(piece.key)
+            path = self._folder.path / name
+            good = found[name] = await asyncio.to_thread(pieces.that_are_of, path, chain)
+            stale += [piece.key for piece in chain[len(good) :]]
         await self._bucket.delete(stale)
-        return ends
+        return found
 
     async def _say_running(self) -> None:
         """A run that had ended and goes on is told by its pieces, now that they are there."""
@@ -197,12 +183,3 @@ class Shipper:
 
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _read(path: Path, start: int, size: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(start)
-            return file.read(size)
-    except FileNotFoundError:
-        return b""

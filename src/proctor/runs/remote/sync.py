@@ -25,8 +25,12 @@ async def send(
     tell: Tell | None = None,
 ) -> list[Moved]:
     """Send runs to their names below an address, one after the other."""
-    bucket = Bucket(to, patience)
-    return [await push(r, name_of(r, root), bucket, verify=verify, tell=tell) for r in runs]
+    moved: list[Moved] = []
+    for run in runs:
+        name = name_of(run, root)
+        bucket = Bucket(address.joined(address.checked(to), name), patience)
+        moved.append(await push(run, name, bucket, verify=verify, tell=tell))
+    return moved
 
 
 async def bring(

@@ -1,17 +1,17 @@
 """Send a run to a remote place, bring it back, and check it there.
 
 Promise: what is there already with the right checksum is not sent again, so a transfer that was
-cut goes on where it was; a file is replaced wholly or not at all, and a run is one only when all
-of it has come (the manifest goes last, and locally the spec does). What does not match its
-checksum is named and never put in place. A run is never replaced by another one, nor by an
-earlier state of itself.
+cut goes on where it was, and of a file that was shipped in pieces while it grew only the rest is
+sent; a file is replaced wholly or not at all, and a run is one only when all of it has come (the
+manifest goes last, and locally the spec does). What does not match its checksum is named and never
+put in place. A run is never replaced by another one, nor by an earlier state of itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from proctor.runs.remote import pieces
 from proctor.runs.remote.aside import Aside
 from proctor.runs.remote.bucket import Bucket
 from proctor.runs.remote.manifest import (
+    FORMAT,
     MOST_BYTES,
     NAME,
     ONLY_GROW,
@@ -32,10 +33,15 @@ from proctor.runs.remote.manifest import (
     facts_of,
     run_files,
 )
+from proctor.runs.remote.pieces import Piece
 
 SMALL = 4 << 20
 """Bytes up to which a file is read once, for its checksum and to be sent: then both are of the
 same moment even where somebody appends a note."""
+
+WHOLE = 1 << 20
+"""Bytes up to which a file that came in pieces is sent whole after all: one request, as the rest of
+it would be, and other tools find it under its name."""
 
 
 class Step(NamedTuple):
@@ -77,11 +83,10 @@ class _Count:
             self._tell(Step(name, size, moved, self.files, self._of))
 
 
-async def read_manifest(bucket: Bucket, name: str = "") -> Manifest | None:
+async def read_manifest(bucket: Bucket) -> Manifest | None:
     """The manifest of the run at a place; None when there is none."""
-    key = _key(name, NAME)
-    content = await bucket.read(key, MOST_BYTES)
-    return None if content is None else decode(content, bucket.at(key))
+    content = await bucket.read(NAME, MOST_BYTES)
+    return None if content is None else decode(content, bucket.at(NAME))
 
 
 # -- sending -------------------------------------------------------------------------------------
@@ -90,39 +95,72 @@ async def read_manifest(bucket: Bucket, name: str = "") -> Manifest | None:
 async def push(
     run: Path, name: str, bucket: Bucket, *, verify: bool = False, tell: Tell | None = None
 ) -> Moved:
-    """Send a run, to stand as `name` below the bucket's address."""
+    """Send a run called `name` to the bucket's address."""
     folder = RunFolder.open(run)
     with folder.lock():
         run_id = str(folder.read_spec().get("run_id") or "")
         files = dict(run_files(run))
         facts = {n: await asyncio.to_thread(facts_of, path) for n, path in files.items()}
-        before = await read_manifest(bucket, name)
-        _refuse_other(before.run_id if before else None, run_id, bucket.at(name))
-        sizes = await bucket.sizes(name)
-        _refuse_earlier(before, sizes, facts, bucket.at(name))
+        before = await read_manifest(bucket)
+        _refuse_other(before.run_id if before else None, run_id, bucket.url)
+        sizes = await bucket.sizes()
+        shipped = pieces.growing(sizes, bucket.url)
+        _refuse_earlier(before, shipped, facts, bucket.url)
         if before is None or (before.state == "complete" and before.files != facts):
             unfinished = Manifest(run_id=run_id, name=name, state="replacing", files=facts)
             await _put_manifest(bucket, unfinished)
         count = _Count(len(files), tell)
+        joined: dict[str, list[Piece]] = {}
 
         async def send(each: str) -> None:
-            key, known = _key(name, each), facts[each]
-            if sizes.get(key) == known.size:
-                there = await bucket.sha256(key, by_content=verify)
+            known, path = facts[each], files[each]
+            if sizes.get(each) == known.size:
+                there = await bucket.sha256(each, by_content=verify)
                 if there == known.sha256:
                     count.add(each, known.size, moved=False)
                     return
-            facts[each] = known = await _send(bucket, key, files[each], known)
+            if known.size > WHOLE and (chain := shipped.get(each)):
+                if verify:
+                    chain = await pieces.that_are_whole(bucket, chain)
+                joined[each], sent = await _send_rest(bucket, each, path, chain, known.size)
+                count.add(each, sent or known.size, moved=sent > 0)
+                return
+            facts[each] = known = await _send(bucket, each, path, known)
             count.add(each, known.size, moved=True)
 
         await bucket.each([lambda e=each: send(e) for each in files])
-        done = Manifest(run_id=run_id, name=name, state="complete", files=facts)
+        done = Manifest(
+            format=FORMAT if joined else 1,
+            run_id=run_id,
+            name=name,
+            state="complete",
+            files=facts,
+            pieces={each: [piece.name for piece in joined[each]] for each in sorted(joined)},
+        )
         if verify:
-            await _check_files(bucket, name, facts, None)
+            await _check_files(bucket, done, None)
         if before != done:
             await _put_manifest(bucket, done)
-        await bucket.delete([key for key in sizes if key.startswith(_key(name, f"{PIECES}/"))])
+        await bucket.delete(_not_needed(sizes, joined))
     return Moved(name, count.files, count.moved, count.bytes, done.state, verify)
+
+
+async def _send_rest(
+    bucket: Bucket, file: str, path: Path, chain: list[Piece], end: int
+) -> tuple[list[Piece], int]:
+    """Send what is not there of a file that came in pieces: all of these, and the bytes sent."""
+    good = await asyncio.to_thread(pieces.that_are_of, path, chain)
+    there = good[-1].end if good else 0
+    await pieces.lengthen(bucket, file, path, good, end)
+    return good, end - there
+
+
+def _not_needed(listed: Iterable[str], joined: dict[str, list[Piece]]) -> list[str]:
+    """Objects that the manifest has no use for: pieces of other files, and files now in pieces."""
+    used = {piece.key for chain in joined.values() for piece in chain}
+    return [
+        key for key in listed if key in joined or (key.startswith(f"{PIECES}/") and key not in used)
+    ]
 
 
 async def _send(bucket: Bucket, key: str, path: Path, known: FileFacts) -> FileFacts:
@@ -137,7 +175,7 @@ async def _send(bucket: Bucket, key: str, path: Path, known: FileFacts) -> FileF
 
 async def _put_manifest(bucket: Bucket, manifest: Manifest) -> None:
     content = manifest.encode()
-    await bucket.put(_key(manifest.name, NAME), content, hashlib.sha256(content).hexdigest())
+    await bucket.put(NAME, content, hashlib.sha256(content).hexdigest())
 
 
 def _refuse_other(there: str | None, run_id: str, where: str) -> None:
@@ -150,13 +188,14 @@ def _refuse_other(there: str | None, run_id: str, where: str) -> None:
 
 
 def _refuse_earlier(
-    before: Manifest | None, sizes: dict[str, int], facts: dict[str, FileFacts], where: str
+    before: Manifest | None,
+    shipped: dict[str, list[Piece]],
+    facts: dict[str, FileFacts],
+    where: str,
 ) -> None:
     """Files that only grow must not become shorter."""
     if before is None:
         return
-    below = {key.removeprefix(f"{before.name}/"): size for key, size in sizes.items()}
-    shipped = pieces.growing(below, where)
     for name in ONLY_GROW:
         there = before.files[name].size if name in before.files else 0
         if chain := shipped.get(name):
@@ -206,7 +245,8 @@ async def pull(
         count = _Count(len(wanted), tell)
 
         async def bring(name: str) -> None:
-            moved = await _bring(bucket, name, wanted[name], target)
+            chain = _pieces_of(manifest, name, bucket.url)
+            moved = await _bring(bucket, name, wanted[name], target, chain)
             count.add(name, wanted[name].size, moved=moved)
 
         # What grows first, since it may be refused; the spec last, since it makes a run of it.
@@ -224,13 +264,24 @@ def _run_id_of(target: Path) -> str | None:
     return str(RunFolder.open(target).read_spec().get("run_id") or "")
 
 
-async def _bring(bucket: Bucket, name: str, known: FileFacts, target: Path) -> bool:
+def _pieces_of(manifest: Manifest, name: str, where: str) -> list[Piece]:
+    """The pieces that a file is there in; none when it is there as it is."""
+    names = manifest.pieces.get(name)
+    return pieces.named(name, names, manifest.files[name].size, where) if names else []
+
+
+async def _bring(
+    bucket: Bucket, name: str, known: FileFacts, target: Path, chain: list[Piece]
+) -> bool:
     """Bring one file, unless it is here; whether it had to be."""
     path = target / name
     if await asyncio.to_thread(_is_here, path, known):
         return False
     with Aside(path) as aside:
-        await bucket.fetch(name, aside.write)
+        if chain:
+            await pieces.fetch(bucket, chain, aside.write)
+        else:
+            await bucket.fetch(name, aside.write)
         if FileFacts(aside.size, aside.sha256) != known:
             raise _damaged(bucket, name, known, aside.size)
         if name in ONLY_GROW:
@@ -274,7 +325,7 @@ async def _pull_running(
     spec = manifest.files.get(SPEC)
     if spec is None:
         raise RemoteError(f"the run has no {SPEC} yet", where=bucket.url)
-    moved = await _bring(bucket, SPEC, spec, target)
+    moved = await _bring(bucket, SPEC, spec, target, [])
     count.add(SPEC, spec.size, moved=moved)
     return Moved(manifest.name, count.files, count.moved, count.bytes, manifest.state, True)
 
@@ -292,15 +343,13 @@ async def check(bucket: Bucket, *, tell: Tell | None = None) -> Moved:
             f"the run is not complete: its manifest says {manifest.state!r}", where=bucket.url
         )
     count = _Count(len(manifest.files), tell)
-    await _check_files(bucket, "", manifest.files, count)
+    await _check_files(bucket, manifest, count)
     return Moved(manifest.name, count.files, 0, 0, manifest.state, True)
 
 
-async def _check_files(
-    bucket: Bucket, run: str, files: dict[str, FileFacts], count: _Count | None
-) -> None:
+async def _check_files(bucket: Bucket, manifest: Manifest, count: _Count | None) -> None:
     async def look(name: str, known: FileFacts) -> RemoteError | None:
-        key = _key(run, name)
+        chain = _pieces_of(manifest, name, bucket.url)
         digest, size = hashlib.sha256(), 0
 
         def take(block: bytes) -> None:
@@ -308,21 +357,20 @@ async def _check_files(
             digest.update(block)
             size += len(block)
 
-        await bucket.fetch(key, take)
+        try:
+            await (pieces.fetch(bucket, chain, take) if chain else bucket.fetch(name, take))
+        except pieces.DamagedPieceError as error:
+            return error
         if count is not None:
             count.add(name, size, moved=False)
         if FileFacts(size, digest.hexdigest()) == known:
             return None
-        return _damaged(bucket, key, known, size)
+        return _damaged(bucket, name, known, size)
 
-    jobs = [lambda n=n, k=k: look(n, k) for n, k in files.items()]
+    jobs = [lambda n=n, k=k: look(n, k) for n, k in manifest.files.items()]
     wrong = [error for error in await bucket.each(jobs) if error is not None]
     if len(wrong) > 1:
         listed = ", ".join(str(error.where) for error in wrong)
         raise RemoteError(f"{len(wrong)} objects are damaged: {listed}", hint=wrong[0].hint)
     if wrong:
         raise wrong[0]
-
-
-def _key(name: str, file: str) -> str:
-    return f"{name}/{file}" if name else file
