@@ -112,6 +112,21 @@ def test_cases_are_tests(project: pytest.Pytester) -> None:
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
+def test_agents_are_found_where_the_project_stands(project: pytest.Pytester) -> None:
+    """R-Q6: an agent beside the configuration is found, also when one case alone is asked for."""
+    (project.path / "evals" / "agent.py").rename(project.path / "agent.py")
+    # -P, because `python -m pytest` looks where it stands by itself, and the command does not.
+    command = [sys.executable, "-P", "-m", "pytest", "-pno:cacheprovider", "-pno:langsmith_plugin"]
+    done = subprocess.run(
+        [*command, "evals/suite.yaml::returns"],
+        cwd=project.path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 passed" in done.stdout, done.stdout
+
+
 def test_failure_says_why(project: pytest.Pytester) -> None:
     """R-Q6: a failure tells checks, expected, actual, place, answer and the trace as a tree."""
     result = run(project, "-k", "price")

@@ -21,7 +21,8 @@ class ProctorError(Exception):
     """Something the user can put right.
 
     `where` is a place a person can go to (`file:line:column`, a span id, an option), `hint` is
-    what to do there. `str(error)` is one line: the place, when known, and the message.
+    what to do there. `str(error)` is one line: the place, when known, and the message. Python
+    shows the hint below a traceback, as a note.
     """
 
     exit_code = EXIT_CANNOT_JUDGE
@@ -38,6 +39,8 @@ class ProctorError(Exception):
         self.message = message
         self.where = where
         self.hint = hint
+        if hint:
+            self.add_note(f"hint: {hint}")
         if exit_code is not None:
             self.exit_code = exit_code
 

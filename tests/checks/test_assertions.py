@@ -137,7 +137,7 @@ CASES = [
     (
         {"type": "span", "query": {"any": {"tool_name": "pay"}}},
         False,
-        "0 of 5 spans match SpanQuery(tool_name='pay')",
+        "0 of 5 spans match {tool_name: pay}",
     ),
 ]
 

@@ -70,18 +70,16 @@ def test_none_forbids_what_a_span_query_with_not_cannot():
 
 def test_the_reason_counts_and_names():
     """R-T4: a result says why, never a bare False."""
-    assert judge(none=READ).reason == "1 of 5 spans match SpanQuery(name_equals='read')"
-    assert judge(all={"max_depth": 0}).reason == "4 of 5 spans do not match SpanQuery(max_depth=0)"
+    assert judge(none=READ).reason == "1 of 5 spans match {name_equals: read}"
+    assert judge(all={"max_depth": 0}).reason == "4 of 5 spans do not match {max_depth: 0}"
     counted = judge(count={"where": READ, "min": 2, "max": 3}).reason
-    assert (
-        counted == "1 spans match SpanQuery(name_equals='read'), asked for at least 2 and at most 3"
-    )
-    assert judge(before=[ABSENT, READ]).reason == "no span matches SpanQuery(name_equals='delete')"
+    assert counted == "1 of 5 spans match {name_equals: read}, asked for at least 2 and at most 3"
+    assert judge(before=[ABSENT, READ]).reason == "no span matches {name_equals: delete}"
     both = judge(before=[SEARCH, READ], any=WRITE).reason
     assert both == (
-        "the first SpanQuery(name_equals='search') (search) starts before"
-        " the first SpanQuery(name_equals='read') (read);"
-        " 1 of 5 spans match SpanQuery(name_equals='write')"
+        "the first {name_equals: search} (search) starts before"
+        " the first {name_equals: read} (read);"
+        " 1 of 5 spans match {name_equals: write}"
     )
     assert "(write) does not start before" in judge(before=[WRITE, READ]).reason
 

@@ -335,6 +335,7 @@ def test_queries_nest_as_objects_and_as_mappings():
     assert outer == SpanQuery({"some_child_has": inner}, min_depth=1)
     assert SpanQuery.parse(outer) is outer
     assert repr(outer) == "SpanQuery(some_child_has=SpanQuery(kind='tool'), min_depth=1)"
+    assert str(outer) == "{some_child_has: {kind: tool}, min_depth: 1}"
     assert outer != inner
 
 

@@ -8,6 +8,7 @@ phase in which pytest, JUnit and every reporter tell an error from a failure.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,6 +59,10 @@ class Suites:
                 # A gate over nothing would pass.
                 raise pytest.UsageError(f"proctor_suites: no file matches {pattern!r} in {base}")
             self._files |= found
+        # Agents are found where the project stands, whichever tests are chosen. At the end, so that
+        # nothing is shadowed.
+        if self._files and str(base) not in sys.path:
+            sys.path.append(str(base))
 
     def pytest_collect_file(
         self, file_path: Path, parent: pytest.Collector

@@ -11,6 +11,9 @@ from typing import NamedTuple
 
 from proctor.errors import ProctorError
 
+MOST_NOTES = 20
+"""Problems shown below a traceback: as many as are mended before the file is tried again."""
+
 
 class Place(NamedTuple):
     """Somewhere a person can go to: `file:line:column`, counted from 1.
@@ -66,6 +69,8 @@ class SpecError(ProctorError):
             where=str(first.place),
             hint=first.hint or (see_all if more else None),
         )
+        for problem in self.problems[1:MOST_NOTES]:
+            self.add_note(f"{problem}\n  hint: {problem.hint}" if problem.hint else str(problem))
 
 
 def sorted_problems(problems: Iterable[Problem]) -> list[Problem]:

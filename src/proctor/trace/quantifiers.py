@@ -121,7 +121,8 @@ def _counted(tree: SpanTree, count: Count) -> QueryResult:
         f"at most {count.most}" if count.most is not None else "",
     ]
     asked = " and ".join(filter(None, bounds))
-    return QueryResult(holds, f"{len(found)} spans match {count.where}, asked for {asked}", found)
+    reason = f"{len(found)} of {len(tree)} spans match {count.where}, asked for {asked}"
+    return QueryResult(holds, reason, found)
 
 
 def _read_bounds(value: Any, where: str) -> Count:

@@ -7,6 +7,7 @@ for all spans together in linear time, so depth and size of a tree do not matter
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,8 @@ from proctor.trace.equality import may_be_json, same
 from proctor.trace.tree import Mask, SpanNode, SpanTree
 
 _MISSING = object()
+_PLAIN = re.compile(r"(?!(?i:true|false|null|yes|no|on|off)\Z)[A-Za-z_][\w.-]*")
+"""Text that YAML reads as itself without quotes."""
 
 
 class QueryError(ProctorError):
@@ -73,6 +76,9 @@ class SpanQuery:
             result = mask if result is None else _and(result, mask)
         return b"\1" * len(tree) if result is None else result
 
+    def __str__(self) -> str:
+        return _written(self.conditions)
+
     def __repr__(self) -> str:
         return f"SpanQuery({', '.join(f'{k}={v!r}' for k, v in self.conditions.items())})"
 
@@ -80,6 +86,20 @@ class SpanQuery:
         return isinstance(other, SpanQuery) and other.conditions == self.conditions
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # its conditions may be lists
+
+
+def _written(value: Any) -> str:
+    """A query as its user wrote it, in YAML's short form."""
+    if isinstance(value, SpanQuery):
+        return str(value)
+    if isinstance(value, Mapping):
+        pairs = cast(Mapping[Any, Any], value).items()
+        return f"{{{', '.join(f'{key}: {_written(each)}' for key, each in pairs)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_written, cast(Sequence[Any], value)))}]"
+    if isinstance(value, str) and _PLAIN.fullmatch(value):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 Matcher = SpanQuery | Mapping[str, Any] | Callable[[SpanNode], bool]

@@ -37,6 +37,7 @@ from proctor.spec.experiment_load import (
     load_experiments,
 )
 from proctor.spec.load import suite_of
+from proctor.spec.located import first_fault
 from proctor.spec.reader import read
 from proctor.trace import Trace
 from proctor.trials.carrying import carry_out, new_folder
@@ -239,11 +240,20 @@ def _prepared_suite(
     cases = select_cases(suite.cases, tags=tags, filter=changes.filter)
     return prepare(
         suite,
-        RunOptions(**given),
+        _read_options(given),
         agents=given_agents(suite, changes.agents, configuration),
         cases=cases[:1] if smoke else cases,
         configuration=configuration,
     )
+
+
+def _read_options(given: Mapping[str, Any]) -> RunOptions:
+    """Options as they were handed over in Python; the command line has looked at its own."""
+    try:
+        return RunOptions(**given)
+    except ValidationError as error:
+        fault = first_fault(error)
+        raise ProctorError(fault.message, hint=fault.hint) from None
 
 
 # -- batches -------------------------------------------------------------------------------------
@@ -300,6 +310,17 @@ async def arun(target: Suite | Experiment | str | Path, **arguments: Any) -> Giv
     return await _arun(found, **arguments)
 
 
+_KEYWORDS = ("agent", "seeds", "filter", "set", "results", "name", "observer", "tags")
+"""What `run` takes besides the options of a run."""
+
+
+def _refuse_unknown(options: Mapping[str, Any]) -> None:
+    known = (*_KEYWORDS, *RunOptions.model_fields)
+    for name in options:
+        if name not in known:
+            raise ProctorError(f"run takes no {name!r}", hint=did_you_mean(name, known))
+
+
 async def _arun(
     found: Target,
     *,
@@ -313,6 +334,7 @@ async def _arun(
     kept = {key: options.pop(key, None) for key in ("results", "name")}
     observer: Observer | None = options.pop("observer", None)
     tags: Sequence[str] = options.pop("tags", ())
+    _refuse_unknown(options)
     if found.kind in (Kind.SCENARIO, Kind.SCOPE):
         _one_each(changes, options)
     # All are made ready before the first begins: a slip in the last must not cost an hour.
