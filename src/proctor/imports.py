@@ -65,10 +65,8 @@ def load_module(name: str, base_dir: str | Path | None = None) -> ModuleType:
     """A module by its dotted name, looked for in `base_dir` first."""
     folder = None if base_dir is None else Path(base_dir).resolve()
     if folder is not None:
-        if str(folder) not in sys.path:
-            sys.path.insert(0, str(folder))
-            importlib.invalidate_caches()
         own = _file_of(name, folder)
+        _put_on_path(str(folder), first=own is not None)
         if own is not None and not _loaded_from(name, own):
             return _load_file(name, own, folder)
     try:
@@ -83,6 +81,16 @@ def load_module(name: str, base_dir: str | Path | None = None) -> ModuleType:
         ) from None
     except (Exception, SystemExit) as error:
         raise _import_failed(name, error) from error
+
+
+def _put_on_path(folder: str, *, first: bool) -> None:
+    """Let modules of a folder be found; before installed ones where it has what is asked for."""
+    if folder in sys.path:
+        if not first or sys.path[0] == folder:
+            return
+        sys.path.remove(folder)
+    sys.path.insert(0, folder)
+    importlib.invalidate_caches()
 
 
 def _file_of(name: str, folder: Path) -> Path | None:

@@ -65,6 +65,32 @@ async def test_an_agent_may_change_its_input_without_harm() -> None:
     assert value == {"q": "x"}
 
 
+@pytest.mark.parametrize(
+    ("function", "answer"),
+    [
+        (lambda question: question, "x"),
+        (lambda question, seed: f"{question} {seed}", "x 5"),
+        (lambda question, seed=0, *, workdir: f"{question} {seed} {workdir.exists()}", "x 5 True"),
+        (lambda seed, input: f"{input} {seed}", "x 5"),  # noqa: A006 (the word users write)
+        (lambda request: f"{request.input} {request.seed} {request.index}", "x 5 0"),
+        (lambda seed: seed, "x"),
+    ],
+)
+async def test_arguments_by_name(function: Any, answer: str) -> None:
+    """R-A2: known names are given what they name; a first of any other name is the input."""
+    trial = (await tried(PythonAgentConfig.of(function))).trial
+    assert (trial.error, trial.answer) == (None, answer)
+
+
+async def test_a_process_is_told_which_trial_it_is() -> None:
+    """R-A2: an agent in a process of its own is given what it would be given without."""
+    config = zoo("tells_its_trial", isolation="process")
+    case = PreparedCase(case=None, input="x", checks=(), threshold=0.8)
+    bench = Bench(cases={"c": case}, agents={"a": config}, timeout=60)
+    trial = (await perform(PlannedTrial(case="c", agent="a", index=3, seed=5), bench)).trial
+    assert (trial.error, trial.answer) == (None, "c 3 5 True")
+
+
 @pytest.mark.parametrize("isolation", ["none", "process"])
 async def test_a_directory_of_its_own_that_goes_afterwards(isolation: str) -> None:
     """R-A3: a temporary directory per trial, passed to the agent; never a changed directory."""

@@ -8,6 +8,7 @@ import json
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import date
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -108,6 +109,14 @@ async def test_a_command_may_have_nothing_to_say(tmp_path: Path) -> None:
     for reply in ('{"answer": null}', '{"tool_calls": [{"name": "look"}]}'):
         trial = (await tried(script(tmp_path, f"print({reply!r})"))).trial
         assert (trial.error, trial.answer) == (None, "")
+
+
+async def test_a_folder_is_not_taken_for_the_program(tmp_path: Path) -> None:
+    """R-A2: a folder beside the suite that is called as the program is does not get in its way."""
+    (tmp_path / "cat").mkdir()
+    config = CommandAgentConfig(command="cat", protocol="text", base_dir=tmp_path)
+    trial = (await tried(config, "hello")).trial
+    assert (trial.error, trial.answer) == (None, "hello")
 
 
 async def test_a_command_that_hangs_ends_with_its_trial(tmp_path: Path) -> None:
@@ -241,9 +250,53 @@ async def test_transient_failures_of_a_service_are_retried(service: str) -> None
     assert slept[1] >= 7
 
 
+async def test_an_empty_answer_is_an_answer(service: str) -> None:
+    """R-R1: a service that has nothing to say is judged for it; that is no infrastructure."""
+    Service.replies = [(200, {}, {"answer": "", "text": "other"}), (200, {}, {"answer": []})]
+    answers = [(await tried(HttpAgentConfig(url=service))).trial for _ in range(2)]
+    assert [(t.error, t.answer) for t in answers] == [(None, ""), (None, "[]")]
+
+
+async def test_a_structured_input_goes_into_a_text_as_json(service: str) -> None:
+    """R-A2: where a body of one's own has the input amid words, it is JSON, dates included."""
+    Service.replies = [(200, {}, {"answer": "a"})]
+    config = HttpAgentConfig(url=service, body={"text": "Q: {input}", "raw": "{input}"})
+    asked = {"city": "Paris", "day": date(2026, 1, 31), "sure": True}
+    assert (await tried(config, asked)).trial.error is None
+    as_json = {"city": "Paris", "day": "2026-01-31", "sure": True}
+    body = Service.asked[0][1]
+    assert (json.loads(body["text"].removeprefix("Q: ")), body["raw"]) == (as_json, as_json)
+
+
+async def test_a_reply_without_end_is_not_read_to_its_end(
+    service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-R9: a service that floods ends its trial, not the run's memory."""
+    monkeypatch.setattr("proctor.agents.http.MAX_REPLY", 2**20)
+    Service.replies = [(200, {"Content-Type": "text/plain"}, b"x" * (2**20 + 1))]
+    trial = (await tried(HttpAgentConfig(url=service))).trial
+    assert trial.error is not None
+    assert trial.error.message == "the service wrote more than 1 MB"
+
+
+async def test_a_date_without_a_zone_is_waited_for(service: str) -> None:
+    """R-R3: Retry-After as a date that does not say that it is in UTC is understood as well."""
+    Service.replies = [
+        (429, {"Retry-After": "Mon, 16 Nov 2020 10:00:00"}, {}),
+        (200, {}, {"answer": "at last"}),
+    ]
+
+    async def sleep(_seconds: float) -> None:
+        return None
+
+    trial = (await tried(HttpAgentConfig(url=service), sleep=sleep)).trial
+    assert (trial.answer, trial.retries) == ("at last", 1)
+
+
 @pytest.mark.parametrize(
     ("reply", "says"),
     [
+        ((307, {"Location": "/other"}, b""), "HTTP 307: the address leads to /other"),
         ((401, {}, {"detail": "bad key"}), "HTTP 401"),
         ((200, {}, b"{"), "says it is JSON and is not"),
         ((200, {}, {"other": 1}), "no answer at"),

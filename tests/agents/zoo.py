@@ -138,3 +138,8 @@ class Counter:
 
 def make_counter() -> Counter:
     return Counter()
+
+
+def tells_its_trial(request):
+    in_time = request.timeout is not None and 0 < request.timeout <= 60
+    return f"{request.case} {request.index} {request.seed} {in_time}"

@@ -1,5 +1,6 @@
 """Checks of the user's own, from Python, from a file beside the suite, and by name."""
 
+import sys
 import textwrap
 
 import numpy as np
@@ -170,6 +171,14 @@ def test_two_suites_may_have_a_module_of_the_same_name(tmp_path):
         "one",
         "two",
     ]
+
+
+def test_a_module_beside_the_suite_wins_over_an_installed_one(tmp_path, monkeypatch):
+    """R-A2: `agents.py` is the user's own although a package of that name is installed."""
+    folder = write(tmp_path / "mine", "installed_too.py", "WHO = 'mine'\n")
+    installed = write(tmp_path / "site", "installed_too.py", "WHO = 'theirs'\n")
+    monkeypatch.setattr("sys.path", [str(installed), *sys.path, str(folder)])
+    assert load_object("installed_too:WHO", folder) == "mine"
 
 
 def test_a_package_and_a_nested_name(tmp_path):

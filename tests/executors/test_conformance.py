@@ -117,7 +117,7 @@ async def test_an_unknown_price_stops_a_run_with_a_money_cap(tmp_path: Path, whe
     run = await run_of(path, where, trials=10, concurrency=1, max_cost_usd=5)
     assert run.totals.trials == 1
     assert run.stopped is not None
-    assert "give their prices in the configuration, or cap tokens instead" in run.stopped
+    assert "give prices in the settings, or cap tokens instead" in run.stopped
 
 
 async def test_a_trial_has_its_time(tmp_path: Path, where: Where) -> None:

@@ -15,6 +15,7 @@ from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.runs.folder import FORMAT, RunFolder, RunFolderError, safe_name
 from proctor.runs.journal import Journal, Sync, read_journal
 from proctor.runs.model import Trial, TrialError, TrialStatus
+from proctor.runs.run import Run
 from proctor.runs.segments import SegmentError, SegmentWriter, encode_trace, read_trace, trim
 from proctor.seeds import derive_seed
 from proctor.trace import Span, Trace
@@ -208,3 +209,14 @@ def test_seeds_are_derived_alike_everywhere() -> None:
     assert len({derive_seed(0, "case", i) for i in range(1000)}) == 1000
     assert derive_seed(1, "case", 0) != derive_seed(0, "case", 0)
     assert all(0 <= derive_seed(s, "x") < 2**63 for s in range(50))
+
+
+def test_trials_of_a_run_are_a_collection(tmp_path: Path) -> None:
+    """R-D1: what is in the journal, each trial once, as often as it is asked for."""
+    journal = Journal(RunFolder(tmp_path).journal_path)
+    journal.extend([a_trial(0), a_trial(1), a_trial(0, attempt=2)])
+    journal.close()
+    trials = Run(tmp_path, spec={}).trials
+    for _ in range(2):
+        assert sorted((trial.index, trial.attempt) for trial in trials) == [(0, 2), (1, 1)]
+    assert (len(trials), trials[-1].case) == (2, "c")

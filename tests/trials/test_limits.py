@@ -58,9 +58,55 @@ async def test_an_unknown_price_stops_a_run_with_a_money_cap(tmp_path: Path) -> 
     run = await run_of(tmp_path, unpriced, max_cost_usd=5)
     assert run.totals.trials == 1
     assert run.stopped is not None
-    assert "1 model calls have no known price" in run.stopped
+    assert "1 model call without a known price, so the cap of $5" in run.stopped
     assert run.totals.cost_usd is None
     assert (await run_of(tmp_path, unpriced)).totals.trials == 10, "without a cap it goes on"
+
+
+async def test_what_failed_was_paid_for(tmp_path: Path) -> None:
+    """R-A4, R-R8: calls of trials that came to nothing count, and the cap holds for them."""
+
+    async def breaks(_question: str) -> str:
+        await priced(_question)
+        raise ValueError("no idea")
+
+    run = await run_of(tmp_path, breaks, max_cost_usd=0.35)
+    assert (run.totals.trials, run.totals.infra_error) == (4, 4)
+    assert (run.totals.cost_usd, run.totals.tokens) == (pytest.approx(0.4), 400)
+    assert run.stopped == "cost limit reached: $0.40 of $0.35"
+
+
+async def test_tries_that_failed_were_paid_for(tmp_path: Path) -> None:
+    """R-A4, R-R3: a trial's figures are those of all its tries; its checks see the last."""
+    tries = 0
+
+    async def second_time_lucky(question: str) -> str:
+        nonlocal tries
+        tries += 1
+        await priced(question)
+        if tries == 1:
+            raise ConnectionError("gone")
+        return await priced(question)
+
+    suite = Suite(cases=(Case(id="c", input="q", cost={"max_llm_calls": 2}),))
+    run = await proctor.arun(suite, agent=second_time_lucky, trials=1, results=tmp_path)
+    (trial,) = run.trials
+    assert (trial.status, trial.retries) == ("passed", 1)
+    assert (trial.llm_calls, trial.cost_usd, trial.tokens) == (3, pytest.approx(0.3), 300)
+    assert [check.status for check in trial.checks] == ["pass"]
+
+
+async def test_a_call_that_was_refused_cost_nothing(tmp_path: Path) -> None:
+    """R-R8: a model that does not answer leaves no unknown price, so a money cap still holds."""
+
+    async def refused(question: str) -> str:
+        await priced(question)
+        with proctor.llm_call("a-model-nobody-has-a-price-for"):
+            raise ValueError("HTTP 400: context too long")
+
+    run = await run_of(tmp_path, refused, max_cost_usd=0.35)
+    assert run.stopped == "cost limit reached: $0.40 of $0.35"
+    assert run.totals.unpriced_calls == 0
 
 
 async def test_a_stopped_run_is_resumed_with_a_higher_cap(tmp_path: Path) -> None:

@@ -174,6 +174,11 @@ MAX_ANSWER_CHARS = 10_000_000
 """Longest answer that is kept and checked: beyond it no text is an answer but a flood."""
 
 
+def shortened(answer: str) -> str:
+    """An answer no longer than is kept, and said so where it is cut."""
+    return answer if len(answer) <= MAX_ANSWER_CHARS else f"{answer[:MAX_ANSWER_CHARS]}… [cut]"
+
+
 def as_reply(value: Any) -> AgentReply:
     """A reply from whatever a function returned.
 
@@ -181,9 +186,7 @@ def as_reply(value: Any) -> AgentReply:
     and answered as its JSON (or its text, where JSON cannot hold it).
     """
     if isinstance(value, str):
-        if len(value) > MAX_ANSWER_CHARS:
-            value = value[:MAX_ANSWER_CHARS] + "… [cut]"
-        return AgentReply(answer=value)
+        return AgentReply(answer=shortened(value))
     if isinstance(value, AgentReply):
         return value
     if value is None:

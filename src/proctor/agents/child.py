@@ -40,7 +40,13 @@ async def _run(job: ChildJob) -> ChildResult:
         base_dir=Path(job.base_dir) if job.base_dir else None,
     )
     request = AgentRequest(
-        job.input, case=job.case, trial=job.trial, seed=job.seed, params=job.params
+        job.input,
+        case=job.case,
+        trial=job.trial,
+        index=job.index,
+        seed=job.seed,
+        params=job.params,
+        timeout=job.timeout,
     )
     request.give_workdir(Path(job.workdir))
     if job.checkpoint is not None:

@@ -27,7 +27,15 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import BeforeValidator, Field
 
-from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest
+from proctor.agents.base import (
+    Agent,
+    AgentConfig,
+    AgentError,
+    AgentReply,
+    AgentRequest,
+    as_reply,
+    shortened,
+)
 from proctor.agents.checkpoint import Checkpoint
 from proctor.agents.children import end_group
 from proctor.agents.receiver import shared_receiver
@@ -116,7 +124,7 @@ class CommandAgent:
                 f"the command exited with code {child.returncode}: {last[0]}".rstrip(": ")
             )
         if self._config.protocol == "text":
-            return AgentReply(answer=out.decode(errors="replace").strip())
+            return as_reply(out.decode(errors="replace").strip())
         return _understood(out)
 
     def _question(self, request: AgentRequest) -> bytes:
@@ -139,7 +147,7 @@ class CommandAgent:
         receiver = await shared_receiver()
         program, *arguments = self._config.command
         base = self._config.base_dir
-        if base is not None and (base / program).exists():
+        if base is not None and (base / program).is_file():
             program = str((base / program).resolve())
         try:
             return await asyncio.create_subprocess_exec(
@@ -280,4 +288,4 @@ def _recorded(reply: CommandReply) -> AgentReply:
         raise AgentError('the JSON object has no "answer"', hint=_HOW_TO_ANSWER)
     if answer is msgspec.UNSET or answer is None:
         answer = "" if reply.output is None else msgspec.json.encode(reply.output).decode()
-    return AgentReply(answer=answer, output=reply.output, metadata=reply.metadata)
+    return AgentReply(answer=shortened(answer), output=reply.output, metadata=reply.metadata)

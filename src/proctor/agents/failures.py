@@ -88,4 +88,6 @@ def parse_retry_after(value: Any) -> float | None:
         when = parsedate_to_datetime(str(value))
     except (TypeError, ValueError):
         return None
+    if when.tzinfo is None:  # HTTP dates are in UTC, also where they do not say so
+        when = when.replace(tzinfo=UTC)
     return max(0.0, (when - datetime.now(UTC)).total_seconds())

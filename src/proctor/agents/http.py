@@ -8,20 +8,30 @@ The body is the input under `input_key` with the trial's facts beside it (or exa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Annotated, Any, Literal, cast
 from urllib.parse import urlsplit
 
+import msgspec
 from pydantic import Field, field_validator
 
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
 from proctor.agents.receiver import shared_receiver
 from proctor.trace import otel
 
-HTTP_ERROR = 400
+HTTP_REDIRECT, HTTP_ERROR = 300, 400
 MAX_ERROR_TEXT = 300
 
-ANSWER_PATHS = "answer || response || output || choices[0].message.content || text"
-"""Where answers stand in the replies people build; the first that exists is taken."""
+MAX_REPLY = 64 * 1024 * 1024
+"""Bytes of a reply that are read: beyond it a service is flooding, not answering."""
+
+ANSWER_PATHS = ("answer", "response", "output", "choices[0].message.content", "text")
+"""Where answers stand in the replies people build; the first that is there is taken, if empty."""
+
+
+_READ = ("content-type", "retry-after", "location")
+"""Headers of a reply that are looked at."""
 
 
 class HttpAgentConfig(AgentConfig):
@@ -36,8 +46,8 @@ class HttpAgentConfig(AgentConfig):
     """The key of the input in the body."""
     body: dict[str, Any] | None = None
     """A body of your own; the text `{input}` in it is replaced by the input."""
-    answer: str = ANSWER_PATHS
-    """JMESPath of the answer in a JSON reply."""
+    answer: str | None = None
+    """JMESPath of the answer in a JSON reply; where people usually put it when absent."""
     request_timeout: Annotated[float, Field(gt=0)] = 120.0
     """Seconds for one request."""
     otlp_port: int | None = None
@@ -52,7 +62,9 @@ class HttpAgentConfig(AgentConfig):
 
     @field_validator("answer")
     @classmethod
-    def _expression(cls, value: str) -> str:
+    def _expression(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
         import jmespath
         from jmespath.exceptions import JMESPathError
 
@@ -90,7 +102,7 @@ class HttpAgent:
         headers = {**config.headers, **({"traceparent": parent} if parent else {})}
         async with httpx.AsyncClient(timeout=config.request_timeout) as client:
             try:
-                response = await client.post(config.url, json=self._body(request), headers=headers)
+                response = await self._post(client, request, headers)
             except httpx.HTTPError as error:
                 raise AgentError(
                     f"no answer from {urlsplit(config.url).netloc}: {type(error).__name__} {error}",
@@ -102,7 +114,31 @@ class HttpAgent:
                 status_code=response.status_code,
                 retry_after=_seconds(response.headers.get("retry-after")),
             )
+        if response.status_code >= HTTP_REDIRECT:
+            leads = response.headers.get("location", "nowhere")
+            raise AgentError(
+                f"HTTP {response.status_code}: the address leads to {leads}",
+                hint="set `url` to the address that answers",
+            )
         return self._reply(response)
+
+    async def _post(self, client: Any, request: AgentRequest, headers: dict[str, str]) -> Any:
+        """The reply with its body read, within bounds."""
+        import httpx
+
+        content = msgspec.json.encode(self._body(request), enc_hook=str)
+        headers = {"content-type": "application/json", **headers}
+        url, body = self._config.url, bytearray()
+        async with (
+            client.stream("POST", url, content=content, headers=headers) as response,
+            aclosing(response.aiter_bytes()) as chunks,
+        ):
+            async for chunk in chunks:
+                body += chunk
+                if len(body) > MAX_REPLY:
+                    raise AgentError(f"the service wrote more than {MAX_REPLY // 2**20} MB")
+        kept = {name: response.headers[name] for name in _READ if name in response.headers}
+        return httpx.Response(response.status_code, headers=kept, content=bytes(body))
 
     def _body(self, request: AgentRequest) -> Any:
         if self._config.body is not None:
@@ -115,32 +151,36 @@ class HttpAgent:
         }
 
     def _reply(self, response: Any) -> AgentReply:
-        import jmespath
-
+        asked = self._config.answer
         said = "json" in response.headers.get("content-type", "")
-        if not said and "answer" not in self._config.model_fields_set:
-            return AgentReply(answer=response.text)
+        if not said and asked is None:
+            return as_reply(response.text)
         try:
             document = response.json()
         except ValueError:
-            why = f"is not JSON, so there is nothing at {self._config.answer!r} in it"
+            why = f"is not JSON, so there is nothing at {asked!r} in it"
             raise AgentError(
                 "the reply says it is JSON and is not" if said else f"the reply {why}",
                 transient=False,
             ) from None
-        found = (
-            document
-            if isinstance(document, str)
-            else jmespath.search(self._config.answer, document)
-        )
-        if found is None:
-            raise AgentError(
-                f"no answer at {self._config.answer!r} in the reply",
-                hint="set `answer` to the JMESPath of the answer",
-            )
-        reply = as_reply(found)
+        reply = as_reply(_found(document, ANSWER_PATHS if asked is None else (asked,)))
         reply.output = document
         return reply
+
+
+def _found(document: Any, paths: Sequence[str]) -> Any:
+    """What stands at the first of these places that has something, be it empty."""
+    import jmespath
+
+    if isinstance(document, str):
+        return document
+    for path in paths:
+        if (found := jmespath.search(path, document)) is not None:
+            return found
+    raise AgentError(
+        f"no answer at {' or '.join(map(repr, paths))} in the reply",
+        hint="set `answer` to the JMESPath of the answer",
+    )
 
 
 def _filled(template: Any, value: Any) -> Any:
@@ -152,7 +192,7 @@ def _filled(template: Any, value: Any) -> Any:
     if template == "{input}":
         return value
     if isinstance(template, str) and "{input}" in template:
-        return template.replace("{input}", value if isinstance(value, str) else str(value))
+        return template.replace("{input}", as_reply(value).answer)
     return template
 
 

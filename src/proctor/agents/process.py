@@ -47,6 +47,8 @@ class ChildJob(msgspec.Struct, frozen=True):
     trial: str
     workdir: str
     trace_id: str | None
+    index: int = 0
+    timeout: float | None = None
     cassette: HandedOver | None = None
     checkpoint: int | None = None
     """The number of the socket that states are saved through."""
@@ -110,6 +112,8 @@ class ProcessAgent:
             trial=request.trial,
             workdir=str(request.workdir),
             trace_id=request.trace_id,
+            index=request.index,
+            timeout=request.timeout,
             cassette=hand_over(),
             checkpoint=link,
         )

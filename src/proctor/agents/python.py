@@ -1,8 +1,8 @@
 """An agent that is a Python callable: `module:function`, a class, or the object itself.
 
 The callable takes the input alone or, by name, any of input, seed, workdir, params,
-checkpoint, request. It may be plain (run in a thread) or async. `isolation: process` gives every
-trial its own process.
+checkpoint, request; a first argument of any other name is the input. It may be plain (run in a
+thread) or async. `isolation: process` gives every trial its own process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from pydantic import Field, PrivateAttr
@@ -63,14 +63,6 @@ class PythonAgentConfig(AgentConfig):
         )
 
     @cached_property
-    def call_shape(self) -> frozenset[str]:
-        """Which arguments the callable takes by name; empty: the input alone."""
-        target = self.loaded
-        if self.factory:
-            return frozenset(["?"])
-        return _shape(target.__call__ if inspect.isclass(target) else target)
-
-    @cached_property
     def loaded_is_async(self) -> bool:
         """Whether calling the target gives a coroutine."""
         return is_async(self.loaded)
@@ -98,7 +90,7 @@ class PythonAgentConfig(AgentConfig):
             return partial(ProcessAgent, self)
         if self.factory or inspect.isclass(self.loaded):
             return partial(_instance, self.loaded)
-        return partial(PythonAgent, self.loaded, self.call_shape, self.loaded_is_async)
+        return partial(PythonAgent, self.loaded, _shape(self.loaded), self.loaded_is_async)
 
     def version(self) -> dict[str, Any]:
         """The import path, and the file it came from with a digest of what it says."""
@@ -120,33 +112,41 @@ def _instance(make: Callable[[], Any]) -> PythonAgent:
     return PythonAgent(instance, _shape(instance), is_async(instance))
 
 
-def _shape(function: Any) -> frozenset[str]:
+class _Shape(NamedTuple):
+    """How a callable is called: with these by name, and before them perhaps the input."""
+
+    named: frozenset[str] = frozenset()
+    input_first: bool = True
+
+
+def _shape(function: Any) -> _Shape:
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
-        return frozenset()
+        return _Shape()
     named = frozenset(name for name in parameters if name in _BY_NAME)
-    return named if len(named) > 1 or "request" in named else frozenset()
+    if named and next(iter(parameters)) not in named and not named & {"input", "request"}:
+        return _Shape(named)
+    return _Shape(named, input_first=False) if len(named) > 1 or "request" in named else _Shape()
 
 
 class PythonAgent(msgspec.Struct, eq=False):
     """One call of the callable."""
 
     _function: Any
-    _shape: frozenset[str]
+    _shape: _Shape
     _is_async: bool
 
     async def run(self, request: AgentRequest) -> AgentReply:
         """Call it: async ones here, plain ones in a thread."""
         function = self._function
-        shape = self._shape
-        arguments = {name: _argument(name, request) for name in shape} if shape else {}
+        named, input_first = self._shape
+        arguments = {name: _argument(name, request) for name in named} if named else {}
+        first = (request.input,) if input_first else ()
         if self._is_async:
-            value = await (function(**arguments) if arguments else function(request.input))
-        elif arguments:
-            value = await threads.shared.run(function, **arguments)
+            value = await function(*first, **arguments)
         else:
-            value = await threads.shared.run(function, request.input)
+            value = await threads.shared.run(function, *first, **arguments)
         if isinstance(value, str):
             return as_reply(value)
         if inspect.isawaitable(value):

@@ -27,6 +27,27 @@ from proctor.runs.totals import Totals
 from proctor.trace import Trace
 
 
+class Trials:
+    """Finished trials of a run, each once, read from its journal whenever they are asked for.
+
+    Calling it gives an iterator: `run.trials()` is `iter(run.trials)`.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+
+    def __iter__(self) -> Iterator[Trial]:
+        return self._folder.trials()
+
+    __call__ = __iter__
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getitem__(self, index: int) -> Trial:
+        return list(self)[index]
+
+
 class Run:
     """A run folder, finished or still running. Everything is derived from its journal.
 
@@ -60,9 +81,10 @@ class Run:
         """Why the run ended before its plan did, if it said so."""
         return self.spec.get("stopped")
 
-    def trials(self) -> Iterator[Trial]:
+    @property
+    def trials(self) -> Trials:
         """Finished trials, each once."""
-        return self.folder.trials()
+        return Trials(self.folder)
 
     def trace(self, trial: Trial) -> Trace | None:
         """The trace of a trial."""
@@ -72,7 +94,7 @@ class Run:
     def _by_cell(self) -> dict[CellKey, list[Trial]]:
         """All trials by cell, without what only a look at one of them needs."""
         found: dict[tuple[str, str, str], list[Trial]] = {}
-        finished = map(Pool().slim, self.trials()) if self._finished is None else self._finished
+        finished = map(Pool().slim, self.trials) if self._finished is None else self._finished
         for trial in finished:
             key = (trial.case, trial.agent, params_key(trial.params))
             trials = found.get(key)

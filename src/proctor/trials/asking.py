@@ -81,7 +81,7 @@ async def ask(planned: PlannedTrial, bench: Bench, attempt: int = 1) -> Asked:
             reply = await _try_again(error, planned, bench, asked, deadline)
         asked.reply = reply
         if reply.trace is None:
-            trial.latency_ms = (time.perf_counter() - began) * 1000
+            trial.latency_ms = (time.perf_counter() - asked.began) * 1000
         elif reply.trace.duration is not None:  # how long it took when its recording was made
             trial.latency_ms = reply.trace.duration * 1000
     except asyncio.CancelledError:
@@ -126,6 +126,8 @@ async def _try_again(
         if deadline is not None and time.monotonic() + wait >= deadline:
             raise error
         asked.errors = (*asked.errors, f"{type(error).__name__}: {error}")
+        if asked.trace is not None:
+            asked.failed_tries = (*asked.failed_tries, asked.trace)
         if bench.checkpoints is not None and not bench.retry_from_checkpoint:
             bench.checkpoints.forget(planned.key)
         await bench.sleep(wait)
@@ -147,6 +149,7 @@ async def _attempt(
         None if deadline is None else max(0.0, deadline - time.monotonic()),
         bench.checkpoints,
     )
+    asked.began = time.perf_counter()
     agent = bench.agents[planned.agent].create()
     trace = asked.trace = Trace(trace_id=request.trace_id, query=value)
     try:

@@ -79,6 +79,10 @@ class Asked(msgspec.Struct, gc=False):
     trace: Trace | None = None
     workdir: Path | None = None
     errors: tuple[str, ...] = ()
+    failed_tries: tuple[Trace, ...] = ()
+    """What was done in vain before the last try: it was paid for."""
+    began: float = 0.0
+    """When the last try began, by the clock of `time.perf_counter`."""
 
 
 class Finished(NamedTuple):

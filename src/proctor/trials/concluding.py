@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from proctor.checks.result import CheckResult, CheckStatus, Judgement
 from proctor.llm.cassette import cassette_in_use, cassette_trial
 from proctor.runs.model import Trial, TrialError, TrialStatus
 from proctor.runs.segments import encode_trace
-from proctor.trace import Trace
+from proctor.trace import Span, Trace
 from proctor.trace.redact import Redactor
 from proctor.trials.asking import name_in_cassette, went_wrong
 from proctor.trials.bench import Asked, Bench, Finished
@@ -34,18 +34,23 @@ MAX_KEPT_ANSWER = 100_000
 """Characters of an answer kept in the journal; the whole answer stands in the trace."""
 
 Waiting = Coroutine[Any, Any, None]
+Number = TypeVar("Number", int, float)
 
 
 def judge(asked: Asked, bench: Bench) -> Waiting | None:
     """Check what the agent did and fill in the trial; where a check waits, await the rest."""
     reply = asked.reply
-    if reply is None:
+    if reply is None and asked.trace is None:
         return None
     began = time.perf_counter()
     try:
-        return _judge(asked, reply, bench)
+        if asked.trace is not None:
+            asked.trial.trace_id = asked.trace.trace_id
+        _count(asked, bench)
+        return None if reply is None else _judge(asked, reply, bench)
     except Exception as error:  # noqa: BLE001 (prices and foreign traces; the trial says what)
-        went_wrong(asked, error)
+        if reply is not None:  # else it is said already why there is none
+            went_wrong(asked, error)
         return None
     finally:
         asked.trial.duration_ms += (time.perf_counter() - began) * 1000
@@ -55,10 +60,6 @@ def _judge(asked: Asked, reply: AgentReply, bench: Bench) -> Waiting | None:
     trial, trace, prepared = asked.trial, asked.trace, asked.prepared
     assert trace is not None
     trial.answer = reply.answer
-    trial.trace_id = trace.trace_id
-    if len(trace.spans) > 1 or reply.trace is not None:  # else there is the root we made, no call
-        price_calls(trace, bench.prices)
-        _count(trial, trace)
     context = CheckContext(
         prepared.case, trace, reply.answer, prepared.baselines.get(trial.agent), bench.judges
     )
@@ -104,12 +105,36 @@ def _conclude(trial: Trial, results: Sequence[CheckResult], threshold: float) ->
         trial.error = TrialError("Unscored", f"{first.id}: {first.reason}", place="check")
 
 
-def _count(trial: Trial, trace: Trace) -> None:
-    """What the agent's calls came to."""
+def _count(asked: Asked, bench: Bench) -> None:
+    """What the agent's calls came to, those of tries that failed included."""
+    trace, brought = asked.trace, asked.reply is not None and asked.reply.trace is not None
+    for failed in asked.failed_tries:
+        if len(failed.spans) > 1:
+            _add(asked.trial, failed, bench)
+    if trace is not None and (len(trace.spans) > 1 or brought):  # else only the root we made
+        _add(asked.trial, trace, bench)
+
+
+def _add(trial: Trial, trace: Trace, bench: Bench) -> None:
+    price_calls(trace, bench.prices)
     usage = trace.usage
-    trial.input_tokens, trial.output_tokens = usage.input_tokens, usage.output_tokens
-    trial.cost_usd, trial.unpriced_calls = usage.cost_usd, usage.unpriced
-    trial.llm_calls, trial.tool_calls = usage.calls, len(trace.tool_calls)
+    trial.input_tokens = _plus(trial.input_tokens, usage.input_tokens)
+    trial.output_tokens = _plus(trial.output_tokens, usage.output_tokens)
+    trial.cost_usd = _plus(trial.cost_usd, usage.cost_usd)
+    trial.unpriced_calls += max(0, usage.unpriced - sum(map(_unanswered, trace.llm_calls)))
+    trial.llm_calls += usage.calls
+    trial.tool_calls += len(trace.tool_calls)
+
+
+def _unanswered(call: Span) -> bool:
+    """Whether a model call failed, or was cut off, and told of nothing used."""
+    told = (call.input_tokens, call.output_tokens, call.cost_usd)
+    return (call.failed or call.end_ns is None) and told == (None, None, None)
+
+
+def _plus(known: Number | None, more: Number | None) -> Number | None:
+    """A sum of what is known; of nothing known, unknown."""
+    return known if more is None else more if known is None else known + more
 
 
 def status_of(judgement: Judgement, threshold: float) -> TrialStatus:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from proctor.runs.model import Trial
-from proctor.words import dollars
+from proctor.words import dollars, plural
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -78,8 +78,8 @@ class Spending:
     def _money(self, cap: float) -> str | None:
         if self.unpriced:
             return (
-                f"{self.unpriced} model calls have no known price, so the cap of {dollars(cap)} "
-                "cannot be kept; give their prices in the configuration, or cap tokens instead"
+                f"{plural(self.unpriced, 'model call')} without a known price, so the cap of "
+                f"{dollars(cap)} cannot be kept; give prices in the settings, or cap tokens instead"
             )
         if self.cost_usd >= cap:
             return f"cost limit reached: {dollars(self.cost_usd)} of {dollars(cap)}"
