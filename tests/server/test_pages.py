@@ -37,6 +37,14 @@ def hostile_agent(_question: str) -> str:
     return HOSTILE
 
 
+def careless_agent(_question: str) -> str:
+    with proctor.tool_call("search", {"q": {"exact": True, "words": ["x"]}}) as call:
+        call.tool_output = "found"
+    with proctor.tool_call("delete_account", {"id": 1}) as call:
+        call.tool_output = "gone"
+    return "fine"
+
+
 def plain_agent(_question: str) -> str:
     with proctor.tool_call("search", {"q": "x"}) as call:
         call.tool_output = "found"
@@ -173,8 +181,14 @@ def test_the_tree_works_by_keyboard(browsing, site) -> None:
         page.keyboard.press("Enter")
         assert page.evaluate("document.activeElement.id") == "detail"
         assert "Rate Limiting" in page.locator("#detail").inner_text()
+        page.keyboard.press("Escape")
+        assert page.evaluate("document.activeElement.id") == "tree"
         page.locator("#find").fill("nothing like it")
         assert page.locator(".span").count() == 0
+        page.locator("#find").fill("llm")
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "tree"
+        assert page.evaluate("location.hash") == f"#span={2:016x}"
 
 
 def test_a_deep_link_opens_its_span(browsing, site) -> None:
@@ -196,6 +210,130 @@ def test_findings_lead_to_their_spans(browsing, site) -> None:
         page.locator("#findings button").first.click()
         assert page.evaluate("location.hash") == f"#span={3:016x}"
         assert page.locator(".span[aria-selected=true] .mark").count() == 2
+
+
+def test_a_trace_opens_where_it_failed(browsing, tmp_path: Path) -> None:
+    """R-D7: at the span where an error began, in sight; a closed parent says what is inside."""
+    spans = [{"id": 1, "name": "run", "status": 2, "end": 900 * SECOND}]
+    spans += [
+        {"id": at, "parent": 1, "start": at * SECOND, "end": (at + 1) * SECOND}
+        for at in range(2, 400)
+    ]
+    spans[300] |= {"name": "outer", "status": 2}
+    inner = {"id": 500, "parent": 301, "name": "inner", "status": 2, "start": 301 * SECOND}
+    spans.append({**inner, "end": 302 * SECOND, "attributes": TOOL})
+    store = open_store(f"sqlite:///{tmp_path}/t.db")
+    write(store, *spans)
+    with (
+        serving(Service(store=store)) as running,
+        page_at(browsing, running, f"/traces/{TRACE}") as page,
+    ):
+        page.locator("#detail h2", has_text="inner").wait_for()
+        chosen = page.locator(".span[aria-selected=true]")
+        place = chosen.bounding_box()
+        assert place is not None
+        assert 0 < place["y"] < 900 - place["height"]
+        assert (
+            chosen.get_attribute("aria-posinset"),
+            chosen.get_attribute("aria-setsize"),
+        ) == (
+            "1",
+            "1",
+        )
+        assert page.locator("#tree-count").inner_text() == "400 spans, 3 failed"
+        page.locator("#tree").focus()
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("ArrowLeft")
+        closed = page.locator(".span[aria-selected=true]")
+        assert closed.get_attribute("aria-posinset") == "300"
+        assert "✗ 1 inside" in closed.inner_text()
+
+
+def test_a_failed_check_leads_to_its_span(browsing, tmp_path: Path) -> None:
+    """R-D7: from the run to the trial to the step at fault; values laid out, crumbs to the cell."""
+    case = Case(id="first", input="Who?", path={"forbidden_tools": ["delete_account"]})
+    run = _run(Suite(cases=[case]), {"careless": careless_agent}, tmp_path)
+    with (
+        serving(Service(results=tmp_path)) as running,
+        page_at(browsing, running, f"/runs/suite/{run.name}") as page,
+    ):
+        page.get_by_role("link", name="first/careless/0/0").click()
+        page.locator("#detail h2", has_text="delete_account").wait_for()
+        assert "forbidden_tools" in page.locator("#detail .finding").inner_text()
+        chosen = page.locator(".span[aria-selected=true]")
+        assert "delete_account" in chosen.inner_text()
+        assert chosen.locator(".mark").count() == 1
+        assert "Who?" in page.locator(".asked").inner_text()
+        page.locator(".span", has_text="search").click()
+        page.locator("#detail pre", has_text='"exact": true').wait_for()
+        page.get_by_role("link", name="where").click()
+        page.locator("#detail h2", has_text="delete_account").wait_for()
+        page.locator(".crumbs a").last.click()
+        assert page.locator("td .note strong").first.inner_text() == "forbidden_tools"
+
+
+def test_traces_show_themselves_as_they_come(browsing, tmp_path: Path) -> None:
+    """R-D7: an open list gains what comes, not under a reader's hand; a trace says it grew."""
+    store = open_store(f"sqlite:///{tmp_path}/t.db")
+    with serving(Service(store=store)) as running:
+        with page_at(browsing, running, "/traces") as page:
+            assert f"OTEL_EXPORTER_OTLP_ENDPOINT={running.url}" in page.locator("main").inner_text()
+            write(store, {"id": 1, "name": "first"})
+            page.get_by_role("link", name="first").wait_for()
+            page.get_by_role("link", name="first").focus()
+            write(store, {"id": 1, "trace": "4" * 32, "name": "second"})
+            page.locator(".arrived button").wait_for()
+            assert page.get_by_role("link", name="second").count() == 0
+            page.locator(".arrived button").click()
+            page.get_by_role("link", name="second").wait_for()
+            assert page.locator(".arrived").count() == 0
+        with page_at(browsing, running, f"/traces/{TRACE}") as page:
+            write(store, {"id": 2, "parent": 1, "name": "late"})
+            page.locator(".arrived button").click()
+            page.locator(".span", has_text="late").wait_for()
+
+
+def test_a_server_that_is_gone_is_said(browsing, tmp_path: Path) -> None:
+    """R-D7: a page left open says that nobody answers, and tries again when asked to."""
+    store = open_store(f"sqlite:///{tmp_path}/t.db")
+    write(store, {"id": 1, "name": "first"}, {"id": 2, "parent": 1, "name": "inner"})
+    with serving(Service(store=store)) as running:
+        context = browsing.new_context()
+        page = context.new_page()
+        page.goto(f"{running.url}/traces/{TRACE}")
+        page.locator("#detail h2", has_text="first").wait_for()
+        context.set_offline(True)
+        page.locator(".span", has_text="inner").click()
+        page.get_by_role("alert").wait_for()
+        assert "does not answer" in page.get_by_role("alert").inner_text()
+        context.set_offline(False)
+        page.get_by_role("button", name="Try again").click()
+        page.locator("#detail h2", has_text="inner").wait_for()
+        context.close()
+
+
+def test_the_list_is_ordered_by_its_heads(browsing, site) -> None:
+    """R-D7: a column's head orders by it, keeps the filter, and is told to screen readers."""
+    with page_at(browsing, site, "/traces?min_ms=1") as page:
+        page.get_by_role("columnheader", name="took").get_by_role("link").click()
+        page.wait_for_url("**min_ms=1&sort=slowest")
+        head = page.get_by_role("columnheader", name="took")
+        assert head.get_attribute("aria-sort") == "descending"
+        assert "long" in page.locator("table.list tbody tr").first.inner_text()
+
+
+def test_names_are_whole_and_wide_tables_stay_in_place(browsing, tmp_path: Path) -> None:
+    """R-D7: a word is not broken to make room, and a wide table scrolls without its page."""
+    cases = [Case(id="one", input="x", correctness={"expected_in_answer": ["word " * 60]})]
+    agents = {f"agent_of_a_long_name_{n}": plain_agent for n in range(8)}
+    run = _run(Suite(cases=cases), agents, tmp_path)
+    with (
+        serving(Service(results=tmp_path)) as running,
+        page_at(browsing, running, f"/runs/suite/{run.name}", width=390) as page,
+    ):
+        assert page.evaluate("document.documentElement.scrollWidth") <= 391
+        head = page.locator("th[scope=row]", has_text="agent_of_a_long_name_0")
+        assert head.evaluate("it => it.getBoundingClientRect().height") < 60
 
 
 def test_the_theme_is_remembered(browsing, site) -> None:
@@ -241,6 +379,26 @@ def test_what_is_not_there(site) -> None:
         assert "root:" not in reply.text
 
 
+def test_an_address_that_leads_nowhere(site) -> None:
+    """R-D7: people get a page with ways on, programs a line."""
+    found = httpx.get(site.url + "/nothing", headers={"accept": "text/html"})
+    assert found.status_code == 404
+    assert '<a href="/traces">All traces</a>' in found.text
+    assert httpx.get(site.url + "/nothing").text == "Not Found"
+    assert httpx.post(site.url + "/v1/nothing", headers={"accept": "text/html"}).text == "Not Found"
+
+
+def test_a_page_that_cannot_be_made_says_why(tmp_path: Path) -> None:
+    """R-D7: a store that is gone is said in words, with a way to try again."""
+    store = open_store(f"sqlite:///{tmp_path}/t.db")
+    with serving(Service(store=store)) as running:
+        store.path.unlink()
+        found = httpx.get(running.url + "/traces", headers={"accept": "text/html"})
+        assert found.status_code == 503
+        assert "cannot read: no such table" in found.text
+        assert '<a href="/traces">Try again</a>' in found.text
+
+
 def test_a_run_in_progress_is_followed(browsing, tmp_path: Path) -> None:
     """R-D7: the page of a run that grows tells how far it is, and shows the end by itself."""
     suite = Suite(cases=[Case(id="one", input="x")])
@@ -271,3 +429,15 @@ def test_steps_are_aligned() -> None:
     told = [(line.left and line.left.name, line.right and line.right.name) for line in lines]
     assert told == [("a", "a"), ("b", None), (None, "x"), ("c", "c"), (None, "d")]
     assert [line.same for line in lines] == [True, False, False, True, False]
+
+
+def test_steps_that_say_something_else_differ() -> None:
+    """R-D7: the same tool with other arguments stands beside its like, and is told apart."""
+    left, right = (
+        trace(
+            span("a", start=1, kind=SpanKind.TOOL, tool_name="search", tool_input={"q": "same"}),
+            span("b", start=2, kind=SpanKind.TOOL, tool_name="search", tool_input={"q": words}),
+        )
+        for words in ("red", "blue")
+    )
+    assert [line.differs for line in aligned(left, right)] == [False, True]

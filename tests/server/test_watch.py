@@ -103,6 +103,7 @@ def test_alert_levels_raise_alerts(store) -> None:
     assert path == "/in"
     assert set(told) == {"trace_id", "name", "figure", "words"}
     assert told["trace_id"] == TRACE
+    assert all(body["words"] for _, _, body in sink.received), "an alert says why"
     sink.shutdown()
 
 
@@ -114,6 +115,8 @@ def test_an_alert_that_cannot_be_delivered_is_said(capsys) -> None:
     assert "\x1b" not in told
     log_alert(Alert("t", "latency", 0.1, "slow"))
     assert "alert: latency 0.10 in trace t: slow" in capsys.readouterr().err
+    log_alert(Alert("t", "latency", 0.1, ""))
+    assert capsys.readouterr().err == "alert: latency 0.10 in trace t\n"
     with pytest.raises(ProctorError, match="not an address"):
         Webhook("ftp://x")
 

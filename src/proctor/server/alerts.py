@@ -24,8 +24,10 @@ TIMEOUT = 10.0
 def log_alert(alert: Alert) -> None:
     """Say it on standard error."""
     words = f"alert: {alert.name} {alert.figure:.2f} in trace {safe(alert.trace_id, 64)}"
-    logging.getLogger("proctor.serve").info("%s: %s", words, alert.words)
-    sys.stderr.write(f"{words}: {safe(alert.words, 200)}\n")
+    if alert.words:
+        words += f": {safe(alert.words, 200)}"
+    logging.getLogger("proctor.serve").info("%s", words)
+    sys.stderr.write(f"{words}\n")
 
 
 class Webhook:

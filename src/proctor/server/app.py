@@ -24,7 +24,7 @@ from proctor.runs.rounds import Rounds
 from proctor.server import api, otlp
 from proctor.server.guard import Guard
 from proctor.server.ingest import Ingest
-from proctor.server.pages.render import static_file
+from proctor.server.pages.render import page, static_file
 from proctor.server.pages.runs import Runs
 from proctor.server.pages.traces import Traces
 from proctor.server.store.sql import SqlStore
@@ -101,7 +101,8 @@ def make_app(service: Service, token: str | None = None) -> ASGIApp:
         finally:
             service.stop()
 
-    app = Starlette(routes=list(_routes(service)), lifespan=life)
+    handlers = {404: not_found, ProctorError: in_trouble, 500: in_trouble}
+    app = Starlette(routes=list(_routes(service)), lifespan=life, exception_handlers=handlers)
     app.state.has = {"traces": service.store is not None, "runs": service.results is not None}
     return Guard(app, token)
 
@@ -123,6 +124,32 @@ def _routes(service: Service) -> Iterator[Route]:
 async def home(request: Request) -> Response:
     """Where there is something to see."""
     return RedirectResponse("/traces" if request.app.state.has["traces"] else "/runs", 303)
+
+
+async def not_found(request: Request, _error: Exception) -> Response:
+    """What an address that leads nowhere gets: a page where people go, a line for programs."""
+    if not _for_people(request):
+        return PlainTextResponse("Not Found", 404)
+    return page("missing.html", request, status=404, what="page", name=request.url.path)
+
+
+async def in_trouble(request: Request, error: Exception) -> Response:
+    """What is said when a page could not be made; an error nobody foresaw is in the log too."""
+    foreseen = isinstance(error, ProctorError)
+    if not _for_people(request):
+        return PlainTextResponse("Internal Server Error", 500)
+    return page(
+        "trouble.html",
+        request,
+        status=503 if foreseen else 500,
+        title="This cannot be shown now" if foreseen else "Proctor made a mistake",
+        words=error.message if foreseen else f"{type(error).__name__} while making this page",
+        hint=(error.hint or "") if foreseen else "The server's log has the details.",
+    )
+
+
+def _for_people(request: Request) -> bool:
+    return request.method == "GET" and "text/html" in request.headers.get("accept", "")
 
 
 async def health(_request: Request) -> Response:

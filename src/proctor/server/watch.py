@@ -174,9 +174,8 @@ class Watcher:
         if self._alert is not None:
             for dimension in quality.dimensions:
                 if dimension.level == Level.ALERT and dimension.score is not None:
-                    self._alert(
-                        Alert(trace_id, dimension.name, dimension.score, dimension.why[:500])
-                    )
+                    words = dimension.why or "; ".join(dict.fromkeys(dimension.issues[:3]))
+                    self._alert(Alert(trace_id, dimension.name, dimension.score, words[:500]))
         if self._push is not None:
             self._push(trace_id, quality, found)
 

@@ -40,6 +40,11 @@ class Line(NamedTuple):
         """Whether both did it."""
         return self.left is not None and self.right is not None
 
+    @property
+    def differs(self) -> bool:
+        """Whether both did it, with other words, arguments or results."""
+        return self.left is not None and self.right is not None and self.left != self.right
+
 
 def aligned(left: Trace, right: Trace) -> list[Line]:
     """The lines of both traces."""

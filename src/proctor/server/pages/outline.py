@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from proctor.report.html.markup import visible
 from proctor.report.text import tokens
 from proctor.trace import Span, Trace
@@ -23,15 +25,22 @@ MAX_ITEMS = 500
 """Messages, documents or events shown of one span."""
 
 
-def outline(trace: Trace, findings: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """Every span in document order, as columns; parents are positions, times count from 0."""
+def outline(
+    trace: Trace,
+    findings: Sequence[Mapping[str, Any]] = (),
+    checks: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Every span in document order, as columns; parents are positions, times count from 0.
+
+    `findings` are those of the diagnosis; `checks` are failed ones, told in the same words.
+    """
     tree = trace.index
     order = [int(position) for position in _document_order(trace)]
     place = {position: number for number, position in enumerate(order)}
     spans = [tree.spans[position] for position in order]
     began = min((span.start_ns for span in spans), default=0)
     marked: dict[str, int] = {}
-    for finding in findings:
+    for finding in (*findings, *checks):
         location = str(finding.get("location"))
         marked[location] = marked.get(location, 0) + 1
     return {
@@ -45,6 +54,7 @@ def outline(trace: Trace, findings: Sequence[Mapping[str, Any]] = ()) -> dict[st
         "ms": [None if s.duration_ns is None else round(s.duration_ns / 1e6, 3) for s in spans],
         "found": [marked.get(span.span_id, 0) for span in spans],
         "findings": [_finding(finding) for finding in findings],
+        "checks": [_finding(check) for check in checks],
     }
 
 
@@ -117,9 +127,19 @@ def text_of(value: Any) -> str | None:
     """A value as text in which every character can be seen."""
     if value is None or value == "":
         return None
-    text = value if isinstance(value, str) else encode_json(value)
+    text = _laid_out(value if isinstance(value, str) else encode_json(value))
     cut = f"\n… {len(text) - MAX_TEXT:,} more characters" if len(text) > MAX_TEXT else ""
     return visible(text[:MAX_TEXT]) + cut
+
+
+def _laid_out(text: str) -> str:
+    """JSON with its parts on lines of their own; any other text as it is."""
+    if len(text) > MAX_TEXT or text[:1] not in ("{", "["):
+        return text
+    try:
+        return msgspec.json.format(text, indent=2)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return text
 
 
 def _first(*values: Any) -> Any:

@@ -26,6 +26,7 @@ STATIC = {
     "viewer.js": ("proctor.server.pages", "static/viewer.js", "text/javascript"),
     "trace.js": ("proctor.server.pages", "static/trace.js", "text/javascript"),
     "figures.js": ("proctor.server.pages", "static/figures.js", "text/javascript"),
+    "arrivals.js": ("proctor.server.pages", "static/arrivals.js", "text/javascript"),
     "live.js": ("proctor.server.pages", "static/live.js", "text/javascript"),
 }
 """File name → package, file in it, media type. Nothing else is served, whatever is asked for."""

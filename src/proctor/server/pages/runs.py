@@ -95,6 +95,7 @@ class Runs:
             board=_board(run),
             heat=_heat(run),
             failures=run.failures[:20],
+            addresses=_addresses(run),
             totals=run.totals,
             asked=_asked(run),
         )
@@ -152,6 +153,8 @@ class Runs:
             run_link=base,
             base=f"{base}/trial/{address_name(trial)}",
             trial=trial,
+            asked=_question(run, trial),
+            cell_link=f"{base}/cell?{_cell_query(trial.cell)}",
             others=[
                 (address_name(other), other)
                 for other in same
@@ -180,6 +183,9 @@ class Runs:
             run_link=base,
             sides=list(zip(names, found, strict=True)),
             steps=steps,
+            same=sum(line.same and not line.differs for line in steps),
+            differ=sum(line.differs for line in steps),
+            alone=sum(not line.same for line in steps),
         )
 
     # -- the trace of a trial ---------------------------------------------------------------------
@@ -192,7 +198,8 @@ class Runs:
         from proctor.diagnose.api import diagnose
 
         found = [finding.to_dict() for finding in diagnose(trace).findings]
-        return JSONResponse(outline(trace, found))
+        _, trial = self._trial(request)
+        return JSONResponse(outline(trace, found, [] if trial is None else _failed_at(trial)))
 
     def span(self, request: Request) -> Response:
         """Everything about one span of a trial."""
@@ -260,6 +267,24 @@ class Runs:
 def address_name(trial: Trial) -> str:
     """A trial's name in an address: short, and the same as long as the run is."""
     return hashlib.sha256(trial.key.encode()).hexdigest()[:16]
+
+
+def _addresses(run: Run) -> dict[str, str]:
+    """Where the trials are that stand as examples of failures, by the names they have there."""
+    wanted = {sample.trial for failure in run.failures for sample in failure.samples[:1]}
+    if not wanted:
+        return {}
+    return {trial.name: address_name(trial) for trial in run.trials() if trial.name in wanted}
+
+
+def _failed_at(trial: Trial) -> list[dict[str, str]]:
+    """The failed checks of a trial, at each span they name."""
+    return [
+        {"category": check.id, "impact": "check", "description": check.reason, "location": span_id}
+        for check in trial.checks
+        if check.failed
+        for span_id in check.span_ids
+    ]
 
 
 def _missing(request: Request, what: str = "run") -> Response:
@@ -330,5 +355,14 @@ def _square(cell: CellSummary | None) -> dict[str, Any] | None:
         return None
     rate = cell.pass_rate
     shade = "rx" if rate is None else f"r{min(4, int(rate * 4.999))}"
-    where = {"case": cell.case, "agent": cell.agent, "params": cell.params}
-    return {"cell": cell, "shade": shade, "query": urlencode(where)}
+    return {"cell": cell, "shade": shade, "query": _cell_query(cell.cell)}
+
+
+def _cell_query(cell: CellKey) -> str:
+    return urlencode({"case": cell.case, "agent": cell.agent, "params": cell.params})
+
+
+def _question(run: Run, trial: Trial) -> str | None:
+    """What the agent was asked, as its trace has it."""
+    trace = run.trace(trial) if trial.trace else None
+    return None if trace is None else trace.query

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections import OrderedDict
@@ -19,11 +20,12 @@ from proctor.server.api import BadQuery, filter_of, page_of
 from proctor.server.pages.outline import detail, outline
 from proctor.server.pages.render import Query, in_thread, page
 from proctor.server.store.filters import SORTS, TraceFilter
+from proctor.trace.text import safe
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from proctor.server.store.sql import Figures, Share, SqlStore
+    from proctor.server.store.sql import Evaluation, Figures, Share, SqlStore, TraceRow
     from proctor.trace import Span, Trace
 
 KEPT = 8
@@ -88,9 +90,11 @@ class Traces:
         """Where the pages are."""
         return [
             Route("/traces", in_thread(self.listed)),
+            Route("/traces/state", in_thread(self.state)),
             Route("/traces/figures", in_thread(self.figures)),
             Route("/traces/figures/part", in_thread(self.figures_part)),
             Route("/traces/{trace_id:str}", in_thread(self.one)),
+            Route("/traces/{trace_id:str}/state", in_thread(self.state_of_one)),
             Route("/traces/{trace_id:str}/outline", in_thread(self.outlined)),
             Route("/traces/{trace_id:str}/spans/{span_id:str}", in_thread(self.span)),
         ]
@@ -117,6 +121,11 @@ class Traces:
             tools=at_once and at_once.tools,
             figures_page=f"/traces/figures{asked}",
             figures_part=f"/traces/figures/part{asked}",
+            state=_state(count, rows),
+            state_page=f"/traces/state{asked}",
+            here_url=str(request.base_url).rstrip("/"),
+            by=part.sort,
+            orders={sort: _order_link(query, sort) for sort in SORTS},
             query=query,
             fields=FIELDS,
             more_fields=MORE_FIELDS,
@@ -129,6 +138,21 @@ class Traces:
             first=part.offset + 1 if rows else 0,
             last=part.offset + len(rows),
         )
+
+    def state(self, request: Request) -> Response:
+        """A word that changes when the list would, for a page that stays open."""
+        try:
+            chosen, part = filter_of(request.query_params), page_of(request.query_params)
+        except BadQuery as error:
+            return JSONResponse({"error": error.message}, status_code=400)
+        return JSONResponse({"state": _state(*self._store.found(chosen, part))})
+
+    def state_of_one(self, request: Request) -> Response:
+        """The same of one trace: it changes when spans come and when the trace was looked at."""
+        row = self._store.row(request.path_params["trace_id"])
+        if row is None:
+            return JSONResponse({"error": "no such trace"}, status_code=404)
+        return JSONResponse({"state": _state(1, [row])})
 
     def figures(self, request: Request) -> Response:
         """What the traces of a filter come to, as a page of its own."""
@@ -158,7 +182,8 @@ class Traces:
             "trace.html",
             request,
             row=row,
-            evaluations=[each for each in said if each.name != "diagnosis"],
+            evaluations=[judged(each) for each in said if each.name != "diagnosis"],
+            state=_state(1, [row]),
             base=f"/traces/{row.trace_id}",
         )
 
@@ -207,6 +232,41 @@ def findings_of(store: SqlStore, trace_id: str) -> Sequence[Mapping[str, Any]]:
         if row.name == "diagnosis":
             return json.loads(row.detail).get("errors", [])
     return []
+
+
+class Judged(NamedTuple):
+    """One thing that was said of a trace, as it is shown."""
+
+    name: str
+    score: float | None
+    level: str
+    why: str
+
+    @property
+    def bad(self) -> bool:
+        """Whether somebody should look at it."""
+        return self.level.lower() in ("alert", "fail", "failed")
+
+
+def judged(row: Evaluation) -> Judged:
+    """An evaluation with its reasons in words: those of a quality dimension are kept as JSON."""
+    try:
+        kept = json.loads(row.detail)
+        parts = [kept.get("why"), *kept.get("issues", [])]
+    except (ValueError, AttributeError):
+        parts = [row.detail]
+    why = "; ".join(dict.fromkeys(str(part) for part in parts if part))
+    return Judged(row.name.removeprefix("quality."), row.score, row.label or "", safe(why, 400))
+
+
+def _state(count: int, rows: Sequence[TraceRow]) -> str:
+    seen = [(row.trace_id, row.updated_ns, row.evaluated_ns) for row in rows]
+    return hashlib.sha256(repr((count, seen)).encode()).hexdigest()[:16]
+
+
+def _order_link(query: Mapping[str, str], sort: str) -> str:
+    kept = {name: value for name, value in query.items() if name not in ("sort", "offset")}
+    return "/traces?" + urlencode({**kept, "sort": sort})
 
 
 def _page_link(query: Mapping[str, str], offset: int) -> str:

@@ -15,16 +15,25 @@ class TraceView {
     this.total = Math.max(1, ...outline.start.map((at, i) => at + (outline.ms[i] || 0)));
     this.depth = [];
     this.children = new Array(this.count).fill(0);
+    this.among = []; // which child of its parent a span is, from 1
+    let roots = 0;
     outline.parent.forEach((parent, i) => {
       this.depth[i] = parent < 0 ? 0 : this.depth[parent] + 1;
-      if (parent >= 0) this.children[parent] += 1;
+      this.among[i] = parent < 0 ? (roots += 1) : (this.children[parent] += 1);
     });
+    this.roots = roots;
+    this.bad = outline.id.map((_, i) => Boolean(outline.failed[i] || outline.found[i]));
+    this.below = new Array(this.count).fill(0); // bad spans under a span, which closing it hides
+    for (let i = this.count - 1; i >= 0; i -= 1) {
+      if (outline.parent[i] >= 0) this.below[outline.parent[i]] += this.below[i] + Number(this.bad[i]);
+    }
     this.closed = new Set();
     this.chosen = -1;
     this.rows = new Map();
     this.lay();
     this.listen();
     this.findings();
+    document.getElementById("next-failed").disabled = !this.bad.includes(true);
     if (!this.follow()) this.choose(this.firstWorthALook(), { quiet: true });
   }
 
@@ -46,7 +55,9 @@ class TraceView {
     this.at = new Map(this.shown.map((i, row) => [i, row]));
     this.room.style.height = `${this.shown.length * ROW}px`;
     const said = document.getElementById("tree-count");
-    said.textContent = wanted ? `${this.shown.length} of ${this.count} spans` : `${this.count} spans`;
+    const failed = this.spans.failed.reduce((sum, one) => sum + one, 0);
+    const all = `${this.count.toLocaleString("en")} span${this.count === 1 ? "" : "s"}`;
+    said.textContent = wanted ? `${this.shown.length.toLocaleString("en")} of ${all}` : failed ? `${all}, ${failed.toLocaleString("en")} failed` : all;
     for (const row of this.rows.values()) row.remove();
     this.rows.clear();
     this.draw();
@@ -74,7 +85,8 @@ class TraceView {
 
   row(row) {
     const i = this.shown[row];
-    const { id, name, kind, failed, start, ms, found } = this.spans;
+    const { id, parent, name, kind, failed, start, ms, found } = this.spans;
+    const hidden = this.closed.has(i) ? this.below[i] : 0;
     const open = this.children[i] ? !this.closed.has(i) : null;
     const twig = open === null ? "" : open ? "▾" : "▸";
     const made = el(
@@ -86,8 +98,8 @@ class TraceView {
         "aria-level": this.depth[i] + 1,
         "aria-selected": String(i === this.chosen),
         "aria-expanded": open === null ? null : String(open),
-        "aria-setsize": this.count,
-        "aria-posinset": i + 1,
+        "aria-setsize": parent[i] < 0 ? this.roots : this.children[parent[i]],
+        "aria-posinset": this.among[i],
         "data-kind": kind[i],
         on: {
           click: (event) => {
@@ -102,8 +114,9 @@ class TraceView {
         el("span", { class: "twig", "aria-hidden": "true" }, twig),
         el("span", { class: "kind" }, kind[i]),
         failed[i] ? el("span", { class: "mark", title: "failed" }, "✗", el("span", { class: "sr" }, " failed")) : null,
-        found[i] ? el("span", { class: "mark", title: "finding" }, "⚑", el("span", { class: "sr" }, ` ${found[i]} findings`)) : null,
-        el("span", { class: "said" }, name[i]),
+        found[i] ? el("span", { class: "mark", title: "a finding or a failed check" }, "⚑", el("span", { class: "sr" }, ` ${found[i]} finding${found[i] === 1 ? "" : "s"}`)) : null,
+        el("span", { class: "said", title: name[i] }, name[i]),
+        hidden ? el("span", { class: "mark", title: "failed spans and findings inside" }, `✗ ${hidden} inside`) : null,
       ),
       el("span", { class: "took" }, ms[i] === null ? "open" : inTime(ms[i])),
       stretch((100 * start[i]) / this.total, (100 * (ms[i] || 0)) / this.total),
@@ -117,7 +130,17 @@ class TraceView {
     this.tree.addEventListener("scroll", () => this.draw(), { passive: true });
     new ResizeObserver(() => this.draw()).observe(this.tree);
     this.tree.addEventListener("keydown", (event) => this.key(event));
-    document.getElementById("find").addEventListener("input", () => this.lay());
+    this.detail.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.tree.focus();
+    });
+    const find = document.getElementById("find");
+    find.addEventListener("input", () => this.lay());
+    find.addEventListener("keydown", (event) => {
+      if ((event.key !== "Enter" && event.key !== "ArrowDown") || !this.shown.length) return;
+      event.preventDefault();
+      this.choose(this.shown[0]);
+      this.tree.focus();
+    });
     document.getElementById("next-failed").addEventListener("click", () => this.nextFailed());
     window.addEventListener("hashchange", () => this.follow());
   }
@@ -149,10 +172,9 @@ class TraceView {
   }
 
   nextFailed() {
-    const { failed, found } = this.spans;
     for (let step = 1; step <= this.count; step += 1) {
       const i = (this.chosen + step) % this.count;
-      if (failed[i] || found[i]) {
+      if (this.bad[i]) {
         this.choose(i);
         this.tree.focus();
         return;
@@ -161,8 +183,13 @@ class TraceView {
   }
 
   firstWorthALook() {
-    const bad = this.spans.found.findIndex((n) => n > 0);
-    return bad >= 0 ? bad : 0;
+    const { found, failed, parent } = this.spans;
+    const marked = found.findIndex((n) => n > 0);
+    if (marked >= 0) return marked;
+    // An error is often passed up: where it began has none under it.
+    const above = new Set(parent.filter((_, i) => failed[i]));
+    const began = failed.findIndex((bad, i) => bad && !above.has(i));
+    return began >= 0 ? began : 0;
   }
 
   /** Show what the address names; whether it named a span. */
@@ -183,8 +210,13 @@ class TraceView {
     }
     const row = this.at.get(i);
     const top = row * ROW;
-    if (top < this.tree.scrollTop) this.tree.scrollTop = top;
-    else if (top + ROW > this.tree.scrollTop + this.tree.clientHeight) this.tree.scrollTop = top + ROW - this.tree.clientHeight;
+    // Of the tree, what the window shows; at least a few rows, wherever the page is scrolled to.
+    const inWindow = window.innerHeight - this.tree.getBoundingClientRect().top;
+    const sight = Math.min(this.tree.clientHeight, Math.max(4 * ROW, inWindow));
+    const beyond = Math.max(this.tree.scrollTop - top, top + ROW - this.tree.scrollTop - sight);
+    // A step beyond the edge moves the edge; what is further away is brought to the middle.
+    if (beyond > 2 * ROW) this.tree.scrollTop = Math.max(0, Math.round((top - sight / 2) / ROW) * ROW);
+    else if (beyond > 0) this.tree.scrollTop = top < this.tree.scrollTop ? top : top + ROW - sight;
     this.draw();
     for (const [at, made] of this.rows) made.setAttribute("aria-selected", String(at === row));
     this.tree.setAttribute("aria-activedescendant", `span-${this.spans.id[i]}`);
@@ -194,18 +226,43 @@ class TraceView {
 
   async show(i) {
     const id = this.spans.id[i];
-    const reply = await fetch(`${this.base}/spans/${encodeURIComponent(id)}`);
+    const reply = await fetch(`${this.base}/spans/${encodeURIComponent(id)}`).catch(() => null);
+    const span = reply && reply.ok ? await reply.json().catch(() => null) : null;
     if (this.chosen !== i) return;
-    if (!reply.ok) {
-      this.detail.replaceChildren(el("p", { class: "note" }, "This span cannot be read any more."));
+    if (!span) {
+      this.detail.replaceChildren(...unread(reply, "This span cannot be read any more.", () => this.show(i)));
       return;
     }
-    this.detail.replaceChildren(...spanDetail(await reply.json(), this.about(id)));
+    this.detail.replaceChildren(...spanDetail(span, this.about(id)));
     this.detail.scrollTop = 0;
   }
 
   about(id) {
-    return this.spans.findings.filter((finding) => finding.location === id);
+    return [...this.spans.checks, ...this.spans.findings].filter((finding) => finding.location === id);
+  }
+
+  /** Findings that say the same, once, with the positions of all their spans. */
+  alike() {
+    const groups = new Map();
+    for (const finding of this.spans.findings) {
+      const key = `${finding.category}\n${finding.impact}\n${finding.description}`;
+      if (!groups.has(key)) groups.set(key, [finding, []]);
+      groups.get(key)[1].push(this.spans.id.indexOf(finding.location));
+    }
+    return [...groups.values()];
+  }
+
+  /** A button that goes to these spans, one after the other. */
+  way(places) {
+    let next = 0;
+    const go = () => {
+      this.choose(places[next % places.length]);
+      next += 1;
+      this.tree.focus();
+    };
+    const name = places[0] >= 0 ? this.spans.name[places[0]] : "gone";
+    const all = places.length > 1;
+    return el("button", { type: "button", title: all ? "Show these spans, one after the other" : "Show this span", on: { click: go } }, all ? `${places.length} × ${name}` : name);
   }
 
   findings() {
@@ -214,25 +271,30 @@ class TraceView {
     place.hidden = false;
     place.replaceChildren(
       el("h2", null, `${this.spans.findings.length} finding${this.spans.findings.length === 1 ? "" : "s"}`),
-      ...this.spans.findings.map((finding) => {
-        const i = this.spans.id.indexOf(finding.location);
-        const go = el("button", { type: "button", on: { click: () => { this.choose(i); this.tree.focus(); } } }, i >= 0 ? this.spans.name[i] : "gone");
-        return findingLine(finding, go);
-      }),
+      el("div", { class: "scroll-list", tabindex: "0", role: "region", "aria-label": "List of findings" }, ...this.alike().map(([finding, places]) => findingLine(finding, this.way(places)))),
     );
   }
 }
 
+const IMPACT = { HIGH: "bad", MEDIUM: "soft" };
+
+/** A finding: on one line where it leads to its span, whole where it stands at it. */
 function findingLine(finding, go) {
   return el(
     "div",
-    { class: "finding" },
-    el("strong", null, finding.category),
-    el("span", { class: "chip" }, finding.impact),
+    { class: go ? "finding brief" : "finding" },
+    finding.impact ? el("span", { class: `chip ${IMPACT[finding.impact] || ""}` }, finding.impact.toLowerCase()) : null,
+    el("strong", { class: "said" }, finding.category),
     go || null,
-    el("span", { class: "said" }, finding.description),
-    el("q", { class: "said" }, finding.evidence),
+    el("span", { class: "said words", title: go ? finding.description : null }, finding.description),
+    finding.evidence && !go ? el("q", { class: "said" }, finding.evidence) : null,
   );
+}
+
+/** What stands where something could not be read, and a way to try again. */
+function unread(reply, gone, again) {
+  const words = reply && reply.status === 404 ? gone : "The server does not answer. Is it still running?";
+  return [el("p", { class: "problem", role: "alert" }, words), el("button", { type: "button", on: { click: again } }, "Try again")];
 }
 
 function spanDetail(span, findings) {
@@ -283,13 +345,14 @@ function message(said) {
   );
 }
 
-(async () => {
-  const place = document.getElementById("looking");
-  if (!place) return;
-  const reply = await fetch(`${place.dataset.base}/outline`);
-  if (!reply.ok) {
-    document.getElementById("detail").replaceChildren(el("p", { class: "note" }, "The spans of this trace cannot be read."));
-    return;
-  }
-  window.traceView = new TraceView(await reply.json(), place.dataset.base);
-})();
+async function look(place) {
+  const reply = await fetch(`${place.dataset.base}/outline`).catch(() => null);
+  const outline = reply && reply.ok ? await reply.json().catch(() => null) : null;
+  const detail = document.getElementById("detail");
+  if (!outline) detail.replaceChildren(...unread(reply, "This trace cannot be read any more.", () => look(place)));
+  else if (!outline.id.length) detail.replaceChildren(el("p", { class: "note" }, "This trace has no spans."));
+  else window.traceView = new TraceView(outline, place.dataset.base);
+}
+
+const looking = document.getElementById("looking");
+if (looking) look(looking);

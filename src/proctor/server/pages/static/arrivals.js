@@ -1,0 +1,45 @@
+// A page of live traces stays true while it is open: asks whether something changed, and shows it.
+// A list is exchanged in place, unless somebody is at it; then, and for a trace, a button waits.
+
+(() => {
+  const place = document.getElementById("found") || document.getElementById("grown");
+  if (!place || !place.dataset.ask) return;
+  const pause = 3000; // milliseconds
+  const share = 20; // asking may take a twentieth of the time: a search in very many traces is slow
+  let waiting = null;
+
+  const offer = () => {
+    if (waiting) return;
+    const words = place.id === "found" ? "Something new has come. " : "There is more to this trace now. ";
+    const show = el("button", { type: "button", on: { click: () => (place.id === "found" ? exchange() : location.reload()) } }, "Show");
+    waiting = el("p", { class: "arrived", role: "status" }, words, show);
+    place.before(waiting);
+  };
+
+  const exchange = async () => {
+    const reply = await fetch(location.href).catch(() => null);
+    if (!reply || !reply.ok) return;
+    const made = new DOMParser().parseFromString(await reply.text(), "text/html").getElementById("found");
+    if (!made) return;
+    const open = place.querySelector("details")?.open;
+    place.dataset.state = made.dataset.state;
+    place.replaceChildren(...made.childNodes);
+    if (open && place.querySelector("details")) place.querySelector("details").open = true;
+    waiting?.remove();
+    waiting = null;
+  };
+
+  const look = async () => {
+    const began = performance.now();
+    if (!document.hidden) {
+      const reply = await fetch(place.dataset.ask).catch(() => null);
+      const now = reply && reply.ok ? await reply.json() : null;
+      if (now && now.state !== place.dataset.state) {
+        if (place.id !== "found" || place.matches(":hover, :focus-within")) offer();
+        else await exchange();
+      }
+    }
+    setTimeout(look, Math.max(pause, share * (performance.now() - began)));
+  };
+  setTimeout(look, pause);
+})();
