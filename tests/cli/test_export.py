@@ -41,6 +41,8 @@ def test_a_run_to_a_file(root: Path, tmp_path: Path, capsys) -> None:
         (["shop/*", "-o", "-", "--format", "parquet"], "standard output takes"),
         (["shop/*", "-o", "x.json", "--format", "json", "--bom"], "--bom is for CSV"),
         (["nothing/*", "-o", "x.csv"], "no run fits"),
+        (["shop/*", "-o", "x.csv", "--agent", "nobody"], "no trial has the agent 'nobody'"),
+        (["shop/*", "-o", "x.csv", "--case", "a,gret"], "no trial has the case 'a'"),
         (["shop/*"], "missing option"),
     ],
 )

@@ -38,6 +38,19 @@ def test_the_table_has_every_denominator(root: Path, capsys) -> None:
     assert closing == "13 trials in 2 groups"
 
 
+def test_a_name_that_nobody_has_is_a_slip(root: Path, capsys) -> None:
+    """R-D2: nothing found is an answer, unless the agent or the case asked for is not there."""
+    asked = ["results", "--results", str(root)]
+    assert run([*asked, "--agent", "carefull"]) == 2
+    told = capsys.readouterr().err
+    assert "no trial has the agent 'carefull'" in told
+    assert "did you mean 'careful'?" in told
+    assert run([*asked, "--case", "nothing-like-it"]) == 2
+    assert f"there are {', '.join(sorted(CASES))}" in capsys.readouterr().err
+    assert run([*asked, "--agent", "careful", "--status", "failed"]) == 0
+    assert "0 trials" in capsys.readouterr().out
+
+
 def test_json_is_one_document_and_csv_one_table(root: Path, capsys) -> None:
     """R-Q5: both forms hold the same numbers."""
     asked = ["results", "--results", str(root), "--group-by", "agent,difficulty", "--format"]
@@ -58,7 +71,7 @@ def test_a_table_without_rows_has_its_columns(root: Path, capsys) -> None:
     asked = ["results", "--results", str(root), "--format", "csv"]
     assert run(asked) == 0
     head = capsys.readouterr().out.splitlines()[0]
-    assert run([*asked, "--agent", "nobody"]) == 0
+    assert run([*asked, "--agent", "careful", "--status", "failed"]) == 0
     assert capsys.readouterr().out.splitlines() == [head]
 
 

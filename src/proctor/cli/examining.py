@@ -196,7 +196,7 @@ def settings() -> Iterator[Finding]:
     except SpecError as error:
         for problem in error.problems:
             name = Path(problem.file).name
-            todo = problem.hint or "see docs/reference/configuration.md"
+            todo = problem.hint or "`proctor schema config` has every key"
             yield Finding("settings", name, "problem", f"{problem.place}: {problem.message}", todo)
         return
     except ProctorError as error:

@@ -9,7 +9,7 @@ import click
 
 from proctor.cli.choosing import readable_results_option
 from proctor.cli.lazy import Command, Example
-from proctor.cli.results import runs_root, tell_problems
+from proctor.cli.results import queried, runs_root, tell_problems
 
 FORMATS = ("csv", "json", "jsonl", "parquet", "mlflow")
 
@@ -44,13 +44,12 @@ def export(
     RUN is a folder, a glob over runs, an experiment, a tag or `latest`. In CSV, a text that a
     spreadsheet would take for a formula begins with a quote.
     """
-    from proctor.results.querying import query
     from proctor.words import plural
 
     if bom and form not in (None, "csv"):
         raise click.UsageError("--bom is for CSV")
-    given: Any = {key: value for key, value in filters.items() if value is not None}
-    found = query(*runs, root=runs_root(results), **given)
+    given = {key: value for key, value in filters.items() if value is not None}
+    found = queried(runs, runs_root(results), given)
     if output == "-":
         _to_stdout(found, form)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import click
 from proctor.cli.choosing import readable_results_option, root_of
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import printable
-from proctor.words import plural
+from proctor.words import plural, some
 
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet
@@ -39,6 +40,30 @@ def runs_root(results: Path | None) -> Path:
     if results is not None or _configured():
         return root_of(results)
     return Path("results")
+
+
+def queried(patterns: Sequence[str], root: Path, filters: dict[str, Any]) -> ResultSet:
+    """The trials asked for. None is an answer; an agent or a case that nobody has is a slip."""
+    from proctor.results.querying import query
+
+    found = query(*patterns, root=root, **filters)
+    if len(found) == 0 and ("agent" in filters or "case" in filters):
+        _refuse_unknown_names(query(*patterns, root=root), filters)
+    return found
+
+
+def _refuse_unknown_names(everything: ResultSet, filters: dict[str, Any]) -> None:
+    from fnmatch import fnmatchcase
+
+    from proctor.errors import ProctorError, did_you_mean
+
+    for column in ("agent", "case"):
+        known = [str(row.key[column]) for row in everything.group_by(column)]
+        for name in str(filters.get(column) or "").split(","):
+            glob = name.strip()
+            if glob and known and not any(fnmatchcase(each, glob) for each in known):
+                hint = did_you_mean(glob, known) or f"there are {some(known)}"
+                raise ProctorError(f"no trial has the {column} {glob!r}", hint=hint)
 
 
 def _configured() -> bool:
@@ -92,10 +117,8 @@ def results(
     Rates are of judged trials, with an interval clustered by case; what was not judged is
     counted apart.
     """
-    from proctor.results.querying import query
-
-    given: Any = {key: value for key, value in filters.items() if value not in (None, ())}
-    found = query(*patterns, root=runs_root(results), **given)
+    given = {key: value for key, value in filters.items() if value not in (None, ())}
+    found = queried(patterns, runs_root(results), given)
     if trials or limit is not None:
         _tell_trials(found, form, limit)
     else:

@@ -158,7 +158,7 @@ def named(name: str) -> Named:
     raise ProctorError(
         f"there is no column {name!r}",
         hint=did_you_mean(name, COLUMNS)
-        or "see docs/reference/results-columns.md; properties.x and params.x reach into JSON",
+        or "`proctor sql 'describe trials'` lists them; properties.x and params.x reach into JSON",
     )
 
 

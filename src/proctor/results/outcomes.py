@@ -284,9 +284,11 @@ def pick(
         return fitting[0]
     names = sorted({one.agent for one in every})
     if agent is not None and agent not in names:
+        known = sorted(one.name for one in every)
         raise ProctorError(
             f"no trial of an agent named {agent!r}",
-            hint=did_you_mean(agent, names) or f"there are: {', '.join(names) or 'none'}",
+            hint=did_you_mean(agent, [*names, *known])
+            or f"there are: {', '.join(known) or 'none'}",
         )
     if not fitting:
         known = ", ".join(one.name for one in every)

@@ -232,5 +232,5 @@ def _hint(error: Exception) -> str | None:
     if "read-only" in text:
         return "results are never changed by a query"
     if "does not exist" in text or "not found" in text:
-        return "tables: trials, runs, cases, checks; columns: docs/reference/results-columns.md"
+        return "tables: trials, runs, cases, checks; `proctor sql 'describe trials'` lists columns"
     return None
