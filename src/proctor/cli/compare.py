@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from proctor.cli.choosing import open_run, results_option, root_of, tell
+from proctor.cli.choosing import read_run, readable_runs_option, root_of, tell
 from proctor.cli.lazy import Command, Example
 from proctor.cli.ranges import SHARE
 
@@ -40,7 +40,7 @@ EXAMPLES = [
     help="The confidence level of intervals.",
 )
 @click.option("--seed", type=int, default=0, metavar="N", help="Seed of resampling.")
-@results_option
+@readable_runs_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def compare(
     *,
@@ -55,8 +55,8 @@ def compare(
     """Compare two runs or two agents.
 
     Case by case and overall, with what was left out. A run is a folder,
-    <experiment>/<date>_<seq>, a tag or `latest`. Pairs the same cases; cases that changed
-    between the runs are left out and named.
+    <experiment>/<date>_<seq>, a tag, `latest` or an address. Pairs the same cases; cases that
+    changed between the runs are left out and named.
     """
     from proctor.report.comparison_console import render
     from proctor.report.figures import document
@@ -77,10 +77,10 @@ def _opened(text: str, runs: tuple[str, ...], root: Path) -> Run:
     from proctor.errors import ProctorError
 
     try:
-        return open_run(text, root)
+        return read_run(text, root)
     except ProctorError as error:
         try:
-            known = {cell.agent for cell in open_run("latest", root).cells}
+            known = {cell.agent for cell in read_run("latest", root).cells}
         except ProctorError:
             known = set[str]()
         if text in known:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from proctor.cli.choosing import open_run, put_on_record, results_option, root_of, tell
+from proctor.cli.choosing import put_on_record, read_run, readable_runs_option, root_of, tell
 from proctor.cli.lazy import Command, Example
 from proctor.cli.ranges import SHARE
 
@@ -23,6 +23,10 @@ EXAMPLES = [
     Example("proctor gate latest --baseline shop/2026-01-31_001 --margin 0.1", "10 points matter"),
     Example("proctor gate latest --baseline baseline --inconclusive extend", "run more trials"),
     Example("proctor gate latest --baseline baseline --must-pass 'safety-*'", "no failure at all"),
+    Example(
+        "proctor gate latest --baseline s3://bucket/results/shop/2026-01-31_001",
+        "against a run in an object store",
+    ),
 ]
 
 
@@ -87,7 +91,7 @@ class How(NamedTuple):
     help="How often it may be extended; each look then gets its share of alpha.",
 )
 @click.option("--must-pass", multiple=True, metavar="PATTERN", help="Cases that may never fail.")
-@results_option
+@readable_runs_option
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
@@ -108,26 +112,44 @@ def gate(
     passes, 1 for a regression, 2 when it could not be judged: not comparable, too many errors,
     or still inconclusive after it was extended.
     """
+    from proctor.runs.folder import address_of
     from proctor.stats.gate import Rule
 
     chosen = How(**how)
     if chosen.extend_by is not None and chosen.inconclusive != "extend":
         raise click.UsageError("--extend-by is for --inconclusive extend")
     root = root_of(results)
-    runs = (open_run(run, root), open_run(baseline, root))
+    runs = (read_run(run, root), read_run(baseline, root))
+    far = address_of(runs[0].path)
+    if chosen.inconclusive == "extend":
+        _refuse_far(runs)
     rule = Rule(margin=margin, alpha=alpha, max_error_rate=max_errors)
     facts, signal = _judged(runs, rule, chosen)
     code = facts.exit_code(chosen.inconclusive) if signal is None else 128 + signal
     _tell(facts, code, chosen)
     put_on_record(
         "gate",
-        root,
-        run=runs[0].path,
+        root if far is None else root_of(None),
+        run=far or runs[0].path,
         run_id=runs[0].run_id,
         outcome=f"{facts.verdict}: {facts.reason}",
         exit_code=code,
     )
     ctx.exit(code)
+
+
+def _refuse_far(runs: tuple[Run, Run]) -> None:
+    """Trials are added to runs that are here, not to copies."""
+    from proctor.errors import ProctorError
+    from proctor.runs.folder import address_of
+
+    for run in runs:
+        if address := address_of(run.path):
+            raise ProctorError(
+                "a run at an address cannot be extended",
+                where=address,
+                hint="`proctor sync ADDRESS FOLDER` brings it here",
+            )
 
 
 def _judged(runs: tuple[Run, Run], rule: Rule, how: How) -> tuple[GateFacts, int | None]:

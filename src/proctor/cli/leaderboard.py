@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from proctor.cli.choosing import open_run, results_option, root_of, tell
+from proctor.cli.choosing import read_run, readable_runs_option, root_of, tell
 from proctor.cli.lazy import Command, Example
 from proctor.cli.ranges import SHARE
 
@@ -14,6 +14,7 @@ EXAMPLES = [
     Example("proctor leaderboard", "the agents of the latest run"),
     Example("proctor leaderboard shop/2026-01-31_001 shop/2026-01-31_002", "of several runs"),
     Example("proctor leaderboard --metric cost_usd", "the cheapest first"),
+    Example("proctor leaderboard --results s3://bucket/results", "of runs in an object store"),
 ]
 
 METRICS = ("pass_rate", "score", "cost_usd", "latency_ms")
@@ -33,7 +34,7 @@ METRICS = ("pass_rate", "score", "cost_usd", "latency_ms")
     help="The error rate of all tests that tell agents apart, together.",
 )
 @click.option("--seed", type=int, default=0, metavar="N", help="Seed of resampling.")
-@results_option
+@readable_runs_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def leaderboard(
     runs: tuple[str, ...],
@@ -52,9 +53,10 @@ def leaderboard(
     from proctor.report.leaderboard_console import render
     from proctor.results.leaderboard import entrants_of
     from proctor.results.leaderboard import leaderboard as rank
+    from proctor.runs.folder import place_of
 
     root = root_of(results)
-    opened = [open_run(text, root) for text in runs or ("latest",)]
+    opened = [read_run(text, root) for text in runs or ("latest",)]
     board = rank(entrants_of(opened), metric=metric, alpha=alpha, seed=seed)
-    told = [str(run.path) for run in opened]
+    told = [place_of(run.path) for run in opened]
     tell(document("leaderboard", board, runs=told) if as_json else render(board))

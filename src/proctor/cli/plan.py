@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from proctor.cli.choosing import open_run, results_option, root_of, tell
+from proctor.cli.choosing import read_run, readable_runs_option, root_of, tell
 from proctor.cli.lazy import Command, Example
 from proctor.cli.ranges import SHARE
 
@@ -41,7 +41,7 @@ COUNT = click.IntRange(1)
 @click.option("--trials", type=COUNT, metavar="N", help="Plan for this many trials a case.")
 @click.option("--sigma2", type=SHARE, metavar="X", help="The variance of a trial in its case.")
 @click.option("--omega2", type=SHARE, metavar="X", help="The variance of true case differences.")
-@results_option
+@readable_runs_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def plan(
     effect: float,
@@ -62,7 +62,7 @@ def plan(
     from proctor.results.outcomes import outcomes_of
     from proctor.results.planning import Asked, plan_experiment
 
-    outcomes = outcomes_of(open_run(source, root_of(results))) if source else ()
+    outcomes = outcomes_of(read_run(source, root_of(results))) if source else ()
     found = plan_experiment(
         effect,
         alpha=alpha,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli.choosing import results_option, root_of
+from proctor.cli.choosing import locate_run, readable_runs_option, root_of
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import printable
 from proctor.errors import EXIT_CANNOT_JUDGE
@@ -21,12 +21,13 @@ EXAMPLES = [
     Example("proctor status", "runs that are under way, or ended without saying so"),
     Example("proctor status latest", "one run, however it is"),
     Example("proctor status latest --json", "for a program that watches"),
+    Example("proctor status --results s3://bucket/results", "runs that ship to an object store"),
 ]
 
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("run", required=False)
-@results_option
+@readable_runs_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def status(ctx: click.Context, run: str | None, results: Path | None, as_json: bool) -> None:
@@ -35,16 +36,17 @@ def status(ctx: click.Context, run: str | None, results: Path | None, as_json: b
     It is alive, stalled, dead, ended, stopped or failed. Without RUN, every run of the folder
     that has not ended in order. Exits with 2 when one of them is stalled, dead or failed.
     """
-    from proctor.runs.find import all_runs, find_run
+    from proctor.runs.find import all_runs
     from proctor.runs.heartbeat import UNWELL, Life, look_at
 
     root = root_of(results)
     if run is not None:
-        signs = {path: look_at(path) for path in [find_run(run, root)]}
+        found, root = locate_run(run, root)
+        signs = {found: look_at(found)}
     else:
-        found = {path: look_at(path) for path in all_runs(root)}
+        all_of = {path: look_at(path) for path in all_runs(root)}
         over = (Life.ENDED, Life.STOPPED)
-        signs = {path: sign for path, sign in found.items() if sign.life not in over}
+        signs = {path: sign for path, sign in all_of.items() if sign.life not in over}
     if as_json:
         _tell_program(signs, root)
     else:
@@ -56,8 +58,11 @@ def status(ctx: click.Context, run: str | None, results: Path | None, as_json: b
 def _tell_program(signs: dict[Path, Sign], root: Path) -> None:
     import msgspec
 
+    from proctor.runs.folder import place_of
+
     runs: list[dict[str, Any]] = [
-        {"run": _name(path, root), "path": path, **sign._asdict()} for path, sign in signs.items()
+        {"run": _name(path, root), "path": place_of(path), **sign._asdict()}
+        for path, sign in signs.items()
     ]
     text = msgspec.json.encode({"runs": runs}, enc_hook=str)
     click.echo(msgspec.json.format(text, indent=2).decode())
@@ -79,7 +84,16 @@ def _tell_person(signs: dict[Path, Sign], root: Path) -> None:
             where = f"  process {sign.beat.pid} on {sign.beat.host}"
             click.echo(printable(f"{where}, last heard of {_ago(sign.beat.at, now)} ago"))
         if sign.life in (Life.DEAD, Life.FAILED):
-            click.echo(printable(f"hint: proctor run --resume {path}"), err=True)
+            click.echo(printable(f"hint: {_resuming(path, root)}"), err=True)
+
+
+def _resuming(path: Path, root: Path) -> str:
+    from proctor.runs.folder import address_of
+
+    if (address := address_of(path)) is None:
+        return f"proctor run --resume {path}"
+    here = root_of(None)
+    return f"proctor sync {address} {here}, then proctor run --resume {here / _name(path, root)}"
 
 
 def _life(sign: Sign, now: datetime) -> str:

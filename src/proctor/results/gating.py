@@ -19,6 +19,7 @@ from proctor.results.comparability import changed_cases, remarks
 from proctor.results.flakiness import CaseFlakiness, Votes, flakiness_of, judge_votes
 from proctor.results.lenient import as_mapping
 from proctor.results.outcomes import AgentOutcomes, outcomes_of
+from proctor.runs.folder import place_of
 from proctor.runs.run import Run
 from proctor.stats.gate import Gate, Rule, Verdict, judge_gate
 from proctor.words import plural, some
@@ -47,7 +48,7 @@ class RunRef(msgspec.Struct, frozen=True, kw_only=True):
         """What identifies a run to a reader."""
         git = as_mapping(as_mapping(run.spec.get("provenance")).get("git"))
         return cls(
-            path=str(run.path),
+            path=place_of(run.path),
             run_id=run.run_id,
             created=run.spec.get("created"),
             commit=git.get("commit"),

@@ -19,7 +19,7 @@ from proctor.errors import ProctorError, did_you_mean
 from proctor.results.comparison import STOPPED
 from proctor.results.figures import rate_over
 from proctor.results.outcomes import AgentOutcomes, CaseOutcome, outcomes_of
-from proctor.runs.folder import run_name
+from proctor.runs.folder import place_of, run_name
 from proctor.stats.describe import percentile
 from proctor.stats.intervals import bootstrap_over_cases
 from proctor.stats.kinds import LEVEL, Interval, mean
@@ -143,7 +143,7 @@ def entrants_of(runs: Sequence[Run]) -> tuple[Entrant, ...]:
         Entrant(
             arm.name if names[arm.name] == 1 else f"{arm.name} @ {run_name(run.path)}",
             arm,
-            str(run.path),
+            place_of(run.path),
         )
         for run, arm in seen
     )

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from proctor.errors import ProctorError, did_you_mean
+from proctor.runs.folder import place_of
 from proctor.runs.notes import tagged
 
 LATEST = "latest"
@@ -43,9 +44,9 @@ def find_run(text: str | Path, root: Path | str) -> Path:
     runs = [str(run.relative_to(root)) for run in all_runs(root)]
     names = [*dict.fromkeys(each.name for each in tags), *runs]
     known = did_you_mean(str(text), names) or (
-        f"{root} has {', '.join(names[:5])}{', …' if len(names) > 5 else ''}"
+        f"{place_of(root)} has {', '.join(names[:5])}{', …' if len(names) > 5 else ''}"
         if names
-        else f"there are no runs in {root}; --results names another folder"
+        else f"there are no runs in {place_of(root)}; --results names another folder"
     )
     raise ProctorError(f"no run and no tag is called {str(text)!r}", hint=known)
 
@@ -59,7 +60,8 @@ def latest_run(root: Path | str) -> Path:
     """The run that began last."""
     if not (runs := all_runs(root)):
         raise ProctorError(
-            f"there are no runs in {root}", hint="`proctor run suite.yaml` makes one"
+            f"there are no runs in {place_of(Path(root))}",
+            hint="`proctor run suite.yaml` makes one",
         )
     return runs[-1]
 

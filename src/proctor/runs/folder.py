@@ -165,6 +165,23 @@ def run_name(path: Path) -> str:
     return "/".join(path.parts[-2:])
 
 
+COPY_OF = ".copy-of"
+"""The file in a copy of a run, or of a folder of runs, that says at which address they are."""
+
+
+def address_of(path: Path) -> str | None:
+    """The address that a folder is a copy of; None when it is at home here."""
+    try:
+        return (path / COPY_OF).read_text("utf-8").strip()
+    except OSError:
+        return None
+
+
+def place_of(path: Path) -> str:
+    """Where runs are, as people are told: the folder, or the address that it is a copy of."""
+    return address_of(path) or str(path)
+
+
 def write_atomic(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """Replace a file wholly or not at all: written aside, forced out, renamed.
 

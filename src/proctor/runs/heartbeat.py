@@ -111,7 +111,7 @@ def look_at(run: Path, now: datetime | None = None) -> Sign:
     """How a run is. A process of this machine is looked for; of others only the clock tells."""
     beat = read_beat(run)
     if beat is None:
-        ended = (run / "results.parquet").exists()
+        ended = any((run / name).exists() for name in ("results.parquet", "facts.json"))
         return Sign(Life.ENDED if ended else Life.UNKNOWN)
     if beat.state != "running":
         return Sign(Life(beat.state), beat.at, beat)

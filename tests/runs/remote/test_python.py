@@ -98,8 +98,9 @@ def test_a_wrong_address_costs_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     [
         (("run", "suite.yaml", "--results", "s3:/bucket/p"), "s3://bucket/p"),
         (("run", "suite.yaml", "--results", "s3://absent/p"), "no such bucket"),
-        (("status", "--results", "s3://bucket/p"), "proctor sync ADDRESS FOLDER"),
-        (("leaderboard", "--results", "s3://bucket/p"), "proctor sync ADDRESS FOLDER"),
+        (("status", "--results", "s3://bucket/p"), "there is no run here"),
+        (("leaderboard", "s3://bucket/p"), "there is no run here"),
+        (("report", "--results", "s3://bucket/p"), "proctor sync ADDRESS FOLDER"),
     ],
 )
 def test_a_slip_in_an_address_makes_no_folder(

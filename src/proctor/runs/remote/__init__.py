@@ -1,7 +1,7 @@
 """Runs in object stores: sent, brought back, checked, and shipped while they go on.
 
 `transfer` moves whole runs, `shipping` follows one that is being written, `mirror` keeps what
-queries read. All of them speak to a store through `bucket`, the only module that knows obstore.
+commands read. All of them speak to a store through `bucket`, the only module that knows obstore.
 """
 
 REMEMBERED = ".remote"

@@ -1,11 +1,15 @@
-"""What queries read of runs at an address, kept in a cache on this machine.
+"""What commands read of runs at an address, kept in a cache on this machine.
 
     $XDG_CACHE_HOME/proctor/remote/<address>/<experiment>/<date>_<seq>/
+    $XDG_CACHE_HOME/proctor/remote/<address>-runs/…                        for those that open runs
+      .copy-of      the address of the run; beside the experiments, that of all of them
 
-Promise: an answer is of the runs as they are at the store now. Of each run only what a query reads
-is fetched (columns, spec, facts, notes; of one that goes on, its journal), and only when its
-checksum is not that of the copy here. The price: the columns come whole rather than by ranges, so
-that the first query costs their size and every later one a listing and a manifest per run.
+Promise: an answer is of the runs as they are at the store now. Of each run only what is read is
+fetched (for a query columns, spec, facts, notes, and of one that goes on its journal; to find a run
+and say how it is, the same without columns and journal, and its last beat), and only when its
+checksum is not that of the copy here. The journal of a run that is opened comes with `opened`. The
+price: the columns come whole rather than by ranges, so that the first query costs their size and
+every later one a listing and a manifest per run.
 """
 
 from __future__ import annotations
@@ -15,9 +19,13 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 from proctor.errors import ProctorError
 from proctor.places import user_folder
+from proctor.runs.folder import COPY_OF, address_of, write_atomic
+from proctor.runs.heartbeat import MOST_BYTES as MOST_BEAT
+from proctor.runs.heartbeat import NAME as HEARTBEAT
 from proctor.runs.remote.address import checked
 from proctor.runs.remote.bucket import Bucket, Patience
 from proctor.runs.remote.manifest import JOURNAL, SPEC, Manifest, RemoteError, facts_of
@@ -25,53 +33,91 @@ from proctor.runs.remote.sync import runs_at
 from proctor.runs.remote.transfer import pull, read_manifest
 from proctor.runs.remote.waiting import to_end
 
-READ = frozenset({SPEC, "results.parquet", "facts.json", "notes.jsonl"})
-"""What a query reads of a run that has ended."""
+
+class Reading(NamedTuple):
+    """What is read of each run, and the folder of its copies."""
+
+    ended: frozenset[str]
+    running: frozenset[str]
+    folder: str = ""
 
 
-def mirrored(url: str, patience: Patience | None = None) -> tuple[Path, list[str]]:
+QUERIES = Reading(
+    frozenset({SPEC, "results.parquet", "facts.json", "notes.jsonl"}), frozenset({JOURNAL})
+)
+"""What a query reads."""
+
+RUNS = Reading(
+    frozenset({SPEC, "facts.json", "notes.jsonl", HEARTBEAT}), frozenset({HEARTBEAT}), "-runs"
+)
+"""What it takes to find a run and to say how it is."""
+
+
+def mirrored(
+    url: str, patience: Patience | None = None, *, reading: Reading = QUERIES
+) -> tuple[Path, list[str]]:
     """A folder of runs like the one at an address, and what could not be had of it."""
-    return to_end(_mirrored(checked(url), patience or Patience()))
+    return to_end(_mirrored(checked(url), patience or Patience(), reading))
 
 
-async def _mirrored(url: str, patience: Patience) -> tuple[Path, list[str]]:
-    root = cache_of(url)
+def with_journal(copy: Path, root: Path) -> Path:
+    """The copy of a run below a mirror, with its journal: all that a run is derived from."""
+    if url := address_of(copy):
+        to_end(pull(Bucket(url), root, only=frozenset({SPEC, JOURNAL})))
+    return copy
+
+
+async def _mirrored(url: str, patience: Patience, reading: Reading) -> tuple[Path, list[str]]:
+    root = cache_of(url, reading)
     problems: list[str] = []
     kept: set[Path] = set()
     for place in await runs_at(url, patience):
         try:
-            kept.add(root / await _fresh(Bucket(place, patience), root))
+            kept.add(await _fresh(Bucket(place, patience), root, reading))
         except ProctorError as error:
             problems.append(f"{error}; skipped")
     for spec in list(root.rglob(SPEC)) if root.is_dir() else []:
         if spec.parent not in kept:  # no longer at the store, or not to be had
             shutil.rmtree(spec.parent, ignore_errors=True)
+    _mark(root, url)
     return root, problems
 
 
-async def _fresh(bucket: Bucket, root: Path) -> str:
-    """Make the copy of a run what the store has; its name."""
+async def _fresh(bucket: Bucket, root: Path, reading: Reading) -> Path:
+    """Make the copy of a run what the store has; its folder."""
     manifest = await read_manifest(bucket)
     if manifest is None:
         raise RemoteError("the run is gone", where=bucket.url)
     copy = root / manifest.name
     ended = manifest.state == "complete"
-    # Pieces have no checksum to compare a whole journal with, and a copy of one that has ended
-    # since would be taken for the truth.
-    if not ended or (copy / JOURNAL).exists() or not _is_of(copy, manifest):
+    # Pieces have no checksum to compare a whole journal with, and the journal of a run that has
+    # ended or grown since would be taken for the truth.
+    if not ended or not _is_of(copy, manifest):
         shutil.rmtree(copy, ignore_errors=True)
-    return (await pull(bucket, root, only=READ if ended else frozenset({JOURNAL}))).name
+    await pull(bucket, root, only=reading.ended if ended else reading.running)
+    if not ended and HEARTBEAT in reading.running:
+        # It is told, not kept: no checksum to wait for.
+        beat = await bucket.read(HEARTBEAT, MOST_BEAT)
+        write_atomic(copy / HEARTBEAT, beat or b"")
+    _mark(copy, bucket.url)
+    return copy
+
+
+def _mark(copy: Path, url: str) -> None:
+    copy.mkdir(parents=True, exist_ok=True)
+    write_atomic(copy / COPY_OF, f"{url}\n".encode())
 
 
 def _is_of(copy: Path, manifest: Manifest) -> bool:
-    known = manifest.files.get(SPEC)
-    path = copy / SPEC
-    return path.is_file() and facts_of(path) == known
+    spec, journal = copy / SPEC, copy / JOURNAL
+    if not spec.is_file() or facts_of(spec) != manifest.files.get(SPEC):
+        return False
+    return not journal.is_file() or facts_of(journal) == manifest.files.get(JOURNAL)
 
 
-def cache_of(url: str) -> Path:
+def cache_of(url: str, reading: Reading = QUERIES) -> Path:
     """The folder of the copies of what is at an address; other servers have other folders."""
     server = os.environ.get("AWS_ENDPOINT_URL", "")
     mark = hashlib.sha256(f"{server} {url}".encode()).hexdigest()[:12]
     words = re.sub(r"[^\w.-]+", "-", url).strip("-.")[:80]
-    return user_folder("cache", "remote", f"{words}-{mark}")
+    return user_folder("cache", "remote", f"{words}-{mark}{reading.folder}")
