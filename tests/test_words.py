@@ -1,4 +1,4 @@
-"""How amounts are written: the same everywhere, in Python and on pages."""
+"""How figures are written: the same everywhere, in Python and on pages."""
 
 from importlib.resources import files
 
@@ -7,7 +7,7 @@ from browser import browser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.words import at_least, dollars, money
+from proctor.words import at_least, dollars, in_points, level_of, money, p_text, percent, points
 
 AMOUNTS = [
     (0.0, "$0.00"),
@@ -59,3 +59,40 @@ def test_pages_write_amounts_as_the_rest_does() -> None:
         bounds = page.evaluate("[inMoney(0.41, 3), inMoney(null, 3), inMoney(undefined)]")
     assert shown == [dollars(amount) for amount in amounts]
     assert bounds == ["≥ $0.41", "–", "–"]
+
+
+SHARES = [
+    (None, "–"),
+    (0.0, "0 %"),
+    (0.0004, "< 0.1 %"),
+    (1 / 3, "33.3 %"),
+    (0.8, "80 %"),
+    (0.9997, "> 99.9 %"),
+    (1.0, "100 %"),
+    (1 - 1e-15, "100 %"),
+    (2.5, "250 %"),
+]
+
+
+@pytest.mark.parametrize(("share", "words"), SHARES)
+def test_shares_read_the_same_everywhere(share: float | None, words: str) -> None:
+    """R-Q1: a decimal where there is one; nearly none and nearly all are not none and all."""
+    assert percent(share) == words
+
+
+def test_differences_have_their_sign_and_levels_their_digits() -> None:
+    """R-Q1: points say which way; a level reads as it was chosen."""
+    assert [points(each) for each in (0.1, -0.2, 1 / 30, -0.00001, None)] == [
+        *("+10", "−20", "+3.3", "0", "–")
+    ]
+    assert [in_points(each) for each in (0.05, 0.4333, None)] == ["5 points", "43.3 points", "–"]
+    assert [level_of(each) for each in (0.05, 0.95, 0.975, 0.9999)] == [
+        *("5 %", "95 %", "97.5 %", "99.99 %")
+    ]
+
+
+def test_no_p_value_is_nought() -> None:
+    """R-Q1: no test can say 0; small ones have a digit more."""
+    assert [p_text(each) for each in (None, 0.0, 0.00009, 0.0021, 0.0434, 1.0)] == [
+        *("–", "< 0.0001", "< 0.0001", "0.0021", "0.043", "1.000")
+    ]

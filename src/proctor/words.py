@@ -1,4 +1,4 @@
-"""How things are said to people: numbers with their nouns, money, lists that stay short, tables.
+"""How things are said to people: counts, money, shares, short lists of names, tables.
 
 Promise: the same thing reads the same in every report, message and error. English only.
 """
@@ -11,6 +11,14 @@ Item = TypeVar("Item")
 
 SHOWN_NAMES = 3
 """Enough to know what is meant, few enough for a line that says more than the names."""
+
+DASH = "–"
+"""Not known, or not defined."""
+
+MINUS = "−"
+
+_NOTHING = 1e-9
+"""What arithmetic leaves of an exact 0 or 1."""
 
 _SMALLEST_IN_FULL = 1e-6
 """Below a millionth of a dollar, zeros after the point are harder to count than an exponent."""
@@ -42,7 +50,7 @@ def dollars(amount: float) -> str:
 
     `inMoney` of the pages (report/html/core.js) writes the same.
     """
-    sign, size = ("−" if amount < 0 else ""), abs(amount)
+    sign, size = (MINUS if amount < 0 else ""), abs(amount)
     if size == 0 or not size < 1:
         return f"{sign}${size:,.2f}"
     if size < _SMALLEST_IN_FULL:
@@ -65,6 +73,51 @@ def at_least(usd: float | None, unpriced: int) -> str:
     if usd is None:
         return ""
     return f"≥ {dollars(usd)}" if unpriced else dollars(usd)
+
+
+def percent(share: float | None) -> str:
+    """`83.3 %`, `80 %`: a share of one that was measured; what is not defined is a dash.
+
+    Nearly none is not none, and nearly all is not all: `< 0.1 %`, `> 99.9 %`.
+    """
+    if share is None:
+        return DASH
+    told = _tenths(share)
+    if told == "0" and share > _NOTHING:
+        return "< 0.1 %"
+    if told == "100" and share < 1 - _NOTHING:
+        return "> 99.9 %"
+    return f"{told} %"
+
+
+def level_of(share: float) -> str:
+    """`95 %`, `99.99 %`: a share that somebody chose, with the digits they gave it."""
+    return f"{100 * share:g} %"
+
+
+def points(difference: float | None) -> str:
+    """`+3.3`, `−20`, `0`: a difference of shares in points, with its sign."""
+    if difference is None:
+        return DASH
+    told = _tenths(difference)
+    return told if told == "0" else f"+{told}" if difference > 0 else told.replace("-", MINUS)
+
+
+def in_points(size: float | None) -> str:
+    """`3.3 points`: the size of a difference of shares, without its sign where it has none."""
+    return DASH if size is None else f"{_tenths(size).replace('-', MINUS)} points"
+
+
+def p_text(value: float | None) -> str:
+    """`0.043`, `0.0021`, `< 0.0001`: never 0, which no test can say."""
+    if value is None:
+        return DASH
+    return "< 0.0001" if value < 0.0001 else f"{value:.4f}" if value < 0.01 else f"{value:.3f}"
+
+
+def _tenths(share: float) -> str:
+    """Hundredths of one with a decimal, which is left out where it is 0."""
+    return f"{100 * share:z.1f}".removesuffix(".0")
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:

@@ -65,7 +65,7 @@ def test_a_judge_is_compared_with_people(labels, proctor):
     for line in (
         "rows: 5, compared: 4, unscored: 1",
         "agreement: 3 of 4 = 0.750",
-        "kappa: 0.500, 95% interval",
+        "kappa: 0.500, 95 % interval",
         "borderline verdicts count as fail",
         "line 3: people fail, judge pass",
         "judging: 4 calls, 0 from the cache",

@@ -334,7 +334,7 @@ def test_the_command_shows_everything(tmp_path):
     assert "\x1b" not in found.output
     for part in (
         "tool_selection  0.00  ✗ alert",
-        "redundancy      0.50  ✗ alert    50% of calls repeated, not in overall",
+        "redundancy      0.50  ✗ alert    50 % of calls repeated, not in overall",
         "retrieval       –     the trace has no answer",
         "- search was expected and not used",
         "recommendations",

@@ -42,6 +42,7 @@ def test_a_chart_shows_the_numbers_of_the_report(facts: ReportFacts, tmp_path: P
     for cell in facts.cells:
         judged = cell.passed + cell.failed + cell.hard_fail
         assert f">{cell.passed}/{judged}<" in drawn
+    assert ">100 %<" in drawn  # shares are written as in the text around a chart
     # Agents stand in the order of the leaderboard, not of the alphabet.
     assert facts.names == ["b", "a"]
     assert drawn.index(">b<") < drawn.index(">a<")

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from browser import browser, contrast, opened
 from report_runs import HOSTILE, check, make_run
@@ -235,6 +236,49 @@ def test_a_failure_leads_to_the_trial_that_shows_it(running: Any, plain_file: Pa
         assert page.locator("#trial-title").inner_text() == f"{case} × {agent}"
 
 
+def test_a_trial_opens_at_the_step_a_failed_check_names(running: Any, tmp_path: Path) -> None:
+    """R-Q3 R-R10: the step is marked and chosen, in sight, and the check has a way to it."""
+
+    def blame(trial: Trial, _rng: object) -> None:
+        steps = (f"{40:016x}", f"{41:016x}")
+        named = msgspec.structs.replace(check("few_calls", False, "too many"), span_ids=steps)
+        trial.status, trial.checks = TrialStatus.HARD_FAIL, (named,)
+
+    run = make_run(tmp_path / "made" / "2026-05-28_001", cases=1, steps=60, change=blame)
+    with opened(running, written(run, tmp_path / "report.html", with_charts=False)) as (page, seen):
+        page.locator(".samples a").first.click()
+        page.locator("dialog[open] .spans").wait_for()
+        chosen = page.locator("[role=treeitem][aria-selected=true]")
+        assert chosen.evaluate("it => [...it.parentNode.children].indexOf(it)") == 39
+        assert chosen.locator(".mark").count() == 1
+        page.wait_for_function("document.querySelector('.spans').scrollTop > 0")
+        ways = page.locator(".steps button")
+        assert ways.all_inner_texts() == ["chat", "search"]
+        ways.last.click()
+        assert chosen.evaluate("it => [...it.parentNode.children].indexOf(it)") == 40
+        assert seen.problems == []
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+def test_long_names_keep_charts_in_their_place(running: Any, tmp_path: Path, width: int) -> None:
+    """R-Q4: panels stay in sight, squares keep room, and a list of agents widens no page."""
+    pytest.importorskip("altair")
+    agents = ("short", "an-agent-of-a-name-that-goes-on-and-on-and-on-for-ever-and-ever")
+    run = make_run(
+        tmp_path / "made" / "2026-05-28_001",
+        agents=agents,
+        case_id=lambda at: f"a-case-with-a-long-identifier-that-somebody-generated-{at:04d}",
+    )
+    with opened(running, written(run, tmp_path / "report.html"), width=width) as (page, seen):
+        charts_drawn(page)
+        for name in ("heatmap", "histogram"):
+            figure = page.locator(f".figure[data-chart={name}]")
+            room, drawn = figure.bounding_box(), figure.locator("canvas").bounding_box()
+            assert drawn["width"] <= room["width"] + 1, name
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert seen.problems == []
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_has_contrast_in_both_themes(running: Any, plain_file: Path, theme: str) -> None:
     """R-Q5: at least 4.5 to 1 (WCAG AA), chips and coloured cells included."""
@@ -330,7 +374,8 @@ def test_odd_runs_have_a_report_too(running: Any, tmp_path: Path, odd: str) -> N
             assert set(rates) == {"–"}
         if odd == "one of everything":
             # One trial of one case says this much of that case, and no more.
-            assert page.locator("#leaderboard tbody td:nth-child(4)").inner_text() == "21–100 %"
+            between = page.locator("#leaderboard tbody td:nth-child(4)").inner_text()
+            assert between == "[20.7 %, 100 %]"
         assert "NaN" not in page.locator("body").inner_text()
         assert "undefined" not in page.locator("body").inner_text()
         assert seen.problems == []

@@ -8,17 +8,18 @@ import msgspec
 import pytest
 from report_runs import HOSTILE, check, make_run
 
+from proctor.report.figures import ends
 from proctor.report.html.page import render_page
 from proctor.report.markdown_run import render_run
 from proctor.report.results_console import render_groups
 from proctor.report.run_console import verdict_table
 from proctor.report.run_facts import facts_of_run
 from proctor.report.run_text import render_report
-from proctor.report.run_words import interval, percent, places
+from proctor.report.run_words import places
 from proctor.results.querying import query
 from proctor.runs.model import Trial, TrialError, TrialStatus
 from proctor.runs.run import Run
-from proctor.words import money
+from proctor.words import money, percent
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def test_every_form_says_the_same_numbers(run: Run) -> None:
         assert facts.headline in text, name
         for row in facts.board.rows:
             rate = f"{places(row.best, row.worst)} {percent(row.pass_rate.value)}"
-            assert f"{row.name} {rate} {interval(row.pass_rate)}" in text, name
+            assert f"{row.name} {rate} {ends('pass_rate', row.pass_rate)}" in text, name
             assert f"{row.passes}/{row.trials}" in text, name
         for failure in facts.failures:
             share = rf"{failure.count} of {failure.of} (judged )?trials \({percent(failure.rate)}\)"

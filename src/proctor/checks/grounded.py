@@ -16,6 +16,7 @@ from proctor.checks.registry import CheckContext
 from proctor.checks.result import Outcome, skipped
 from proctor.checks.text import shown
 from proctor.trace import Trace
+from proctor.words import level_of
 
 DEFAULT_THRESHOLD = 0.8
 """Words are compared, not meaning: one claim in five may be worded too freely to be found."""
@@ -33,7 +34,7 @@ def grounded_outcome(
     return Outcome(
         score=found.score,
         passed=found.score >= least,
-        reason=f"{found.reason} (asked for {least:.0%} or more, judged without a model)",
+        reason=f"{found.reason} (asked for {level_of(least)} or more, judged without a model)",
         expected=least,
         actual={
             "score": found.score,

@@ -20,7 +20,7 @@ from proctor.checks.quality_model import (
     SpanLatency,
 )
 from proctor.trace.text import safe
-from proctor.words import plural
+from proctor.words import percent, plural
 
 SHOWN_TIMES = 20
 """Rows of the latency breakdown that fit a screen with the rest; `--json` has them all."""
@@ -99,8 +99,8 @@ def _told_figure(name: str, figure: float | None) -> str:
     if figure is None:
         return ""
     if name == "redundancy":
-        return f"{figure:.0%} of calls repeated, "
-    return f"{figure:.0%} within target, " if name == "latency" else ""
+        return f"{percent(figure)} of calls repeated, "
+    return f"{percent(figure)} within target, " if name == "latency" else ""
 
 
 def _listed(title: str, items: Sequence[str]) -> Iterator[str]:

@@ -10,7 +10,7 @@ import click
 from proctor.cli.chat_model import chat_model_options, model_named
 from proctor.cli.lazy import Command, Entry, Example, LazyGroup
 from proctor.cli.terminal import printable
-from proctor.words import money, plural
+from proctor.words import level_of, money, plural
 
 if TYPE_CHECKING:
     from proctor.checks.judge_audit import Audit, Row
@@ -204,7 +204,7 @@ def _figures(found: Audit) -> list[str]:
     if (found_in := result.interval) is not None:
         left_out = f", {found_in.undefined} without a kappa left out" if found_in.undefined else ""
         line += (
-            f", {found_in.level:.0%} interval {found_in.low:.3f} to {found_in.high:.3f} "
+            f", {level_of(found_in.level)} interval {found_in.low:.3f} to {found_in.high:.3f} "
             f"(bootstrap over {result.n} rows, {found_in.resamples} resamples, "
             f"seed {found_in.seed}{left_out})"
         )

@@ -43,6 +43,18 @@ _INK: dict[Theme, tuple[str, str, str]] = {
     "light": ("#1b1f24", "#57606a", "#d9dee4"),
     "dark": ("#e8ecf1", "#a3adb8", "#343b44"),
 }
+SHARE = ".1~%"
+"""A share of one, as `percent` of proctor/words.py writes it."""
+
+_NUMBERS = {
+    "decimal": ".",
+    "thousands": ",",
+    "grouping": [3],
+    "currency": ["$", ""],
+    "percent": " %",
+}
+"""How charts write numbers: as the text around them does."""
+
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
 
@@ -57,6 +69,7 @@ def config(theme: Theme) -> dict[str, Any]:
     text = {"labelColor": quiet, "titleColor": quiet, "labelFontSize": 12, "titleFontSize": 12}
     return {
         "font": FONT,
+        "locale": {"number": _NUMBERS},
         "background": "transparent" if theme == "dark" else "#ffffff",
         "padding": 4,
         "view": {"stroke": "transparent"},

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from proctor.errors import ProctorError
 from proctor.places import room_for
-from proctor.report.chart_style import STATUS_WORDS, STATUSES, config
+from proctor.report.chart_style import SHARE, STATUS_WORDS, STATUSES, config
 from proctor.report.html.markup import visible
 from proctor.report.run_facts import ReportFacts, TrialRow
 from proctor.runs.folder import write_atomic
@@ -33,8 +33,11 @@ INSTALL = 'pip install "proctor[charts]"'
 HEATMAP_CASES = 40
 """Cases drawn in the heatmap, the worst first: as many as fit a screen."""
 
-LEVEL_NAMES = 6
-"""Agents whose names fit side by side above the heatmap; more are written at a slant."""
+LEVEL_LETTERS = 48
+"""Letters that fit side by side above the heatmap; longer names of agents stand at a slant."""
+
+PANEL = 230
+"""Pixels a panel is wide; a longer name is cut, or it would push its neighbour away."""
 
 SCALE = 2.0
 """Pixels a point of a PNG: sharp on screens and in print."""
@@ -132,9 +135,9 @@ def bars(facts: ReportFacts) -> Chart | None:
     rate = alt.X("rate:Q", title="pass rate, 95 % interval", scale=scale, axis=_percent())
     shown = [
         alt.Tooltip("arm:N", title="agent"),
-        alt.Tooltip("rate:Q", title="pass rate", format=".0%"),
-        alt.Tooltip("low:Q", title="from", format=".0%"),
-        alt.Tooltip("high:Q", title="to", format=".0%"),
+        alt.Tooltip("rate:Q", title="pass rate", format=SHARE),
+        alt.Tooltip("low:Q", title="from", format=SHARE),
+        alt.Tooltip("high:Q", title="to", format=SHARE),
     ]
     filled = base.mark_bar(opacity=0.35, height=alt.RelativeBandSize(0.6)).encode(
         x=rate, tooltip=shown
@@ -155,13 +158,15 @@ def heatmap(facts: ReportFacts) -> Chart:
     order = [visible(case) for case in facts.worst_cases()[:HEATMAP_CASES]]
     arms = _order(facts)
     gap = alt.Scale(paddingInner=0.06)
-    angle = 0 if len(arms) <= LEVEL_NAMES else -40
+    level = len(arms) * max(map(len, arms), default=0) <= LEVEL_LETTERS
+    stand = {"labelAngle": 0} if level else {"labelAngle": 40, "labelAlign": "right"}
+    across = _names(orient="top", labelLimit=180 if level else 120, **stand)
     base = (
         alt.Chart(alt.NamedData(name="cells"))
         .transform_filter(f"datum.worst < {HEATMAP_CASES}")
         .transform_calculate(told="datum.judged ? datum.passed + '/' + datum.judged : '–'")
         .encode(
-            x=alt.X("arm:N", sort=arms, axis=_names(orient="top", labelAngle=angle), scale=gap),
+            x=alt.X("arm:N", sort=arms, axis=across, scale=gap),
             y=alt.Y("case:N", sort=order, axis=_names(labelLimit=260), scale=gap),
             tooltip=[
                 alt.Tooltip("case:N"),
@@ -176,7 +181,7 @@ def heatmap(facts: ReportFacts) -> Chart:
         "rate:Q",
         title="pass rate",
         scale=alt.Scale(domain=[0, 1], range="diverging", interpolate="rgb"),
-        legend=alt.Legend(format=".0%", gradientLength=120),
+        legend=alt.Legend(format=SHARE, gradientLength=120),
     )
     square = base.mark_rect(cornerRadius=3).encode(color=colour)
     told = base.mark_text(fontSize=11).encode(text="told:N")
@@ -249,13 +254,13 @@ def histogram(facts: ReportFacts) -> Chart | None:
             ],
         )
         .properties(
-            width=230, height=120, description="Scores of all trials, one panel for each agent."
+            width=PANEL, height=120, description="Scores of all trials, one panel for each agent."
         )
     )
     columns = 2 if len(facts.arms) > 1 else 1
     # Panels are ordered by place and named by a label: their own order is the alphabet's.
     names = json.dumps(_order(facts))
-    titles = alt.Header(labelExpr=f"{names}[datum.value]")
+    titles = alt.Header(labelExpr=f"{names}[datum.value]", labelLimit=PANEL)
     panels = alt.Facet("place:O", title=None, header=titles)
     scored = alt.FilterTransform(filter="isValid(datum.score)")
     placed = alt.CalculateTransform(calculate=f"indexof({names}, datum.arm)", **{"as": "place"})
@@ -284,7 +289,7 @@ def cost(facts: ReportFacts) -> Chart | None:
             tooltip=[
                 alt.Tooltip("arm:N", title="agent"),
                 alt.Tooltip("price:N", title="cost"),
-                alt.Tooltip("rate:Q", title="pass rate", format=".0%"),
+                alt.Tooltip("rate:Q", title="pass rate", format=SHARE),
             ],
         )
         .properties(
@@ -341,7 +346,7 @@ def _names(**more: Any) -> alt.Axis:
 def _percent() -> alt.Axis:
     import altair as alt
 
-    return alt.Axis(format=".0%")
+    return alt.Axis(format=SHARE)
 
 
 def _arm_colour(facts: ReportFacts) -> alt.Color:

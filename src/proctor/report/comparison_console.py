@@ -6,19 +6,11 @@ from collections.abc import Iterator
 
 import click
 
-from proctor.report.figures import (
-    METRIC_WORDS,
-    change,
-    ends,
-    figure,
-    named,
-    p_text,
-    percent,
-)
-from proctor.report.text import DASH, line
+from proctor.report.figures import METRIC_WORDS, change, ends, figure, named
+from proctor.report.text import line
 from proctor.results.compare_runs import Comparisons
 from proctor.results.comparison import LOOK_HERE, ArmComparison, CaseDifference, MetricDifference
-from proctor.words import plural, table
+from proctor.words import DASH, level_of, p_text, percent, plural, table
 
 MOST_CASES = 20
 """Cases told to people: those that moved most; the JSON form has all of them."""
@@ -44,7 +36,7 @@ def _pair(pair: ArmComparison, level: float) -> Iterator[str]:
         f" passed {pair.passes[0]} and {pair.passes[1]}"
     )
     yield ""
-    head = ("", "first", "second", "difference", f"{100 * level:g} %", "p", "p corrected", "effect")
+    head = ("", "first", "second", "difference", level_of(level), "p", "p corrected", "effect")
     yield from table(head, [_metric(each) for each in pair.metrics])
     yield from _methods(pair)
     moved = [case for case in pair.cases if case.difference.value or case.score_difference]

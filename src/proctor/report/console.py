@@ -12,9 +12,9 @@ import click
 
 from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.report.facts import MOST_SPANS, TOLD, CaseFacts, Report
-from proctor.report.text import DASH, line, seconds, shown
+from proctor.report.text import line, seconds, shown
 from proctor.runs.model import TrialStatus
-from proctor.words import money, plural
+from proctor.words import DASH, money, plural
 
 _MARKS = {
     TrialStatus.PASSED: ("✓", "green"),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from proctor.report.text import line, markdown, markdown_code
-from proctor.words import money, plural
+from proctor.words import money, percent, plural
 
 if TYPE_CHECKING:
     from proctor.diagnose.cluster import Cluster
@@ -40,7 +40,8 @@ def console_lines(found: Diagnosis, where: str | None = None) -> Iterator[str]:
 
 def markdown_lines(found: Diagnosis, where: str | None = None) -> Iterator[str]:
     """One trace as Markdown."""
-    yield f"## {markdown(where or f'Trace {found.trace_id}', 120)}"
+    name = f"{line(where, 120)}, trace" if where else "Trace"
+    yield f"## {markdown(f'{name} {found.trace_id}', 200)}"
     yield ""
     yield f"{_counted(len(found.findings))}, method {markdown(found.method)}."
     yield ""
@@ -110,7 +111,7 @@ def _counted(count: int) -> str:
 
 
 def _sure(finding: Finding) -> str:
-    return f"({finding.impact.value}, {finding.confidence:.0%} sure)"
+    return f"({finding.impact.value}, {percent(round(finding.confidence, 2))} sure)"
 
 
 def _use(found: Diagnosis) -> str:

@@ -1,4 +1,4 @@
-"""Figures of the statistics as people read them: rates, points, p-values.
+"""Figures of the statistics as people read them: metrics in their units, intervals, documents.
 
 Promise: what is not defined is a dash, with its reason wherever there is room; a figure never
 looks more exact than it is.
@@ -14,11 +14,9 @@ from typing import Any, cast
 
 import msgspec
 
-from proctor.report.text import DASH, line, plain, seconds
+from proctor.report.text import line, plain, seconds
 from proctor.stats.kinds import Interval
-from proctor.words import money
-
-MINUS = "−"
+from proctor.words import DASH, MINUS, money, percent, points
 
 METRIC_WORDS = {
     "pass_rate": "pass rate",
@@ -33,16 +31,6 @@ SHORT_MS = 10.0
 
 FORMAT = 1
 """Version of the JSON documents; it rises when a key has to change."""
-
-
-def percent(value: float | None) -> str:
-    """A share of one as a percentage."""
-    return DASH if value is None else f"{100 * value:z.1f} %"
-
-
-def points(value: float | None) -> str:
-    """A difference of shares in points, with its sign."""
-    return DASH if value is None else f"{100 * value:+z.1f}".replace("-", MINUS)
 
 
 def figure(metric: str, value: float | None) -> str:
@@ -78,13 +66,6 @@ def ends(metric: str, interval: Interval, *, signed: bool = False) -> str:
             return f"[{points(interval.low)}, {points(interval.high)}]"
         return f"[{change(metric, interval.low)}, {change(metric, interval.high)}]"
     return f"[{figure(metric, interval.low)}, {figure(metric, interval.high)}]"
-
-
-def p_text(value: float | None) -> str:
-    """A p-value: never 0, which no test can say."""
-    if value is None:
-        return DASH
-    return "< 0.0001" if value < 0.0001 else f"{value:.4f}" if value < 0.01 else f"{value:.3f}"
 
 
 def named(items: Mapping[str, str], most: int = 12) -> list[str]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import click
 
-from proctor.report.figures import named, p_text, percent, points
-from proctor.report.text import DASH, line
+from proctor.report.figures import named
+from proctor.report.text import line
 from proctor.results.gating import ArmGate, GateFacts, RunRef
-from proctor.words import plural, table
+from proctor.words import in_points, level_of, p_text, percent, plural, points, table
 
 MOST_MOVES = 10
 """Cases told to people: those that fell most; the JSON form has all of them."""
@@ -32,7 +32,7 @@ def _lines(facts: GateFacts) -> Iterator[str]:
     yield f"{verdict}: {line(facts.reason)}"
     yield f"  candidate {_run(facts.candidate)}"
     yield f"  baseline  {_run(facts.baseline)}"
-    yield f"  error rate: {facts.error_rate}; margin {_drop(facts.rule.margin)}"
+    yield f"  error rate: {facts.error_rate}; margin {in_points(facts.rule.margin)}"
     for arm in facts.arms:
         yield ""
         yield from _arm(arm)
@@ -55,15 +55,15 @@ def _arm(arm: ArmGate) -> Iterator[str]:
     who = arm.name if arm.name == arm.baseline_name else f"{arm.name} against {arm.baseline_name}"
     yield click.style(f"{line(who, 160)}: {gate.verdict}", bold=True)
     yield (
-        f"  drop {_drop(gate.drop)}, at most {_drop(gate.drop_at_most)}"
-        f" (one-sided {100 * (1 - gate.rule.alpha):.4g} %), mid-p {p_text(gate.p_value)}"
+        f"  drop {in_points(gate.drop)}, at most {in_points(gate.drop_at_most)}"
+        f" (one-sided {level_of(1 - gate.rule.alpha)}), mid-p {p_text(gate.p_value)}"
     )
     yield (
         f"  {gate.estimand}: {plural(gate.cases, 'case')}, {gate.n} judged trials of both runs;"
         f" {gate.method}"
     )
     found = gate.detectable
-    smallest = f"{_drop(found.effect)} with power {found.power:g}"
+    smallest = f"{in_points(found.effect)} with power {found.power:g}"
     yield f"  smallest drop these runs would find: {smallest if found.effect else found.reason}"
     if any(gate.errors):
         pairs = zip(("baseline", "candidate"), gate.errors, gate.errored_of, strict=True)
@@ -92,10 +92,6 @@ def _arm(arm: ArmGate) -> Iterator[str]:
     if gate.left_out:
         yield f"  left out: {plural(len(gate.left_out), 'case')}"
         yield from (f"  {text}" for text in named(gate.left_out))
-
-
-def _drop(value: float | None) -> str:
-    return DASH if value is None else f"{100 * value:z.1f} points"
 
 
 def _rest(facts: GateFacts) -> Iterator[str]:

@@ -6,19 +6,11 @@ from collections.abc import Iterator
 
 import click
 
-from proctor.report.figures import (
-    METRIC_WORDS,
-    change,
-    ends,
-    figure,
-    named,
-    p_text,
-    percent,
-)
+from proctor.report.figures import METRIC_WORDS, change, ends, figure, named
 from proctor.report.run_words import places
-from proctor.report.text import DASH, line, seconds
+from proctor.report.text import line, seconds
 from proctor.results.leaderboard import Leaderboard, Row
-from proctor.words import money, plural, table
+from proctor.words import DASH, level_of, money, p_text, percent, plural, table
 
 MOST_PAIRS = 10
 """Paired tests told to people: those of five agents."""
@@ -30,7 +22,7 @@ def render(board: Leaderboard) -> str:
 
 
 def _lines(board: Leaderboard) -> Iterator[str]:
-    level = f"{100 * board.level:g} %"
+    level = level_of(board.level)
     metric = METRIC_WORDS[board.metric]
     yield click.style(f"Agents by {metric}", bold=True)
     head = ("place", "agent", metric, level, "passed", "score", "cost", "p50", "p95")

@@ -10,16 +10,9 @@ from collections.abc import Iterator
 from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.report.console import counts
 from proctor.report.facts import MOST_SPANS, TOLD, CaseFacts, Report
-from proctor.report.text import (
-    DASH,
-    markdown,
-    markdown_code,
-    markdown_table,
-    seconds,
-    shown,
-)
+from proctor.report.text import markdown, markdown_code, markdown_table, seconds, shown
 from proctor.runs.model import TrialStatus
-from proctor.words import money
+from proctor.words import DASH, money
 
 _MARKS = {
     TrialStatus.PASSED: "✅",

@@ -8,27 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from proctor.report.figures import ends
 from proctor.report.run_facts import ReportFacts, when
 from proctor.report.run_words import (
     cost_line,
     error_lines,
     gate_line,
-    interval,
     leading,
     moved_cases,
     not_judged,
-    percent,
     places,
-    points,
     ranked_by,
     score,
 )
-from proctor.report.text import DASH, markdown, markdown_table, seconds
+from proctor.report.text import markdown, markdown_table, seconds
 from proctor.results.gating import ArmGate, GateFacts
 from proctor.results.leaderboard import Row
 from proctor.runs.folder import run_name
 from proctor.runs.summary import CellSummary, RankedFailure
-from proctor.words import money, plural
+from proctor.words import DASH, money, percent, plural, points
 
 MOST_CASES = 60
 """Rows of the table of cases, the worst first: what a pull request shows without being scrolled."""
@@ -95,7 +93,7 @@ def _arm_since(arm: ArmGate) -> Iterator[str]:
                     markdown(move.case),
                     f"{move.baseline.passes}/{move.baseline.trials}",
                     f"{move.candidate.passes}/{move.candidate.trials}",
-                    points(-move.drop),
+                    f"{points(-move.drop)} points",
                 )
                 for move in moved[:MOST_MOVES]
             ),
@@ -130,7 +128,7 @@ def _arm(row: Row, facts: ReportFacts) -> Sequence[str]:
         markdown(row.name),
         places(row.best, row.worst),
         percent(row.pass_rate.value),
-        interval(row.pass_rate),
+        ends("pass_rate", row.pass_rate),
         score(row.score.value),
         f"{cells.passed}/{cells.cells}",
         f"{row.passes}/{row.trials}",

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from proctor.report.figures import percent
-from proctor.report.text import DASH, line
+from proctor.report.text import line
 from proctor.results.planning import Planning, PlanRow
-from proctor.words import money, table
+from proctor.words import DASH, in_points, money, percent, table
 
 
 def render(found: Planning) -> str:
@@ -34,7 +33,7 @@ def _lines(found: Planning) -> Iterator[str]:
             yield f"  {line(why)}"
     for row in found.as_it_is:
         plan = row.plan
-        told = line(plan.reason or "") if plan.effect is None else f"{100 * plan.effect:.1f} points"
+        told = line(plan.reason or "") if plan.effect is None else in_points(plan.effect)
         yield ""
         yield (
             f"As it is ({plan.cases} cases × {plan.trials[0]:g} trials, noise {row.noise.value:.3f}"

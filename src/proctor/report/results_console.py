@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from proctor.report.figures import document, ends, figure, percent
-from proctor.report.text import DASH, line
+from proctor.report.figures import document, ends, figure
+from proctor.report.text import line
 from proctor.results.exchange.export import cell
 from proctor.results.figures import GroupRow
 from proctor.results.sql import Answer
-from proctor.words import money, plural, table
+from proctor.words import DASH, money, percent, plural, table
 
 NOT_COUNTED = ("infra_error", "cancelled", "after_stop")
 """Trials that no rate counts, told when there are any."""

@@ -16,14 +16,13 @@ from proctor.report.run_words import (
     cost_line,
     error_lines,
     not_judged,
-    percent,
     research_lines,
     score,
     sentence,
 )
-from proctor.report.text import DASH, line, seconds
+from proctor.report.text import line, seconds
 from proctor.runs.summary import CellSummary, RankedFailure, Verdict
-from proctor.words import columns, money, plural
+from proctor.words import DASH, columns, money, percent, plural
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from proctor.report.run_words import percent
 from proctor.report.text import line
 from proctor.trials.progress import Progress
-from proctor.words import money, plural
+from proctor.words import money, percent, plural
 
 if TYPE_CHECKING:
     from proctor.runs.model import PlannedTrial, Trial

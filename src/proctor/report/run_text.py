@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from proctor.report.figures import ends
 from proctor.report.run_console import render_run
-from proctor.report.run_words import gate_line, interval, leading, percent, places, score
-from proctor.report.text import DASH, line
+from proctor.report.run_words import gate_line, leading, places, score
+from proctor.report.text import line
 from proctor.runs.folder import run_name
-from proctor.words import money, table
+from proctor.words import DASH, money, percent, table
 
 if TYPE_CHECKING:
     from proctor.report.run_facts import ReportFacts
@@ -43,7 +44,7 @@ def _leaderboard(facts: ReportFacts) -> Iterator[str]:
             line(row.name, 60),
             places(row.best, row.worst),
             percent(row.pass_rate.value),
-            interval(row.pass_rate),
+            ends("pass_rate", row.pass_rate),
             score(row.score.value),
             f"{facts.arms[row.name].passed}/{facts.arms[row.name].cells}",
             f"{row.passes}/{row.trials}",

@@ -10,11 +10,10 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from proctor.report.text import DASH, line, plain
+from proctor.report.text import line, plain
 from proctor.runs.summary import CellSummary, RankedError, Verdict
 from proctor.runs.totals import Totals
-from proctor.stats.kinds import Interval
-from proctor.words import money, plural
+from proctor.words import DASH, in_points, level_of, money, p_text, plural, points
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,21 +34,9 @@ def sentence(cells: Sequence[CellSummary], totals: Totals) -> str:
     )
 
 
-def percent(share: float | None, digits: int = 0) -> str:
-    """A share as people say it."""
-    return DASH if share is None else f"{share * 100:.{digits}f} %"
-
-
 def score(value: float | None) -> str:
     """A score from 0 to 1."""
     return DASH if value is None else f"{value:.2f}"
-
-
-def interval(found: Interval) -> str:
-    """The two ends, or why there are none."""
-    if found.low is None or found.high is None:
-        return DASH
-    return f"{found.low * 100:.0f}–{found.high * 100:.0f} %"
 
 
 def places(best: int | None, worst: int | None) -> str:
@@ -57,21 +44,6 @@ def places(best: int | None, worst: int | None) -> str:
     if best is None or worst is None:
         return DASH
     return str(best) if best == worst else f"{best}–{worst}"
-
-
-def p_value(value: float | None) -> str:
-    """A p-value, not more exact than it is read."""
-    if value is None:
-        return DASH
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
-
-
-def points(difference: float | None) -> str:
-    """A difference of shares in points, with its sign."""
-    if difference is None:
-        return DASH
-    value = round(difference * 100, 1)
-    return f"{'+' if value > 0 else '−' if value < 0 else '±'}{abs(value):.1f} points"
 
 
 def leading(board: Leaderboard) -> str | None:
@@ -82,7 +54,7 @@ def leading(board: Leaderboard) -> str | None:
     if board.reason or not rows:
         return f"No order of the agents: {board.reason or 'no judged trial'}."
     cases = plural(board.shared_cases, "shared case")
-    how = f"on {cases} (paired tests, Holm, {percent(board.alpha)} level)"
+    how = f"on {cases} (paired tests, Holm, {level_of(board.alpha)} level)"
     first = [row.name for row in rows if row.best == 1]
     if len(first) == 1:
         return f"{first[0]} is ahead of all others {how}."
@@ -96,7 +68,7 @@ def ranked_by(board: Leaderboard) -> str:
     """How the leaderboard came to its places."""
     return (
         f"By {board.metric.replace('_', ' ')} over {plural(board.shared_cases, 'shared case')}. A"
-        f" place such as 1–2 means that paired tests (Holm, {percent(board.alpha)} level) do not"
+        f" place such as 1–2 means that paired tests (Holm, {level_of(board.alpha)} level) do not"
         " tell these agents apart. Rates are means over cases; intervals are for cases like"
         " these, not only these."
     )
@@ -154,10 +126,9 @@ def error_lines(errors: Sequence[RankedError]) -> list[str]:
 def gate_line(gate: Gate) -> str:
     """What a gate found, with what it rests on."""
     moved = points(None if gate.drop is None else -gate.drop)
-    bound = DASH if gate.drop_at_most is None else f"{gate.drop_at_most * 100:.1f} points"
     return (
-        f"{moved} over {plural(gate.cases, 'case')} ({plural(gate.n, 'trial')}, "
-        f"{p_value(gate.p_value)}); the drop is at most {bound}"
+        f"{moved} points over {plural(gate.cases, 'case')} ({plural(gate.n, 'trial')}, "
+        f"p {p_text(gate.p_value)}); the drop is at most {in_points(gate.drop_at_most)}"
     )
 
 

@@ -17,9 +17,6 @@ import msgspec
 
 from proctor.trace.text import safe
 
-DASH = "–"
-"""Not known, or not defined."""
-
 SHOWN = 200
 """Characters of an expected or actual value that a person is shown: two lines of a terminal."""
 

@@ -18,7 +18,7 @@ from proctor.stats.distributions import normal_quantile
 from proctor.stats.flaky import agent_flakiness
 from proctor.stats.kinds import CaseCounts, Estimand, checked, share
 from proctor.stats.power import Plan, detectable_between, plan_suite, within_variance
-from proctor.words import plural
+from proctor.words import in_points, level_of, p_text, plural
 
 Verdict = Literal["REGRESSION", "NO REGRESSION", "INCONCLUSIVE", "NOT COMPARABLE"]
 
@@ -192,8 +192,8 @@ def _too_many_errors(
     for arm, bad, total in zip(("baseline", "candidate"), errors, errored_of, strict=True):
         if total and bad / total > rule.max_error_rate:
             return (
-                f"{bad} of {plural(total, 'trial')} of the {arm} errored,"
-                f" more than {rule.max_error_rate:.0%}: repair the infrastructure and run again"
+                f"{bad} of {plural(total, 'trial')} of the {arm} errored, more than"
+                f" {level_of(rule.max_error_rate)}: repair the infrastructure and run again"
             )
     return None
 
@@ -211,27 +211,23 @@ def _verdict(
         return "NOT COMPARABLE", "no case has judged trials in both runs under the same conditions"
     large = drop >= rule.margin - _SLACK
     real = p_value is not None and p_value <= rule.alpha
-    p_text = "no p-value" if p_value is None else f"mid-p {p_value:.2g}"
+    shown = "no p-value" if p_value is None else f"mid-p {p_text(p_value)}"
     if large and real:
         return (
             "REGRESSION",
-            f"a drop of {_points(drop)} is real ({p_text}) and at least {_points(rule.margin)}",
+            f"a drop of {in_points(drop)} is real ({shown}) and at least {in_points(rule.margin)}",
         )
     if at_most < rule.margin:
         return (
             "NO REGRESSION",
-            f"the drop is at most {_points(at_most)}, below {_points(rule.margin)}",
+            f"the drop is at most {in_points(at_most)}, below {in_points(rule.margin)}",
         )
     if large:
-        return "INCONCLUSIVE", f"a drop of {_points(drop)} may be noise ({p_text})"
+        return "INCONCLUSIVE", f"a drop of {in_points(drop)} may be noise ({shown})"
     return (
         "INCONCLUSIVE",
-        f"the drop seen is {_points(drop)}, but one of {_points(at_most)} cannot be ruled out",
+        f"the drop seen is {in_points(drop)}, but one of {in_points(at_most)} cannot be ruled out",
     )
-
-
-def _points(share_of_one: float) -> str:
-    return f"{100 * share_of_one:z.1f} points"
 
 
 def _advice(moves: tuple[Move, ...], drop: float, rule: Rule) -> Advice:

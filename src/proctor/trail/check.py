@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from proctor.checks.result import Outcome, skipped, unscored
 from proctor.diagnose.scorer import score
 from proctor.diagnose.trail_data import Annotation, parse_annotation
+from proctor.words import percent
 
 if TYPE_CHECKING:
     from proctor.checks.registry import CheckContext
@@ -38,5 +39,5 @@ def _outcome(name: str, gold: Annotation, told: Annotation) -> Outcome:
     found = len({(m.location, m.label) for m in told.marks})
     wanted = len({(m.location, m.label) for m in gold.marks})
     share = card.joint_accuracy or 0.0
-    reason = f"{share:.0%} of {wanted} gold pairs found, with {found} findings"
+    reason = f"{percent(share)} of {wanted} gold pairs found, with {found} findings"
     return Outcome(passed=share > 0 or not wanted, score=share, reason=reason)

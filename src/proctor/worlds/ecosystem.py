@@ -20,6 +20,7 @@ import numpy as np
 
 from proctor.agents.actions import Actions
 from proctor.errors import did_you_mean
+from proctor.words import percent
 from proctor.worlds.base import InvalidAction, Scores, WorldError
 from proctor.worlds.ecosystem_rates import Hidden, Levers, Rates, drawn_rates
 from proctor.worlds.populations import Vector
@@ -140,7 +141,9 @@ class Ecosystem:
         alive = round(min(1.0, share / ENOUGH), 6)
         said = "nothing" if state.declared is None else self.names[state.declared]
         who = self.names[state.hidden.endangered]
-        reason = f"named {said}, it was {cause}; {who} ends at {share:.0%} of its usual numbers"
+        reason = (
+            f"named {said}, it was {cause}; {who} ends at {percent(share)} of its usual numbers"
+        )
         return Scores(0.5 * named + 0.5 * alive, {"named": float(named), "alive": alive}, reason)
 
     # -- inside ----------------------------------------------------------------------------------

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from proctor.report.html.markup import Child, Html, join, table, tag
 from proctor.report.html.sections import GATE_TONES, section
-from proctor.report.run_words import gate_line, moved_cases, points
+from proctor.report.run_words import gate_line, moved_cases
 from proctor.results.gating import ArmGate, GateFacts
 from proctor.runs.folder import run_name
 from proctor.stats.gate import Move
 from proctor.stats.kinds import CaseCounts
-from proctor.words import plural
+from proctor.words import plural, points
 
 MOST_MOVES = 12
 """Cases told that moved, the largest moves first."""
@@ -70,7 +70,12 @@ def _change(arm: ArmGate) -> Html:
 
 
 def _move(move: Move) -> tuple[str, ...]:
-    return (move.case, _counts(move.baseline), _counts(move.candidate), points(-move.drop))
+    return (
+        move.case,
+        _counts(move.baseline),
+        _counts(move.candidate),
+        f"{points(-move.drop)} points",
+    )
 
 
 def _counts(counts: CaseCounts) -> str:

@@ -11,10 +11,10 @@ from proctor.report.html.markup import Child, Html, bar, join, table, tag
 from proctor.report.html.sections import figure, section
 from proctor.report.run_facts import ReportFacts, TrialRow
 from proctor.report.run_words import score
-from proctor.report.text import DASH, seconds
+from proctor.report.text import seconds
 from proctor.runs.model import TrialStatus
 from proctor.runs.summary import CellSummary, percentile
-from proctor.words import at_least, money, plural
+from proctor.words import DASH, at_least, money, plural
 
 MOST_CASES = 400
 """Rows of the heatmap's table, the worst first; more would make the page heavy and unread."""

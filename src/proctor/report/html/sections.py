@@ -8,24 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from proctor.report.figures import ends
 from proctor.report.html.markup import Child, Html, bar, join, table, tag, whisker
 from proctor.report.run_facts import ArmCells, ReportFacts, when
 from proctor.report.run_words import (
     cost_line,
     error_lines,
-    interval,
     leading,
     not_judged,
-    percent,
     places,
     ranked_by,
     score,
 )
-from proctor.report.text import DASH, seconds
+from proctor.report.text import seconds
 from proctor.results.leaderboard import Row
 from proctor.runs.notes import Note
 from proctor.runs.summary import FailureSample, RankedFailure
-from proctor.words import at_least, money, plural
+from proctor.words import DASH, at_least, money, percent, plural
 
 MOST_FAILURES = 20
 """Ranked failures in the page; the rest matter less by construction and are in results.json."""
@@ -166,7 +165,7 @@ def _arm_row(row: Row, cells: ArmCells) -> tuple[Child, ...]:
         row.name,
         places(row.best, row.worst),
         percent(rate.value),
-        interval(rate),
+        ends("pass_rate", rate),
         whisker(rate.value, rate.low, rate.high),
         score(row.score.value),
         f"{cells.passed}/{cells.cells}",

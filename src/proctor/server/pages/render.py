@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, Response
 
 from proctor.report.text import whole_text
 from proctor.trace.text import safe
-from proctor.words import money
+from proctor.words import money, percent
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -46,7 +46,7 @@ def environment() -> Environment:
     )
     ours = {"time": in_time, "ms": in_ms, "money": money, "brief": brief}
     filters = cast("dict[str, Any]", made.filters)  # pyright: ignore[reportUnknownMemberType]
-    filters.update({**ours, "share": in_share, "figure": in_figure})
+    filters.update({**ours, "share": percent, "figure": in_figure})
     return made
 
 
@@ -95,11 +95,6 @@ def in_ms(milliseconds: float | None) -> str:
         return f"{milliseconds:.0f} ms"
     seconds = milliseconds / 1000
     return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
-
-
-def in_share(value: float | None) -> str:
-    """A share as a percentage."""
-    return "–" if value is None else f"{value:.0%}"
 
 
 def in_figure(value: float | None) -> str:

@@ -16,6 +16,7 @@ from proctor.trials.research.outline import Stage
 from proctor.trials.research.rounds import Course, Found, Round, Setup, planned, side_by_side
 from proctor.trials.research.staircase import Staircase
 from proctor.trials.research.threshold import Observed, Posterior
+from proctor.words import level_of, percent
 
 STUCK = 3
 """Moves in a row against an end of the scale after which a staircase stops: it is not on it."""
@@ -128,7 +129,7 @@ def _found(
         ],
     }
     told = (
-        f"posterior median {sign * known.median:.3g}, {rules.confidence:.0%} between "
+        f"posterior median {sign * known.median:.3g}, {level_of(rules.confidence)} between "
         f"{low:.3g} and {high:.3g}"
     )
     if max(known.below, known.above) > 0.5:
@@ -145,5 +146,5 @@ def _found(
             + f"; {told}"
         )
     what = "level" if rules.parameter is None else rules.parameter.name
-    line = f"{agent}: {what} that is passed {rules.sought:.0%} of the time: {told}; "
+    line = f"{agent}: {what} that is passed {percent(rules.sought)} of the time: {told}; "
     return Found(facts, (f"{line}{facts['judged']} judged trials, {ended}",))

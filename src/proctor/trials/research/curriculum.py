@@ -15,6 +15,7 @@ from proctor.runs.model import PlannedTrial, Trial
 from proctor.spec.research import Curriculum
 from proctor.trials.research.outline import Stage
 from proctor.trials.research.rounds import Course, Found, Round, Setup, planned, side_by_side
+from proctor.words import level_of
 
 
 def curriculum(setup: Setup) -> Course:
@@ -64,7 +65,9 @@ def _look(done: Sequence[Trial], rules: Curriculum) -> tuple[bool, str]:
     last = judged[-rules.promote.last :]
     passed = sum(trial.passed for trial in last)
     enough = len(last) == rules.promote.last and passed >= rules.promote.pass_rate * len(last)
-    words = f"{passed} of the last {len(last)} passed, {rules.promote.pass_rate:.0%} are needed"
+    words = (
+        f"{passed} of the last {len(last)} passed, {level_of(rules.promote.pass_rate)} are needed"
+    )
     if len(last) < rules.promote.last:
         words += f" of {rules.promote.last}"
     if unjudged := len(done) - len(judged):
