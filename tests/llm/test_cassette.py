@@ -158,7 +158,7 @@ async def test_more_trials_than_were_recorded(tmp_path):
                 assert await ask_httpx(NOBODY, "q") == want
         with pytest.raises(CassetteMiss, match="recorded 2 times"), cassette_trial("third"):
             await ask_httpx(NOBODY, "q")
-        with pytest.raises(CassetteMiss, match="recorded 1 times"), cassette_trial("t0"):
+        with pytest.raises(CassetteMiss, match="recorded 1 time and"), cassette_trial("t0"):
             await asyncio.gather(*(ask_httpx(NOBODY, "q") for _ in range(2)))
 
 

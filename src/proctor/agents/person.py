@@ -166,7 +166,7 @@ def converse(request: AgentRequest, read: TextIO, write: TextIO) -> Any:
     write.write(_offered(actions))
     prompt = "answer" if actions is None else "number or answer"
     while True:
-        write.write(f"{prompt} (/quit to stop): ")
+        write.write(f"{prompt} (/quit to leave it): ")
         write.flush()
         line = read.readline()
         if not line:

@@ -131,11 +131,18 @@ class ReplayAgent:
         """The recorded trace of this case; of several, the one with this trial's number."""
         found = self._recordings.of(request.case, request.input)
         if request.index >= len(found):
-            raise AgentError(
-                self._recordings.why_none(request.case)
-                if not found
-                else f"only {len(found)} recorded traces for case {request.case!r}",
-                hint="name it in the map, or give the trace the case's id or input",
-            )
+            raise self._missing(request, len(found))
         trace = found[request.index]
         return AgentReply(answer=trace.response or "", trace=trace)
+
+    def _missing(self, request: AgentRequest, found: int) -> AgentError:
+        if not found:
+            return AgentError(
+                self._recordings.why_none(request.case),
+                hint="name it in the map, or give the trace the case's id or input",
+            )
+        return AgentError(
+            f"trial {request.index + 1} of case {request.case!r} has no recorded trace: "
+            f"there are {found} of them",
+            hint=f"ask for --trials {found}, or record more",
+        )

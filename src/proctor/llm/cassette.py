@@ -4,9 +4,9 @@
         ...
 
 Promise: while a cassette plays, no request of any httpx client in this process reaches the
-network; what was not recorded is a `CassetteMiss` that names the request. Each trial gets the
-answers that were recorded for it, in order, whatever runs beside it. Every httpx client is
-covered (openai, anthropic, pydantic-ai, litellm, …), and with them the user's own.
+network, and none needs a key; what was not recorded is a `CassetteMiss` that names the request.
+Each trial gets the answers that were recorded for it, in order, whatever runs beside it. Every
+httpx client is covered (openai, anthropic, pydantic-ai, litellm, …), and with them the user's own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from proctor.llm.cassette_file import (
     read_entries,
 )
 from proctor.llm.cassette_httpx import MISS_STATUS, Received, patch, unpatch
+from proctor.llm.stand_in_keys import StandInKeys
 from proctor.trace.redact import Redactor, default_redactor
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -101,6 +103,7 @@ class Cassette:
         self._redactor = redactor or default_redactor()
         self._lock = threading.Lock()
         self._writer: Writer | None = None
+        self._keys = StandInKeys()
         self._shelf = _Shelf([])
         self._outside = _Scope(None, 1)
         self._attempts: dict[str, int] | None = None
@@ -112,6 +115,7 @@ class Cassette:
                 raise ProctorError("another cassette is in use", where=str(_active.path))
             if self.mode == "replay":
                 self._shelf = _Shelf(read_entries(self.path))
+                self._keys.put()
             else:
                 self._writer = Writer(self.path, append=self._append)
             self._outside = _Scope(None, 1)
@@ -129,6 +133,7 @@ class Cassette:
         with _switch:
             _active = None
             unpatch()
+            self._keys.remove()
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -212,6 +217,11 @@ def cassette_in_use() -> bool:
     return _active is not None
 
 
+def replaying() -> bool:
+    """Whether requests are answered from a cassette now."""
+    return _active is not None and _active.mode == "replay"
+
+
 def cassette_trial(key: str) -> AbstractContextManager[None]:
     """Name the trial that requests belong to; costs nothing when no cassette is in use."""
     if _active is None:
@@ -265,6 +275,7 @@ class _Shelf:
         self._by_trial: dict[tuple[str | None, str], list[Answer]] = defaultdict(list)
         self._by_content: dict[str, list[Answer]] = defaultdict(list)
         self._trials = frozenset(trial for trial in last if trial is not None)
+        self._cells = frozenset(cell for trial in self._trials if (cell := _cell_of(trial)))
         self._next: dict[str, int] = defaultdict(int)
         for entry in entries:
             if entry.trial is not None and entry.attempt != last[entry.trial]:
@@ -274,7 +285,9 @@ class _Shelf:
 
     def take(self, key: str, scope: _Scope) -> Answer | str:
         """The next answer for a request, or the reason why there is none."""
-        if scope.trial in self._trials:
+        known = scope.trial in self._trials
+        # One more trial than was recorded is not given another's answers: it would count twice.
+        if known or (scope.trial is not None and _cell_of(scope.trial) in self._cells):
             own = self._by_trial.get((scope.trial, key)) or self._by_trial.get((None, key), [])
             used = scope.used[key]
             scope.used[key] += 1
@@ -285,6 +298,15 @@ class _Shelf:
         if used < len(own):
             return own[used]
         if own:
-            return f"it was recorded {len(own)} times and asked once more"
-        where = f" in trial {scope.trial!r}" if scope.trial in self._trials else ""
-        return f"it was never asked{where} when this was recorded"
+            return f"it was recorded {plural(len(own), 'time')} and asked once more"
+        if known:
+            return f"it was never asked in trial {scope.trial!r} when this was recorded"
+        if scope.trial is not None and _cell_of(scope.trial) in self._cells:
+            return f"trial {scope.trial!r} was not recorded, others like it were"
+        return "it was never asked when this was recorded"
+
+
+def _cell_of(trial: str) -> str:
+    """What trials share that differ in their number alone; empty for names of another kind."""
+    cell, _, number = trial.partition("#")[0].rpartition("/")
+    return cell if number.isdecimal() else ""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from proctor.errors import ProctorError
 from proctor.runs.journal import Sync
@@ -26,6 +27,12 @@ def _rule(name: str) -> str:
         raise ValueError(f"{error}{f'; {error.hint}' if error.hint else ''}") from None
     return name
 
+
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, PurePath) else value
+
+
+FilePath = Annotated[str, BeforeValidator(_as_text)]
 
 StoppingRuleName = Annotated[str, AfterValidator(_rule)]
 
@@ -85,9 +92,9 @@ class RunOptions(Strict):
     """Trials started in this sitting."""
     max_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Seconds for this sitting."""
-    record_to: str | None = None
+    record_to: FilePath | None = None
     """Record every model call of this run into a cassette."""
-    replay_from: str | None = None
+    replay_from: FilePath | None = None
     """Answer model calls from a cassette; one that is not in it is an error, never a live call."""
     retry_from_checkpoint: bool = False
     """Let tries after a failure, and --retry-infra, go on from the state the agent saved."""
