@@ -25,7 +25,7 @@ from proctor.diagnose.learned.rows import Row, rows_of
 from proctor.diagnose.learned.scoring import Scorer, trace_features
 from proctor.diagnose.learned.words import BUCKETS, NOTHING
 from proctor.diagnose.moves import read_moves
-from proctor.diagnose.rules import RULES, apply_rules
+from proctor.diagnose.rules import RULES, apply_rules, heard
 from proctor.diagnose.scores import BEARS_ON
 from proctor.diagnose.taxonomy import Category, parse_category
 from proctor.diagnose.trail_data import read_annotations
@@ -87,7 +87,7 @@ def read(folder: Path) -> tuple[list[Example], list[str]]:
             rows = rows_of(moves, found)
             marks = gold.by_trace[path.stem]
             pairs = {(m.location, parse_category(m.label)): 1.0 for m in marks.marks}
-            said = {(f.location, f.category): f.confidence for f in found}
+            said = {(f.location, f.category): f.confidence for f in heard(found)}
             truth, rules = _table(rows, pairs), _table(rows, said)
             examples.append(Example(split, path.stem, rows, found, marks, truth, rules))
     return examples, problems

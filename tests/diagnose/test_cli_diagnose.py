@@ -26,3 +26,26 @@ def test_a_file_without_traces(tmp_path: Path) -> None:
     told = CliRunner().invoke(diagnose, [str(tmp_path / "no.json")])
     assert told.exit_code == 2
     assert "no.json" in told.output
+
+
+def test_of_several_files_each_trace_says_its_own(shared: Path, tmp_path: Path) -> None:
+    """R-G3: traces of different files can be told apart, in every format."""
+    path = shared / "traces" / "produced" / "pydantic_ai_v5.otlp.json"
+    for name in ("one.json", "two.json"):
+        (tmp_path / name).write_bytes(path.read_bytes())
+    one, two = str(tmp_path / "one.json"), str(tmp_path / "two.json")
+    told = CliRunner().invoke(diagnose, [str(tmp_path)]).output
+    heads = [line.split(" trace ")[0] for line in told.splitlines() if " trace " in line]
+    assert heads == [one, one, two, two]
+    assert one not in CliRunner().invoke(diagnose, [one]).output
+    written = CliRunner().invoke(diagnose, [one, two, "--format", "json"]).output
+    assert [json.loads(line)["file"] for line in written.splitlines()] == [one, one, two, two]
+    shown = CliRunner().invoke(diagnose, [one, two, "--format", "markdown"]).output
+    assert len({line for line in shown.splitlines() if line.startswith("## ")}) == 4
+
+
+def test_a_budget_that_is_none() -> None:
+    """R-G4: a budget of nothing, or of less, is a mistake and not a silent fall-back."""
+    told = CliRunner().invoke(diagnose, ["x.json", "--max-cost", "-1"])
+    assert told.exit_code == 2
+    assert "-1" in told.output

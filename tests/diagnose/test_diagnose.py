@@ -157,6 +157,30 @@ def test_other_frameworks(shared: Path) -> None:
     assert clean >= 10
 
 
+def test_failures_of_other_frameworks(shared: Path) -> None:
+    """R-G3: on other frameworks' traces the detector keeps silent, failing steps or not, and
+    `offline` is what the rules say: what failed, where."""
+    told: set[tuple[str, str]] = set()
+    for path in sorted((shared / "traces").rglob("*.json")):
+        try:
+            loaded = proctor.load_traces(path)
+        except ProctorError:
+            continue
+        for trace in loaded:
+            assert diagnose(trace, "learned").findings == ()
+            found = diagnose(trace, "offline").findings
+            assert found == diagnose(trace, "rules").findings
+            told |= {(path.name.split(".")[0], finding.category.value) for finding in found}
+    assert told >= {
+        ("langfuse_sdk", "Formatting Errors"),
+        ("openai_agents_openinference_adot_spans", "Task Orchestration"),
+        ("openinference_smolagents", "Formatting Errors"),
+        ("otel_genai_official_openai", "Service Errors"),
+        ("pydantic_ai_v5", "Service Errors"),
+        ("strands_otel_genai_convention_spans", "Timeout Issues"),
+    }
+
+
 def test_model_is_small_and_plain() -> None:
     """R-G3: the shipped model is at most 5 MB, and holds arrays of numbers and names only."""
     data = (files("proctor.diagnose.learned") / MODEL_FILE).read_bytes()

@@ -164,6 +164,103 @@ def test_a_retry_that_works_is_no_error() -> None:
     assert told(agent(call("m1", 1, tool="search"), slow, *again)) == set()
 
 
+def test_a_call_beside_does_not_make_up_for_a_failure() -> None:
+    """R-G3: of two calls at once one is refused: that the other worked is no retry; and a tool
+    that says so in its output alone has not recovered by itself."""
+    asked = call("m1", 1, tool="search")
+    done = call("m2", 30, "The Vasa; of the other boat nothing is known.")
+    slow = used("t2", 3, status=SpanStatus.ERROR, error_message="timed out")
+    assert told(agent(asked, used("t1", 2, tool_output="the Vasa"), slow, done)) == {
+        ("t2", Category.TIMEOUT)
+    }
+    refused = used("t3", 3, tool_output="Error 429: slow down")
+    assert told(agent(asked, refused, done)) == {("t3", Category.RATE_LIMIT)}
+
+
+@pytest.mark.parametrize(
+    ("error", "category"),
+    [
+        ("RuntimeError: the tool exploded", Category.SERVICE),
+        ("503 Server Error: Service Unavailable for url", Category.SERVICE),
+        ("Connection refused", Category.SERVICE),
+        ("Error code: 429 - slow down", Category.RATE_LIMIT),
+        ("You exceeded your current quota", Category.RATE_LIMIT),
+        ("401 Client Error: Unauthorized for url", Category.AUTHENTICATION),
+        ("Incorrect API key provided", Category.AUTHENTICATION),
+        ("Permission denied: '/var/lib'", Category.ENVIRONMENT),
+        ("404 Client Error for url", Category.NOT_FOUND),
+        ("Customer 17 does not exist", Category.NOT_FOUND),
+        ("context deadline exceeded", Category.TIMEOUT),
+        ("recursion limit of 25 reached", Category.EXHAUSTION),
+        ("unknown error", Category.SERVICE),
+    ],
+)
+def test_a_call_that_fails_for_good(error: str, category: Category) -> None:
+    """R-G3: an error of a tool that nothing makes up for is told once, by what it says: raised,
+    or returned as a value; after another tool has helped out it is not."""
+    asked = call("m1", 1, tool="search")
+    raised = {"status": SpanStatus.ERROR, "error_message": error}
+    again = (call("m2", 20, tool="search"), used("t2", 21, **raised))
+    assert told(agent(asked, used("t1", 2, **raised), *again)) >= {("t1", category)}
+    assert not told(agent(asked, used("t1", 2, **raised), *again)) & {("t2", category)}
+    assert told(agent(asked, used("t1", 2, tool_output={"error": error}))) == {("t1", category)}
+    other = (call("m2", 20, tool="ask"), used("t2", 21, "ask", tool_output="the Vasa"))
+    if category not in (Category.RATE_LIMIT, Category.NOT_FOUND):
+        assert told(agent(asked, used("t1", 2, **raised), *other)) == set()
+
+
+def test_tools_without_any_model_call() -> None:
+    """R-G3: code that calls tools itself, or whose model calls were not recorded, is seen too."""
+    refused = used("t1", 2, status=SpanStatus.ERROR, error_message="HTTP 429 Too Many Requests")
+    broken = used("t2", 20, "store", status=SpanStatus.ERROR, error_message="database is locked")
+    assert told(agent(refused, broken)) == {
+        ("t1", Category.RATE_LIMIT),
+        ("t2", Category.SERVICE),
+    }
+    again = used("t3", 40, tool_output="the Vasa")
+    assert told(agent(refused, again)) == set()
+    assert [f.location for f in proctor.diagnose(agent(refused, broken)).findings] == ["t1", "t2"]
+
+
+def test_handoffs_and_agents_that_fail() -> None:
+    """R-G3: what failed though nothing inside it did; around a failure only the innermost."""
+    failed = {"status": SpanStatus.ERROR, "error_message": "two handoffs at once"}
+    handoff = spans.span("h", "agent", start=5, kind=SpanKind.HANDOFF, handoff_to="x", **failed)
+    assert told(agent(call("m", 1), handoff)) == {("h", Category.ORCHESTRATION)}
+    limit = {"status": SpanStatus.ERROR, "error_message": "Max turns (10) exceeded"}
+    top = spans.span("top", end=1000, kind=SpanKind.AGENT, **limit)
+    assert told(spans.trace(top)) == {("top", Category.EXHAUSTION)}
+    inner = spans.span("t", "top", start=2, kind=SpanKind.TOOL, tool_name="search", **limit)
+    assert told(spans.trace(top, inner)) == {("t", Category.EXHAUSTION)}
+
+
+def test_the_turns_of_an_agent_in_a_graph() -> None:
+    """R-G3: a graph opens a span for each turn of an agent and runs tools in a node beside it:
+    the turns are one agent's, and a tool belongs to the turn that asked for it."""
+    wrong = {
+        "status": SpanStatus.ERROR,
+        "error_message": "search() got an unexpected keyword argument 'q'",
+    }
+    steps = [spans.span("graph", end=1000, kind=SpanKind.CHAIN)]
+    for number, start in enumerate((1, 101, 201)):
+        turn = {"name": "agent", "kind": SpanKind.AGENT}
+        steps.append(spans.span(f"agent{number}", "graph", start=start, end=20, **turn))
+        steps.append(replaced(call(f"m{number}", start + 1, tool="search"), f"agent{number}"))
+        steps.append(spans.span(f"tools{number}", "graph", start=start + 30, kind=SpanKind.CHAIN))
+        steps.append(replaced(used(f"t{number}", start + 31, **wrong), f"tools{number}"))
+    assert told(spans.trace(*steps)) == {
+        ("m0", Category.FORMATTING),
+        ("m1", Category.FORMATTING),
+        ("m2", Category.FORMATTING),
+        ("t2", Category.RESOURCE_ABUSE),
+    }
+
+
+def replaced(span: Span, parent: str) -> Span:
+    span.parent_id = parent
+    return span
+
+
 def test_a_limit_that_is_stated() -> None:
     """R-G3: reading more characters at a time than the prompt allows."""
     rule = Message("system", "Read a file 500 characters at a time.")

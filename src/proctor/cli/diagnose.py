@@ -28,9 +28,9 @@ METHODS = ("offline", "off", "rules", "learned", "single_pass", "agentic", "on")
 
 
 class Looked(NamedTuple):
-    """A trace to look at, and how people call it."""
+    """A trace to look at, and how people call it: its trial, or the file it came from."""
 
-    where: str | None
+    where: str
     trace: Trace
 
 
@@ -57,7 +57,9 @@ class Looked(NamedTuple):
     show_default=True,
     help="Whether a model's quotes must stand in their span.",
 )
-@click.option("--max-cost", type=float, help="Dollars for one trace at most.")
+@click.option(
+    "--max-cost", type=click.FloatRange(min=0, min_open=True), help="Dollars for one trace at most."
+)
 @click.option("--no-cache", is_flag=True, help="Ask again what was asked before.")
 @click.option("--failed", is_flag=True, help="Of a run, only trials that did not pass.")
 @click.option(
@@ -77,11 +79,15 @@ def diagnose(files: tuple[str, ...], **options: Any) -> None:
 
     how = _asking(options) if asks(options["method"]) else None
     runs = {text: found for text in files if (found := _run_meant(text)) is not None}
-    loaded = Loaded(tuple(text for text in files if text not in runs))
-    _tell_traces(_looked(loaded, options["no_redact"]), how, options)
+    named = tuple(text for text in files if text not in runs)
+    loaded = Loaded(named) if named else None
+    if loaded is not None:
+        several = len(named) > 1 or not all(Path(name).is_file() for name in named)
+        _tell_traces(_looked(loaded, options["no_redact"]), how, options, several=several)
     for run in runs.values():
         _tell_run(run, how, options)
-    loaded.leave()
+    if loaded is not None:
+        loaded.leave()
 
 
 def _run_meant(text: str) -> Path | None:
@@ -119,7 +125,7 @@ def _looked(loaded: Loaded, no_redact: bool) -> Iterator[Looked]:
 
     redactor = redactor_for(not no_redact)
     for trace in loaded:
-        yield Looked(None, trace if redactor is None else redactor.trace(trace))
+        yield Looked(loaded.file, trace if redactor is None else redactor.trace(trace))
 
 
 def _trials(path: Path, failed: bool) -> Iterator[Looked]:
@@ -140,17 +146,20 @@ def _found(looked: Looked, method: str, how: Asking | None) -> Diagnosis:
     return asyncio.run(adiagnose(looked.trace, method, how))
 
 
-def _tell_traces(traces: Iterator[Looked], how: Asking | None, options: dict[str, Any]) -> None:
+def _tell_traces(
+    traces: Iterator[Looked], how: Asking | None, options: dict[str, Any], *, several: bool
+) -> None:
+    """Each trace as it is read; of several files each says which one it is from."""
     from proctor.report.diagnosis import console_lines, markdown_lines
 
     shape = options["shape"]
     for looked in traces:
         found = _found(looked, options["method"], how)
         if shape == "json":
-            click.echo(json.dumps(found.to_dict()))
+            click.echo(json.dumps({"file": looked.where, **found.to_dict()}))
         else:
             lines = console_lines if shape == "console" else markdown_lines
-            click.echo("\n".join(lines(found)))
+            click.echo("\n".join(lines(found, looked.where if several else None)))
 
 
 def _tell_run(path: Path, how: Asking | None, options: dict[str, Any]) -> None:
@@ -159,7 +168,7 @@ def _tell_run(path: Path, how: Asking | None, options: dict[str, Any]) -> None:
     clusters, diagnoses, seen = Clusters(), list[dict[str, Any]](), 0
     for looked in _trials(path, options["failed"]):
         found = _found(looked, options["method"], how)
-        clusters.add(looked.where or found.trace_id, looked.trace, found)
+        clusters.add(looked.where, looked.trace, found)
         seen += 1
         if options["shape"] == "json":
             diagnoses.append({"trial": looked.where, **found.to_dict()})

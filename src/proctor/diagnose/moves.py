@@ -142,6 +142,9 @@ class Moves:
 
     trace: Trace
     moves: list[Move] = field(default_factory=list[Move])
+    strays: list[Span] = field(default_factory=list["Span"])
+    """Tool spans that no model call stands behind: plain code called them, or its model calls
+    were not recorded."""
 
     def before(self, move: Move) -> list[Move]:
         """Earlier moves of the same agent."""
@@ -163,15 +166,25 @@ class _Reader:
 
     @cached_property
     def agents(self) -> list[str]:
-        """The nearest agent above each span; the trace's root where there is none."""
+        """The nearest agent above each span; the trace's root where there is none.
+
+        Frameworks of graphs open a span each time an agent's turn comes: one of the same name,
+        after another and under the same span, is the same agent.
+        """
         owners: list[str] = []
         by_position: dict[int, str] = {}
-        spans = self.tree.spans
+        turns: dict[tuple[str, str], tuple[str, int | None]] = {}
         position = self.tree.position
-        for here, span in enumerate(spans):
+        for here, span in enumerate(self.tree.spans):
             above = position.get(span.parent_id) if span.parent_id else None
             owner = by_position.get(above, "") if above is not None else ""
-            by_position[here] = span.span_id if span.kind == SpanKind.AGENT else owner
+            by_position[here] = owner
+            if span.kind == SpanKind.AGENT:
+                key = (span.parent_id or span.span_id, span.name)
+                name, ended = turns.get(key, (span.span_id, None))
+                again = ended is not None and ended <= span.start_ns
+                by_position[here] = name if again else span.span_id
+                turns[key] = (by_position[here], span.end_ns)
             owners.append(owner)
         return owners
 
@@ -182,7 +195,7 @@ class _Reader:
         for here, span in enumerate(self.tree.spans):
             if span.span_id in calls or span.kind in (SpanKind.TOOL, SpanKind.RETRIEVAL):
                 owned.setdefault(self.agents[here], []).append(here)
-        result = Moves(self.trace)
+        result = Moves(self.trace, strays=self._brought_home(owned, calls))
         for agent, positions in owned.items():
             result.moves.extend(self._of_agent(agent, positions, calls))
         result.moves.sort(key=lambda move: move.span.start_ns)
@@ -190,6 +203,28 @@ class _Reader:
             if before.agent and before.agent != move.agent and move.index:
                 move.report = before
         return result
+
+    def _brought_home(self, owned: dict[str, list[int]], calls: set[str]) -> list[Span]:
+        """Give tools that run beside their agent, as in a graph's own node for tools, to the
+        latest model call that asked for them; the others are returned."""
+        spans = self.tree.spans
+        loose: list[int] = []
+        for positions in owned.values():
+            first = next((n for n, p in enumerate(positions) if spans[p].span_id in calls), None)
+            loose += positions[:first]
+            del positions[:first]
+        strays: list[Span] = []
+        for here in sorted(loose):
+            name = spans[here].tool_name
+            asked = (p for p in range(here - 1, -1, -1) if spans[p].span_id in calls)
+            home = next(
+                (p for p in asked if any(c.name == name for c in spoken(spans[p])[1])), None
+            )
+            if home is None:
+                strays.append(spans[here])
+            else:
+                owned[self.agents[home]] = sorted((*owned[self.agents[home]], here))
+        return strays
 
     def _of_agent(self, agent: str, positions: list[int], calls: set[str]) -> list[Move]:
         spans = [self.tree.spans[here] for here in positions]

@@ -62,7 +62,7 @@ class Reading(NamedTuple):
     """By machine, row and category: near the share of such spans that are marked so; 0 for rows
     of which a part is lost."""
     familiar: float
-    """How like the traces trained on this one is, 0 to 1."""
+    """How like the traces trained on this one is, 0 to 1: the mean cosine of its spans."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +101,20 @@ class Detector:
                     values = weighed(words, self.rarity[block])
                     scores[number, place] += values @ self.word_weights[block, words.buckets]
         scores[:, [row.cut for row in rows]] = 0.0
-        return Reading(scores, self._familiar(rows, near))
+        return Reading(scores, self._familiar(rows, facts))
 
-    def _familiar(self, rows: Sequence[Row], near: Array) -> float:
-        """Facts never seen in training count against a row, as far as they would in distance."""
+    def _familiar(self, rows: Sequence[Row], facts: Array) -> float:
+        """The cosine of each row's facts to the nearest known ones, in the mean.
+
+        Facts never seen in training count against a row. Distance would not do: a row of which
+        little is known lies near to everything.
+        """
         known = set(self.fact_names)
         strange = [sum(v * v for n, v in row.facts.items() if n not in known) for row in rows]
-        return float((near.max(axis=1) * np.exp(-WIDTH * np.array(strange))).mean())
+        size = np.sqrt((facts * facts).sum(axis=1) + np.array(strange))
+        sizes = np.sqrt((self.support * self.support).sum(axis=1))
+        cosines = (facts @ self.support.T) / (np.outer(size, sizes) + 1e-9)
+        return float(cosines.max(axis=1).mean())
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """What a file keeps of it; words and facts at half precision."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from proctor.diagnose.evidence import quote
 from proctor.diagnose.model import Finding, Impact
+from proctor.diagnose.rules import heard
 from proctor.diagnose.taxonomy import Category
 
 from .decide import Judges, planned
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 
 CATEGORIES = tuple(Category)
 
-FAMILIAR = 0.42
-"""Mean likeness of a trace's spans to known ones. Traces of TRAIL held out lie above 0.45; those
-of one half of TRAIL seen from the other lie below 0.40."""
+FAMILIAR = 0.7
+"""Mean cosine of a trace's spans to known ones. Traces of TRAIL held out lie above 0.74; those of
+one half of TRAIL seen from the other below 0.59, those of other frameworks that act below 0.7."""
 
 _SENTENCE = re.compile(r"[^.\n]{20,200}")
 
@@ -79,9 +80,10 @@ class Detectors(NamedTuple):
         said = np.zeros((len(rows), len(CATEGORIES)))
         if method == "offline":
             place = {row.span.span_id: number for number, row in enumerate(rows)}
-            for finding in rules:
-                column = CATEGORIES.index(finding.category)
-                said[place[finding.location], column] = finding.confidence
+            for finding in heard(rules):
+                if finding.location in place:
+                    column = CATEGORIES.index(finding.category)
+                    said[place[finding.location], column] = finding.confidence
         judges = self.offline if method == "offline" else self.learned
         return judges.of(rows).chances(reading.scores, said)
 
@@ -117,11 +119,15 @@ def judged(
     rules: Sequence[Finding],
     method: str,
 ) -> list[Finding]:
-    """Every pair of span and category from the threshold on, however strange the trace is."""
+    """Every pair of span and category from the threshold on, however strange the trace is.
+
+    What rules say of spans that are no row, such as an agent that crashed, stands as it is.
+    """
     chances = known.chances(reading, rows, rules, method)
     threshold = (known.offline if method == "offline" else known.learned).of(rows).threshold
     by_rule = {(f.location, f.category): f for f in rules} if method == "offline" else {}
-    findings: list[Finding] = []
+    judgeable = {row.span.span_id for row in rows}
+    findings = [rule for rule in by_rule.values() if rule.location not in judgeable]
     for number in np.flatnonzero(chances >= threshold):
         place, column = divmod(int(number), len(CATEGORIES))
         row, category, sure = rows[place], CATEGORIES[column], float(chances[place, column])

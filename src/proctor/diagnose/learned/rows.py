@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from proctor.diagnose.moves import plain
+from proctor.diagnose.rules import heard
 
 from .amounts import facts_of_amounts
 from .facts import facts_of_move, facts_of_rules, facts_of_tool, facts_of_trace
@@ -42,7 +43,7 @@ def rows_of(moves: Moves, findings: Iterable[Finding]) -> list[Row]:
     `findings` are what the rules say; agreement with them is among the facts.
     """
     rules: dict[str, list[str]] = {}
-    for finding in findings:
+    for finding in heard(findings):
         name = f"{finding.detector.removeprefix('rule:')}: {finding.category.value}"
         rules.setdefault(finding.location, []).append(name)
     scenes = scenes_of(moves)

@@ -37,6 +37,8 @@ class Rule(ABC):
     category: ClassVar[Category]
     impact: ClassVar[Impact] = Impact.MEDIUM
     confidence: ClassVar[float] = 0.5
+    heard: ClassVar[bool] = True
+    """Whether the learned detector goes by it; not where TRAIL has too few cases to learn from."""
 
     @abstractmethod
     def find(self, moves: Moves) -> Iterator[Hit]:

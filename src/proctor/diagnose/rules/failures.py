@@ -7,11 +7,14 @@ it; an error of executed code shows first in the next model call, which is told 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from proctor.diagnose.model import Impact
 from proctor.diagnose.moves import plain
 from proctor.diagnose.taxonomy import Category
+from proctor.trace import SpanKind
 
 from .base import Hit, Rule
 
@@ -31,6 +34,8 @@ _MALFORMED = re.compile(
 _CODE = re.compile(r"[Cc]ode (?:execution|parsing)|Traceback \(most recent|Error in code")
 _EMPTY = re.compile(r"\b[Nn]o (?:search )?results (?:were )?found|\b0 results\b")
 
+_MISSING = re.compile(r"FileNotFoundError|ModuleNotFoundError|No such file")
+
 HEAD = 600
 """Characters of a tool's output in which a refusal stands; later ones belong to the page."""
 
@@ -41,6 +46,14 @@ class Fault(NamedTuple):
     category: Category
     pattern: re.Pattern[str]
     transient: bool
+
+
+class Outcome(NamedTuple):
+    """What a span came to; `failed` when it says so itself, else the text may be any content."""
+
+    span: Span
+    text: str
+    failed: bool
 
 
 FAULTS = (
@@ -85,6 +98,44 @@ FAULTS = (
 )
 
 
+_STATUS = r"(?:error|http|status|code)\W{0,4}(?:code)?\W{0,4}"
+
+ERRORS: dict[Category, tuple[str, ...]] = {
+    Category.RATE_LIMIT: (
+        rf"{_STATUS}429\b",
+        r"\b429 Client|rate.?limit|too many requests|quota|throttl",
+    ),
+    Category.AUTHENTICATION: (
+        rf"{_STATUS}40[13]\b",
+        r"\b40[13] Client|unauthori[sz]ed|unauthenticated|forbidden|access.?denied",
+        r"authentication|api.?key",
+    ),
+    Category.TIMEOUT: (r"timed?[ -]?out|deadline.?exceeded|took too long",),
+    Category.SERVICE: (
+        rf"{_STATUS}5\d\d\b",
+        r"\b5\d\d Server|internal server error|unavailable|bad gateway|overloaded",
+        r"connection.?(?:error|refused|reset|aborted|closed)|\bECONN|name resolution|getaddrinfo",
+    ),
+    Category.EXHAUSTION: (
+        r"out of memory|disk.{0,9} full|context.?(?:length|window)|recursion.?limit|usage.?limit",
+        r"max(?:imum)?[ _]?(?:number of )?(?:turns|steps|iterations|tokens)|too many tokens",
+        r"(?:prompt|input|message)[^.\n]{0,20}too long",
+    ),
+    Category.ENVIRONMENT: (
+        r"(?:File|Module)NotFound|no such file|permission ?(?:denied|error)|command not found",
+        r"not installed|environment variable|ImportError|no module named",
+    ),
+    Category.NOT_FOUND: (
+        rf"{_STATUS}404\b",
+        r"\b404 Client|not.?found|does(?: not|n't) exist|no such",
+        r"\bunknown (?!error|reason|exception|argument|option)\w",
+    ),
+}
+"""How the same reads in what a span itself calls an error, where a looser reading is safe."""
+
+_ERRORS = {kind: re.compile("|".join(texts), re.IGNORECASE) for kind, texts in ERRORS.items()}
+
+
 class MalformedCall(Rule):
     """A tool call whose arguments do not fit the tool."""
 
@@ -96,12 +147,11 @@ class MalformedCall(Rule):
         """The model call that wrote it."""
         for move in moves.moves:
             if move.tools and not _CODE.search(move.failure) and _MALFORMED.search(move.failure):
-                wrong = move.calls[-1] if move.calls else None
+                tool = next((t for t in move.tools if t.failed), move.tools[-1])
                 yield Hit(
                     move.span,
-                    f"The call of {move.tools[-1].tool_name} does not fit the tool: "
-                    f"{_line(move.failure)}",
-                    (wrong.arguments, wrong.name) if wrong else (),
+                    f"The call of {tool.tool_name} does not fit the tool: {_line(move.failure)}",
+                    _asked(move, tool),
                 )
 
 
@@ -130,20 +180,60 @@ class SystemFault(Rule):
     confidence = 0.7
 
     def find(self, moves: Moves) -> Iterator[Hit]:
-        """The tool span that shows it, else the model call. A retry that worked is no error."""
-        for move in moves.moves:
-            for span, text in _outcomes(move):
-                fault = next((f for f in FAULTS if f.pattern.search(text)), None)
-                if fault is None or (fault.transient and _recovered(moves, move)):
-                    continue
-                found = fault.pattern.search(text)
-                passage = _around(text, found.start()) if found else text
-                yield Hit(
-                    span,
-                    f"{fault.category.value}: {passage}",
-                    (passage, found.group() if found else ""),
-                    fault.category,
-                )
+        """The tool span that shows it first, else the model call. A retry that worked is no
+        error."""
+        seen = _Seen()
+        for move, outcome in _outcomes(moves):
+            fault = _fault(outcome.text)
+            if fault is None or (fault.transient and _recovered(moves, move, outcome.span)):
+                continue
+            found = fault.pattern.search(outcome.text)
+            start = found.start() if found else 0
+            seen.add(outcome, fault.category, _around(outcome.text, start))
+        yield from seen.hits()
+
+
+class FailedCall(Rule):
+    """A call, a handoff or a whole agent ends in an error that no other rule names, and nothing
+    makes up for it."""
+
+    name = "failed_call"
+    category = Category.SERVICE
+    confidence = 0.5
+    heard = False
+
+    def find(self, moves: Moves) -> Iterator[Hit]:
+        """The span that failed so first; of what failed around others, the innermost."""
+        seen = _Seen()
+        for move, outcome in _outcomes(moves):
+            told = not outcome.failed or _explained(outcome.text, by_moves=move is not None)
+            if told or _made_up_for(moves, move, outcome.span):
+                continue
+            seen.add(outcome, _kind(outcome), outcome.text)
+        for span in _crashed(moves):
+            outcome = _outcome(span)
+            seen.add(outcome, _kind(outcome), outcome.text)
+        yield from seen.hits()
+
+
+class _Seen:
+    """Failures by tool and kind: told where each shows first, and how often it shows."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, Category], tuple[Outcome, str]] = {}
+        self._times: Counter[tuple[str, Category]] = Counter()
+
+    def add(self, outcome: Outcome, kind: Category, line: str) -> None:
+        key = (outcome.span.tool_name or outcome.span.name, kind)
+        self._first.setdefault(key, (outcome, line))
+        self._times[key] += 1
+
+    def hits(self) -> Iterator[Hit]:
+        for key, (outcome, line) in self._first.items():
+            often = f", {self._times[key]} times" if self._times[key] > 1 else ""
+            said = (line, outcome.span.error_message or "", outcome.text)
+            words = f"{_what(outcome.span)} fails{often}: {_line(line)}"
+            yield Hit(outcome.span, words, said, key[1])
 
 
 class EmptySearch(Rule):
@@ -172,32 +262,125 @@ class MissingResource(Rule):
     def find(self, moves: Moves) -> Iterator[Hit]:
         """The first model call whose step fails for it."""
         for move in moves.moves:
-            if re.search(r"FileNotFoundError|ModuleNotFoundError|No such file", move.failure):
+            if _MISSING.search(move.failure):
                 asked = tuple(call.arguments for call in move.calls)
                 yield Hit(move.span, f"Not there: {_line(move.failure)}", asked)
                 return
 
 
-def _outcomes(move: Move) -> Iterator[tuple[Span, str]]:
+def _asked(move: Move, tool: Span) -> tuple[str, ...]:
+    """What a model wrote to call a tool; of several calls only what the tool was given tells."""
+    name = tool.tool_name or ""
+    one = sum(other.tool_name == tool.tool_name for other in move.tools) == 1
+    wrote = [call.arguments for call in move.calls if call.name == name] if one else []
+    return (*wrote, plain(tool.tool_input) if tool.tool_input else "", name)
+
+
+def _outcomes(moves: Moves) -> Iterator[tuple[Move | None, Outcome]]:
     """Where a system failure can show: errors of spans, and the head of what tools returned."""
-    for span in (move.span, *move.tools):
-        if span.failed:
-            yield span, f"{span.error_type or ''} {span.error_message or ''}".strip()
-        elif span is not move.span:
-            yield span, plain(span.tool_output)[:HEAD]
-    shown = any(span.failed for span in (move.span, *move.tools))
-    if move.failure and not shown:
-        yield move.span, move.failure[:HEAD]
+    for move in moves.moves:
+        for span in (move.span, *move.tools):
+            if span.failed or span is not move.span:
+                yield move, _outcome(span)
+        shown = any(span.failed for span in (move.span, *move.tools))
+        if move.failure and not shown:
+            yield move, Outcome(move.span, move.failure[:HEAD], failed=False)
+    for span in moves.strays:
+        yield None, _outcome(span)
 
 
-def _recovered(moves: Moves, failed: Move) -> bool:
+def _outcome(span: Span) -> Outcome:
+    if span.failed:
+        text = f"{span.error_type or ''} {span.error_message or ''}".strip()
+        return Outcome(span, text or span.status.value, failed=True)
+    error = _error_in(span.tool_output)
+    if error:
+        return Outcome(span, error[:HEAD], failed=True)
+    return Outcome(span, plain(span.tool_output)[:HEAD], failed=False)
+
+
+def _error_in(output: Any) -> str:
+    """The error of a tool that returns it as a value, as MCP's and most HTTP tools do."""
+    if not isinstance(output, Mapping):
+        return ""
+    values = cast("Mapping[str, Any]", output)
+    error = values.get("error") or values.get("isError")
+    if not error:
+        return ""
+    return error if isinstance(error, str) and len(values) == 1 else repr(values)
+
+
+def _fault(text: str) -> Fault | None:
+    return next((fault for fault in FAULTS if fault.pattern.search(text)), None)
+
+
+def _explained(text: str, *, by_moves: bool) -> bool:
+    """Whether another rule speaks of such an error; most speak of moves only."""
+    others = (_MALFORMED, _CODE, _EMPTY, _MISSING) if by_moves else ()
+    return _fault(text) is not None or any(pattern.search(text) for pattern in others)
+
+
+def _recovered(moves: Moves, failed: Move | None, span: Span) -> bool:
     """Whether the same agent went on to call the same tool, or the model, with success."""
-    names = {tool.tool_name for tool in failed.tools}
-    later = [m for m in moves.moves if m.agent == failed.agent and m.index > failed.index]
-    if not names:
-        return any(not m.failure for m in later)
-    tools = (*failed.tools, *(tool for m in later for tool in m.tools))
-    return any(not tool.failed and tool.tool_name in names for tool in tools)
+    if failed is not None and span is failed.span and not failed.tools:
+        return any(not move.failure for move in _later(moves, failed))
+    names = {span.tool_name} if failed is None else {tool.tool_name for tool in failed.tools}
+    return any(t.tool_name in names and _succeeded(t) for t in _tools_after(moves, failed, span))
+
+
+def _made_up_for(moves: Moves, failed: Move | None, span: Span) -> bool:
+    """Whether any tool brought something afterwards; of a model call, whether one worked."""
+    if failed is not None and span is failed.span and not failed.tools:
+        return _recovered(moves, failed, span)
+    return any(_succeeded(tool) for tool in _tools_after(moves, failed, span))
+
+
+def _tools_after(moves: Moves, failed: Move | None, span: Span) -> list[Span]:
+    """Tools that the same agent called later; those beside a call do not make up for it."""
+    over = span.start_ns if span.end_ns is None else span.end_ns
+    beside = moves.strays if failed is None else failed.tools
+    later = [] if failed is None else _later(moves, failed)
+    after = [tool for tool in beside if tool.start_ns >= over]
+    return [*after, *(tool for move in later for tool in move.tools)]
+
+
+def _later(moves: Moves, failed: Move) -> list[Move]:
+    return [m for m in moves.moves if m.agent == failed.agent and m.index > failed.index]
+
+
+def _succeeded(span: Span) -> bool:
+    outcome = _outcome(span)
+    return not outcome.failed and _fault(outcome.text) is None
+
+
+def _crashed(moves: Moves) -> Iterator[Span]:
+    """Agents and handoffs that failed while nothing inside them did."""
+    spans = moves.trace.index.spans
+    parents = {span.span_id: span.parent_id for span in spans}
+    around: set[str] = set()
+    for span in spans:
+        above = span.parent_id if span.failed else None
+        while above is not None and above not in around:
+            around.add(above)
+            above = parents.get(above)
+    for span in spans:
+        crashes = span.kind in (SpanKind.AGENT, SpanKind.HANDOFF) and span.failed
+        if crashes and span.span_id not in around:
+            yield span
+
+
+def _kind(outcome: Outcome) -> Category:
+    """What an error is by its words; a handoff that fails is a matter of orchestration."""
+    fallen = Category.ORCHESTRATION if outcome.span.kind == SpanKind.HANDOFF else Category.SERVICE
+    return next((c for c, pattern in _ERRORS.items() if pattern.search(outcome.text)), fallen)
+
+
+def _what(span: Span) -> str:
+    if span.kind == SpanKind.HANDOFF:
+        return f"The handoff to {span.handoff_to or span.name}"
+    if span.kind == SpanKind.AGENT:
+        return f"The agent {span.agent_name or span.name}"
+    return f"The call of {span.tool_name}" if span.tool_name else "The model call"
 
 
 def _line(text: str) -> str:
