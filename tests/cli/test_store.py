@@ -10,6 +10,8 @@ from server_parts import TRACE, write
 from proctor.cli.main import cli
 from proctor.server.store import open_store
 from proctor.server.store.schema import MIGRATIONS
+from proctor.trace.capture import capture, tool_call
+from proctor.trace.export import save_traces
 from proctor.trace.load import load_traces
 
 
@@ -59,3 +61,41 @@ def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     done = invoke("stats", "--store", url)
     assert "there is no store" in str(done.exception)
     assert not (tmp_path / "none.db").exists()
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_traces_of_files_go_in_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-D7: files of any format are kept as live traces are, not doubled, without secrets."""
+    monkeypatch.chdir(tmp_path)
+    with capture(query="Weather in Paris?") as trace:
+        with tool_call("get_weather", {"city": "Paris", "api_key": "sk-" + "a1B2" * 12}):
+            pass
+        trace.response = "Rain."
+    save_traces([trace], "one.otlp.json", "otlp-json", redact=False)
+    chat = [{"role": "user", "content": "Hello?"}, {"role": "assistant", "content": "Hi."}]
+    Path("chat.json").write_text(json.dumps({"messages": chat}), encoding="utf-8")
+    for _ in range(2):
+        told = invoke("add", "one.otlp.json", "chat.json")
+        assert told.exit_code == 0, told.output
+        assert "of 2 traces added to sqlite:///proctor-traces.db" in told.output
+    assert json.loads(invoke("stats", "--json").output)["traces"] == 2
+    assert invoke("export", "-o", "all.jsonl").exit_code == 0
+    kept = {each.query: each for each in load_traces("all.jsonl")}
+    assert (kept["Weather in Paris?"].response, kept["Hello?"].response) == ("Rain.", "Hi.")
+    assert kept["Weather in Paris?"].trace_id == trace.trace_id
+    assert kept["Weather in Paris?"].tools_used == ["get_weather"]
+    assert "a1B2" not in Path("all.jsonl").read_text(encoding="utf-8")
+
+
+def test_what_is_no_trace_makes_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-T7: exit code 2 and why; a store is made only for something to keep."""
+    monkeypatch.chdir(tmp_path)
+    Path("other.json").write_text('{"a": 1}', encoding="utf-8")
+    told = invoke("add", "other.json", "nowhere.json")
+    assert told.exit_code == 2
+    assert "not a trace format" in told.output
+    assert "nowhere.json: no such file" in told.output
+    assert files(tmp_path) == ["other.json"]

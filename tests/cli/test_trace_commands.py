@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 from importlib.resources import as_file
@@ -112,6 +113,25 @@ def test_a_span_query_lists_the_spans_that_match(example: Path) -> None:
     nothing = proctor("trace", "query", example, '{"tool_name": "refund"}', "--json")
     assert json.loads(nothing.out) == {"matches": [], "problems": []}
     assert nothing.code == 0
+
+
+def test_of_several_files_it_is_said_in_which(example: Path, tmp_path: Path) -> None:
+    """R-T7: what is found in a folder can be found again; of one file nothing is repeated."""
+    copy = tmp_path / "a folder" / "ein größerer Name.json"
+    copy.parent.mkdir()
+    shutil.copy(example, copy)
+    failed = "{kind: tool, has_status: error}"
+    assert example.name not in proctor("trace", "query", example, failed).out
+    (line,) = proctor("trace", "query", copy.parent, failed).out.splitlines()
+    assert line.endswith(f"  {copy}")
+    (match,) = json.loads(proctor("trace", "query", example, failed, "--json").out)["matches"]
+    assert match["file"] == str(example)
+    holds = proctor("trace", "query", copy.parent, "any: {kind: tool}").out
+    assert holds.splitlines()[0].endswith(f"  {copy}")
+    assert f"  file     {copy}" in proctor("trace", "show", copy.parent).out
+    assert proctor("trace", "score", copy.parent).out.splitlines()[0].endswith(f"  {copy}")
+    (score,) = json.loads(proctor("trace", "score", copy.parent, "--json").out)["scores"]
+    assert score["file"] == str(copy)
 
 
 def test_a_trace_query_holds_or_does_not(example: Path, tmp_path: Path) -> None:

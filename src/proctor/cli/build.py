@@ -38,7 +38,13 @@ def settings_of(
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("name")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Where all its random numbers come from.",
+)
 @click.option(
     "--set",
     "params",

@@ -30,7 +30,13 @@ DEFAULT_SEEDS = "5"
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("catalog", required=False)
 @click.option("--seeds", default=DEFAULT_SEEDS, metavar="SEEDS", help="A count, 1..10, or a list.")
-@click.option("--filter", "expression", default="", metavar="EXPR", help="Only those such as …")
+@click.option(
+    "--filter",
+    "expression",
+    default="",
+    metavar="EXPR",
+    help="Only these, such as difficulty:hard.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def check(

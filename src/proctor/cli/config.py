@@ -19,7 +19,11 @@ COMMANDS = {
 }
 
 
-@click.group(cls=LazyGroup, table=COMMANDS)
+@click.group(
+    cls=LazyGroup,
+    table=COMMANDS,
+    examples=[Example("proctor config show", "what is set here, and by whom?")],
+)
 def config() -> None:
     """Look at the settings in force."""
 

@@ -61,7 +61,13 @@ def judge() -> None:
     help="A built-in rubric, or a YAML file with one.",
 )
 @click.option("--threshold", type=click.FloatRange(0, 1), help="What passes, on 0..1.")
-@click.option("--votes", type=click.IntRange(1, 99), default=1, show_default=True)
+@click.option(
+    "--votes",
+    type=click.IntRange(1, 99),
+    default=1,
+    show_default=True,
+    help="How often each model is asked about a row; the median counts.",
+)
 @click.option(
     "--weights",
     type=click.Choice(["none", "linear", "quadratic"]),
@@ -70,8 +76,20 @@ def judge() -> None:
     help="How much a disagreement between distant labels counts.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the bootstrap.")
-@click.option("--resamples", type=click.IntRange(0, 100_000), default=2000, show_default=True)
-@click.option("--concurrency", type=click.IntRange(1, 64), default=4, show_default=True)
+@click.option(
+    "--resamples",
+    type=click.IntRange(0, 100_000),
+    default=2000,
+    show_default=True,
+    help="Of the bootstrap; 0 leaves the interval out.",
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Rows asked about at a time.",
+)
 @click.option("--no-cache", is_flag=True, help="Ask again even where a verdict is kept.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def audit(labels: Path, **options: Any) -> None:

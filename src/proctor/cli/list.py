@@ -22,7 +22,11 @@ EXAMPLES = [
 ]
 
 FILTER = click.option(
-    "--filter", "expression", default="", metavar="EXPR", help="Only those such as …"
+    "--filter",
+    "expression",
+    default="",
+    metavar="EXPR",
+    help="Only these, such as difficulty:hard.",
 )
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 

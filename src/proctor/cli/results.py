@@ -98,7 +98,13 @@ def tell_problems(found: ResultSet) -> None:
 @click.option("--group-by", metavar="COLUMNS", help="Columns with commas; run,agent when absent.")
 @click.option("--trials", is_flag=True, help="List the trials themselves.")
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="Trials listed at most.")
-@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    help="How it is written; a table when absent.",
+)
 @click.option("--json", "form", flag_value="json", help="The same as --format json.")
 @readable_results_option
 def results(

@@ -261,7 +261,13 @@ def _say(line: str) -> None:
     ],
 )
 @click.argument("names", nargs=-1)
-@click.option("--to", "kind", required=True, type=click.Choice(("cron", "systemd", "github")))
+@click.option(
+    "--to",
+    "kind",
+    required=True,
+    type=click.Choice(("cron", "systemd", "github")),
+    help="Who is to run them.",
+)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="A folder for files."
 )

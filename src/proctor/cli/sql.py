@@ -25,7 +25,13 @@ EXAMPLES = [
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("query")
 @click.option("--run", "runs", multiple=True, metavar="PATTERN", help="Only these runs.")
-@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    help="How it is written; a table when absent.",
+)
 @click.option("--json", "form", flag_value="json", help="The same as --format json.")
 @readable_results_option
 def sql(query: str, runs: tuple[str, ...], form: str, results: Path | None) -> None:

@@ -37,6 +37,9 @@ class StoreGroup(LazyGroup):
     cls=StoreGroup,
     table={
         "keep": Entry("proctor.cli.store_keep", "keep", "Keep a built scenario under a name."),
+        "add": Entry(
+            "proctor.cli.store_add", "add", "Add traces of files to a store of live traces."
+        ),
         "stats": Entry(_HERE, "stats", "What a store of live traces holds."),
         "prune": Entry(_HERE, "prune", "Forget old traces."),
         "migrate": Entry(_HERE, "migrate", "Bring a store's tables up to date."),
@@ -44,6 +47,7 @@ class StoreGroup(LazyGroup):
     },
     examples=[
         Example("proctor store meadow-7 meadow", "keep the built scenario in the folder `meadow`"),
+        Example("proctor store add runs/", "traces of files among the live ones"),
         Example("proctor store stats", "how many traces, how large, since when"),
         Example("proctor store prune --older-than 30d", "forget what nobody looks at any more"),
     ],
@@ -150,15 +154,28 @@ def migrate(url: str) -> None:
     ],
 )
 @_url
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--format", "shape", default="jsonl", show_default=True, help="As `trace convert`.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file to write; compressed where it ends in .gz or .zst.",
+)
+@click.option(
+    "--format",
+    "shape",
+    type=click.Choice(("otlp-json", "otlp-proto", "openinference", "jsonl")),
+    default="jsonl",
+    show_default=True,
+    help="As `trace convert`.",
+)
 @click.option("--text", default="", help="Words in name, query, answer or id.")
-@click.option("--service")
-@click.option("--session", "session_id")
-@click.option("--user", "user_id")
-@click.option("--status", type=click.Choice(("ok", "error")))
-@click.option("--tool")
-@click.option("--model")
+@click.option("--service", help="Only traces of this service.")
+@click.option("--session", "session_id", help="Only traces of this session.")
+@click.option("--user", "user_id", help="Only traces of this user.")
+@click.option("--status", type=click.Choice(("ok", "error")), help="Without or with a failed span.")
+@click.option("--tool", help="Only traces that called this tool.")
+@click.option("--model", help="Only traces that asked this model.")
 def export(url: str, *, output: Path, shape: str, **chosen: Any) -> None:
     """Write traces of a store to a file."""
     from proctor.server.store import existing_store

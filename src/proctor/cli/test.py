@@ -32,7 +32,13 @@ EXAMPLES = [
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("suites", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--tags", multiple=True, metavar="A,B", help="Only cases with one of these tags.")
-@click.option("--filter", "expression", default="", metavar="EXPR", help="Only cases such as …")
+@click.option(
+    "--filter",
+    "expression",
+    default="",
+    metavar="EXPR",
+    help="Only these cases, such as difficulty:hard.",
+)
 @click.option("--agent", "agents", multiple=True, metavar="AGENT", help="Try this one instead.")
 @click.option(
     "--format",

@@ -84,7 +84,7 @@ def show(files: tuple[str, ...], as_json: bool, max_spans: int | None, no_redact
         write_json("traces", map(described, traces), loaded)
     else:
         for number, found in enumerate(traces):
-            _echo_trace(found, max_spans or _MAX_SPANS, first=number == 0)
+            _echo_trace(found, max_spans or _MAX_SPANS, loaded.where(), first=number == 0)
     loaded.leave()
 
 
@@ -180,13 +180,13 @@ def convert(
 # -- what is written ----------------------------------------------------------------------------
 
 
-def _echo_trace(found: "Trace", max_spans: int, *, first: bool) -> None:
+def _echo_trace(found: "Trace", max_spans: int, file: str, *, first: bool) -> None:
     from proctor.cli.colour import painted, wants_colour
     from proctor.trace.render import header, tree_lines
 
     colour = wants_colour()
-    lines = [] if first else [""]
-    lines += header(found)
+    named, *facts = header(found)
+    lines = [*([] if first else [""]), named, *([f"  file     {file}"] if file else []), *facts]
     lines += [painted(line) if colour else line.plain() for line in tree_lines(found, max_spans)]
     click.echo("\n".join(lines), color=colour)
 
@@ -207,12 +207,13 @@ def _list_spans(loaded: Loaded, asked: "SpanQuery", as_json: bool, redact: bool)
                 yield redactor.span(node.span) if redactor else node.span
 
     if as_json:
-        write_json("matches", map(described_span, matches()), loaded)
+        told = ({"file": loaded.file, **described_span(span)} for span in matches())
+        write_json("matches", told, loaded)
         return
     found = 0
     for span in matches():
         found += 1
-        click.echo(span_row(span))
+        click.echo("  ".join(filter(None, (span_row(span), loaded.where()))))
     asked_of = f"{plural(sum(traces), 'span')} in {plural(len(traces), 'trace')}"
     click.echo(f"{found} of {asked_of} match", err=True)
 
@@ -229,7 +230,8 @@ def _test_traces(loaded: Loaded, asked: "TraceQuery", as_json: bool, redact: boo
             result = asked.evaluate(found.index)
             verdicts.append(result.holds)
             reason = redactor.text(result.reason) if redactor else result.reason
-            yield {"trace_id": found.trace_id, **result._asdict(), "reason": reason}
+            told = {**result._asdict(), "reason": reason}
+            yield {"file": loaded.file, "trace_id": found.trace_id, **told}
 
     if as_json:
         write_json("results", results(), loaded)
@@ -237,5 +239,6 @@ def _test_traces(loaded: Loaded, asked: "TraceQuery", as_json: bool, redact: boo
         for result in results():
             verdict = "holds" if result["holds"] else "does not hold"
             trace_id, reason = safe(result["trace_id"], 80), safe(result["reason"], 400)
-            click.echo(f"{trace_id}  {verdict}: {reason}")
+            told = f"{trace_id}  {verdict}: {reason}"
+            click.echo("  ".join(filter(None, (told, loaded.where()))))
     return all(verdicts)

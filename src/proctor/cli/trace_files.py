@@ -6,6 +6,7 @@ on, and the exit code is 2 when a file gave nothing.
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -48,6 +49,8 @@ class Loaded:
         self.problems: list[Problem] = []
         self.file = ""
         """The file that the last trace came from."""
+        self.several = len(files) > 1 or not all(f == "-" or Path(f).is_file() for f in files)
+        """Whether a trace may be in one of several files, so that it must be said in which."""
         self._traces = iter_traces(files, self._problem, on_file=self._begun)
         self._first: list[Trace] = []
 
@@ -63,6 +66,12 @@ class Loaded:
         if problem.hint and all(problem.hint != before.hint for before in self.problems):
             click.echo(f"hint: {safe(problem.hint, 1000)}", err=True)
         self.problems.append(problem)
+
+    def where(self) -> str:
+        """The file of the last trace as people are shown it; empty where only one was named."""
+        from proctor.trace.text import safe
+
+        return safe(self.file, 400) if self.several and self.file else ""
 
     def __iter__(self) -> "Iterator[Trace]":
         yield from self._first

@@ -6,7 +6,7 @@ Exit code 0 whatever the scores: this is a look, not a gate (`path: {quality: â€
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -20,10 +20,11 @@ from proctor.cli.trace_files import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from proctor.checks.judge import Judge
     from proctor.checks.quality_model import Quality, QualityConfig
+    from proctor.trace import Trace
     from proctor.trace.redact import Redactor
 
 
@@ -65,27 +66,47 @@ def score(
 
     chosen = _config(config, expect)
     loaded = Loaded(files)
-    found = list(_scored(loaded, chosen, _judge(judge, judge_url)))
+    places: list[_Place] = []
+    found = list(_scored(_placed(loaded, places), chosen, _judge(judge, judge_url)))
     redactor = redactor_for(not no_redact)
     shown = [_redacted(each, redactor) for each in found]
     if as_json:
-        write_json("scores", (each.to_dict() for each in shown), loaded)
+        pairs = zip(places, shown, strict=True)
+        write_json("scores", ({"file": at.file, **each.to_dict()} for at, each in pairs), loaded)
     else:
-        for number, each in enumerate(shown):
-            click.echo("\n".join([*([""] if number else []), *quality_lines(each)]))
+        for number, (at, each) in enumerate(zip(places, shown, strict=True)):
+            named, *lines = quality_lines(each)
+            first = "  ".join(filter(None, (named, at.shown)))
+            click.echo("\n".join([*([""] if number else []), first, *lines]))
         if len(shown) > 1:
             click.echo("\n" + "\n".join(average_lines(averages(shown), len(shown))))
     loaded.leave()
 
 
-def _scored(loaded: Loaded, config: "QualityConfig", judge: "Judge | None") -> "Iterator[Quality]":
+class _Place(NamedTuple):
+    """The file of a trace, and how it is shown; empty where only one file was named."""
+
+    file: str
+    shown: str
+
+
+def _placed(loaded: Loaded, places: list[_Place]) -> "Iterator[Trace]":
+    """The traces, with the file of each noted as it is read."""
+    for trace in loaded:
+        places.append(_Place(loaded.file, loaded.where()))
+        yield trace
+
+
+def _scored(
+    traces: "Iterable[Trace]", config: "QualityConfig", judge: "Judge | None"
+) -> "Iterator[Quality]":
     from proctor.checks.quality import score_trace, score_traces_with
 
     if judge is None:
-        yield from (score_trace(trace, config) for trace in loaded)
+        yield from (score_trace(trace, config) for trace in traces)
     else:
         # One event loop for all, since a model keeps its connections in the loop it began in.
-        yield from asyncio.run(score_traces_with(judge, loaded, config))
+        yield from asyncio.run(score_traces_with(judge, traces, config))
 
 
 def _config(path: Path | None, expect: str | None) -> "QualityConfig":
