@@ -1,15 +1,20 @@
 """Leaderboards: places, ties, metrics where less is better, and agents without a value."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from outcome_parts import arm, case, made_run, suite
 
 from proctor.errors import ProctorError
+from proctor.report.leaderboard_console import render
+from proctor.report.run_words import leading
+from proctor.results.comparison import Given, compare_arms
 from proctor.results.leaderboard import METRICS, Entrant, entrants_of, leaderboard
 from proctor.results.outcomes import AgentOutcomes
 from proctor.runs.run import Run
 from proctor.stats.intervals import case_rate, population_rate
+from proctor.stats.kinds import STOPPED
 
 
 def board(arms, **more):
@@ -107,6 +112,41 @@ def test_early_stopped_agents_have_no_interval():
     assert found.rows[0].pass_rate.value == pytest.approx(0.7)
     assert found.rows[0].pass_rate.low is None
     assert any("stopped early" in note for note in found.notes)
+
+
+def cut_short(name, counts):
+    """An agent whose first case was stopped early."""
+    whole = arm(name, counts)
+    first = msgspec.structs.replace(whole.cases[0], stopped="out of reach")
+    return msgspec.structs.replace(whole, cases=(first, *whole.cases[1:]))
+
+
+def test_no_place_rests_on_a_test_after_early_stopping():
+    """R-Q1 R-Q3: as in a comparison, no test is made; where that leaves none, there is no place."""
+    good, bad = arm("good", suite([(10, 10)] * 12)), cut_short("bad", suite([(1, 10)] * 12))
+    found = leaderboard([Entrant("good", good), Entrant("bad", bad)])
+    assert [row.name for row in found.rows] == ["good", "bad"]
+    assert {(row.best, row.worst) for row in found.rows} == {(None, None)}
+    (pair,) = found.pairs
+    assert (pair.test.p_value, pair.adjusted) == (None, None)
+    assert pair.test.difference == pytest.approx(-0.9)
+    assert pair.test.reason == found.reason == STOPPED
+    compared = compare_arms(Given("good", good), Given("bad", bad))
+    assert compared.overall.population.p_value is None
+    assert found.notes == compared.notes
+    assert f"no places: {STOPPED}" in render(found)
+    assert leading(found) == f"No order of the agents: {STOPPED}."
+
+
+def test_tests_between_agents_that_ran_on_still_hold():
+    """R-Q1 R-Q3: a stopped agent may hold any place that the tests of the others leave it."""
+    rows = {"good": suite([(10, 10)] * 12), "bad": suite([(1, 10)] * 12)}
+    cut = Entrant("cut", cut_short("cut", suite([(5, 10)] * 12)))
+    found = leaderboard([*(Entrant(name, arm(name, each)) for name, each in rows.items()), cut])
+    places = {row.name: (row.best, row.worst) for row in found.rows}
+    assert places == {"good": (1, 2), "bad": (2, 3), "cut": (1, 3)}
+    tested = [pair for pair in found.pairs if pair.adjusted is not None]
+    assert tested == list(board(rows).pairs)  # nothing is paid for tests that are not made
 
 
 def test_agents_of_several_runs_are_told_apart(tmp_path):

@@ -31,10 +31,11 @@ def _lines(board: Leaderboard) -> Iterator[str]:
     first = board.rows[0] if board.rows else None
     if first is not None:
         yield f"  {first.value.estimand}: {first.value.method}"
-        shared = plural(board.shared_cases, "case")
-        yield f"  places: {board.method}, alpha {board.alpha:g}, on {shared} all ranked agents have"
+    shared = plural(board.shared_cases, "case")
     if board.reason:
         yield f"  no places: {line(board.reason)}"
+    elif first is not None:
+        yield f"  places: {board.method}, alpha {board.alpha:g}, on {shared} all ranked agents have"
     tested = [pair for pair in board.pairs if pair.adjusted is not None]
     for pair in tested[:MOST_PAIRS]:
         told = "apart" if (pair.adjusted or 0.0) <= board.alpha else "not told apart"

@@ -8,7 +8,7 @@ they were drawn from. After early stopping no test at a fixed n holds, so none i
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
@@ -19,7 +19,7 @@ from proctor.results.outcomes import AgentOutcomes, CaseOutcome, pair
 from proctor.stats.compare import paired_means, stratified, suite_difference, within_case
 from proctor.stats.effects import Effect, cohen_dz, cohen_h
 from proctor.stats.intervals import bootstrap_over_cases, case_rate
-from proctor.stats.kinds import LEVEL, Comparison, Interval, mean
+from proctor.stats.kinds import LEVEL, STOPPED, Comparison, Interval, mean
 from proctor.stats.multiple import benjamini_hochberg, holm
 from proctor.words import plural
 
@@ -167,11 +167,7 @@ def _flaky(arms: Iterable[Given], compared: set[str]) -> list[tuple[str, CaseFla
 
 
 def _notes(before: Sequence[CaseOutcome], after: Sequence[CaseOutcome]) -> Iterable[str]:
-    if stopped := sum(bool(case.stopped) for case in (*before, *after)):
-        yield (
-            f"{plural(stopped, 'cell')} stopped early: such rates are biased and no interval or"
-            " test at a fixed number of trials holds; run without --early-stop to compare"
-        )
+    yield from stopped_note((*before, *after))
     short = sum(
         case.asked is not None and not case.stopped and _seen(case) < case.asked
         for case in (*before, *after)
@@ -181,11 +177,17 @@ def _notes(before: Sequence[CaseOutcome], after: Sequence[CaseOutcome]) -> Itera
         yield f"{cells} with fewer trials than planned: a run was stopped or is still going"
 
 
+def stopped_note(cases: Iterable[CaseOutcome]) -> Iterator[str]:
+    """What early stopping takes from those who compare these cases; nothing where none was."""
+    if stopped := sum(bool(case.stopped) for case in cases):
+        yield (
+            f"{plural(stopped, 'cell')} stopped early: such rates are biased and no interval or"
+            " test at a fixed number of trials holds; run without --early-stop to compare"
+        )
+
+
 def _seen(case: CaseOutcome) -> int:
     return case.trials + case.infra + case.cancelled + case.after_stop
-
-
-STOPPED = "stopped early: no interval or test at a fixed number of trials holds"
 
 
 # -- case by case ----------------------------------------------------------------------------------

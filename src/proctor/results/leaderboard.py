@@ -2,7 +2,8 @@
 
 Promise: agents that the tests do not tell apart share places; intervals are clustered by case;
 an agent without a single value is listed without a place instead of being counted as zero.
-Ranks compare the cases every ranked agent has: the others are named.
+Ranks compare the cases every ranked agent has: the others are named. After early stopping no test
+at a fixed n holds, so none is made, as in a comparison.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
-from proctor.results.comparison import STOPPED
+from proctor.results.comparison import stopped_note
 from proctor.results.figures import rate_over
 from proctor.results.outcomes import AgentOutcomes, CaseOutcome, outcomes_of
 from proctor.runs.folder import place_of, run_name
 from proctor.stats.describe import percentile
 from proctor.stats.intervals import bootstrap_over_cases
-from proctor.stats.kinds import LEVEL, Interval, mean
+from proctor.stats.kinds import LEVEL, STOPPED, Interval, mean
 from proctor.stats.passk import PassK, pass_at_k, pass_hat_k
 from proctor.stats.ranking import Pair, rank_sets
 from proctor.words import plural
@@ -176,8 +177,12 @@ def leaderboard(
         {name: {c: sign * v for c, v in held.items()} for name, held in ranked.items()},
         alpha=alpha,
         seed=seed,
+        stopped={
+            entrant.name: [case.case for case in entrant.outcomes.cases if case.stopped]
+            for entrant in entrants
+        },
     )
-    places = {place.agent: place for place in found.places} if found.cases else {}
+    places = {} if found.reason else {place.agent: place for place in found.places}
     rows = [
         _row(entrant, metric, level, seed)
         if entrant.name not in places
@@ -223,11 +228,7 @@ def _notes(entrants: Sequence[Entrant], values: Mapping[str, Mapping[str, float]
     for entrant in entrants:
         if unpriced := sum(case.unpriced_calls for case in entrant.outcomes.cases):
             yield f"{entrant.name}: {plural(unpriced, 'call')} unpriced, its cost is a lower bound"
-    if stopped := sum(bool(c.stopped) for entrant in entrants for c in entrant.outcomes.cases):
-        yield (
-            f"{plural(stopped, 'cell')} stopped early: such rates are biased, so agents stand"
-            " beside each other only where all ran under the same rules, and no interval is given"
-        )
+    yield from stopped_note(case for entrant in entrants for case in entrant.outcomes.cases)
 
 
 def _order(row: Row, higher: bool) -> tuple[bool, float, str]:

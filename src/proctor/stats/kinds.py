@@ -25,6 +25,9 @@ LEVEL = 0.95
 RESAMPLES = 9_999
 """With the observed arrangement itself this makes 10,000: p-values step by a round 0.0001."""
 
+STOPPED = "stopped early: no interval or test at a fixed number of trials holds"
+"""Why a figure is missing after early stopping."""
+
 TIES = 1e-9
 """Statistics this near, relative to their scale, differ by rounding only and count as equal."""
 

@@ -2,17 +2,19 @@
 
 An agent's best place is 1 + the agents significantly better, its worst is all − those
 significantly worse, by paired tests on shared cases, Holm over all pairs. Agents are listed
-by mean; the same place is shared wherever the tests do not tell them apart.
+by mean; the same place is shared wherever the tests do not tell them apart. Of an agent whose
+trials were stopped early no test at a fixed n holds, so none is made; it may hold any place that
+the others leave it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from proctor.stats.compare import paired_means
-from proctor.stats.kinds import RESAMPLES, Comparison, Estimand, finite, mean, share
+from proctor.stats.kinds import RESAMPLES, STOPPED, Comparison, Estimand, finite, mean, share
 from proctor.stats.multiple import holm
 
 
@@ -57,8 +59,13 @@ def rank_sets(
     alpha: float = 0.05,
     resamples: int = RESAMPLES,
     seed: int = 0,
+    stopped: Mapping[str, Collection[str]] | None = None,
 ) -> Ranking:
-    """Rank agents by their mean score a case (agent → case → mean), higher is better."""
+    """Rank agents by their mean score a case (agent → case → mean), higher is better.
+
+    `stopped` names the cases of an agent that were stopped early. Where that leaves no pair to
+    test, `reason` says so, and the places say nothing.
+    """
     share(alpha, "alpha")
     agents = list(scores)
     every = {case: None for agent in agents for case in scores[agent]}
@@ -72,12 +79,8 @@ def rank_sets(
         (a, b, paired_means(rows[a], rows[b], resamples=resamples, seed=seed))
         for a, b in itertools.combinations(agents, 2)
     ]
-    # A pair without a p-value never differed; it still counts among the tests that were made.
-    corrected = holm([1.0 if t.p_value is None else t.p_value for _, _, t in tests])
-    pairs = tuple(
-        Pair(a, b, test, None if test.p_value is None else adjusted)
-        for (a, b, test), adjusted in zip(tests, corrected, strict=True)
-    )
+    cut = {agent for agent, cases in (stopped or {}).items() if not {*cases}.isdisjoint(shared)}
+    pairs = _corrected(tests, cut)
     better = dict.fromkeys(agents, 0)
     worse = dict.fromkeys(agents, 0)
     for pair in pairs:
@@ -93,5 +96,23 @@ def rank_sets(
     ]
     places.sort(key=lambda place: (-(place.mean or 0.0), place.agent))
     why = None if shared or not agents else "no case was run by every agent"
+    if why is None and pairs and all(pair.test.reason == STOPPED for pair in pairs):
+        why = STOPPED
     n = len(shared) * len(agents)
     return Ranking(tuple(places), pairs, alpha, n, len(shared), left_out, reason=why)
+
+
+def _corrected(
+    tests: Sequence[tuple[str, str, Comparison]], cut: Collection[str]
+) -> tuple[Pair, ...]:
+    """The pairs with their p-values after Holm over the tests that hold."""
+    made = {(a, b): test for a, b, test in tests if a not in cut and b not in cut}
+    # A pair without a p-value never differed; it still counts among the tests that were made.
+    found = holm([1.0 if test.p_value is None else test.p_value for test in made.values()])
+    adjusted = dict(zip(made, found, strict=True))
+    return tuple(
+        Pair(a, b, test, None if test.p_value is None else adjusted[a, b])
+        if (a, b) in made
+        else Pair(a, b, replace(test, p_value=None, reason=STOPPED), None)
+        for a, b, test in tests
+    )
