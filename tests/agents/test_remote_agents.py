@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
-from proctor.agents.base import AgentConfig
+from proctor.agents.base import AgentConfig, AgentRequest
 from proctor.agents.command import CommandAgentConfig
-from proctor.agents.http import HttpAgentConfig
+from proctor.agents.http import HttpAgent, HttpAgentConfig
 from proctor.agents.receiver import Receiver
 from proctor.agents.registry import UnknownAgentError, agent_config, known_kinds
 from proctor.runs.model import PlannedTrial, TrialStatus
@@ -210,6 +210,43 @@ async def test_a_service_may_have_its_own_shapes(service: str) -> None:
     )
     assert (await tried(config, "x")).trial.answer == "b"
     assert Service.asked[0][1] == {"q": "x", "text": "Q: x", "deep": ["x"]}
+
+
+async def test_a_service_may_answer_in_steps(service: str) -> None:
+    """R-A2: a reply that is a state alone is sent back with the same question until it answers."""
+    states: list[Any] = [{"step": 1}, "two", [3]]
+    Service.replies = [(200, {}, {"checkpoint": state}) for state in states]
+    Service.replies.append((200, {}, {"answer": "done", "checkpoint": "of no use any more"}))
+    trial = (await tried(HttpAgentConfig(url=service), "what?")).trial
+    assert trial.answer == "done"
+    bodies = [body for _, body in Service.asked]
+    assert [body.pop("checkpoint", None) for body in bodies] == [None, *states]
+    assert all(body == bodies[0] for body in bodies)
+
+
+async def test_a_service_says_when_to_ask_again(service: str) -> None:
+    """R-A2: Retry-After is waited for; else a service that gave back its state has a pause."""
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    job = {"checkpoint": {"job": 17}}
+    later = {"Retry-After": "7"}
+    Service.replies = [(200, {}, job), (200, {}, job), (200, later, job), (200, {}, {"answer": ""})]
+    agent = HttpAgent(HttpAgentConfig(url=service), sleep=sleep)
+    assert (await agent.run(AgentRequest("what?"))).answer == ""
+    assert waited == [0.0, 1.0, 7.0]
+
+
+async def test_a_state_is_no_answer_where_it_cannot_be_sent_back(service: str) -> None:
+    """R-A2: with a body of one's own, or asked for by name, it is a reply like any other."""
+    state = {"checkpoint": "here"}
+    Service.replies = [(200, {}, state), (200, {}, state)]
+    own = (await tried(HttpAgentConfig(url=service, body={"q": "{input}"}))).trial
+    assert own.error is not None
+    assert "no answer at" in own.error.message
+    assert (await tried(HttpAgentConfig(url=service, answer="checkpoint"))).trial.answer == "here"
 
 
 async def test_an_answer_is_looked_for_whatever_the_reply_calls_itself(service: str) -> None:

@@ -4,7 +4,11 @@ import json
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -67,11 +71,57 @@ while state["step"] < 5:
 print(json.dumps({"answer": f"{job['input']} began {state['began']} times"}))
 """
 
-KINDS = {
+KINDS: dict[str, Any] = {
     "thread": "bots:long",
     "process": {"kind": "python", "target": "bots:long", "isolation": "process"},
     "command": {"kind": "command", "command": [sys.executable, "program.py"]},
+    "http": {"kind": "http"},
 }
+
+
+class Steps(BaseHTTPRequestHandler):
+    """The same behind HTTP: counts to five, a step for each request, and remembers nothing."""
+
+    folder: ClassVar[Path]
+
+    def do_POST(self) -> None:
+        job = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        state = job.get("checkpoint") or {"began": 0, "step": 0, "sitting": None}
+        sitting = self.client_address[1]  # a client has one connection
+        state["began"] += state["sitting"] != sitting
+        state["sitting"] = sitting
+        reply: dict[str, Any] = {"answer": f"{job['input']} began {state['began']} times"}
+        if state["step"] < 5:
+            until((self.folder / f"go-{state['step']}").exists, 60)
+            reply = {"checkpoint": {**state, "step": state["step"] + 1}}
+        content = json.dumps(reply).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[str]:
+    Steps.folder = tmp_path
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_: Any) -> None:
+            """Clients that were killed are what the test is about."""
+
+    server = Server(("127.0.0.1", 0), Steps)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/ask"
+    server.shutdown()
+    server.server_close()
 
 
 @pytest.fixture(scope="module")
@@ -95,10 +145,11 @@ def states(run: Path) -> list[Path]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 def test_state_outlives_the_process(
-    tmp_path: Path, children: Children, kind: str, end: signal.Signals
+    tmp_path: Path, children: Children, service: str, kind: str, end: signal.Signals
 ) -> None:
     """R-R7, R-R9: an agent killed with its run in step 3 goes on from step 2, not from 0."""
-    path = suite(tmp_path, KINDS[kind])
+    agent = {**KINDS[kind], "url": service} if kind == "http" else KINDS[kind]
+    path = suite(tmp_path, agent)
     for step in (0, 1):
         (tmp_path / f"go-{step}").touch()
     pid = children.start("run", path, "--results", tmp_path / "r", "--quiet")

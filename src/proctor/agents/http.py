@@ -1,16 +1,19 @@
-"""An agent behind an HTTP endpoint: one POST per trial.
+"""An agent behind an HTTP endpoint: one POST per trial, or one for each step of a long one.
 
 The body is the input under `input_key` with the trial's facts beside it (or exactly `body`, with
-`{input}` filled in); the answer is taken from the reply by a JMESPath expression. The header
+`{input}` filled in); the answer is taken from the reply by a JMESPath expression. A reply that is
+`{"checkpoint": …}` and no more says that the trial goes on: the state is saved and the service
+asked again, with it as `checkpoint` beside the input, and so is a trial that is resumed. The header
 `traceparent` carries the trial's trace: a service that exports its spans to the receiver at
 `otlp_port` has them in the trial's trace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,6 +22,9 @@ from pydantic import Field, field_validator
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
 from proctor.agents.receiver import shared_receiver
 from proctor.trace import otel
+
+CHECKPOINT = "checkpoint"
+"""The key of a state, in requests and replies."""
 
 HTTP_REDIRECT, HTTP_ERROR = 300, 400
 MAX_ERROR_TEXT = 300
@@ -29,6 +35,10 @@ MAX_REPLY = 64 * 1024 * 1024
 ANSWER_PATHS = ("answer", "response", "output", "choices[0].message.content", "text")
 """Where answers stand in the replies people build; the first that is there is taken, if empty."""
 
+
+PAUSE = 1.0
+"""Seconds before a service is asked again that gave back the state it was given: it waits for
+something. One that made a step is asked at once; `Retry-After` wins over both."""
 
 _READ = ("content-type", "retry-after", "location")
 """Headers of a reply that are looked at."""
@@ -85,29 +95,55 @@ class HttpAgentConfig(AgentConfig):
         return {"host": urlsplit(self.url).hostname}
 
 
-class HttpAgent:
-    """Asks the service once."""
+class _NotYet(NamedTuple):
+    """A reply that is no answer but a state to go on from."""
 
-    def __init__(self, config: HttpAgentConfig) -> None:
+    state: Any
+    pause: float | None
+
+
+class HttpAgent:
+    """Asks the service, until it has an answer."""
+
+    def __init__(
+        self, config: HttpAgentConfig, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
         self._config = config
+        self._sleep = sleep
 
     async def run(self, request: AgentRequest) -> AgentReply:
-        """Post the question and read the answer."""
+        """Post the question and read the answer; what is saved on the way outlives a crash."""
         import httpx
 
         config = self._config
+        steps = config.body is None  # a body of the user's own has no place for a state
+        state = await asyncio.to_thread(request.checkpoint.load) if steps else None
         if config.otlp_port is not None:
             await shared_receiver(config.otlp_port)
         parent = otel.traceparent()
         headers = {**config.headers, **({"traceparent": parent} if parent else {})}
         async with httpx.AsyncClient(timeout=config.request_timeout) as client:
-            try:
-                response = await self._post(client, request, headers)
-            except httpx.HTTPError as error:
-                raise AgentError(
-                    f"no answer from {urlsplit(config.url).netloc}: {type(error).__name__} {error}",
-                    transient=isinstance(error, httpx.TransportError),
-                ) from None
+            while True:
+                reply = await self._asked(client, self._body(request, state), headers)
+                if not isinstance(reply, _NotYet):
+                    return reply
+                await asyncio.to_thread(request.checkpoint.save, reply.state)
+                waits = PAUSE if reply.state == state else 0.0
+                await self._sleep(waits if reply.pause is None else reply.pause)
+                state = reply.state
+
+    async def _asked(self, client: Any, body: Any, headers: dict[str, str]) -> AgentReply | _NotYet:
+        """What the service says to one request."""
+        import httpx
+
+        try:
+            response = await self._post(client, body, headers)
+        except httpx.HTTPError as error:
+            place = urlsplit(self._config.url).netloc
+            raise AgentError(
+                f"no answer from {place}: {type(error).__name__} {error}",
+                transient=isinstance(error, httpx.TransportError),
+            ) from None
         if response.status_code >= HTTP_ERROR:
             raise AgentError(
                 f"HTTP {response.status_code}: {response.text[:MAX_ERROR_TEXT]}",
@@ -122,11 +158,11 @@ class HttpAgent:
             )
         return self._reply(response)
 
-    async def _post(self, client: Any, request: AgentRequest, headers: dict[str, str]) -> Any:
+    async def _post(self, client: Any, question: Any, headers: dict[str, str]) -> Any:
         """The reply with its body read, within bounds."""
         import httpx
 
-        content = msgspec.json.encode(self._body(request), enc_hook=str)
+        content = msgspec.json.encode(question, enc_hook=str)
         headers = {"content-type": "application/json", **headers}
         url, body = self._config.url, bytearray()
         async with (
@@ -140,7 +176,7 @@ class HttpAgent:
         kept = {name: response.headers[name] for name in _READ if name in response.headers}
         return httpx.Response(response.status_code, headers=kept, content=bytes(body))
 
-    def _body(self, request: AgentRequest) -> Any:
+    def _body(self, request: AgentRequest, state: Any) -> Any:
         if self._config.body is not None:
             return _filled(self._config.body, request.input)
         return {
@@ -148,9 +184,10 @@ class HttpAgent:
             "case": request.case,
             "seed": request.seed,
             **({"params": request.params} if request.params else {}),
+            **({CHECKPOINT: state} if state is not None else {}),
         }
 
-    def _reply(self, response: Any) -> AgentReply:
+    def _reply(self, response: Any) -> AgentReply | _NotYet:
         asked = self._config.answer
         said = "json" in response.headers.get("content-type", "")
         if not said and asked is None:
@@ -163,9 +200,19 @@ class HttpAgent:
                 "the reply says it is JSON and is not" if said else f"the reply {why}",
                 transient=False,
             ) from None
+        if self._config.body is None and asked != CHECKPOINT and _is_state(document):
+            return _NotYet(document[CHECKPOINT], _seconds(response.headers.get("retry-after")))
         reply = as_reply(_found(document, ANSWER_PATHS if asked is None else (asked,)))
         reply.output = document
         return reply
+
+
+def _is_state(document: Any) -> bool:
+    """Whether a reply is a state and nothing else: beside an answer it would be of no use."""
+    if not isinstance(document, dict):
+        return False
+    entries = cast("dict[str, Any]", document)
+    return entries.keys() == {CHECKPOINT} and entries[CHECKPOINT] is not None
 
 
 def _found(document: Any, paths: Sequence[str]) -> Any:
