@@ -1,6 +1,7 @@
 """Charts: files for papers, drawn from the facts of the report."""
 
 import json
+import struct
 import sys
 from pathlib import Path
 
@@ -71,3 +72,26 @@ def test_without_the_extra_the_message_says_what_to_install(
     with pytest.raises(ProctorError, match="extra `charts`") as raised:
         charts.write_charts(facts, tmp_path)
     assert raised.value.hint == 'pip install "proctor[charts]"'
+
+
+def test_long_names_stand_at_a_slant_and_are_cut(tmp_path: Path) -> None:
+    """R-Q4: in a picture too, no name of an agent pushes a panel away or runs over another."""
+
+    def drawn(*agents: str) -> tuple[int, int, list[int]]:
+        run = make_run(tmp_path / agents[0] / "2026-05-28_001", agents=agents, cases=2)
+        facts = facts_of_run(Run(run))
+        spec = charts.specs(facts)
+        heads = spec["heatmap"]["layer"][0]["encoding"]["x"]["axis"]
+        (path,) = [p for p in charts.write_charts(facts, tmp_path / agents[0]) if "hist" in p.name]
+        size = struct.unpack(">II", path.read_bytes()[16:24])
+        return (
+            heads["labelAngle"],
+            heads["labelLimit"],
+            [round(side / charts.SCALE) for side in size],
+        )
+
+    angle, _, (width, _) = drawn("careful", "hasty")
+    assert angle == 0
+    slanted, limit, (wide, _) = drawn("a-name-that-goes-on-and-on-and-on-for-ever-and-ever", "b")
+    assert (slanted, limit) == (40, 120)
+    assert wide == width

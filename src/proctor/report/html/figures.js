@@ -1,6 +1,10 @@
 // Charts: Vega is unpacked when the first of them comes into view, and each is drawn when it does.
 // Every chart has its table beside it; a chart that cannot be drawn leaves the table.
 
+const AXIS = 60; // pixels beside a panel, for its axis
+const NARROWEST = 150; // pixels of a panel in which bars can be told apart
+const LETTER = 6.5; // pixels of a letter of a name, as a rule
+
 class Figures {
   constructor(charts, trials, list) {
     this.charts = charts;
@@ -54,8 +58,9 @@ class Figures {
     const name = figure.dataset.chart;
     try {
       await this.vega();
-      const spec = { ...this.charts.specs[name] };
-      if (spec.facet) spec.spec = { ...spec.spec, width: this.panel(figure, spec) };
+      const spec = structuredClone(this.charts.specs[name]);
+      if (spec.facet) this.fitPanels(figure, spec);
+      if (name === "heatmap") this.fitNames(figure, spec);
       spec.datasets = { [spec.data.name]: this.tables[spec.data.name] };
       this.views.get(name)?.finalize();
       const drawn = await window.vegaEmbed(figure.querySelector(".chart"), spec, {
@@ -76,10 +81,27 @@ class Figures {
     }
   }
 
-  /** How wide each of several panels may be; 60 pixels are for axes. */
-  panel(figure, spec) {
-    const each = figure.clientWidth / (spec.columns || 1) - 60;
-    return Math.max(120, Math.min(260, Math.floor(each)));
+  /** Panels beside each other where there is room; a long name does not push its neighbour away. */
+  fitPanels(figure, spec) {
+    if (figure.clientWidth < 2 * (NARROWEST + AXIS)) spec.columns = 1;
+    const each = figure.clientWidth / (spec.columns || 1) - AXIS;
+    const width = Math.max(NARROWEST, Math.min(260, Math.floor(each)));
+    spec.spec.width = width;
+    spec.facet.header = { ...spec.facet.header, labelLimit: width };
+  }
+
+  /** Names of cases leave room for the squares; those of agents stand level only where they fit. */
+  fitNames(figure, spec) {
+    const axes = (spec.layer || [spec]).map((layer) => layer.encoding);
+    const cases = Math.min(260, Math.floor(figure.clientWidth * 0.35));
+    const arms = new Set(this.tables.cells.map((cell) => cell.arm));
+    const band = (figure.clientWidth - cases) / Math.max(1, arms.size);
+    const longest = Math.max(0, ...[...arms].map((arm) => arm.length));
+    const level = Math.min(longest * LETTER, 180) <= band;
+    for (const { x, y } of axes) {
+      if (y && y.axis) y.axis.labelLimit = cases;
+      if (x && x.axis) Object.assign(x.axis, level ? { labelAngle: 0, labelLimit: 180 } : { labelAngle: 40, labelAlign: "right", labelLimit: 120 });
+    }
   }
 
   /** A mark that is a trial opens it; one that is a cell lists its trials. */

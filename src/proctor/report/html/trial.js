@@ -95,9 +95,9 @@ class TrialView {
 
   asked(about) {
     if (!about) return [];
-    const words = [about.difficulty, about.type, ...(about.tags || [])].filter(Boolean);
+    const words = new Set([about.difficulty, about.type, ...(about.tags || [])].filter(Boolean));
     return [
-      el("h3", null, "Asked", ...words.flatMap((word) => [" ", el("span", { class: "chip" }, word)])),
+      el("h3", null, "Asked", ...[...words].flatMap((word) => [" ", el("span", { class: "chip" }, word)])),
       about.description ? el("p", { class: "note said" }, about.description) : null,
       el("pre", { class: "said", tabindex: "0" }, about.input),
     ].filter(Boolean);
@@ -114,7 +114,8 @@ class TrialView {
     if (facts.checks.length) parts.push(el("h3", null, "Checks"), this.checks(facts));
     parts.push(el("h3", null, "What it did"));
     if (facts.spans) {
-      const view = new SpanTree(facts.spans);
+      const blamed = facts.checks.filter((check) => check.status === "fail" || check.status === "warn");
+      const view = new SpanTree(facts.spans, blamed.flatMap((check) => check.spans || []));
       this.tree = view;
       parts.push(view.element);
     } else {
@@ -141,29 +142,31 @@ class TrialView {
         null,
         el("th", { scope: "row" }, el("code", null, check.id)),
         el("td", null, el("span", { class: `chip ${tone[check.status]}` }, check.status)),
-        el("td", null, check.layer),
-        el("td", { class: "n" }, inScore(check.score)),
-        el("td", { class: "said" }, check.reason, ...this.compared(check)),
+        el("td", { class: "spare" }, check.layer),
+        el("td", { class: "n spare" }, inScore(check.score)),
+        el("td", { class: "said" }, check.reason, ...this.compared(check, facts.spans)),
       ),
     );
     const heads = ["Check", "Status", "Layer", "Score", "Reason"];
     return el(
       "div",
       { class: "scroll" },
-      el("table", null, el("caption", { class: "sr" }, "Checks of this trial"), el("thead", null, el("tr", null, ...heads.map((head, at) => el("th", { scope: "col", class: at === 3 ? "n" : null }, head)))), el("tbody", null, ...lines)),
+      el("table", null, el("caption", { class: "sr" }, "Checks of this trial"), el("thead", null, el("tr", null, ...heads.map((head, at) => el("th", { scope: "col", class: { 2: "spare", 3: "n spare" }[at] }, head)))), el("tbody", null, ...lines)),
     );
   }
 
-  compared(check) {
+  compared(check, spans) {
     const parts = [];
     for (const [word, value] of [["expected", check.expected], ["actual", check.actual]]) {
       if (value !== null && value !== undefined) {
         parts.push(el("div", { class: "check-said" }, `${word}: `, el("code", { class: "said" }, value)));
       }
     }
-    for (const at of check.spans || []) {
-      parts.push(" ", el("button", { type: "button", on: { click: () => this.tree.select(at, true) } }, "show the step"));
-    }
+    const steps = (spans && check.spans) || [];
+    const buttons = steps.slice(0, MAX_STEPS).map((at) =>
+      el("button", { type: "button", title: "Show this step", on: { click: () => this.tree.select(at, true) } }, spans[at].name));
+    if (steps.length > MAX_STEPS) buttons.push(el("small", null, `and ${steps.length - MAX_STEPS} more`));
+    if (buttons.length) parts.push(el("div", { class: "steps" }, el("small", null, buttons.length > 1 ? "steps" : "step"), ...buttons));
     return parts;
   }
 }
@@ -172,10 +175,15 @@ function factList(pairs) {
   return el("dl", { class: "facts" }, ...pairs.flatMap(([name, value]) => [el("dt", null, name), el("dd", { class: "said mono" }, String(value))]));
 }
 
-/** The steps of a trace as a tree that the arrow keys walk, and what the chosen one holds. */
+const MAX_STEPS = 6; // buttons to the steps of one check: more are found in the tree
+const MAX_INDENT = 12; // levels: deeper ones would leave no room for names
+
+/** The steps of a trace as a tree that the arrow keys walk, and what the chosen one holds.
+    It opens at a step that a failed check names, else where the first error began. */
 class SpanTree {
-  constructor(spans) {
+  constructor(spans, blamed) {
     this.spans = spans;
+    this.blamed = new Set(blamed);
     this.depth = [];
     this.children = spans.map(() => []);
     const roots = [];
@@ -194,13 +202,19 @@ class SpanTree {
     this.detail = el("div", { class: "span-detail", "aria-live": "polite" });
     const tree = el("ul", { class: "spans", role: "tree", "aria-label": "Steps", on: { keydown: (event) => this.key(event) } }, ...this.order.map((at) => this.lines[at]));
     this.element = el("div", { class: "trace" }, tree, this.detail);
-    const failed = this.order.find((at) => spans[at].status);
-    this.select(failed === undefined ? this.order[0] : failed, false);
+    const failed = this.order.filter((at) => spans[at].status);
+    const began = failed.find((at) => !this.children[at].some((child) => spans[child].status));
+    const first = this.order.find((at) => this.blamed.has(at)) ?? began ?? this.order[0];
+    this.select(first, false);
+    requestAnimationFrame(() => {
+      const [list, line] = [tree, this.lines[first]].map((it) => it && it.getBoundingClientRect());
+      if (line && line.bottom > list.bottom) tree.scrollTop += line.top - list.top - list.height / 2;
+    });
   }
 
   line(span, at) {
-    const name = el("span", { class: "span-name" }, el("span", { class: "kind" }, span.kind), span.name, span.status ? ` (${span.status})` : "");
-    name.style.paddingInlineStart = `${(this.depth[at] - 1) * 0.9}rem`;
+    const name = el("span", { class: "span-name" }, el("span", { class: "kind" }, span.kind), this.blamed.has(at) ? el("span", { class: "mark", title: "a check that did not hold is about this" }, "⚑ ") : null, span.name, span.status ? ` (${span.status})` : "");
+    name.style.paddingInlineStart = `${Math.min(this.depth[at] - 1, MAX_INDENT) * 0.9}rem`;
     return el(
       "li",
       {
