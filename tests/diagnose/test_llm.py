@@ -159,7 +159,22 @@ def test_json_is_found_in_what_models_write(text: str) -> None:
 def test_whole_entries_of_a_cut_reply_count() -> None:
     """R-G4: a reply cut off by a token limit gives the entries that are whole."""
     whole = json.dumps({"errors": [error(), error("Timeout Issues")]})
-    assert json_in(whole[: whole.index("Timeout")]) == {"errors": [error()]}
+    cut = json_in(whole[: whole.index("Timeout")])
+    assert cut["errors"] == [error()]
+    told = read_findings(cut, sample(), evidence="strict", detector="x")
+    assert [finding.location for finding in told.findings] == ["search01"]
+    assert "cut off" in told.notes()[0]
+
+
+def test_what_can_have_one_meaning_only_is_taken() -> None:
+    """R-G4: a comma too many and a list without its object cost nothing, scores included."""
+    comma = reply(error()).replace("}]", "},]", 1)[:-1] + ",}"
+    assert json_in(comma) == json.loads(reply(error()))
+    assert json_in(json.dumps([error()])) == {"errors": [error()]}
+    (half,) = read_findings(
+        {"errors": [error(description="half \ud800")]}, sample(), evidence="strict", detector="x"
+    ).findings
+    assert half.description.encode() == b"half ?"
 
 
 @given(st.text(max_size=300))
@@ -251,6 +266,20 @@ async def test_single_pass_asks_once_and_cleans() -> None:
     assert any("unknown category" in note for note in found.notes)
     for part in ("Rate Limiting", HINTS[Category.RATE_LIMIT][:40], "deepest", "a lead", "model001"):
         assert part in asked.text
+
+
+async def test_scores_the_model_left_out() -> None:
+    """R-G2: four scores, of the model where it gave them, else the offline ones; reasons name
+    findings that are told."""
+    some = {"security": {"value": 2, "reason": "a secret was told"}, "reliability": 9}
+    offline = diagnose(sample())
+    with MockLLM([reply(error("Service Errors"), scores=some)]) as server:
+        found = await single_pass(sample(), asking(server), offline)
+    assert list(found.scores) == list(offline.scores)
+    assert found.scores["security"].value == 2
+    assert found.scores["reliability"].value == offline.scores["reliability"].value
+    assert found.scores["reliability"].reason == "Service Errors."
+    assert any("no usable score of reliability, instruction" in note for note in found.notes)
 
 
 async def test_prompt_versions_differ() -> None:
@@ -369,6 +398,15 @@ async def test_agentic_profiles_investigates_and_weighs() -> None:
     assert len(parts) == len(group_spans(long_trace())) == 3
     assert all("it counted" in text for text in parts)
     assert sum("result 20\n" in text for text in parts) == 1
+
+
+async def test_agentic_says_what_it_dropped() -> None:
+    """R-G4: what investigators said and could not show is counted over all parts."""
+    part = json.dumps({"errors": [error("Bad Luck", "span0003", "result 3")]})
+    choice = json.dumps({"keep": [], "scores": SCORES})
+    with MockLLM(script(profile=PROFILE, parts=part, choice=choice)) as server:
+        found = await agentic(long_trace(), asking(server), diagnose(long_trace()))
+    assert found.notes == ("3 of the model's findings dropped: an unknown category",)
 
 
 async def test_agentic_goes_on_without_a_pass() -> None:

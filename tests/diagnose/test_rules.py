@@ -219,7 +219,9 @@ def test_tools_without_any_model_call() -> None:
     }
     again = used("t3", 40, tool_output="the Vasa")
     assert told(agent(refused, again)) == set()
-    assert [f.location for f in proctor.diagnose(agent(refused, broken)).findings] == ["t1", "t2"]
+    whole = proctor.diagnose(agent(refused, broken))
+    assert [finding.location for finding in whole.findings] == ["t1", "t2"]
+    assert whole.scores["reliability"].value == 4.0
 
 
 def test_handoffs_and_agents_that_fail() -> None:

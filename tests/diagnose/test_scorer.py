@@ -158,7 +158,9 @@ def test_malformed_files(tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text('{"errors": 3}')
     read = read_annotations(tmp_path)
     assert read.by_trace == {"a": Annotation((Mark("x", ",]"),), {})}
-    assert [p.split(":")[0] for p in read.problems] == ["a.json", "b.json", "c.json"]
+    names = ["a.json", "a.json", "b.json", "c.json"]  # of the first the comma, and its category
+    assert [p.split(":")[0] for p in read.problems] == names
+    assert read.unread == 2
     with pytest.raises(ProctorError, match="no such folder"):
         read_annotations(tmp_path / "absent")
 

@@ -79,7 +79,7 @@ def test_one_failing_trace_does_not_stop_it(few: Path) -> None:
     broken.write_text("{")
     done = invoke(*run_args(few, "hurt", "--approach", "rules"))
     assert done.exit_code == 2
-    assert "not diagnosed: broken" in done.output
+    assert "not judged: broken" in done.output
     (path,) = (few / "out" / "hurt").iterdir()
     assert json.loads((path / "metrics.json").read_text())["traces"] == 6
     good = sorted((few / "data" / "GAIA").glob("*.json"))[0]
@@ -115,6 +115,13 @@ def test_experiments_side_by_side(few: Path) -> None:
     assert (two.split()[0], one.split()[0]) == ("two", "one")
     every = invoke("compare", "--output-dir", str(few / "out"), "--json")
     assert {row["config"]["experiment_id"] for row in json.loads(every.output)} == {"one", "two"}
+    assert "model" not in heads
+    flags = ["--notes", "a second try", "--subset", str(few / "ids.txt")]
+    (few / "ids.txt").write_text(next((few / "data" / "GAIA").iterdir()).stem)
+    invoke(*run_args(few, "four", "--approach", "rules", *flags))
+    told = invoke("compare", "one", "four", "--output-dir", str(few / "out"))
+    assert "a second try" in told.output
+    assert "ids.txt" in told.output
     missing = invoke("compare", "three", "--output-dir", str(few / "out"))
     assert "no finished experiment 'three'" in str(missing.exception)
 
@@ -137,6 +144,29 @@ def test_score_names_what_it_could_not_read(few: Path) -> None:
     assert json.loads(perfect.output)["pair_f1"] == 1.0
 
 
+def test_what_cannot_count_is_named(few: Path) -> None:
+    """R-G5: entries without a place, unknown categories, scores that are no numbers are told, on
+    both sides and by `run` too; figures stay numbers."""
+    gold = few / "processed_annotations_gaia"
+    told = few / "told"
+    shutil.copytree(gold, told)
+    first, second, third, *_ = sorted(told.glob("*.json"))
+    entry = {"category": "Blue Errors", "location": "a"}
+    odd = {"errors": [{"category": "Goal Deviation"}, entry], "scores": []}
+    first.write_text(json.dumps(odd))
+    second.write_text('{"errors": [], "scores": [{"reliability_score": NaN, "overall": "x"}]}')
+    third.write_text("\N{BYTE ORDER MARK}{}", encoding="utf-8")
+    done = invoke("score", "--gold-dir", str(gold), "--generated-dir", str(told))
+    assert done.exit_code == 0
+    assert f"{first.name}: errors[0]: no location, errors[1]: the category 'Blue" in done.output
+    assert f"{second.name}: reliability_score is no number, overall is no number" in done.output
+    assert f"{third.name}: it has no `errors`" in done.output
+    assert "nan" not in done.output.split("traces\n", 1)[1].split("category")[0]
+    shutil.copy(first, gold / first.name)
+    run = invoke(*run_args(few, "odd", "--approach", "rules"))
+    assert f"warning: gold {first.name}: errors[0]: no location" in run.output
+
+
 def test_subsets(shared: Path, few: Path) -> None:
     """R-G6: dev18 is eighteen traces of a split, a file names its own, a bad one is refused."""
     whole = {"trail_data_dir": shared / "trail" / "data", "gold_dir": shared / "trail"}
@@ -151,8 +181,10 @@ def test_subsets(shared: Path, few: Path) -> None:
     named = choose(TrailConfig(experiment_id="x", subset=str(few / "ids.txt"), **here))
     assert [path.stem for path in named.files] == ids
     assert named.missing == ["gone"]
-    with pytest.raises(ProctorError, match="cannot be read"):
-        choose(TrailConfig(experiment_id="x", subset="nowhere.txt", **here))
+    (few / "broken.json").write_text('["one",')
+    for subset in ("nowhere.txt", str(few / "broken.json"), str(few)):
+        with pytest.raises(ProctorError, match="cannot be read"):
+            choose(TrailConfig(experiment_id="x", subset=subset, **here))
 
 
 def test_a_model_as_the_detector(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:

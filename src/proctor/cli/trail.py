@@ -18,7 +18,7 @@ from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.words import plural
 
 if TYPE_CHECKING:
-    from proctor.diagnose.trail_data import Annotations
+    from collections.abc import Iterable
 
 APPROACHES = ("offline", "rules", "learned", "single_pass", "agentic", "off", "on")
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -78,7 +78,11 @@ def trail() -> None:
 @chat_model_options("PROVIDER:MODEL, for single_pass and agentic.")
 @click.option("--prompt-version", default="v2", show_default=True)
 @click.option("--max-workers", type=click.IntRange(min=1), default=4, show_default=True)
-@click.option("--max-cost", type=float, help="Dollars for the whole experiment.")
+@click.option(
+    "--max-cost",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Dollars for the whole experiment.",
+)
 @click.option("--notes", default="", help="Kept with it.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 @click.option("--json", "as_json", is_flag=True, help="The metrics as one document.")
@@ -106,12 +110,13 @@ def run(ctx: click.Context, **given: Any) -> None:
         click.echo(f"going on with {experiment.folder.path}", err=True)
     carried = carry_out_here(experiment.ready, experiment.folder, rerun=INFRA, quiet=given["quiet"])
     done = conclude(carried.run)
+    _tell_problems("gold", done.metrics["gold_problems"])
     if given["as_json"]:
         click.echo(json.dumps(done.metrics))
     else:
         click.echo("\n".join(score_lines(done.metrics)))
         for name, why in done.metrics["failed"].items():
-            click.echo(f"  not diagnosed: {name}: {why}")
+            click.echo(f"  not judged: {name}: {why}")
         click.echo(f"kept in {done.path}")
     if carried.signal is not None:
         ctx.exit(carried.exit_code)
@@ -146,19 +151,20 @@ def score(ctx: click.Context, gold_dir: Path, generated_dir: Path, *, as_json: b
 
     gold, predicted = read_annotations(gold_dir), read_annotations(generated_dir)
     record = card_record(scored(gold.by_trace, predicted.by_trace))
-    unread = _tell_problems("gold", gold) + _tell_problems("prediction", predicted)
+    _tell_problems("gold", gold.problems)
+    _tell_problems("prediction", predicted.problems)
+    unread = gold.unread + predicted.unread
     click.echo(json.dumps(record) if as_json else "\n".join(score_lines(record)))
     if unread or not record["traces"]:
         ctx.exit(EXIT_CANNOT_JUDGE)
 
 
-def _tell_problems(side: str, read: Annotations) -> int:
-    """Say what was wrong with files; how many gave nothing."""
+def _tell_problems(side: str, problems: Iterable[str]) -> None:
+    """Say what was wrong with files."""
     from proctor.trace.text import safe
 
-    for problem in read.problems:
+    for problem in problems:
         click.echo(f"warning: {side} {safe(problem, 300)}", err=True)
-    return sum("not read" in problem for problem in read.problems)
 
 
 @click.command(

@@ -47,7 +47,8 @@ def diagnose(trace: Trace, method: str = "offline") -> Diagnosis:
         started = perf_counter()
         findings, values = _learned(moves, findings, chosen)
         seconds["learned"] = perf_counter() - started
-    scores = scores_of(findings, values) if moves.moves else {}
+    seen = bool(moves.moves or moves.strays or findings)
+    scores = scores_of(findings, values) if seen else {}
     return Diagnosis(trace.trace_id, chosen, tuple(findings), scores, seconds)
 
 

@@ -149,9 +149,10 @@ def _correlation(both: Sequence[tuple[Annotation, Annotation]], key: str) -> flo
 def _number(value: object) -> float:
     if isinstance(value, int | float | str) and value:
         try:
-            return float(value)
-        except ValueError:
+            number = float(value)
+        except (ValueError, OverflowError):
             return UNKNOWN_SCORE
+        return number if math.isfinite(number) else UNKNOWN_SCORE
     return UNKNOWN_SCORE
 
 

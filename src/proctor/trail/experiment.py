@@ -125,15 +125,16 @@ def _wanted(config: TrailConfig) -> list[str] | None:
         return manifest.get(config.split, [])
     path = Path(config.subset)
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
+        text = path.read_text(encoding="utf-8-sig")
+        if text.lstrip().startswith("["):
+            return [str(item) for item in cast("list[Any]", json.loads(text))]
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
         raise ProctorError(
-            f"the subset cannot be read: {error.strerror}",
+            f"the subset cannot be read: {why}",
             where=config.subset,
-            hint="write full, dev18, or a file with one trace id a line",
+            hint="write full, dev18, or a file with one trace id a line (or a JSON list)",
         ) from None
-    if text.lstrip().startswith("["):
-        return [str(item) for item in cast("list[Any]", json.loads(text))]
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 

@@ -34,6 +34,9 @@ TRAINED = (
 
 SETTINGS = ("split", "subset", "approach", "model", "prompt_version")
 
+MAY_DIFFER = ("subset", "model", "prompt_version", "notes")
+"""Settings told beside figures where experiments differ in them."""
+
 
 class Concluded(NamedTuple):
     """An experiment's run with its metrics."""
@@ -101,12 +104,14 @@ def summary_lines(told: Concluded) -> Iterator[str]:
         yield f"Note: {_cell(metrics['caution'])}."
     for name, why in metrics["failed"].items():
         yield ""
-        yield f"Not diagnosed: {_cell(name)}: {_cell(why)}"
+        yield f"Not judged: {_cell(name)}: {_cell(why)}"
 
 
 def log_lines(experiments: Sequence[Concluded]) -> Iterator[str]:
-    """Experiments side by side, a line each."""
-    heads = ["experiment", "split", "approach", "traces", *FIGURES.values(), "failed"]
+    """Experiments side by side, a line each; settings that all share are left out."""
+    differing = [name for name in MAY_DIFFER if len({_setting(t, name) for t in experiments}) > 1]
+    named = [name.replace("_", " ") for name in differing]
+    heads = ["experiment", "split", "approach", "traces", *FIGURES.values(), "failed", *named]
     rows = [
         [
             safe(told.config["experiment_id"], 32),
@@ -115,10 +120,17 @@ def log_lines(experiments: Sequence[Concluded]) -> Iterator[str]:
             str(told.metrics["traces"]),
             *(figure(told.metrics[key]) for key in FIGURES),
             str(len(told.metrics["failed"])),
+            *(safe(_setting(told, name), 40) for name in differing),
         ]
         for told in experiments
     ]
     yield from table(heads, rows, indent="")
+
+
+def _setting(told: Concluded, name: str) -> str:
+    """A setting in a table; of a file its name."""
+    value = str(told.config.get(name) or "–")
+    return Path(value).name if name == "subset" else value
 
 
 def _cell(value: Any) -> str:

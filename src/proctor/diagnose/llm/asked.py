@@ -19,6 +19,7 @@ import msgspec
 from proctor.diagnose.llm import prompt, reading
 from proctor.diagnose.llm.digest import DEFAULT_LIMIT, digest
 from proctor.diagnose.model import Diagnosis, Finding, Score
+from proctor.diagnose.scores import scores_of
 from proctor.errors import ProctorError, did_you_mean
 from proctor.llm.asking import Patience, ask
 from proctor.llm.base import ChatModel, ChatReply, ChatRequest, ModelError
@@ -168,15 +169,28 @@ async def single_pass(trace: Trace, how: Asking, offline: Diagnosis) -> Diagnosi
         trace.trace_id,
         "single_pass",
         tuple(cleaned.findings),
-        scores=scores or offline.scores,
+        scores=_completed(scores, offline, cleaned.findings),
         seconds={**offline.seconds, "single_pass": how.clock() - began},
-        notes=(*cleaned.notes(), *_scores_note(scores)),
+        notes=(*cleaned.notes(), *_scores_note(scores, offline)),
         use=desk.use(),
     )
 
 
-def _scores_note(scores: dict[str, Score]) -> list[str]:
-    return [] if scores else ["the model gave no usable scores; these are the offline ones"]
+def _completed(
+    scores: dict[str, Score], offline: Diagnosis, findings: Sequence[Finding]
+) -> dict[str, Score]:
+    """The model's scores, and the offline ones where it gave none; reasons name what is told."""
+    values = [score.value for score in offline.scores.values()]
+    return {**(scores_of(findings, values) if values else {}), **scores}
+
+
+def _scores_note(scores: dict[str, Score], offline: Diagnosis) -> list[str]:
+    missing = [name.replace("_", " ") for name in offline.scores if name not in scores]
+    if not missing:
+        return []
+    if scores:
+        return [f"the model gave no usable score of {', '.join(missing)}: offline ones"]
+    return ["the model gave no usable scores; these are the offline ones"]
 
 
 def _fallen_back(
@@ -218,7 +232,7 @@ async def agentic(trace: Trace, how: Asking, offline: Diagnosis) -> Diagnosis:
     groups = group_spans(trace)
     turn = asyncio.Semaphore(how.parallel)
 
-    async def look(number: int, spans: Sequence[Span]) -> list[Finding] | BaseException:
+    async def look(number: int, spans: Sequence[Span]) -> reading.Cleaned | BaseException:
         async with turn:
             return await _investigate(trace, desk, known, offline, (number, len(groups)), spans)
 
@@ -233,9 +247,9 @@ async def agentic(trace: Trace, how: Asking, offline: Diagnosis) -> Diagnosis:
         trace.trace_id,
         "agentic",
         tuple(kept),
-        scores=scores or offline.scores,
+        scores=_completed(scores, offline, kept),
         seconds={**offline.seconds, "agentic": how.clock() - began},
-        notes=(*notes, *_scores_note(scores)),
+        notes=(*notes, *_scores_note(scores, offline)),
         use=desk.use(),
     )
 
@@ -274,7 +288,7 @@ async def _investigate(
     offline: Diagnosis,
     place: tuple[int, int],
     spans: Sequence[Span],
-) -> list[Finding] | BaseException:
+) -> reading.Cleaned | BaseException:
     """The findings in one part of the trace, or why there are none."""
     how = desk.how
     inside = {span.span_id for span in spans}
@@ -282,10 +296,9 @@ async def _investigate(
     text = digest(trace, how.limit // 2, spans).text
     request = prompt.investigate(text, known, leads, *place, how.prompt_version)
 
-    def understand(reply: dict[str, Any]) -> list[Finding]:
+    def understand(reply: dict[str, Any]) -> reading.Cleaned:
         detector = _detector("agentic", how)
-        found = reading.read_findings(reply, trace, evidence=how.evidence, detector=detector)
-        return found.findings
+        return reading.read_findings(reply, trace, evidence=how.evidence, detector=detector)
 
     try:
         return await desk.read(request, understand)
@@ -294,21 +307,25 @@ async def _investigate(
 
 
 def _gathered(
-    looked: Sequence[list[Finding] | BaseException],
+    looked: Sequence[reading.Cleaned | BaseException],
     groups: Sequence[Sequence[Span]],
     offline: Diagnosis,
     notes: list[str],
 ) -> list[Finding]:
     """Findings of all parts, each (span, category) once; offline ones where nobody could look."""
     merged: dict[tuple[str, str], Finding] = {}
+    cleaned = reading.Cleaned()
     for number, (result, spans) in enumerate(zip(looked, groups, strict=True), start=1):
-        found = result
-        if isinstance(found, BaseException):
-            notes.append(f"part {number} was not investigated ({_words(found)}): offline findings")
+        if isinstance(result, BaseException):
+            notes.append(f"part {number} was not investigated ({_words(result)}): offline findings")
             inside = {span.span_id for span in spans}
             found = [finding for finding in offline.findings if finding.location in inside]
+        else:
+            found = result.findings
+            cleaned.join(result)
         for finding in found:
             merged.setdefault((finding.location, finding.category.value), finding)
+    notes += cleaned.notes()
     return list(merged.values())
 
 

@@ -17,11 +17,15 @@ from proctor.diagnose.evidence import MAX_QUOTE, span_texts, stands_in
 from proctor.diagnose.llm.prompt import SCORES
 from proctor.diagnose.model import Finding, Impact, Score
 from proctor.diagnose.taxonomy import parse_category
+from proctor.diagnose.trail_data import without_trailing_commas
 
 if TYPE_CHECKING:
     from proctor.trace import Span, Trace
 
 Evidence = Literal["strict", "off"]
+
+CUT = "(cut off)"
+"""The key that marks entries taken from a reply whose end is missing."""
 
 MAX_FINDINGS = 200
 """More in one reply is a flood, not a diagnosis; the first ones are read."""
@@ -45,21 +49,32 @@ class Cleaned:
 
     findings: list[Finding] = field(default_factory=list[Finding])
     dropped: dict[str, int] = field(default_factory=dict[str, int])
+    cut: bool = False
+    """Whether the reply ended in the middle of its list."""
 
     def drop(self, reason: str) -> None:
         """Count one that does not hold."""
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
+    def join(self, other: Cleaned) -> None:
+        """Count what another reply lost, too."""
+        self.cut = self.cut or other.cut
+        for reason, times in other.dropped.items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + times
+
     def notes(self) -> list[str]:
         """What was dropped, for a reader."""
-        return [f"{n} of the model's findings dropped: {why}" for why, n in self.dropped.items()]
+        cut = ["the model's reply was cut off: more may be missing"] if self.cut else []
+        dropped = [f"{n} of the model's findings dropped: {why}" for why, n in self.dropped.items()]
+        return cut + dropped
 
 
 def json_in(text: str) -> dict[str, Any]:
     """The JSON object in a reply, alone, in a fence or amid prose; ValueError when there is none.
 
-    The largest object wins, since prose may quote small ones; a cut-off list of errors gives the
-    entries that are whole.
+    The largest object wins, since prose may quote small ones. A comma before a closing bracket is
+    passed over, a bare list is one of errors, and a cut-off list gives the entries that are whole
+    (`CUT` says so).
     """
     text = text[:MAX_REPLY]
     found: dict[str, Any] | None = None
@@ -83,18 +98,24 @@ def json_in(text: str) -> dict[str, Any]:
             found, longest = cast("dict[str, Any]", value), stop - match.start()
     rescued = _entries(text) if found is None or "errors" not in found else []
     if rescued:
-        return {"errors": rescued}
+        return {"errors": rescued, CUT: True}
     if found is None:
         raise ValueError("there is no JSON object in it")
     return found
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+    for said in (text, without_trailing_commas(text)):
+        try:
+            value: Any = json.loads(said)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            return cast("dict[str, Any]", value)
+        if isinstance(value, list) and any(isinstance(e, dict) for e in cast("list[Any]", value)):
+            return {"errors": value}
         return None
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+    return None
 
 
 def _entries(text: str) -> list[dict[str, Any]]:
@@ -121,7 +142,7 @@ def read_findings(
     if not isinstance(listed, list):
         raise ValueError("`errors` is not a list")
     spans = {span.span_id: span for span in trace.spans}
-    cleaned = Cleaned()
+    cleaned = Cleaned(cut=bool(reply.get(CUT)))
     merged: dict[tuple[str, str], Finding] = {}
     entries = cast("list[Any]", listed)
     for _ in entries[MAX_FINDINGS:]:
@@ -168,7 +189,7 @@ def _finding(
         category=category,
         location=span.span_id,
         evidence=shown,
-        description=str(said.get("description") or category.meaning)[:1000],
+        description=_plain(said.get("description"), category.meaning),
         impact=impact,
         confidence=CONFIDENCE[impact],
         detector=detector,
@@ -238,7 +259,12 @@ def _scores(given: Mapping[str, Any]) -> Iterator[tuple[str, Score]]:
         if isinstance(value, int | float) and not isinstance(value, bool):
             number = float(value)
             if math.isfinite(number) and 0 <= number <= 5:
-                yield name, Score(number, str(reason)[:1000])
+                yield name, Score(number, _plain(reason, "The model gave no reason."))
+
+
+def _plain(text: Any, otherwise: str) -> str:
+    """A model's words, cut, without halves of characters, which no file can hold."""
+    return str(text or otherwise)[:1000].encode(errors="replace").decode()
 
 
 def read_choice(reply: Mapping[str, Any], of: int) -> list[int]:
