@@ -67,6 +67,9 @@ def test_the_log_shows_what_was_done(run, tmp_path, capsys):
     tags = json.loads(said(capsys, "audit", "--command", "tag", "--last", 1, *results, "--json"))
     assert [each["outcome"] for each in tags["entries"]] == ["other"]
     assert "nothing is on record" in said(capsys, "audit", "--run", "elsewhere", *results)
+    assert "of the command 'tga'" in said(capsys, "audit", "--command", "tga", *results)
+    assert command(["audit", "--command", "tga", "--results", str(tmp_path)]) == 0
+    assert "did you mean 'tag'?" in capsys.readouterr().err
     (tmp_path / audit.FILE).open("ab").write(b"torn")
     assert command(["audit", "--results", str(tmp_path)]) == 0
     captured = capsys.readouterr()

@@ -8,6 +8,8 @@ import sys
 import httpx
 import pytest
 
+from proctor.cli.main import run
+
 PROGRAM = "import sys; from proctor.cli.mock_llm import mock_llm; mock_llm(sys.argv[1:])"
 
 
@@ -78,3 +80,19 @@ def test_a_slip_in_the_script_is_named(tmp_path):
     assert process.returncode != 0
     assert stdout == ""
     assert "replies[0]: unknown key 'txet'" in stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"\x00\xff", "not UTF-8 text at byte 1"),
+    ],
+)
+def test_a_script_that_cannot_be_read_is_told_in_words(tmp_path, capsys, content, said):
+    """R-A6: one line without Python's own words, and exit 2."""
+    script = tmp_path / "script.yaml"
+    if content is not None:
+        script.write_bytes(content)
+    assert run(["mock-llm", str(script)]) == 2
+    assert f"error: {script}: {said}\n" in capsys.readouterr().err

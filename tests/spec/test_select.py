@@ -93,6 +93,22 @@ def test_a_gate_over_no_cases_does_not_pass() -> None:
     assert caught.value.hint == "did you mean 'geo'?"
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("difficulty=hard", "write key:value, such as difficulty:hard"),
+        ("hiden-two", "did you mean 'hidden-two' or 'hidden-three'?"),
+        ("difficulty:medium", "the difficulty of a case is easy, hard"),
+        ("difficulty:hard difficulty:esy", "did you mean 'easy'?"),
+    ],
+)
+def test_a_filter_that_selects_nothing_says_what_there_is(text: str, hint: str) -> None:
+    """R-C1: of the term that no case meets, what is near it, or what cases have there."""
+    with pytest.raises(ProctorError) as caught:
+        chosen(text)
+    assert caught.value.hint == hint
+
+
 @given(st.text(max_size=30))
 def test_any_text_is_a_filter_or_an_error(text: str) -> None:
     """R-C1: no text crashes the filter, and what is read selects by its terms."""

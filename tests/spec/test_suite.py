@@ -164,14 +164,14 @@ REFUSED = [
         "agent: m:f\ncases: [{id: a/b, input: x}]",
         (
             "2:14: the id 'a/b' must begin with a letter or digit and hold only letters, digits "
-            "and . _ - @ + = ~ ( ) [ ]"
+            "and . _ - @ + = ~ ( ) [ ], such as 'a-b'"
         ),
     ),
     (
         "agent: m:f\ncases: [{id: nul, input: x}]",
         "2:14: the id 'nul' cannot be the name of a file on Windows",
     ),
-    ("agent: m:f\nversion: 2\ncases: [{input: x}]", "2:10: version must be one of 1, got 2"),
+    ("agent: m:f\nversion: 2\ncases: [{input: x}]", "2:10: version must be 1, got 2"),
     (
         "agent: m:f\nagents: {a: m:g}\ncases: [{input: x}]",
         "2:9: write `agent` or `agents`, not both",

@@ -36,13 +36,15 @@ def audit(
     import msgspec
 
     from proctor.cli.terminal import printable
+    from proctor.errors import hint_among
     from proctor.runs.audit import entries
 
     root = root_of(results)
     problems: list[str] = []
+    every = list(entries(root, problems))
     found = [
         entry
-        for entry in entries(root, problems)
+        for entry in every
         if (command is None or entry.command == command)
         and (run is None or run in (entry.run or ""))
     ][-(last or 0) :]
@@ -54,7 +56,11 @@ def audit(
         return
     for entry in found:
         click.echo(printable(_line(entry)))
-    if not found:
+    if not found and every and command is not None:
+        click.echo(printable(f"nothing is on record in {root} of the command {command!r}"))
+        known = list(dict.fromkeys(entry.command for entry in every))
+        click.echo(f"hint: {hint_among(command, known)}", err=True)
+    elif not found:
         click.echo(printable(f"nothing is on record in {root}"))
 
 

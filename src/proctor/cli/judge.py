@@ -169,8 +169,12 @@ def _rubric(name: str) -> Any:
 
     try:
         document = yaml.safe_load(Path(name).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-        raise ProctorError(f"cannot be read: {error}", where=name) from error
+    except OSError as error:
+        raise ProctorError(f"cannot be read: {error.strerror}", where=name) from error
+    except UnicodeDecodeError as error:
+        raise ProctorError(f"not UTF-8 text at byte {error.start}", where=name) from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ProctorError(f"not YAML: {' '.join(str(error).split())}", where=name) from error
     if not isinstance(document, dict):
         raise ProctorError("a rubric is a mapping with a `rule`", where=name)
     return rubric_from(document)  # pyright: ignore[reportUnknownArgumentType]

@@ -32,7 +32,7 @@ def problem_with_id(text: str) -> str | None:
     if not _ALLOWED.fullmatch(text):
         return (
             f"the id {text!r} must begin with a letter or digit and hold only letters, digits "
-            "and . _ - @ + = ~ ( ) [ ]"
+            f"and . _ - @ + = ~ ( ) [ ], such as {slug(text)!r}"
         )
     if _RESERVED.fullmatch(text) or text.endswith("."):
         return f"the id {text!r} cannot be the name of a file on Windows"

@@ -265,4 +265,5 @@ def _choice(name: str, expected: str, given: Any, *, secret: bool) -> Fault:
     words = [word.strip(" '") for word in expected.replace(" or ", ", ").split(",")]
     got = "" if secret or isinstance(given, Mapping | list) else f", got {given!r}"
     near = did_you_mean(str(given), words) if isinstance(given, str) and not secret else None
-    return Fault((), f"{name} must be one of {', '.join(words)}{got}", near)
+    choice = f"one of {', '.join(words)}" if len(words) > 1 else words[0]
+    return Fault((), f"{name} must be {choice}{got}", near)

@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from proctor.errors import ProctorError, did_you_mean, hint_among
+from proctor.words import some
 
 
 class Selectable(Protocol):
@@ -129,9 +130,25 @@ def select_cases(
         known = sorted({tag for case in cases for tag in case.tags})
         raise ProctorError(
             f"none of {len(cases)} {called} is selected by {' '.join(asked)}",
-            hint=_near(wanted, known) or (f"tags are {', '.join(known)}" if known else None),
+            hint=_near(wanted, known)
+            or _meant(parsed, cases)
+            or (f"tags are {', '.join(known)}" if wanted and known else None),
         )
     return chosen
+
+
+def _meant(parsed: Filter, cases: Sequence[Selectable]) -> str | None:
+    """What to write instead of a term that no case meets."""
+    for term in (term for group in parsed.groups for term in group):
+        known = list(dict.fromkeys(text for case in cases for text in _values(case, term.key)))
+        if term.negated or any(term.holds(case) for case in cases):
+            continue
+        if term.key == "id" and "=" in term.glob:
+            return "write key:value, such as difficulty:hard"
+        if near := did_you_mean(term.glob, known):
+            return near
+        return f"the {term.key} of a case is {some(known)}" if known else None
+    return None
 
 
 def _near(words: Iterable[str], known: Sequence[str]) -> str | None:

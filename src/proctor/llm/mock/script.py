@@ -189,8 +189,12 @@ def _load_file(path: Path) -> Script:
         if path.stat().st_size > MAX_SCRIPT_BYTES:
             raise ProctorError(f"larger than {MAX_SCRIPT_BYTES} bytes", where=str(path))
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ProctorError(f"cannot be read: {error}", where=str(path)) from error
+    except OSError as error:
+        raise ProctorError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise ProctorError(
+            f"not UTF-8 text at byte {error.start}", where=str(path), hint="save the file as UTF-8"
+        ) from error
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
