@@ -236,3 +236,5 @@ def test_scores_from_findings_alone() -> None:
     assert told["plan_opt"].value == 4.0
     assert told["security"].value == 5.0
     assert scores_of(found * 20)["reliability"].value == 0.0
+    many = [finding(category, Impact.LOW) for category in list(Category)[:5]]
+    assert scores_of(many)["reliability"].reason.endswith(" and 1 more kind.")

@@ -66,6 +66,13 @@ def test_an_answer_without_work() -> None:
         ("a", Category.GOAL_DEVIATION),
         ("a", Category.LANGUAGE_ONLY),
     }
+    assert {finding.evidence for finding in findings(agent(plan, answer))} == {
+        "{'q': 'boats'}",  # what is handed in
+        "I recall that it is the Vasa.",
+    }
+    code = call("c", 9, "Thought: easy.\nCode:\n```py\nfinal_answer('the Vasa')\n```")
+    quoted = {finding.evidence for finding in findings(agent(plan, code))}
+    assert quoted == {"final_answer('the Vasa')"}
     worked = (call("s", 3, tool="search"), used("t", 4, tool_output="the Vasa"))
     assert told(agent(plan, *worked, answer)) == set()
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from proctor.words import plural
+
 from .model import Impact, Score
 from .taxonomy import Category, Group
 
@@ -63,4 +65,9 @@ def _reason(findings: Sequence[Finding]) -> str:
     counted = Counter(finding.category.value for finding in findings)
     named = ", ".join(f"{name} ({n})" if n > 1 else name for name, n in counted.most_common(4))
     rest = len(counted) - 4
-    return f"{named} and {rest} more kinds." if rest > 0 else f"{named}."
+    return f"{named} and {plural(rest, 'more kind')}." if rest > 0 else f"{named}."
+
+
+def in_words(name: str) -> str:
+    """A score's name as people say it."""
+    return "plan optimality" if name == "plan_opt" else name.replace("_", " ")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from proctor.diagnose.scores import in_words
 from proctor.report.text import line, markdown, markdown_code
 from proctor.words import money, percent, plural
 
@@ -32,7 +33,7 @@ def console_lines(found: Diagnosis, where: str | None = None) -> Iterator[str]:
         yield f"    {line(finding.description, QUOTE)}"
         yield f"    > {line(finding.evidence, QUOTE)}"
     for name, score in found.scores.items():
-        yield f"  {name.replace('_', ' ')} {score.value:.1f} of 5: {line(score.reason, QUOTE)}"
+        yield f"  {in_words(name)} {score.value:.1f} of 5: {line(score.reason, QUOTE)}"
     yield from (f"  note: {line(note, QUOTE)}" for note in found.notes)
     if found.use is not None:
         yield f"  {_use(found)}"
@@ -57,7 +58,7 @@ def markdown_lines(found: Diagnosis, where: str | None = None) -> Iterator[str]:
         yield "|---|---:|---|"
         for name, score in found.scores.items():
             words = markdown(score.reason, QUOTE)
-            yield f"| {markdown(name.replace('_', ' '))} | {score.value:.1f} | {words} |"
+            yield f"| {markdown(in_words(name))} | {score.value:.1f} | {words} |"
     for note in found.notes:
         yield ""
         yield f"*{markdown(note, QUOTE)}*"

@@ -154,7 +154,8 @@ def _evidence(row: Row) -> str:
     if row.span is not move.span:
         return quote(row.span, row.span.error_message or "")
     lines = [line for line in move.failure.splitlines() if line.strip()][:2]
-    return quote(row.span, *lines, *_SENTENCE.findall(move.text)[:1])
+    said = _SENTENCE.findall(move.text)[:1] or [call.arguments for call in move.calls]
+    return quote(row.span, *lines, *said)
 
 
 def _description(category: Category, row: Row) -> str:

@@ -19,7 +19,7 @@ import msgspec
 from proctor.diagnose.llm import prompt, reading
 from proctor.diagnose.llm.digest import DEFAULT_LIMIT, digest
 from proctor.diagnose.model import Diagnosis, Finding, Score
-from proctor.diagnose.scores import scores_of
+from proctor.diagnose.scores import in_words, scores_of
 from proctor.errors import ProctorError, did_you_mean
 from proctor.llm.asking import Patience, ask
 from proctor.llm.base import ChatModel, ChatReply, ChatRequest, ModelError
@@ -185,7 +185,7 @@ def _completed(
 
 
 def _scores_note(scores: dict[str, Score], offline: Diagnosis) -> list[str]:
-    missing = [name.replace("_", " ") for name in offline.scores if name not in scores]
+    missing = [in_words(name) for name in offline.scores if name not in scores]
     if not missing:
         return []
     if scores:

@@ -46,7 +46,7 @@ class AnswerWithoutWork(Rule):
             yield Hit(
                 move.span,
                 "The agent answers without doing any step of its own plan.",
-                tuple(_SENTENCE.findall(move.text)[:1]),
+                _answer(move),
             )
 
 
@@ -65,7 +65,7 @@ class UnsupportedAnswer(Rule):
             yield Hit(
                 move.span,
                 "The answer rests on no observation in the trace.",
-                (*claims, *_SENTENCE.findall(move.text)[:1]),
+                (*claims, *_answer(move)),
             )
 
 
@@ -85,7 +85,7 @@ class ReportOverruled(Rule):
                 yield Hit(
                     move.span,
                     "The answer is definite although the agent asked for it found none.",
-                    tuple(_SENTENCE.findall(move.text)[:1]),
+                    _answer(move),
                 )
 
 
@@ -149,6 +149,13 @@ def _unworked(moves: Moves) -> Iterator[Move]:
         planned = any(m.plans and not m.self_contained for m in before)
         if planned and not any(m.works for m in before):
             yield move
+
+
+def _answer(move: Move) -> tuple[str, ...]:
+    """What a move hands in, to be quoted; else how it begins."""
+    handed = [call for call in move.calls if call.answers][-1:]
+    in_code = [f"{call.name}({call.arguments}" for call in handed]
+    return (*in_code, *(call.arguments for call in handed), *_SENTENCE.findall(move.text)[:1])
 
 
 def _offers_work(move: Move) -> bool:
