@@ -28,7 +28,7 @@ def append_line(path: Path, line: msgspec.Struct) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b", buffering=0) as file:
-            _lock(file.fileno())
+            wait_for_others(file.fileno())
             end = file.seek(0, os.SEEK_END)
             torn = b""
             if end:
@@ -59,11 +59,14 @@ def read_lines(path: Path, kind: type[Line], problems: list[str] | None = None) 
                 problems.append(f"{path}:{number}: {error}")
 
 
-def _lock(descriptor: int) -> None:
-    """Wait for other writers; released when the file is closed, however."""
+def wait_for_others(descriptor: int) -> None:
+    """Have an open file for oneself, once others have let go; released when it is closed, however.
+
+    Not on Windows, where an append of one write is whole.
+    """
     try:
         import fcntl
-    except ImportError:  # Windows: an append of one write is whole there
+    except ImportError:
         return
     locker: Any = fcntl
     locker.flock(descriptor, locker.LOCK_EX)

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 from cloud_parts import Proxy
 from result_parts import append, finish, trial, write_run
+from run_parts import until
 
 from proctor.cli.main import run as command
 from proctor.runs import audit, notes
@@ -151,6 +154,32 @@ def test_gate_holds_a_run_here_against_one_there(
     assert entry.run == str(mine.path)
     assert command([*map(str, line), "--inconclusive", "extend"]) == 2
     assert "a run at an address cannot be extended" in capsys.readouterr().err
+
+
+def test_commands_at_once_wait_for_each_other(
+    runs: tuple[RunFolder, RunFolder], tmp_path: Path, s3: Proxy
+) -> None:
+    """R-D6: while one fetches, another does not answer without the runs that are being fetched."""
+    if not Path("/proc/locks").exists():
+        pytest.skip("who waits for a lock is told by Linux")
+    s3.trouble = lambda r: "stall" if r.path.endswith("_spec_.yaml") and r.time == 1 else None
+    line = [sys.executable, "-m", "proctor", "leaderboard", "--results", TO]
+    pipe = subprocess.PIPE
+    first = subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True)
+    assert s3.stalled.wait(60)
+    second = subprocess.Popen(line, stdout=pipe, stderr=pipe, text=True)
+
+    def waits() -> bool:
+        held = [each.split() for each in Path("/proc/locks").read_text().splitlines()]
+        return any("->" in words and str(second.pid) in words for words in held)
+
+    until(lambda: waits() or second.poll() is not None, 60)
+    s3.trouble = lambda r: None
+    s3.released.set()
+    (told, said), (also_told, also_said) = (c.communicate(timeout=120) for c in (first, second))
+    assert (first.returncode, second.returncode) == (0, 0), said + also_said
+    assert told == also_told
+    assert said == also_said == ""
 
 
 class Watched:

@@ -7,17 +7,20 @@
 Promise: an answer is of the runs as they are at the store now. Of each run only what is read is
 fetched (for a query columns, spec, facts, notes, and of one that goes on its journal; to find a run
 and say how it is, the same without columns and journal, and its last beat), and only when its
-checksum is not that of the copy here. The journal of a run that is opened comes with `opened`. The
-price: the columns come whole rather than by ranges, so that the first query costs their size and
-every later one a listing and a manifest per run.
+checksum is not that of the copy here. The journal of a run that is opened comes by `with_journal`.
+The price: the columns come whole rather than by ranges, so that the first query costs their size
+and every later one a listing and a manifest per run; commands that want the same copies at once
+wait for each other.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import shutil
+from collections.abc import Generator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +29,7 @@ from proctor.places import user_folder
 from proctor.runs.folder import COPY_OF, address_of, write_atomic
 from proctor.runs.heartbeat import MOST_BYTES as MOST_BEAT
 from proctor.runs.heartbeat import NAME as HEARTBEAT
+from proctor.runs.lines import wait_for_others
 from proctor.runs.remote.address import checked
 from proctor.runs.remote.bucket import Bucket, Patience
 from proctor.runs.remote.manifest import JOURNAL, SPEC, Manifest, RemoteError, facts_of
@@ -57,30 +61,54 @@ def mirrored(
     url: str, patience: Patience | None = None, *, reading: Reading = QUERIES
 ) -> tuple[Path, list[str]]:
     """A folder of runs like the one at an address, and what could not be had of it."""
-    return to_end(_mirrored(checked(url), patience or Patience(), reading))
+    url = checked(url)
+    root = cache_of(url, reading)
+    with _alone(root):
+        kept, problems = to_end(_brought(url, root, patience or Patience(), reading))
+        for spec in list(root.rglob(SPEC)):
+            if spec.parent not in kept:  # no longer at the store, or not to be had
+                shutil.rmtree(spec.parent, ignore_errors=True)
+        _mark(root, url)
+    return root, problems
 
 
 def with_journal(copy: Path, root: Path) -> Path:
     """The copy of a run below a mirror, with its journal: all that a run is derived from."""
     if url := address_of(copy):
-        to_end(pull(Bucket(url), root, only=frozenset({SPEC, JOURNAL})))
+        with _alone(root):
+            to_end(pull(Bucket(url), root, only=frozenset({SPEC, JOURNAL})))
     return copy
 
 
-async def _mirrored(url: str, patience: Patience, reading: Reading) -> tuple[Path, list[str]]:
-    root = cache_of(url, reading)
-    problems: list[str] = []
+@contextlib.contextmanager
+def _alone(root: Path) -> Generator[None]:
+    """Be the one that changes these copies: a run that another process holds would be left out."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        file = (root / ".lock").open("ab")
+    except OSError as error:
+        raise RemoteError(
+            f"copies cannot be kept here: {error.strerror}",
+            where=str(root),
+            hint="XDG_CACHE_HOME names another folder",
+        ) from None
+    with file:
+        wait_for_others(file.fileno())
+        yield
+
+
+async def _brought(
+    url: str, root: Path, patience: Patience, reading: Reading
+) -> tuple[set[Path], list[str]]:
+    """Bring every run at an address; the copies there are now, and what could not be had."""
     kept: set[Path] = set()
+    problems: list[str] = []
     for place in await runs_at(url, patience):
         try:
             kept.add(await _fresh(Bucket(place, patience), root, reading))
         except ProctorError as error:
             problems.append(f"{error}; skipped")
-    for spec in list(root.rglob(SPEC)) if root.is_dir() else []:
-        if spec.parent not in kept:  # no longer at the store, or not to be had
-            shutil.rmtree(spec.parent, ignore_errors=True)
-    _mark(root, url)
-    return root, problems
+    return kept, problems
 
 
 async def _fresh(bucket: Bucket, root: Path, reading: Reading) -> Path:
@@ -104,7 +132,6 @@ async def _fresh(bucket: Bucket, root: Path, reading: Reading) -> Path:
 
 
 def _mark(copy: Path, url: str) -> None:
-    copy.mkdir(parents=True, exist_ok=True)
     write_atomic(copy / COPY_OF, f"{url}\n".encode())
 
 
