@@ -176,6 +176,46 @@ def test_a_dry_run_runs_nothing_and_estimates_from_earlier_runs(suite: Path) -> 
     assert "no_such_module_anywhere" in broken.stderr
 
 
+def test_a_dry_run_of_a_resumed_run_tells_what_is_left(suite: Path) -> None:
+    """R-R7: how many of the plan are still to be run, where, and what that may cost."""
+    run(suite, "--agent", "flaky:wrong_then_right", "--max-trials", 3, "--concurrency", 1)
+    folder = only_run(suite.parent / "results")
+    left = proctor("run", "--resume", folder, "--dry-run")
+    assert left.returncode == 0
+    assert left.stdout.splitlines()[:3] == [
+        "1 of 4 trials left",
+        "  case-1  flaky:wrong_then_right  1 trial",
+        "1 trial: 2 cases × 1 agent, 1 at a time, seed 0",
+    ]
+    assert "time: about" in left.stdout
+    again = proctor("run", "--retry-failed", folder, "--dry-run", "--json")
+    assert json.loads(again.stdout)["estimate"]["trials"] == 4
+    assert len(journal(folder)) == 3
+    assert proctor("run", "--resume", folder).returncode == 1
+    nothing = proctor("run", "--resume", folder, "--dry-run")
+    assert (nothing.returncode, nothing.stdout) == (0, "0 of 4 trials left\n")
+
+
+def test_directories_of_trials_are_kept_when_asked(suite: Path) -> None:
+    """R-A3: those of trials that did not pass, and the command says where; all others are gone."""
+    (suite.parent / "writes.py").write_text(
+        "def agent(input, seed, workdir):\n"
+        "    (workdir / 'note.txt').write_text(str(workdir))\n"
+        "    (workdir.parent / f'{workdir.name}.seen').touch()\n"
+        "    return 'wrong' if input.endswith('0') else input\n"
+    )
+    place = suite.parent / "temporary"
+    place.mkdir()
+    options = ("--agent", "writes:agent", "--trials", 1, "--quiet")
+    environ = {**os.environ, "TMPDIR": str(place)}
+    assert run(suite, *options, env=environ).returncode == 1
+    assert [path.suffix for path in place.iterdir()] == [".seen"] * 2
+    done = run(suite, *options, "--keep-workdirs", env=environ)
+    (kept,) = [path for path in place.iterdir() if path.is_dir()]
+    assert (kept / "note.txt").read_text() == str(kept)
+    assert f"kept 1 directory of trials that did not pass: {kept}\n" in done.stdout
+
+
 def test_a_smoke_run_is_one_trial_per_agent(suite: Path) -> None:
     """R-R7: each agent once, kept apart from the experiment."""
     agents = ("--agent", "bots:steady", "--agent", "bots:instant")

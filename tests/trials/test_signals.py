@@ -74,6 +74,7 @@ def test_a_run_stops_within_five_seconds(suite: Path, number: signal.Signals, ag
     assert [trial["status"] for trial in trials] == ["cancelled"] * (
         1 if agent == "block_loop" else 2
     )
+    assert "Traceback" not in running.err
 
 
 @pytest.mark.parametrize("command", ["run", "test"])

@@ -317,7 +317,7 @@ def _show(done: Finished) -> None:
     facts = {
         "latency": seconds(trial.latency_ms),
         "calls": f"{trial.llm_calls or 0} to models, {trial.tool_calls or 0} to tools",
-        "tokens": uncounted if trial.tokens is None else str(trial.tokens),
+        "tokens": uncounted if trial.tokens is None else f"{trial.tokens:,}",
         "cost": money(trial.cost_usd, trial.unpriced_calls or 0),
         "retries": str(trial.retries) if trial.retries else "",
     }

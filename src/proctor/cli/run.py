@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from proctor.cli.carrying import Carried
     from proctor.cli.telling import Telling
     from proctor.runs.folder import RunFolder
+    from proctor.runs.run import Run
     from proctor.trials.ready import Prepared
+    from proctor.trials.resume import Restored
     from proctor.trials.session import Rerun
     from proctor.trials.targets import Target
 
@@ -245,13 +247,31 @@ def _go_on(path: Path, how: How, given: dict[str, Any], told: Telling) -> int:
         raise click.UsageError(f"{wrong[0]} is for a run that begins")
     changes = {name: value for name, value in given.items() if value is not None}
     from_options(RunOptions, changes, spelled=SPELLED)
-    ready, folder = restore(find_run(path, root_of(None)), **changes)
-    if how.dry_run:
-        return _tell_plans([ready], how, [""])
+    ready, folder = restored = restore(find_run(path, root_of(None)), **changes)
     rerun = FAILED if how.retry_failed else INFRA if how.retry_infra else UNFINISHED
+    if how.dry_run:
+        return _tell_rest(restored, rerun, how)
     carried = _carried(ready, folder, how, rerun)
     told.ended(carried)
     return _told([carried], how)
+
+
+def _tell_rest(restored: Restored, rerun: Rerun, how: How) -> int:
+    """Say what is left of a run; of research, where that follows from results, what it began as."""
+    from proctor.runs.audit import root_of
+    from proctor.trials.resume import left_of
+    from proctor.words import plural
+
+    ready, folder = restored
+    if ready.unfolding is not None:
+        return _tell_plans([ready], how, [""])
+    rest = left_of(restored, rerun)
+    planned = len(ready.plan.trials)
+    if not how.as_json:
+        click.echo(f"{len(rest.plan.trials):,} of {plural(planned, 'trial')} left")
+    if not rest.plan.trials and not how.as_json:
+        return 0
+    return _tell_plans([rest], how._replace(results=root_of(folder.path)), [ready.name])
 
 
 def _carried(ready: Prepared, folder: RunFolder, how: How, rerun: Rerun | None = None) -> Carried:
@@ -272,10 +292,23 @@ def _told(carried: list[Carried], how: How) -> int:
             documents.append(run_document(each.run, each.exit_code))
         else:
             click.echo(render_run(each.run), color=wants_colour())
+            _tell_workdirs(each.run)
     _echo_documents("runs", documents)
     codes = [each.exit_code for each in carried]
     ended = next((code for code in codes if code > EXIT_CANNOT_JUDGE), None)
     return ended or (1 if 1 in codes else max(codes))
+
+
+def _tell_workdirs(run: Run) -> None:
+    """Say where the directories are that were kept, if that was asked for."""
+    if not run.spec["options"].get("keep_workdirs"):
+        return
+    from proctor.words import and_more, plural
+
+    kept = [trial.workdir for trial in run.trials if trial.workdir is not None]
+    if kept:
+        count = plural(len(kept), "directory", "directories")
+        click.echo(f"kept {count} of trials that did not pass: {and_more(kept, 3, str)}")
 
 
 def _tell_plans(ready: list[Prepared], how: How, names: list[str]) -> int:

@@ -79,6 +79,7 @@ def _dismiss(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(asyncio.wait(left, timeout=LEFTOVER_GRACE))
     loop.run_until_complete(loop.shutdown_asyncgens())
     if stubborn := [task for task in left if not task.done()]:
-        # Destroying a pending task logs an error of its own, which would blame us.
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+        # Destroying a pending task logs errors of its own, which would blame us.
+        for name in ("asyncio", "opentelemetry.context"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         logging.getLogger("proctor").warning("left %d tasks that would not stop", len(stubborn))

@@ -10,7 +10,9 @@ environment variables the spec refers to are needed.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +25,7 @@ from proctor.spec.located import validated
 from proctor.trials.carrying import carry_out
 from proctor.trials.design import Design
 from proctor.trials.options import OF_WORKERS, ExecutorName, RunOptions
+from proctor.trials.plan import Plan
 from proctor.trials.ready import AgentLike, Prepared, given_agents, prepare
 from proctor.trials.session import UNFINISHED, Observer, Rerun
 from proctor.trials.shipping import shipped_meanwhile
@@ -73,6 +76,17 @@ def restore(path: str | Path, *, agent: AgentLike | None = None, **changes: Any)
     if ready.unfolding is None and ready.plan.record() != spec["cells"]:
         raise ProctorError("the plan in the spec is not the one its cases make", where=where)
     return Restored(ready, folder)
+
+
+def left_of(restored: Restored, rerun: Rerun = UNFINISHED) -> Prepared:
+    """The run with a plan of what is left to do; early stops may make some of it needless."""
+    ready, folder = restored
+    done = {trial.key for trial in folder.trials() if trial.status not in rerun.statuses}
+    left = [planned for planned in ready.plan.trials if planned.key not in done]
+    of = Counter(planned.cell for planned in left)
+    cells = ready.plan.cells.items()
+    kept = {key: cell._replace(trials=of[key]) for key, cell in cells if of[key]}
+    return replace(ready, plan=Plan(left, kept))
 
 
 class Parts(NamedTuple):
