@@ -7,7 +7,19 @@ from browser import browser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.words import at_least, dollars, in_points, level_of, money, p_text, percent, points
+from proctor.words import (
+    at_least,
+    columns,
+    dollars,
+    in_points,
+    level_of,
+    money,
+    p_text,
+    percent,
+    points,
+    table,
+    width,
+)
 
 AMOUNTS = [
     (0.0, "$0.00"),
@@ -96,3 +108,32 @@ def test_no_p_value_is_nought() -> None:
     assert [p_text(each) for each in (None, 0.0, 0.00009, 0.0021, 0.0434, 1.0)] == [
         *("–", "< 0.0001", "< 0.0001", "0.0021", "0.043", "1.000")
     ]
+
+
+def test_columns_stand_under_each_other_in_every_script() -> None:
+    """R-Q5: signs that are two columns wide, and marks that are none, move nothing aside."""
+    rows = [("日本語のケース", "a"), ("naïve", "b"), ("n\u0303", "c"), ("plain", "d")]
+    filled = columns(rows)
+    assert {width(first) for first, _ in filled} == {14}
+    assert filled[0][0] == "日本語のケース"
+
+
+NAMES = [f"a-case-with-an-identifier-that-somebody-generated-{at:04d}" for at in range(3)]
+
+
+def test_a_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-Q5: a terminal cuts long names in their middle, and their ends still tell them apart."""
+    rows = [(name, "agent-" * 8, "PASS", "10/10") for name in NAMES]
+    whole = table(("case", "agent", "verdict", "passed"), rows)
+    assert NAMES[2] in whole[3]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    for room in (80, 60):
+        monkeypatch.setenv("COLUMNS", str(room))
+        lines = table(("case", "agent", "verdict", "passed"), rows)
+        assert max(map(width, lines)) <= room
+        assert lines[3].split()[0].endswith("0002")
+    monkeypatch.setenv("COLUMNS", "200")
+    assert table(("case", "agent", "verdict", "passed"), rows) == whole
+    monkeypatch.setenv("COLUMNS", "80")
+    figures = table(("case", "95 %"), [(NAMES[0], "[0.1 %, 99.9 %] " * 3)])
+    assert figures[1].endswith("[0.1 %, 99.9 %]" + " [0.1 %, 99.9 %]" * 2)

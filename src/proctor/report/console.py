@@ -14,7 +14,7 @@ from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.report.facts import MOST_SPANS, TOLD, CaseFacts, Report
 from proctor.report.text import line, seconds, shown
 from proctor.runs.model import TrialStatus
-from proctor.words import DASH, money, plural
+from proctor.words import DASH, columns, money, plural
 
 _MARKS = {
     TrialStatus.PASSED: ("✓", "green"),
@@ -53,13 +53,12 @@ def _table(report: Report) -> list[str]:
     rows = [_row(case, many) for case in report.cases]
     if not rows:
         return []
-    plain: list[Cell] = [(word, None) for word in head]
-    columns = zip(plain, *rows, strict=True)
-    widths = [max(len(word) for word, _ in column) for column in columns]
+    first, *filled = columns([head, *([word for word, _ in row] for row in rows)])
+    colours = ([colour for _, colour in row] for row in rows)
     return [
         click.style(line(report.title), bold=True),
-        click.style(_aligned(plain, widths), dim=True),
-        *(_aligned(row, widths) for row in rows),
+        click.style(f"  {'  '.join(first)}".rstrip(), dim=True),
+        *map(_coloured, filled, colours),
     ]
 
 
@@ -79,10 +78,11 @@ def _row(case: CaseFacts, with_agent: bool) -> list[Cell]:
     ]
 
 
-def _aligned(row: Sequence[Cell], widths: Sequence[int]) -> str:
+def _coloured(row: Sequence[str], colours: Sequence[str | None]) -> str:
+    """A line of filled cells; the colour ends where the words do."""
     cells = [
-        click.style(word, fg=colour) + " " * (width - len(word))
-        for (word, colour), width in zip(row, widths, strict=True)
+        click.style(cell.rstrip(), fg=colour) + cell[len(cell.rstrip()) :]
+        for cell, colour in zip(row, colours, strict=True)
     ]
     return ("  " + "  ".join(cells)).rstrip()
 
