@@ -486,6 +486,21 @@ def test_traces_by_input(place, proctor):
     assert "chatter" not in said.err
 
 
+def test_traces_of_one_case_are_told_apart(place, proctor):
+    """R-A2: of several recordings of a case, each says the file it is in, also in JUnit."""
+    asked = "What is the capital of France?"
+    record(place / "t" / "größer als.jsonl", asked, "It is Lyon.", "search")
+    record(place / "t" / "x.jsonl", asked, "It is Nice.", "search")
+    name = suite(place, GOOD)
+    shown = proctor(name, "--traces", "t").out
+    assert "✗ capital  a blocking check failed" in shown
+    for file in ("t/größer als.jsonl", "t/x.jsonl"):
+        assert f"  {file}\n" in shown
+    told = proctor(name, "--traces", "t", "--format", "json").document["cases"]
+    assert [each["source"] for each in told] == ["t/größer als.jsonl", "t/x.jsonl"]
+    assert "\nt/x.jsonl\n" in proctor(name, "--traces", "t", "--format", "junit").out
+
+
 def test_traces_by_id(place, proctor):
     """R-A2: a trace that names the case, or whose file does, is found whatever was asked."""
     record(place / "t" / "capital.jsonl", "something else", "It is Paris.", "search")

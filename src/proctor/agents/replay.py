@@ -32,6 +32,7 @@ class Recordings:
         self._by_name: dict[str, list[Trace]] = defaultdict(list)
         self._by_input: dict[str, list[Trace]] = defaultdict(list)
         self._chosen = chosen
+        self._files: dict[int, str] = {}
         self.traces: list[Trace] = []
         self.problems: list[Problem] = []
         """What was wrong with the files on the way."""
@@ -39,6 +40,8 @@ class Recordings:
     def add(self, trace: Trace, file: str | None = None) -> None:
         """Take a trace, and the file it was read from."""
         self.traces.append(trace)
+        if file is not None:
+            self._files[id(trace)] = file  # kept above, so nothing else gets its id
         for name in _names(trace, file):
             self._by_name[name].append(trace)
         if trace.query is not None:
@@ -51,6 +54,10 @@ class Recordings:
             names = [chosen] if isinstance(chosen, str) else chosen
             return [trace for name in names for trace in self._by_name.get(name, ())]
         return self._by_name.get(case) or self._by_input.get(_normal(value), [])
+
+    def file_of(self, trace: Trace) -> str | None:
+        """The file a trace was read from."""
+        return self._files.get(id(trace))
 
     def why_none(self, case: str) -> str:
         """Why a case has no trace, in words."""

@@ -102,6 +102,7 @@ def _heading(case: CaseFacts, with_agent: bool) -> str:
     mark, colour = _MARKS[case.status]
     name = f"{line(case.name)} × {line(case.agent, 40)}" if with_agent else line(case.name)
     place = f"  {line(case.place.file)}:{case.place.line}" if case.place else ""
+    place += f"  {line(case.source)}" if case.source else ""
     word = _WORDS.get(case.status, "passed")
     return f"{click.style(f'{mark} {name}', fg=colour, bold=True)}  {word}{place}"
 

@@ -52,6 +52,8 @@ class CaseFacts(msgspec.Struct, frozen=True, kw_only=True):
     llm_calls: int = 0
     tool_calls: int = 0
     trace_id: str | None = None
+    source: str | None = None
+    """The file that a recorded trace was read from."""
 
     @property
     def name(self) -> str:
@@ -191,6 +193,7 @@ def facts_of(
     suite: str = "",
     places: Mapping[str, CasePlace] | None = None,
     descriptions: Mapping[str, str | None] | None = None,
+    sources: Mapping[tuple[str, int], str | None] | None = None,
 ) -> tuple[CaseFacts, ...]:
     """Trials as reported, in the order given."""
     return tuple(
@@ -214,6 +217,7 @@ def facts_of(
             llm_calls=trial.llm_calls,
             tool_calls=trial.tool_calls,
             trace_id=trial.trace_id,
+            source=(sources or {}).get((trial.case, trial.index)),
         )
         for trial in trials
     )

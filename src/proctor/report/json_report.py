@@ -78,6 +78,7 @@ def _case(case: CaseFacts) -> dict[str, Any]:
         "llm_calls": case.llm_calls,
         "tool_calls": case.tool_calls,
         "trace_id": case.trace_id,
+        "source": case.source,
     }
 
 

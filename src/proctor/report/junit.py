@@ -76,6 +76,7 @@ def _case(case: CaseFacts, suite: str, agent: str) -> ET.Element:
 
 def _details(case: CaseFacts) -> str:
     out = [] if case.place is None else [f"{case.place.file}:{case.place.line}"]
+    out += [] if case.source is None else [case.source]
     if case.error is not None or not case.with_status(CheckStatus.FAIL):
         out.append(case.reason)
     for result in case.with_status(*TOLD):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +57,8 @@ class Try(NamedTuple):
     ready: Prepared
     plan: Sequence[PlannedTrial]
     notes: tuple[str, ...] = ()
+    sources: Mapping[tuple[str, int], str | None] = {}
+    """The file of each recorded trace, by case and trial."""
 
 
 def plan_tries(paths: Iterable[str | Path], wish: Wish) -> list[Try]:
@@ -118,9 +120,16 @@ def _try(
         agents = {name: agent.config for name, agent in named.items()}
     ready = prepare(suite, options, agents=agents, cases=cases, configuration=configuration)
     plan = ready.plan.trials
-    if replay is not None:
-        plan = plan_recorded(cases, next(iter(agents)), replay.recordings)
-    return Try(str(suite.path), ready, plan)
+    if replay is None:
+        return Try(str(suite.path), ready, plan)
+    found = replay.recordings
+    plan = plan_recorded(cases, next(iter(agents)), found)
+    sources = {
+        (case.id, index): found.file_of(trace)
+        for case in cases
+        for index, trace in enumerate(found.of(case.id, case.input))
+    }
+    return Try(str(suite.path), ready, plan, sources=sources)
 
 
 def _about_traces(agent: ReplayAgentConfig, cases: Sequence[Case]) -> tuple[str, ...]:
@@ -186,4 +195,5 @@ def _facts(each: Try, finished: Iterable[Finished]) -> Iterable[CaseFacts]:
         thresholds={case.id: case.threshold for case in cases},
         places={case.id: CasePlace(*case.place) for case in cases if case.place is not None},
         descriptions={case.id: case.description for case in cases},
+        sources=each.sources,
     )
