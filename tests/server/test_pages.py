@@ -45,6 +45,10 @@ def careless_agent(_question: str) -> str:
     return "fine"
 
 
+def broken_agent(_question: str) -> str:
+    raise RuntimeError("the shop is closed")
+
+
 def plain_agent(_question: str) -> str:
     with proctor.tool_call("search", {"q": "x"}) as call:
         call.tool_output = "found"
@@ -270,6 +274,20 @@ def test_a_failed_check_leads_to_its_span(browsing, tmp_path: Path) -> None:
         page.locator("#detail h2", has_text="delete_account").wait_for()
         page.locator(".crumbs a").last.click()
         assert page.locator("td .note strong").first.inner_text() == "forbidden_tools"
+
+
+def test_what_could_not_be_judged_says_why(browsing, tmp_path: Path) -> None:
+    """R-D7: an agent that breaks is told on the page of the run, with a trial to look at."""
+    run = _run(Suite(cases=[Case(id="first", input="x")]), {"broken": broken_agent}, tmp_path)
+    with (
+        serving(Service(results=tmp_path)) as running,
+        page_at(browsing, running, f"/runs/suite/{run.name}") as page,
+    ):
+        row = page.get_by_role("region", name="What could not be judged").locator("tbody tr")
+        assert "RuntimeError" in row.inner_text()
+        assert "the shop is closed" in row.inner_text()
+        row.get_by_role("link").click()
+        assert "the shop is closed" in page.locator(".problem").inner_text()
 
 
 def test_traces_show_themselves_as_they_come(browsing, tmp_path: Path) -> None:

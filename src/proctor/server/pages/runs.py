@@ -95,6 +95,7 @@ class Runs:
             board=_board(run),
             heat=_heat(run),
             failures=run.failures[:20],
+            errors=run.errors[:20],
             addresses=_addresses(run),
             totals=run.totals,
             asked=_asked(run),
@@ -270,8 +271,9 @@ def address_name(trial: Trial) -> str:
 
 
 def _addresses(run: Run) -> dict[str, str]:
-    """Where the trials are that stand as examples of failures, by the names they have there."""
+    """Where the trials are that stand as examples of what broke, by the names they have there."""
     wanted = {sample.trial for failure in run.failures for sample in failure.samples[:1]}
+    wanted |= {each.trial for each in run.errors}
     if not wanted:
         return {}
     return {trial.name: address_name(trial) for trial in run.trials() if trial.name in wanted}
