@@ -150,3 +150,4 @@ def sdk_team() -> Any:
 
 
 not_an_agent = {"hello": "world"}
+made = Agent("test")

@@ -266,3 +266,32 @@ async def test_a_graph_that_was_not_compiled():
     """R-A2: the commonest slip with LangGraph is told by name."""
     with pytest.raises(ProctorError, match="compile"):
         await run("langgraph", "uncompiled", factory=False)
+
+
+# -- handed over ---------------------------------------------------------------------------------
+
+
+async def test_objects_are_agents_as_they_are(monkeypatch):
+    """R-A2: in Python an object of a framework is handed over without a word of its kind."""
+    from framework_agents import pydantic_agent, sdk_agent, weather_graph
+
+    with MockLLM(["Sunny.", "Sunny."]) as server:
+        monkeypatch.setenv("MOCK_URL", server.base_url)
+        kinds: list[Any] = []
+        for made in (pydantic_agent(), sdk_agent(), weather_graph()):
+            config = agent_config(made)
+            with capture("How is Paris?"):
+                reply = await config.create().run(AgentRequest("How is Paris?", case="c"))
+            assert "sunny" in reply.answer.lower()
+            kinds.append(config.kind)
+    assert kinds == ["pydantic_ai", "openai_agents", "langgraph"]
+
+
+def test_an_object_under_the_wrong_kind_is_told_its_own():
+    """R-A2: `agent: module:object` of a framework says what to write instead."""
+    config = agent_config({"target": "framework_agents:made"}, base_dir=HERE)
+    with pytest.raises(ProctorError, match="is not a function but an object of type Agent") as told:
+        config.create()
+    assert told.value.hint == "write {kind: pydantic_ai, target: framework_agents:made}"
+    with pytest.raises(ProctorError, match="an object of type int is not an agent"):
+        agent_config(7)  # type: ignore[arg-type]

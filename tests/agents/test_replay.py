@@ -65,7 +65,9 @@ async def test_several_traces_are_several_trials(folder):
     """R-A2: the trial with number n replays the n-th trace, in the order of the map."""
     config = replay(folder, map={"case": ["c3", "a1"]})
     assert [await answer(config, "case", index=i) for i in (0, 1)] == ["by metadata", "by file"]
-    with pytest.raises(AgentError, match="trial 3 of case 'case' has no recorded trace: there are 2"):
+    with pytest.raises(
+        AgentError, match="trial 3 of case 'case' has no recorded trace: there are 2"
+    ):
         await answer(config, "case", index=2)
 
 

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 import proctor
+from proctor.errors import ProctorError
 from proctor.runs.journal import read_journal
 from proctor.runs.model import PlannedTrial, Trial
 from proctor.runs.run import Run
 from proctor.seeds import derive_seed, derive_seeds
 from proctor.trials.loop import run_to_end
+from proctor.trials.options import RunOptions
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere timers are as asyncio has them")
@@ -134,3 +136,25 @@ def test_seeds_of_many_repeats_are_those_of_each():
     """R-R5: however many are planned, a repeat has the seed it always had."""
     assert list(derive_seeds(40, 7, "case")) == [derive_seed(7, "case", i) for i in range(40)]
     assert derive_seed(0, "c", 0) != derive_seed(0, "c", 1)
+
+
+def test_inside_an_event_loop_it_is_said_what_to_await(tmp_path: Path):
+    """R-R2: in a notebook `proctor.run` cannot wait; it says so in one line and leaves nothing."""
+
+    async def notebook() -> None:
+        proctor.run("suite.yaml", results=tmp_path)
+
+    with pytest.raises(ProctorError, match="inside an event loop") as told:
+        run_to_end(notebook())
+    assert "await proctor.arun" in (told.value.hint or "")
+
+
+def test_rules_are_named_in_python_as_on_the_command_line():
+    """R-R4: the bare option, one rule, several, none."""
+    assert RunOptions(early_stop=True).early_stop == ("hard_fail", "out_of_reach")  # type: ignore[arg-type]
+    assert RunOptions(early_stop="sequential").early_stop == ("sequential",)  # type: ignore[arg-type]
+    assert RunOptions(early_stop="hard_fail,sequential:0.01").early_stop == (  # type: ignore[arg-type]
+        "hard_fail",
+        "sequential:0.01",
+    )
+    assert RunOptions(early_stop=False).early_stop == ()  # type: ignore[arg-type]

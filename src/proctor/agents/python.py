@@ -19,6 +19,7 @@ from pydantic import Field, PrivateAttr
 
 from proctor.agents import threads
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
+from proctor.errors import ProctorError
 from proctor.imports import load_object
 
 DIGEST = 16
@@ -56,11 +57,18 @@ class PythonAgentConfig(AgentConfig):
     @cached_property
     def loaded(self) -> Any:
         """What the target names, imported once."""
-        return (
-            self._callable
-            if self._callable is not None
-            else load_object(self.target, self.base_dir)
-        )
+        if self._callable is not None:
+            return self._callable
+        found = load_object(self.target, self.base_dir)
+        if not callable(found):
+            from proctor.agents.registry import kind_of_object
+
+            kind = kind_of_object(found)
+            raise ProctorError(
+                f"{self.target} is not a function but an object of type {type(found).__name__}",
+                hint=f"write {{kind: {kind}, target: {self.target}}}" if kind else None,
+            )
+        return found
 
     @cached_property
     def loaded_is_async(self) -> bool:

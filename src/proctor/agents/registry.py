@@ -35,6 +35,13 @@ KINDS = {
 }
 """Built-in kinds and the classes of their options."""
 
+OBJECTS = {
+    ("agents", "AgentBase"): "openai_agents",
+    ("langgraph", "Pregel"): "langgraph",
+    ("pydantic_ai", "AbstractAgent"): "pydantic_ai",
+}
+"""Packages and classes of theirs whose objects are agents as they are, and of which kind."""
+
 GROUP = "proctor.agents"
 """Entry points of kinds: name → a class deriving `AgentConfig`."""
 
@@ -64,16 +71,35 @@ def known_kinds() -> list[str]:
     return sorted({*KINDS, *(entry.name for entry in entry_points(group=GROUP))})
 
 
+def kind_of_object(made: object) -> str | None:
+    """The kind that an object of a framework is an agent of, if any."""
+    for base in type(made).__mro__:
+        package, dot, _ = base.__module__.partition(".")
+        # A user's own `agents.py` is a module, not a package.
+        if dot and (kind := OBJECTS.get((package, base.__name__))) is not None:
+            return kind
+    return None
+
+
 def agent_config(
     options: Mapping[str, Any] | Callable[..., Any], *, base_dir: Path | None = None
 ) -> AgentConfig:
-    """An agent's configuration from its options (`{kind: python, target: …}`) or a callable."""
+    """An agent's configuration from its options (`{kind: python, target: …}`) or what it is."""
     if isinstance(options, AgentConfig):
         return options
+    if (kind := kind_of_object(options)) is not None:
+        return cast("Any", kind_class(kind)).of(options)
     if callable(options):
         from proctor.agents.python import PythonAgentConfig
 
         return PythonAgentConfig.of(options)
+    given: Any = options
+    if not isinstance(given, Mapping):
+        raise UnknownAgentError(
+            f"an object of type {type(given).__name__} is not an agent",
+            hint="give a function, options with a `kind`, or an object of pydantic-ai, LangGraph "
+            "or the OpenAI Agents SDK",
+        )
     raw = dict(options)
     config_class = kind_class(str(raw.get("kind", "python")))
     if "base_dir" in config_class.model_fields:

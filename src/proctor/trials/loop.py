@@ -15,6 +15,8 @@ import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from proctor.errors import ProctorError
+
 T = TypeVar("T")
 
 COARSE = 0.1
@@ -29,6 +31,12 @@ LEFTOVER_GRACE = 1.0
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:
     """The result of the work; left-over tasks are cancelled and, if they resist, left behind."""
+    if _inside_a_loop():
+        work.close()
+        raise ProctorError(
+            "this was called inside an event loop, as notebooks have one",
+            hint="await the function whose name begins with an `a`: await proctor.arun(…)",
+        )
     loop = new_loop()
     try:
         return loop.run_until_complete(work)
@@ -38,6 +46,14 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
         finally:
             asyncio.set_event_loop(None)
             loop.close()
+
+
+def _inside_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 if sys.platform == "linux":

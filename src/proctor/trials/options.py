@@ -32,6 +32,13 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, PurePath) else value
 
 
+def _named(value: Any) -> Any:
+    """Rules as Python code may say them: `True` for those that cost nothing, or one by name."""
+    if isinstance(value, bool):
+        return tuple(FREE_RULES) if value else ()
+    return tuple(value.split(",")) if isinstance(value, str) else value
+
+
 FilePath = Annotated[str, BeforeValidator(_as_text)]
 
 StoppingRuleName = Annotated[str, AfterValidator(_rule)]
@@ -78,7 +85,9 @@ class RunOptions(Strict):
     max_retries: Annotated[int, Field(ge=0)] = MAX_RETRIES
     """Tries after the first, for failures that may pass."""
     early_stop: Annotated[
-        tuple[StoppingRuleName, ...], Field(json_schema_extra={"alone": ",".join(FREE_RULES)})
+        tuple[StoppingRuleName, ...],
+        BeforeValidator(_named),
+        Field(json_schema_extra={"alone": ",".join(FREE_RULES)}),
     ] = ()
     """Rules that end a cell before all its trials are done: hard_fail, out_of_reach (these two
     when none is named), sequential or sequential:ALPHA (a test that may err at that rate)."""

@@ -216,4 +216,5 @@ def _agent_name(agent: AgentLike) -> str:
     if isinstance(agent, Mapping):
         options = dict(cast("Mapping[str, Any]", agent))
         return str(options.get("target") or options.get("kind"))
-    return str(getattr(agent, "__name__", type(agent).__name__))
+    called = getattr(agent, "__name__", None) or getattr(agent, "name", None)
+    return called if isinstance(called, str) and called else type(agent).__name__
