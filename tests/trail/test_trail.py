@@ -202,3 +202,19 @@ def test_a_model_as_the_detector(few: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert run.totals.llm_calls == 6
     assert run.spec["agents"]["single_pass"]["version"]["prompt_version"] == "v1"
     assert json.loads((path / "metrics.json").read_text())["findings_per_trace"] == 0
+    assert "not the model's own" not in done.output
+
+
+def test_an_experiment_whose_model_is_silent(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-G6: figures of traces that `offline` answered for the model are told as such, not passed
+    off as the model's: on the terminal, in the files and in the log."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(few / "cache"))
+    with MockLLM([{"text": "no", "times": "forever"}]) as server:
+        flags = ["--approach", "single_pass", "--model", "openai:scripted"]
+        done = invoke(*run_args(few, "silent", *flags, "--base-url", server.base_url))
+    assert "not the model's own answer for 6 traces, such as: single_pass gave no" in done.output
+    (path,) = (few / "out" / "silent").iterdir()
+    assert len(json.loads((path / "metrics.json").read_text())["fallen_back"]) == 6
+    assert "not the model's own answer for 6 traces" in (path / "summary.md").read_text()
+    heads, row = invoke("compare", "--output-dir", str(few / "out")).output.splitlines()
+    assert row[heads.index("fallen back") :].split()[0] == "6"

@@ -209,11 +209,12 @@ def conclude(run: Run) -> Concluded:
     """Write predictions, metrics and summary beside a run; all of it derived."""
     config: dict[str, Any] = json.loads((run.path / "config.json").read_text(encoding="utf-8"))
     gold = read_annotations(TrailConfig.model_validate(config).gold)
-    predicted, failed = _predictions(run)
+    predicted, failed, fallen = _predictions(run)
     asked = {str(cell["case"]) for cell in run.spec["cells"]}
     of_gold = {name: note for name, note in gold.by_trace.items() if name in asked}
     card = score(of_gold, predicted)
-    metrics = _metrics(card, gold, failed, run)
+    metrics = _metrics(card, gold, failed, run) | {"fallen_back": fallen}
+    metrics["gold_problems"] = [p for p in gold.problems if p.split(".json:")[0] in asked]
     metrics["caution"] = None if config["approach"] == "rules" else TRAINED
     write_atomic(run.path / "metrics.json", _pretty(metrics))
     told = Concluded(config, metrics, run.path)
@@ -221,20 +222,33 @@ def conclude(run: Run) -> Concluded:
     return told
 
 
-def _predictions(run: Run) -> tuple[dict[str, Annotation], dict[str, str]]:
-    """What was predicted of each trace, written out; and why nothing was, of the others."""
+class _Predictions(NamedTuple):
+    """What was predicted of each trace; why nothing was, of the others; and why it was not the
+    model that answered, where it was to."""
+
+    by_trace: dict[str, Annotation]
+    failed: dict[str, str]
+    fallen_back: dict[str, str]
+
+
+def _predictions(run: Run) -> _Predictions:
+    """The predictions of a run, written out."""
     folder = run.path / "predictions"
     folder.mkdir(exist_ok=True)
     predicted: dict[str, Annotation] = {}
     failed: dict[str, str] = {}
+    fallen: dict[str, str] = {}
     for trial in run.trials():
         if trial.error is not None or trial.answer is None:
             failed[trial.case] = trial.error.message if trial.error else trial.status.value
             continue
         text = _whole_answer(run, trial)
         predicted[trial.case], _ = parse_annotation(text)
+        told = json.loads(text)
+        if told.get("method", trial.agent) != trial.agent:
+            fallen[trial.case] = str(told.get("notes", [""])[-1])
         write_atomic(folder / f"{safe_name(trial.case)}.json", text.encode() + b"\n")
-    return predicted, failed
+    return _Predictions(predicted, failed, fallen)
 
 
 def _whole_answer(run: Run, trial: Any) -> str:

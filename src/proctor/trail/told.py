@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from proctor.trace.text import safe
-from proctor.words import table
+from proctor.words import plural, table
 
 FIGURES = {
     "joint_accuracy": "joint",
@@ -71,6 +71,7 @@ def score_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
     for key, words in (("without_prediction", "no prediction"), ("without_gold", "no gold")):
         if metrics[key]:
             yield f"  {words} for {len(metrics[key])}: {safe(', '.join(metrics[key]), 200)}"
+    yield from (f"  {line}" for line in _fallen_lines(metrics))
     if metrics.get("caution"):
         yield f"  note: {safe(metrics['caution'], 300)}"
 
@@ -99,6 +100,9 @@ def summary_lines(told: Concluded) -> Iterator[str]:
         yield f"| {name} | {numbers} |"
     yield ""
     yield f"Never found (F1 = 0): {', '.join(metrics['categories_at_zero']) or 'none'}."
+    for line in _fallen_lines(metrics):
+        yield ""
+        yield f"{_cell(line)}."
     if metrics.get("caution"):
         yield ""
         yield f"Note: {_cell(metrics['caution'])}."
@@ -107,11 +111,25 @@ def summary_lines(told: Concluded) -> Iterator[str]:
         yield f"Not judged: {_cell(name)}: {_cell(why)}"
 
 
+def _fallen_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
+    """Traces that the model gave no answer for: the figures count what stood in for it."""
+    fallen = _fallen(metrics)
+    if fallen:
+        why = safe(next(iter(fallen.values())), 200)
+        yield f"not the model's own answer for {plural(len(fallen), 'trace')}, such as: {why}"
+
+
+def _fallen(metrics: Mapping[str, Any]) -> Mapping[str, str]:
+    """Why another method answered, by trace; experiments of earlier versions do not tell."""
+    return cast("Mapping[str, str]", metrics.get("fallen_back") or {})
+
+
 def log_lines(experiments: Sequence[Concluded]) -> Iterator[str]:
     """Experiments side by side, a line each; settings that all share are left out."""
     differing = [name for name in MAY_DIFFER if len({_setting(t, name) for t in experiments}) > 1]
     named = [name.replace("_", " ") for name in differing]
-    heads = ["experiment", "split", "approach", "traces", *FIGURES.values(), "failed", *named]
+    heads = ["experiment", "split", "approach", "traces", *FIGURES.values(), "failed"]
+    heads += ["fallen back", *named]
     rows = [
         [
             safe(told.config["experiment_id"], 32),
@@ -120,6 +138,7 @@ def log_lines(experiments: Sequence[Concluded]) -> Iterator[str]:
             str(told.metrics["traces"]),
             *(figure(told.metrics[key]) for key in FIGURES),
             str(len(told.metrics["failed"])),
+            str(len(_fallen(told.metrics))),
             *(safe(_setting(told, name), 40) for name in differing),
         ]
         for told in experiments

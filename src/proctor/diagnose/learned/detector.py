@@ -55,6 +55,24 @@ VIEWS = tuple((number, field) for number, m in enumerate(MACHINES) for field in 
 """Machine and field of each block of word weights."""
 
 
+class _Products(NamedTuple):
+    """Rows times rows: all that likeness and cosines need, worked out once."""
+
+    one: Array
+    other: Array
+    both: Array
+
+    @classmethod
+    def of(cls, one: Array, other: Array) -> Self:
+        """The squared sizes of the rows of each, and every row times every other."""
+        return cls((one * one).sum(axis=1), (other * other).sum(axis=1), one @ other.T)
+
+    def likeness(self) -> Array:
+        """exp(-WIDTH * squared distance) of each row of one to each of the other."""
+        squares = self.one[:, None] + self.other[None, :]
+        return np.exp(-WIDTH * np.maximum(squares - 2.0 * self.both, 0.0))
+
+
 class Reading(NamedTuple):
     """What the machines make of one trace."""
 
@@ -86,7 +104,8 @@ class Detector:
         if not rows:
             return Reading(np.zeros((len(MACHINES), 0, len(self.base))), 0.0)
         facts = fact_table(rows, self.fact_names)
-        near = likeness(facts, self.support)
+        products = _Products.of(facts, self.support)
+        near = products.likeness()
         scores = np.empty((len(MACHINES), len(rows), len(self.base)))
         for number, machine in enumerate(MACHINES):
             scores[number] = self.base
@@ -101,9 +120,9 @@ class Detector:
                     values = weighed(words, self.rarity[block])
                     scores[number, place] += values @ self.word_weights[block, words.buckets]
         scores[:, [row.cut for row in rows]] = 0.0
-        return Reading(scores, self._familiar(rows, facts))
+        return Reading(scores, self._familiar(rows, products))
 
-    def _familiar(self, rows: Sequence[Row], facts: Array) -> float:
+    def _familiar(self, rows: Sequence[Row], products: _Products) -> float:
         """The cosine of each row's facts to the nearest known ones, in the mean.
 
         Facts never seen in training count against a row. Distance would not do: a row of which
@@ -111,9 +130,8 @@ class Detector:
         """
         known = set(self.fact_names)
         strange = [sum(v * v for n, v in row.facts.items() if n not in known) for row in rows]
-        size = np.sqrt((facts * facts).sum(axis=1) + np.array(strange))
-        sizes = np.sqrt((self.support * self.support).sum(axis=1))
-        cosines = (facts @ self.support.T) / (np.outer(size, sizes) + 1e-9)
+        size = np.sqrt(products.one + np.array(strange))
+        cosines = products.both / (np.outer(size, np.sqrt(products.other)) + 1e-9)
         return float(cosines.max(axis=1).mean())
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
@@ -145,8 +163,7 @@ def fact_table(rows: Sequence[Row], names: Sequence[str]) -> Array:
 
 def likeness(one: Array, other: Array) -> Array:
     """exp(-WIDTH * squared distance) of each row of one to each of the other."""
-    squares = (one * one).sum(axis=1)[:, None] + (other * other).sum(axis=1)[None, :]
-    return np.exp(-WIDTH * np.maximum(squares - 2.0 * (one @ other.T), 0.0))
+    return _Products.of(one, other).likeness()
 
 
 def weighed(words: Words, rarity: Array) -> Array:
