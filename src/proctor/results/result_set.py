@@ -35,6 +35,7 @@ from proctor.results.selection import Condition, Filters, conditions
 from proctor.results.view import View
 from proctor.stats.describe import PERCENTILES
 from proctor.stats.kinds import LEVEL, Interval
+from proctor.words import plural
 
 if TYPE_CHECKING:
     import polars as pl
@@ -76,7 +77,7 @@ class ResultSet:
         return int(self.ask("SELECT count(*) FROM trials", {"status"})[0][0])
 
     def __repr__(self) -> str:
-        return f"<ResultSet: {len(self):,} trials of {len(self._view.runs):,} runs>"
+        return f"<ResultSet: {plural(len(self), 'trial')} of {plural(len(self._view.runs), 'run')}>"
 
     # -- figures ----------------------------------------------------------------------------------
 
