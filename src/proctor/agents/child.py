@@ -15,6 +15,7 @@ from proctor.agents.failures import transient
 from proctor.agents.process import ChildJob, ChildResult
 from proctor.agents.python import PythonAgentConfig
 from proctor.errors import told
+from proctor.files import replacing
 from proctor.llm.cassette import taken_over
 from proctor.trace.capture import capture
 
@@ -26,9 +27,8 @@ def main() -> None:
     _limit_memory(job.memory_mb)
     with taken_over(job.cassette):
         result = asyncio.run(_run(job))
-    aside = place.with_suffix(".part")
-    aside.write_bytes(msgspec.json.encode(result, enc_hook=str))
-    aside.replace(place)
+    with replacing(place, sync=False) as aside:
+        aside.write_bytes(msgspec.json.encode(result, enc_hook=str))
     # Threads the agent left running must not keep the process.
     os._exit(0)
 

@@ -21,6 +21,7 @@ import msgspec
 from proctor.agents.actions import Actions, BadAction, is_call, shown, understand
 from proctor.agents.base import AgentError, AgentRequest
 from proctor.agents.turns import Turn
+from proctor.files import replacing
 from proctor.places import user_folder
 
 ACTION_KEYS = ("actions", "valid_actions", "choices", "options")
@@ -83,12 +84,11 @@ class Kept:
         """Keep a move; a second one at the same step takes the place of the first."""
         del self.moves[turn.step :]
         self.moves.append(Move(_digest(turn.observation), action))
-        aside = self.path.with_suffix(".tmp")
         # A person may play where nothing can be kept; they lose the way back, not the game.
         with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            aside.write_bytes(msgspec.json.encode(self.moves, enc_hook=str))
-            aside.replace(self.path)
+            with replacing(self.path, sync=False) as aside:
+                aside.write_bytes(msgspec.json.encode(self.moves, enc_hook=str))
 
     def forget(self) -> None:
         """The episode is over, or begun anew."""

@@ -8,17 +8,20 @@ not correctness.
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from proctor.files import replacing
 from proctor.llm.base import ChatRequest
 from proctor.places import user_folder
 
 Thing = TypeVar("Thing")
+
+PRIVATE = 0o600
+"""What was asked and answered is for the eyes of the user who asked."""
 
 
 class KeptFolder(Generic[Thing]):
@@ -43,20 +46,10 @@ class KeptFolder(Generic[Thing]):
     def put(self, key: str, thing: Thing) -> None:
         """Keep a thing, if the folder can be written."""
         path = self._path(key)
-        try:
+        with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-", suffix=".json")
-        except OSError:
-            return
-        aside = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(msgspec.json.encode(thing))
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(path)
-        except OSError:
-            aside.unlink(missing_ok=True)
+            with replacing(path, mode=PRIVATE) as aside:
+                aside.write_bytes(msgspec.json.encode(thing))
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}.json"

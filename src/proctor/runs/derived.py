@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from proctor.files import replacing
 from proctor.runs.folder import RunFolder, RunFolderError, write_atomic
 from proctor.runs.model import Trial, params_key
 from proctor.runs.summary import CellSummary
@@ -125,7 +126,6 @@ def write_parquet(
     """
     import duckdb
 
-    aside = folder.parquet_path.with_name(".results.parquet.part")
     ordered = folder.parquet_path.with_name(".ordered.jsonl.part")
     listed = ", ".join(f"'{name}': '{kind}'" for name, kind in COLUMNS.items())
     picked = ", ".join(
@@ -136,21 +136,25 @@ def write_parquet(
             source, longest = folder.journal_path, _longest_line(folder.journal_path)
         else:
             source, longest = ordered, _write_ordered(folder.journal_path, ordered)
-        query = f"""
-            COPY (
-                SELECT {picked}
-                FROM read_json(?, format = 'newline_delimited', columns = {{{listed}}},
-                               maximum_object_size = {max(MIN_OBJECT, longest + 1)})
-            ) TO '{_quoted(aside)}' (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL {LEVEL},
-                   ROW_GROUP_SIZE {ROW_GROUP})
-        """  # noqa: S608 (names are constants; the paths are ours and quoted)
-        with _connection(source) as connection:
+        chosen = f"""
+            SELECT {picked}
+            FROM read_json(?, format = 'newline_delimited', columns = {{{listed}}},
+                           maximum_object_size = {max(MIN_OBJECT, longest + 1)})
+        """  # noqa: S608 (names are constants)
+        options = (
+            f"FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL {LEVEL},"
+            f" ROW_GROUP_SIZE {ROW_GROUP}"
+        )
+        with (
+            replacing(folder.parquet_path, sync=False) as aside,
+            _connection(source) as connection,
+        ):
             # From a prompt, DuckDB would draw on standard output how far it is.
             connection.execute("SET enable_progress_bar = false")
             if under_way is not None:
                 under_way.set()
+            query = f"COPY ({chosen}) TO '{_quoted(aside)}' ({options})"
             connection.execute(query, [_as_glob(source)])
-        aside.replace(folder.parquet_path)
     except (duckdb.Error, OSError) as error:
         raise RunFolderError(
             f"cannot write results.parquet: {error}",
@@ -159,7 +163,6 @@ def write_parquet(
         ) from None
     finally:
         with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
             ordered.unlink(missing_ok=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import IO, Any
 
 import yaml
 
+from proctor.files import replacing
 from proctor.runs import segments
 from proctor.runs.claim import OUTPUT, RunFolderError, claim, safe_name
 from proctor.runs.journal import Journal, Sync, read_journal, read_latest
@@ -156,10 +156,6 @@ class RunFolder:
             yield
 
 
-_BINARY = getattr(os, "O_BINARY", 0)
-"""Windows would otherwise turn line ends into its own."""
-
-
 def run_name(path: Path) -> str:
     """A run as people call it: `<experiment>/<date>_<seq>`, wherever its folder is."""
     return "/".join(path.parts[-2:])
@@ -182,22 +178,12 @@ def place_of(path: Path) -> str:
     return address_of(path) or str(path)
 
 
-def write_atomic(path: Path, content: bytes, *, mode: int = 0o666) -> None:
-    """Replace a file wholly or not at all: written aside, forced out, renamed.
-
-    `mode` is who may read and write it, before the user's own mask.
-    """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
+def write_atomic(path: Path, content: bytes, *, mode: int | None = None) -> None:
+    """Replace a file wholly or not at all; `mode` is as in `replacing`."""
     try:
-        number = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY, mode)
-        with os.fdopen(number, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
+        with replacing(path, mode=mode) as aside:
+            aside.write_bytes(content)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
         raise RunFolderError(f"cannot write: {error.strerror}", where=str(path)) from None
 
 

@@ -19,6 +19,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from proctor.files import replacing
+
 NAME = "heartbeat.json"
 
 EVERY = 5.0
@@ -92,10 +94,8 @@ class Sign(NamedTuple):
 
 def write_beat(run: Path, beat: Beat) -> None:
     """Replace the file; a disk that does not take it is the journal's to tell."""
-    aside = run / f".{NAME}.{beat.pid}.part"
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), replacing(run / NAME, sync=False) as aside:
         aside.write_bytes(msgspec.json.format(msgspec.json.encode(beat), indent=1) + b"\n")
-        aside.replace(run / NAME)
 
 
 def read_beat(run: Path) -> Beat | None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import gzip
 import io
 import os
-import secrets
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
 from proctor.errors import ProctorError, hint_among
+from proctor.files import replacing
 from proctor.trace.model import Trace
 from proctor.trace.redact import Redactor, redactor_for
 
@@ -127,21 +127,12 @@ def exporter_of(format: str) -> Exporter:  # noqa: A002 (the word users write)
 @contextmanager
 def written_aside(path: Path) -> Generator[BinaryIO]:
     """A file to write to that takes `path`'s place only when all went well."""
-    aside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("xb") as out:
+        with replacing(path) as aside, aside.open("wb") as out:
             yield out
-            out.flush()
-            os.fsync(out.fileno())
-        if path.exists():
-            aside.chmod(path.stat().st_mode & 0o777)
-        aside.replace(path)
     except OSError as error:
         raise ProctorError(f"cannot write: {error.strerror}", where=str(path)) from None
-    finally:
-        with suppress(OSError):
-            aside.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-import os
 from collections.abc import Generator, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from proctor.errors import ProctorError, hint_among
+from proctor.files import replacing
 from proctor.results.columns import COLUMNS
 
 if TYPE_CHECKING:
@@ -86,16 +86,12 @@ def text_parts(of: ResultSet, form: str) -> Iterator[str]:
 @contextlib.contextmanager
 def _aside(target: Path) -> Generator[Path]:
     """A file that becomes the target when all went well."""
-    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        yield aside
-        aside.replace(target)
+        with replacing(target) as aside:
+            yield aside
     except OSError as error:
         raise ProctorError(f"cannot write: {error.strerror}", where=str(target)) from None
-    finally:
-        with contextlib.suppress(OSError):
-            aside.unlink(missing_ok=True)
 
 
 def _csv(of: ResultSet) -> Iterator[str]:
