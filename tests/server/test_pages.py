@@ -253,6 +253,19 @@ def test_a_trace_opens_where_it_failed(browsing, tmp_path: Path) -> None:
         assert "✗ 1 inside" in closed.inner_text()
 
 
+def test_a_deep_tree_has_names_on_a_phone(browsing, tmp_path: Path) -> None:
+    """R-D7: ten levels down there is room for a name on a screen of 390 pixels."""
+    spans = [{"id": at, "parent": at - 1, "name": f"level_{at}"} for at in range(1, 12)]
+    store = open_store(f"sqlite:///{tmp_path}/t.db")
+    write(store, *spans)
+    with (
+        serving(Service(store=store)) as running,
+        page_at(browsing, running, f"/traces/{TRACE}", width=390) as page,
+    ):
+        name = page.locator(".span .said", has_text="level_11")
+        assert name.evaluate("it => it.clientWidth >= it.scrollWidth && it.scrollWidth > 30")
+
+
 def test_a_failed_check_leads_to_its_span(browsing, tmp_path: Path) -> None:
     """R-D7: from the run to the trial to the step at fault; values laid out, crumbs to the cell."""
     case = Case(id="first", input="Who?", path={"forbidden_tools": ["delete_account"]})

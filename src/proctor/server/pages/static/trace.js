@@ -122,7 +122,7 @@ class TraceView {
       stretch((100 * start[i]) / this.total, (100 * (ms[i] || 0)) / this.total),
     );
     made.style.top = `${row * ROW}px`;
-    made.querySelector(".what").style.paddingLeft = `${Math.min(this.depth[i], 20) * 14}px`;
+    made.style.setProperty("--depth", Math.min(this.depth[i], 20)); // deeper would leave no room for names
     return made;
   }
 
