@@ -102,6 +102,14 @@ async def test_an_endpoint_of_ones_own_has_no_price():
     assert trace.usage.unpriced == 1
 
 
+def test_a_model_without_its_provider_is_told_before_anything_runs():
+    """R-R7: it is an error of the settings, not one of every trial."""
+    with pytest.raises(UnknownAgentError, match="'gpt-4o-mini' is not a model name; write PROVIDE"):
+        agent_config({"kind": "chat", "model": "gpt-4o-mini"})
+    for name in ("openai:gpt-4o-mini", "litellm/openai/gpt-4o-mini", "local:smollm2"):
+        assert agent_config({"kind": "chat", "model": name}).kind == "chat"
+
+
 async def test_replies_in_order_start_anew_in_each_trial():
     """R-A2 R-A3: a list of replies is used up in order, the last stays, trials share nothing."""
     three = calls(*[("search", {"q": "x"})] * 3)

@@ -23,6 +23,7 @@ from proctor.agents import threads
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest
 from proctor.agents.chat_tools import LoadedTool, ToolBox, ToolConfig, ToolError, as_text
 from proctor.llm.base import ChatModel, ChatReply, ChatRequest
+from proctor.llm.providers import LITELLM_PREFIX
 from proctor.llm.rates import provider_of, rate_limited
 from proctor.trace import Message, ToolCall
 from proctor.trace.capture import llm_call, span, tool_call
@@ -68,6 +69,18 @@ class ChatAgentConfig(AgentConfig):
     """Where import paths of tools start; the suite's folder."""
 
     _models: dict[str, ChatModel] = PrivateAttr(default_factory=dict[str, ChatModel])
+
+    @field_validator("model")
+    @classmethod
+    def _a_model(cls, value: str) -> str:
+        """Told before anything runs, not once for every trial."""
+        provider, colon, model = value.partition(":")
+        if not value.startswith(LITELLM_PREFIX) and not (provider and colon and model):
+            raise ValueError(
+                f"{value!r} is not a model name; write PROVIDER:MODEL, such as "
+                "openai:gpt-4o-mini, or litellm/PROVIDER/MODEL"
+            )
+        return value
 
     @field_validator("api_key_env")
     @classmethod
