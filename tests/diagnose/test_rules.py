@@ -1,5 +1,6 @@
 """The rules that find errors without any training."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -211,6 +212,10 @@ def test_a_call_that_fails_for_good(error: str, category: Category) -> None:
     assert told(agent(asked, used("t1", 2, **raised), *again)) >= {("t1", category)}
     assert not told(agent(asked, used("t1", 2, **raised), *again)) & {("t2", category)}
     assert told(agent(asked, used("t1", 2, tool_output={"error": error}))) == {("t1", category)}
+    text = json.dumps({"status": "error", "message": error})
+    assert told(agent(asked, used("t1", 2, tool_output=text))) == {("t1", category)}
+    fine = {"error": None, "status": "ok", "isError": False, "rows": ["error"]}
+    assert told(agent(asked, used("t1", 2, tool_output=fine))) == set()
     other = (call("m2", 20, tool="ask"), used("t2", 21, "ask", tool_output="the Vasa"))
     if category not in (Category.RATE_LIMIT, Category.NOT_FOUND):
         assert told(agent(asked, used("t1", 2, **raised), *other)) == set()

@@ -6,6 +6,7 @@ it; an error of executed code shows first in the next model call, which is told 
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -35,6 +36,9 @@ _CODE = re.compile(r"[Cc]ode (?:execution|parsing)|Traceback \(most recent|Error
 _EMPTY = re.compile(r"\b[Nn]o (?:search )?results (?:were )?found|\b0 results\b")
 
 _MISSING = re.compile(r"FileNotFoundError|ModuleNotFoundError|No such file")
+
+MAX_ERROR = 5000
+"""Characters of JSON that can be an error with its trace; longer ones are content."""
 
 HEAD = 600
 """Characters of a tool's output in which a refusal stands; later ones belong to the page."""
@@ -301,13 +305,23 @@ def _outcome(span: Span) -> Outcome:
 
 def _error_in(output: Any) -> str:
     """The error of a tool that returns it as a value, as MCP's and most HTTP tools do."""
+    if isinstance(output, str) and output.startswith("{"):
+        output = _read(output)
     if not isinstance(output, Mapping):
         return ""
     values = cast("Mapping[str, Any]", output)
-    error = values.get("error") or values.get("isError")
+    error = values.get("error") or values.get("isError") or values.get("status") == "error"
     if not error:
         return ""
     return error if isinstance(error, str) and len(values) == 1 else repr(values)
+
+
+def _read(text: str) -> Any:
+    """What a text says as JSON; None where it is none, or too long for an error."""
+    try:
+        return json.loads(text) if len(text) <= MAX_ERROR else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def _fault(text: str) -> Fault | None:
