@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from trial_parts import MS, judge_at, llm, span, tool, trace_of, verdict
 
+from proctor.checks.judge import Judge
 from proctor.checks.quality import score_trace, score_trace_with
 from proctor.checks.quality_model import (
     DIMENSIONS,
@@ -20,7 +21,9 @@ from proctor.checks.quality_model import (
 )
 from proctor.checks.quality_text import averages
 from proctor.cli.trace_score import score
+from proctor.errors import ProctorError
 from proctor.llm import MockLLM
+from proctor.llm.base import ChatReply, ChatRequest
 from proctor.trace import Trace
 from proctor.trace.export import save_traces
 from proctor.trace.load import load_traces
@@ -229,6 +232,19 @@ async def test_reasoning_is_judged_when_there_is_a_judge():
     assert (found.score, found.level, found.method) == (0.25, A, "judge openai:judge")
     assert found.issues == ("The answer ignores the result.",)
     assert quality.overall == pytest.approx((0.25 + 1) / 2)
+
+
+async def test_a_judge_that_cannot_be_asked_says_what_to_do():
+    """R-C8: what is missing for a judge that was asked for stands where its score would be."""
+
+    class Absent:
+        name = identity = "absent"
+
+        async def complete(self, request: ChatRequest) -> ChatReply:
+            raise ProctorError("it is not installed", hint="pip install it")
+
+    quality = await score_trace_with(Judge(Absent()), trace_of("a", response="x"))
+    assert quality.dimension("reasoning").why == "it is not installed (pip install it)"
 
 
 async def test_a_judge_that_fails_leaves_the_rest():

@@ -33,7 +33,7 @@ from proctor.checks.quality_model import (
     combined,
 )
 from proctor.checks.registry import CheckContext
-from proctor.errors import ProctorError
+from proctor.errors import ProctorError, told
 from proctor.llm.base import ClosingModel
 from proctor.trace import Trace
 
@@ -128,7 +128,7 @@ async def reasoning(judge: Judge, trace: Trace, answer: str | None = None) -> Di
         judged = Judged.from_trace(trace, answer=answer)
         verdict = await judge.judge(judged, "reasoning")
     except ProctorError as error:
-        return Dimension(name=name, score=None, why=str(error), failed=True)
+        return Dimension(name=name, score=None, why=told(error), failed=True)
     method = f"judge {', '.join(model.name for model in judge.models)}"
     if verdict.normalised is None:
         why = f"the judge gave no verdict: {verdict.reason}"
