@@ -289,6 +289,22 @@ def test_a_failed_check_leads_to_its_span(browsing, tmp_path: Path) -> None:
         assert page.locator("td .note strong").first.inner_text() == "forbidden_tools"
 
 
+def test_a_run_shows_the_worst_first(browsing, tmp_path: Path) -> None:
+    """R-D7: of many cases, those that broke stand on top, and what broke stands above them."""
+    cases = [
+        Case(id=name, input="x", correctness={"expected_in_answer": [word]})
+        for name, word in (("a-passes", "fine"), ("b-passes", "fine"), ("c-breaks", "other"))
+    ]
+    run = _run(Suite(cases=cases), {"plain": plain_agent}, tmp_path)
+    with (
+        serving(Service(results=tmp_path)) as running,
+        page_at(browsing, running, f"/runs/suite/{run.name}") as page,
+    ):
+        rows = page.locator(".heat tbody th").all_inner_texts()
+        assert rows == ["c-breaks", "a-passes", "b-passes"]
+        assert page.locator("h2").all_inner_texts() == ["Agents", "What failed most", "Cases"]
+
+
 def test_what_could_not_be_judged_says_why(browsing, tmp_path: Path) -> None:
     """R-D7: an agent that breaks is told on the page of the run, with a trial to look at."""
     run = _run(Suite(cases=[Case(id="first", input="x")]), {"broken": broken_agent}, tmp_path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -336,7 +336,7 @@ def _board(run: Run) -> list[Placed]:
 
 
 class Heat(NamedTuple):
-    """Pass rates of agents (columns) on cases (rows)."""
+    """Pass rates of agents (columns) on cases (rows), the worst cases first."""
 
     agents: list[str]
     rows: list[tuple[str, list[Any]]]
@@ -347,9 +347,19 @@ def _heat(run: Run) -> Heat:
     cells = {(cell.case, cell.agent, cell.params): cell for cell in run.cells}
     rows = [
         (case, [_square(cells.get((case, *agent))) for agent in agents])
-        for case in sorted({cell.case for cell in run.cells})
+        for case in _worst_first(run.cells)
     ]
     return Heat([f"{agent} {params}".strip() for agent, params in agents], rows)
+
+
+def _worst_first(cells: Iterable[CellSummary]) -> list[str]:
+    """Cases by the lowest pass rate any agent has on them; those nobody was judged on come last."""
+    rates: dict[str, list[float]] = {}
+    for cell in cells:
+        known = rates.setdefault(cell.case, [])
+        if cell.pass_rate is not None:
+            known.append(cell.pass_rate)
+    return sorted(rates, key=lambda case: (min(rates[case], default=2.0), case))
 
 
 def _square(cell: CellSummary | None) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@
   const place = document.getElementById("live");
   if (!place) return;
   const every = 2000;
+  const many = (number) => number.toLocaleString("en");
   let done = Number(place.dataset.done);
   const asked = Number(place.dataset.asked);
   if (done >= asked) return;
@@ -13,8 +14,8 @@
     const now = await reply.json();
     if (now.done !== done) {
       done = now.done;
-      const rate = now.judged ? `, ${now.passed} of ${now.judged} passed` : "";
-      place.textContent = `${now.done} of ${now.asked} trials${rate}`;
+      const rate = now.judged ? `, ${many(now.passed)} of ${many(now.judged)} passed` : "";
+      place.textContent = `${many(now.done)} of ${many(now.asked)} trials${rate}`;
     }
     if (now.ended) return location.reload();
     return setTimeout(follow, every);
