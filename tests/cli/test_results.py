@@ -32,8 +32,8 @@ def test_the_table_has_every_denominator(root: Path, capsys) -> None:
     assert run(["results", "--results", str(root), "--group-by", "agent"]) == 0
     head, careful, hasty, closing = capsys.readouterr().out.splitlines()
     assert head.split() == "agent cases trials passed pass rate 95 % score infra error".split()
-    assert careful.split()[:6] == ["careful", "3", "6", "6/6", "100.0", "%"]
-    assert hasty.split()[:6] == ["hasty", "3", "7", "3/6", "50.0", "%"]
+    assert careful.split()[:6] == ["careful", "3", "6", "6/6", "100", "%"]
+    assert hasty.split()[:6] == ["hasty", "3", "7", "3/6", "50", "%"]
     assert hasty.split()[-1] == "1"
     assert closing == "13 trials in 2 groups"
 
