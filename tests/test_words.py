@@ -1,12 +1,18 @@
-"""How figures are written: the same everywhere, in Python and on pages."""
+"""How things are said: figures and hints, the same everywhere, in Python and on pages."""
 
+import ast
+import re
+from collections.abc import Iterator
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from browser import browser
 from hypothesis import given
 from hypothesis import strategies as st
 
+import proctor
+from proctor.errors import hint_among
 from proctor.words import (
     at_least,
     columns,
@@ -137,3 +143,41 @@ def test_a_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     figures = table(("case", "95 %"), [(NAMES[0], "[0.1 %, 99.9 %] " * 3)])
     assert figures[1].endswith("[0.1 %, 99.9 %]" + " [0.1 %, 99.9 %]" * 2)
+
+
+def hints_of(tree: ast.AST) -> Iterator[str]:
+    """What errors are given as hints, with `x` for what is filled in."""
+    for call in ast.walk(tree):
+        for option in call.keywords if isinstance(call, ast.Call) else ():
+            match option:
+                case ast.keyword("hint", ast.Constant(str(words))):
+                    yield words
+                case ast.keyword("hint", ast.JoinedStr(parts)):
+                    yield "".join(
+                        str(part.value) if isinstance(part, ast.Constant) else "x" for part in parts
+                    )
+
+
+def test_hints_speak_with_one_voice() -> None:
+    """R-S1: a hint goes on where the error ends: no capital, no full stop, no "try"."""
+    source = Path(proctor.__file__).parent
+    found = [
+        (path.name, words)
+        for path in source.rglob("*.py")
+        if path.relative_to(source).parts[0] != "server"  # there a page has sentences
+        for words in hints_of(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert len(found) > 100
+    odd = [
+        (name, words)
+        for name, words in found
+        if re.match(r"[A-Z][a-z]|try |maybe |please ", words) or words.endswith(".")
+    ]
+    assert odd == []
+
+
+def test_an_unknown_word_is_answered_with_the_known_ones() -> None:
+    """R-S1: those near it, else all of them, always in the same words."""
+    assert hint_among("strikt", ["strict", "subset"]) == "did you mean 'strict'?"
+    assert hint_among("zzz", ["strict", "subset"]) == "there are strict, subset"
+    assert hint_among("zzz", []) == "there are none"

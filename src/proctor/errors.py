@@ -104,14 +104,15 @@ def did_you_mean(word: str, known: "Iterable[str]") -> str | None:
     return f"did you mean {' or '.join(repr(by_folded[name]) for name in near)}?"
 
 
-def hint_among(word: str, known: "Collection[str]", lead: str = "there are") -> str:
+def hint_among(word: str, known: "Collection[str]") -> str:
     """The hint for a word that is none of the known ones: those near it, or else all of them."""
-    return did_you_mean(word, known) or f"{lead} {', '.join(known)}"
+    return did_you_mean(word, known) or f"there are {', '.join(known) or 'none'}"
 
 
 def refuse_unknown(given: "Iterable[object]", known: "Collection[str]", where: str) -> None:
     """Refuse the first key that nobody reads: a typo must not become a default."""
     for key in given:
         if key not in known:
-            hint = hint_among(str(key), known, "known keys:")
-            raise ProctorError(f"unknown key {key!r}", where=where, hint=hint)
+            raise ProctorError(
+                f"unknown key {key!r}", where=where, hint=hint_among(str(key), known)
+            )

@@ -189,7 +189,7 @@ def _check_columns(names: Sequence[str] | None, path: Path) -> None:
             raise ProctorError(
                 f"unknown column {name!r}",
                 where=f"{path}:1",
-                hint=hint_among(name, COLUMNS, "known columns:"),
+                hint=hint_among(name, COLUMNS),
             )
     if missing := [name for name in REQUIRED if name not in found]:
         raise ProctorError(f"the column {missing[0]!r} is missing", where=f"{path}:1")

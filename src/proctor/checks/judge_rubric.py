@@ -200,7 +200,7 @@ def _built_in(name: str) -> Rubric:
     if found is None:
         raise ProctorError(
             f"no built-in rubric {name!r}",
-            hint=hint_among(name, RUBRICS, "built in:"),
+            hint=hint_among(name, RUBRICS),
         )
     return found
 

@@ -107,7 +107,7 @@ class PathChecks(Strict):
         known = (*DIMENSIONS, "overall")
         for name in quality or ():
             if name not in known:
-                hint = hint_among(name, known, "one of")
+                hint = hint_among(name, known)
                 raise ValueError(f"unknown quality dimension {name!r} ({hint})")
         return quality
 

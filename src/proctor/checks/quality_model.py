@@ -158,7 +158,7 @@ class QualityConfig(Strict):
     def _weights(self) -> Self:
         for name in self.weights:
             if name not in DIMENSIONS:
-                hint = hint_among(name, DIMENSIONS, "one of")
+                hint = hint_among(name, DIMENSIONS)
                 raise ValueError(f"unknown quality dimension {name!r} in weights ({hint})")
         if not any(self.weights.values()):
             raise ValueError("at least one dimension needs a weight above 0")

@@ -131,7 +131,7 @@ def _options(kind: str, settings: tuple[str, ...]) -> dict[str, Any]:
         first, *rest = key.split(".")
         if first not in fields or first in ("kind", "base_dir"):
             known = [name for name in fields if name not in ("kind", "base_dir")]
-            hint = hint_among(first, known, "known:")
+            hint = hint_among(first, known)
             raise ProctorError(
                 f"agents of kind {kind} have no option {first!r}", where="--set", hint=hint
             )

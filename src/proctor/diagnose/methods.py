@@ -66,6 +66,6 @@ def asks(method: str) -> bool:
     if method not in METHODS:
         raise ProctorError(
             f"unknown method {method!r} of diagnosis",
-            hint=hint_among(method, METHODS, "choose one of"),
+            hint=hint_among(method, METHODS),
         )
     return method in ASKED

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, hint_among
 from proctor.results.columns import named
 from proctor.results.figures import OF_JUDGED, cell_of
 from proctor.results.left_out import LeftOut
@@ -96,7 +96,7 @@ def _arm(of: ResultSet, by: str, value: Any) -> dict[str, Seen]:
         known = sorted(str(row.key[by]) for row in of.group_by(by).rows)
         raise ProctorError(
             f"no trial has {by} {value!r}",
-            hint=did_you_mean(str(value), known) or f"there are: {', '.join(known) or 'none'}",
+            hint=hint_among(str(value), known),
         )
     return arm
 

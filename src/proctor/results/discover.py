@@ -107,8 +107,8 @@ def _no_match(globs: Sequence[str], below: Found, root: Path) -> ProctorError:
     from proctor.errors import did_you_mean
 
     names = {n for run in below.runs for n in (run.name, run.facts.name, *run.tags)}
-    some = ", ".join(sorted(names)[:5]) or "no run"
-    hint = did_you_mean(globs[0], names) or f"there is: {some}"
+    some = ", ".join(sorted(names)[:5]) or "none"
+    hint = did_you_mean(globs[0], names) or f"there are {some}"
     return ProctorError(f"no run fits {' '.join(globs)}", where=str(root), hint=hint)
 
 

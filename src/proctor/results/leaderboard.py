@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from proctor.errors import ProctorError, did_you_mean
+from proctor.errors import ProctorError, hint_among
 from proctor.results.comparison import stopped_note
 from proctor.results.figures import rate_over
 from proctor.results.outcomes import AgentOutcomes, CaseOutcome, outcomes_of
@@ -160,7 +160,7 @@ def leaderboard(
 ) -> Leaderboard:
     """Rank agents by one figure, the mean of their cases."""
     if metric not in METRICS:
-        hint = did_you_mean(metric, METRICS) or f"there are {', '.join(METRICS)}"
+        hint = hint_among(metric, METRICS)
         raise ProctorError(f"nothing is ranked by {metric!r}", hint=hint)
     of_case, higher = METRICS[metric]
     values = {

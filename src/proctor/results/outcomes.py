@@ -287,12 +287,11 @@ def pick(
         known = sorted(one.name for one in every)
         raise ProctorError(
             f"no trial of an agent named {agent!r}",
-            hint=did_you_mean(agent, [*names, *known])
-            or f"there are: {', '.join(known) or 'none'}",
+            hint=did_you_mean(agent, [*names, *known]) or f"there are {', '.join(known) or 'none'}",
         )
     if not fitting:
         known = ", ".join(one.name for one in every)
-        hint = f"there are: {known}" if known else "none has ended yet, or a filter leaves none"
+        hint = f"there are {known}" if known else "none has ended yet, or a filter leaves none"
         raise ProctorError("no trials to look at", hint=hint)
     raise ProctorError(
         f"{len(fitting)} agents or sets of parameters, one is needed",

@@ -123,7 +123,7 @@ def _has_status(value: Words) -> Condition:
         if word not in STATUSES:
             raise ProctorError(
                 f"{word!r} is not a status",
-                hint=hint_among(word, STATUSES, "one of"),
+                hint=hint_among(word, STATUSES),
             )
     listed = ", ".join(literal(word) for word in asked)
     return Condition(f"status IN ({listed})", frozenset({"status"}))

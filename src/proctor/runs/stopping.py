@@ -131,7 +131,7 @@ def rule_named(text: str) -> StoppingRule:
     if name == "sequential":
         return Sequential(_rate(parameter) if colon else SEQUENTIAL_ALPHA)
     if name not in FREE_RULES or colon:
-        known = hint_among(name, RULES, "rules are")
+        known = hint_among(name, RULES)
         hint = f"`{name}` takes no parameter" if name in FREE_RULES else known
         raise ProctorError(f"unknown stopping rule {text!r}", hint=hint)
     return FREE_RULES[name]

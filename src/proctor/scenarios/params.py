@@ -172,7 +172,7 @@ def _declared(name: str, tree: Tree, at: Place, problems: list[Problem]) -> Para
     count = len(problems)
     for key, child in tree.value.items():
         if key not in _KEYS:
-            hint = hint_among(key, _KEYS, "known here:")
+            hint = hint_among(key, _KEYS)
             problems.append(Problem(tree.keys[key], f"unknown key {key!r}", hint))
         elif key != "default" and any(part.tag for part in child.walk()):
             problems.append(
@@ -211,7 +211,7 @@ def _long(name: str, tree: Tree, at: Place, problems: list[Problem]) -> Param | 
     options = cast("list[Value]", of) if isinstance(of, list) else []
     if kind not in TYPES:
         place = (tree.child("type") or tree).place
-        hint = hint_among(str(kind), TYPES, "types are")
+        hint = hint_among(str(kind), TYPES)
         message = "the type is missing" if kind is None else f"there is no type {kind!r}"
         problems.append(Problem(place, message, hint))
         return None

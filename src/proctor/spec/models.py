@@ -310,7 +310,7 @@ def _unknown_judges(suite: Suite) -> list[Fault]:
         for loc, options in _judged(case):
             name: str | None = getattr(options, "judge", None)
             if name is not None and name not in known:
-                hint = hint_among(name, known, "`judges` has")
+                hint = hint_among(name, known)
                 at = ("cases", index, *loc, "judge")
                 faults.append(Fault(at, f"there is no judge {name!r}", hint))
     return faults

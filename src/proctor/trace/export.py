@@ -119,7 +119,7 @@ def exporter_of(format: str) -> Exporter:  # noqa: A002 (the word users write)
     """The exporter of a format; an unknown one is an error with a suggestion."""
     exporter = EXPORTERS.get(format)
     if exporter is None:
-        hint = hint_among(format, EXPORTERS, "formats:")
+        hint = hint_among(format, EXPORTERS)
         raise ProctorError(f"unknown export format {format!r}", hint=hint)
     return exporter
 

@@ -49,7 +49,7 @@ def match_calls(
         raise ProctorError(
             f"unknown match mode {mode!r}",
             where="match_mode",
-            hint=hint_among(mode, _MODES, "one of"),
+            hint=hint_among(mode, _MODES),
         )
     return decide(Comparison(actual, reference, _rules(arguments, tools)))
 

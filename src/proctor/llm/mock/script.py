@@ -253,7 +253,7 @@ def reply_from(value: Any, where: str = "reply") -> Reply:
         raise ProctorError(
             f"unknown kind of malformed reply {malformed!r}",
             where=f"{where}.malformed",
-            hint=hint_among(str(malformed), MALFORMED, "one of"),
+            hint=hint_among(str(malformed), MALFORMED),
         )
     return Reply(
         text=_text(text or "", f"{where}.text"),
@@ -309,7 +309,7 @@ def _when(value: Any, where: str) -> When | None:
         raise ProctorError(
             f"unknown protocol {protocol!r}",
             where=f"{where}.protocol",
-            hint=hint_among(str(protocol), PROTOCOLS, "one of"),
+            hint=hint_among(str(protocol), PROTOCOLS),
         )
     return When(**given)
 

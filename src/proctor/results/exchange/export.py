@@ -72,7 +72,7 @@ def form_of(target: str, form: str | None) -> str:
         raise ProctorError(
             f"no form is called {meant!r}" if meant else "in which form?",
             where=target,
-            hint=hint_among(meant, FORMATS, "one of"),
+            hint=hint_among(meant, FORMATS),
         )
     return meant
 

@@ -190,13 +190,13 @@ def _fields(names: list[str], columns: Mapping[str, str], path: Path) -> dict[st
             raise ProctorError(
                 f"there is no column {column!r}",
                 where=f"{path}:1",
-                hint=hint_among(column, names, "columns:"),
+                hint=hint_among(column, names),
             )
         if field not in FIELDS and not field.startswith(tuple(f"{n}." for n in NESTED)):
             raise ProctorError(
                 f"there is no field {field!r}",
                 where="--map",
-                hint=hint_among(field, FIELDS, "fields:"),
+                hint=hint_among(field, FIELDS),
             )
     fields = dict(columns)
     taken = set(fields.values())
