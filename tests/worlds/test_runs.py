@@ -56,10 +56,12 @@ async def test_quality_and_diagnosis_see_what_went_wrong_in_a_world():
         outcome = await played(Corridor, agent)
         trace.response = outcome.answer
     assert outcome.ended == "no_valid_action"
-    (finding,) = diagnose(trace, "rules").findings
-    assert (finding.category, finding.evidence) == ("Resource Abuse", "invalid_action")
+    wrong, repeated = sorted(diagnose(trace, "rules").findings, key=lambda f: f.category)
     refused = [span for span in trace.spans if span.tool_name == "invalid_action"]
-    assert finding.location == refused[-1].span_id
+    assert (wrong.category, wrong.location) == ("Formatting Errors", refused[0].span_id)
+    assert wrong.evidence == "open the door is not one of left, right"
+    assert (repeated.category, repeated.evidence) == ("Resource Abuse", "invalid_action")
+    assert repeated.location == refused[-1].span_id
     quality = {dimension.name: dimension.score for dimension in score_trace(trace).dimensions}
     assert quality["redundancy"] == 0.25
     assert quality["error_recovery"] == 0.0

@@ -129,6 +129,10 @@ ERRORS: dict[Category, tuple[str, ...]] = {
         r"(?:File|Module)NotFound|no such file|permission ?(?:denied|error)|command not found",
         r"not installed|environment variable|ImportError|no module named",
     ),
+    Category.FORMATTING: (
+        r"\binvalid.?(?:action|argument|choice|input|parameter|value)|\bis not one of\b",
+        r"\bvalidation.?error",
+    ),
     Category.NOT_FOUND: (
         rf"{_STATUS}404\b",
         r"\b404 Client|not.?found|does(?: not|n't) exist|no such",
