@@ -40,20 +40,6 @@ from proctor.spec.experiment_load import load_experiments
 from proctor.trace import parse_query
 
 START = ROOT / "tests" / "docs" / "start"
-COMMON = (
-    "duckdb",
-    "rich.table",
-    "scipy.stats",
-    "proctor.cli.carrying",
-    "proctor.cli.run",
-    "proctor.cli.test",
-    "proctor.report.html.page",
-    "proctor.report.run_facts",
-    "proctor.results.verbs",
-    "proctor.trials.targets",
-)
-"""What most pages import: loaded once, before pages have their processes. None starts a thread."""
-
 NOWHERE = "http://127.0.0.1:9"
 """A proxy that is not there: a page that reaches for the network fails at once."""
 

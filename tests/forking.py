@@ -19,14 +19,18 @@ import traceback
 from typing import Any
 
 PRELOADED = (
-    *("duckdb", "psutil", "rich.console", "scipy.stats", "yaml", "zstandard"),
+    *("duckdb", "psutil", "rich.console", "rich.table", "scipy.stats", "yaml", "zstandard"),
     *("proctor.cli.main", "proctor.cli.interrupts", "proctor.cli.streams"),
     *("proctor.cli.run", "proctor.cli.test", "proctor.cli.validate", "proctor.cli.results"),
+    *("proctor.cli.carrying", "proctor.report.html.page", "proctor.report.run_facts"),
     *("proctor.agents.python", "proctor.checks.correctness", "proctor.spec.plan"),
     *("proctor.report.run_console", "proctor.report.run_json", "proctor.report.run_progress"),
     *("proctor.results.comparison", "proctor.results.finalise", "proctor.results.querying"),
-    *("proctor.trials.carrying", "proctor.trials.resume", "proctor.trace.formats"),
+    *("proctor.results.verbs", "proctor.trials.carrying", "proctor.trials.resume"),
+    *("proctor.trials.targets", "proctor.trace.formats"),
 )
+"""What most commands and pages import: loaded once, before each has its process. None starts a
+thread."""
 
 MOST = 1 << 20
 """Bytes of a message: arguments and an environment are far smaller."""

@@ -10,6 +10,7 @@ from typing import Any
 import docs_runner
 import pytest
 from docs_blocks import PageError, name_of, pages, steps
+from forking import PRELOADED
 
 PATIENCE = 280
 """Seconds for one page on a busy machine; below the time limit of a test."""
@@ -32,7 +33,7 @@ def left_out() -> list[tuple[str, int, str]]:
 def clean_process():
     """Makes processes for pages: forked from one that has our imports and no threads."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["docs_runner", *docs_runner.COMMON])
+    context.set_forkserver_preload(["docs_runner", *PRELOADED])
     with pytest.MonkeyPatch.context() as patch:
         # Python 3.11 does not hand `sys.path` on to the process that preloads.
         patch.setenv("PYTHONPATH", str(Path(docs_runner.__file__).parent))
