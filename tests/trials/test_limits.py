@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import proctor
+from proctor.report.run_console import render_run
 from proctor.runs.run import Run
 from proctor.spec import Case, Suite
 from proctor.trials.limits import Limits, Spending
@@ -112,6 +113,7 @@ async def test_a_call_that_was_refused_cost_nothing(tmp_path: Path) -> None:
 async def test_a_stopped_run_is_resumed_with_a_higher_cap(tmp_path: Path) -> None:
     """R-R7, R-R8: the money of earlier sittings counts, and the plan stays the same."""
     first = await run_of(tmp_path, max_cost_usd=0.35)
+    assert f"--resume {first.path} with a higher --max-cost" in render_run(first)
     again = await aresume(first.path, agent=priced)
     assert again.totals.trials == 4, "the cap was reached before"
     more = await aresume(first.path, agent=priced, max_cost_usd=0.75)

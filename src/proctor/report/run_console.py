@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 MOST_FAILURES = 8
 """Ranked failures told to people: the rest matter less by construction; results.json has them."""
 
+SPENT = {"cost limit": "--max-cost", "token limit": "--max-tokens"}
+"""Limits that count earlier sittings too: to go on, each must be raised."""
+
 _COLOURS = {
     Verdict.PASS: "green",
     Verdict.PARTIAL: "yellow",
@@ -127,7 +130,9 @@ def closing_lines(run: Run) -> list[str]:
     out.append(cost_line(totals))
     if run.stopped:
         out.append(f"stopped early: {line(run.stopped)}")
-        out.append(f"go on with: {resume_command(run.path)}")
+        more = next((o for limit, o in SPENT.items() if run.stopped.startswith(limit)), None)
+        higher = f" with a higher {more}" if more else ""
+        out.append(f"go on with: {resume_command(run.path)}{higher}")
     elif totals.infra_error:
         out.append(f"try those again with: {resume_command(run.path, '--retry-infra')}")
     provenance: dict[str, Any] = run.spec.get("provenance") or {}
