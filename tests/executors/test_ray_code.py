@@ -28,7 +28,11 @@ def answer(input):
         "cwd": os.getcwd(),
         "file": __file__,
         "path": sys.path,
-        "files": sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file()),
+        "files": sorted(
+            p.relative_to(root).as_posix()
+            for p in root.rglob("*")
+            if p.is_file() and p.suffix != ".pyc"  # which workers may make of what they import
+        ),
         "token": os.environ.get("SHOP_TOKEN"),
     })
 '''

@@ -125,9 +125,10 @@ def test_an_extra_that_is_absent_is_one_line(use, place: Path, extra: str) -> No
     if asked is None:
         code = "import proctor.results as r; r.query(root='results').to_pandas()"
         done = use("-c", code, cwd=place, python=True)
-        told = done.stderr.strip().splitlines()[-1]
+        told, hint = done.stderr.strip().splitlines()[-2:]
         assert "pandas is not installed" in told
         assert "ProctorError" in told
+        assert hint == "hint: pip install 'proctor[frames]'"
         return
     done = use(*asked, cwd=place, OPENAI_API_KEY="sk-test-4242424242424242")
     whole = done.stdout + done.stderr
