@@ -53,24 +53,21 @@ def _here(ctx: click.Context, _param: click.Parameter, value: Path | None) -> Pa
 
 def readable_results_option(function: Decorated) -> Decorated:
     """Add `--results` to a command that only reads: an address does as well as a folder."""
-    option = click.option(
-        "--results",
-        metavar="PATH",
-        callback=_readable,
-        help="The folder of runs, or an address (s3://…); that of the settings when absent.",
-    )
-    return option(function)
+    return _reading_option(_readable)(function)
 
 
 def readable_runs_option(function: Decorated) -> Decorated:
     """Add `--results` to a command that looks at single runs, with `read_run`, here or there."""
-    option = click.option(
+    return _reading_option(_with_runs)(function)
+
+
+def _reading_option(callback: Callable[..., Path | None]) -> Callable[[Decorated], Decorated]:
+    return click.option(
         "--results",
         metavar="PATH",
-        callback=_with_runs,
+        callback=callback,
         help="The folder of runs, or an address (s3://…); that of the settings when absent.",
     )
-    return option(function)
 
 
 def _readable(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Path | None:
