@@ -9,6 +9,7 @@ from result_parts import trial, write_run
 
 from proctor.errors import ProctorError
 from proctor.results import query
+from proctor.results.left_out import LeftOut
 from proctor.results.outcomes import case_outcomes, outcomes_of, pair
 from proctor.runs.run import Run
 
@@ -106,3 +107,11 @@ def test_cases_that_share_something_are_clustered(tmp_path: Path) -> None:
     expected = population_rate(outcomes.counts, clusters=outcomes.clusters)
     assert (asked.low, asked.high) == pytest.approx((expected.low, expected.high))
     assert asked.low != population_rate(outcomes.counts).low
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(1, "1 case: none judged"), (2, "2 cases: none judged")]
+)
+def test_what_is_left_out_is_counted_in_words(count: int, said: str) -> None:
+    """R-Q1: one of them is one."""
+    assert str(LeftOut("cases", count, "none judged")) == said

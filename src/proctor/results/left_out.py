@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from proctor.words import plural
+
 
 class LeftOut(msgspec.Struct, frozen=True):
     """Trials or cases that no estimate counts, and why."""
@@ -13,4 +15,4 @@ class LeftOut(msgspec.Struct, frozen=True):
     why: str
 
     def __str__(self) -> str:
-        return f"{self.count} {self.what}: {self.why}"
+        return f"{plural(self.count, self.what.removesuffix('s'))}: {self.why}"
