@@ -23,7 +23,7 @@ from proctor.agents import threads
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest
 from proctor.agents.chat_tools import LoadedTool, ToolBox, ToolConfig, ToolError, as_text
 from proctor.llm.base import ChatModel, ChatReply, ChatRequest
-from proctor.llm.providers import LITELLM_PREFIX
+from proctor.llm.providers import is_model_name
 from proctor.llm.rates import provider_of, rate_limited
 from proctor.trace import Message, ToolCall
 from proctor.trace.capture import llm_call, span, tool_call
@@ -74,8 +74,7 @@ class ChatAgentConfig(AgentConfig):
     @classmethod
     def _a_model(cls, value: str) -> str:
         """Told before anything runs, not once for every trial."""
-        provider, colon, model = value.partition(":")
-        if not value.startswith(LITELLM_PREFIX) and not (provider and colon and model):
+        if not is_model_name(value):
             raise ValueError(
                 f"{value!r} is not a model name; write PROVIDER:MODEL, such as "
                 "openai:gpt-4o-mini, or litellm/PROVIDER/MODEL"

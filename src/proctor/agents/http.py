@@ -35,7 +35,6 @@ MAX_REPLY = 64 * 1024 * 1024
 ANSWER_PATHS = ("answer", "response", "output", "choices[0].message.content", "text")
 """Where answers stand in the replies people build; the first that is there is taken, if empty."""
 
-
 PAUSE = 1.0
 """Seconds before a service is asked again that gave back the state it was given: it waits for
 something. One that made a step is asked at once; `Retry-After` wins over both."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from proctor.cli.lazy import Command, Example
+from proctor.cli.list import FILTER
 from proctor.cli.terminal import printable
 from proctor.errors import ProctorError
 from proctor.words import plural, table
@@ -30,13 +31,7 @@ DEFAULT_SEEDS = "5"
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("catalog", required=False)
 @click.option("--seeds", default=DEFAULT_SEEDS, metavar="SEEDS", help="A count, 1..10, or a list.")
-@click.option(
-    "--filter",
-    "expression",
-    default="",
-    metavar="EXPR",
-    help="Only these, such as difficulty:hard.",
-)
+@FILTER
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def check(

@@ -82,8 +82,8 @@ def diagnose(files: tuple[str, ...], **options: Any) -> None:
     named = tuple(text for text in files if text not in runs)
     loaded = Loaded(named) if named else None
     if loaded is not None:
-        several = len(named) > 1 or not all(Path(name).is_file() for name in named)
-        _tell_traces(_looked(loaded, options["no_redact"]), how, options, several=several)
+        looked = _looked(loaded, options["no_redact"])
+        _tell_traces(looked, how, options, several=loaded.several)
     for run in runs.values():
         _tell_run(run, how, options)
     if loaded is not None:

@@ -31,6 +31,15 @@ LISTED = (
 )
 """Columns of a trial that a person is shown; `proctor export` has them all."""
 
+FORMAT = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "csv"]),
+    default="table",
+    help="How it is written; a table when absent.",
+)
+FORMAT_JSON = click.option("--json", "form", flag_value="json", help="The same as --format json.")
+
 MOST_TRIALS = 100
 """Trials listed when nobody says how many: a few screens."""
 
@@ -98,14 +107,8 @@ def tell_problems(found: ResultSet) -> None:
 @click.option("--group-by", metavar="COLUMNS", help="Columns with commas; run,agent when absent.")
 @click.option("--trials", is_flag=True, help="List the trials themselves.")
 @click.option("--limit", type=click.IntRange(0), metavar="N", help="Trials listed at most.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json", "csv"]),
-    default="table",
-    help="How it is written; a table when absent.",
-)
-@click.option("--json", "form", flag_value="json", help="The same as --format json.")
+@FORMAT
+@FORMAT_JSON
 @readable_results_option
 def results(
     patterns: tuple[str, ...],

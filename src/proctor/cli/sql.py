@@ -9,7 +9,7 @@ import click
 
 from proctor.cli.choosing import readable_results_option
 from proctor.cli.lazy import Command, Example
-from proctor.cli.results import runs_root, tell_problems
+from proctor.cli.results import FORMAT, FORMAT_JSON, runs_root, tell_problems
 
 EXAMPLES = [
     Example('proctor sql "select agent, avg(score) from trials group by 1"', "means by agent"),
@@ -25,14 +25,8 @@ EXAMPLES = [
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("query")
 @click.option("--run", "runs", multiple=True, metavar="PATTERN", help="Only these runs.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json", "csv"]),
-    default="table",
-    help="How it is written; a table when absent.",
-)
-@click.option("--json", "form", flag_value="json", help="The same as --format json.")
+@FORMAT
+@FORMAT_JSON
 @readable_results_option
 def sql(query: str, runs: tuple[str, ...], form: str, results: Path | None) -> None:
     """Answer a SELECT over the views trials, runs, cases and checks.

@@ -8,6 +8,7 @@ Text is cut at generous bounds, so that a 4 MB trace costs milliseconds.
 from __future__ import annotations
 
 import re
+from bisect import insort
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -208,22 +209,22 @@ class _Reader:
         """Give tools that run beside their agent, as in a graph's own node for tools, to the
         latest model call that asked for them; the others are returned."""
         spans = self.tree.spans
-        loose: list[int] = []
+        loose: set[int] = set()
         for positions in owned.values():
             first = next((n for n, p in enumerate(positions) if spans[p].span_id in calls), None)
-            loose += positions[:first]
+            loose |= {*positions[:first]}
             del positions[:first]
+        asked: dict[str, int] = {}
         strays: list[Span] = []
-        for here in sorted(loose):
-            name = spans[here].tool_name
-            asked = (p for p in range(here - 1, -1, -1) if spans[p].span_id in calls)
-            home = next(
-                (p for p in asked if any(c.name == name for c in spoken(spans[p])[1])), None
-            )
-            if home is None:
-                strays.append(spans[here])
-            else:
-                owned[self.agents[home]] = sorted((*owned[self.agents[home]], here))
+        for here, span in enumerate(spans if loose else ()):
+            if span.span_id in calls:
+                asked |= {call.name: here for call in spoken(span)[1]}
+            elif here in loose:
+                home = asked.get(span.tool_name or "")
+                if home is None:
+                    strays.append(span)
+                else:
+                    insort(owned[self.agents[home]], here)
         return strays
 
     def _of_agent(self, agent: str, positions: list[int], calls: set[str]) -> list[Move]:

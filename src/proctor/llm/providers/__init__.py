@@ -19,6 +19,12 @@ __all__ = ["get_model"]
 LITELLM_PREFIX = "litellm/"
 
 
+def is_model_name(name: str) -> bool:
+    """Whether a name says whom to ask and for which model."""
+    provider, colon, model = name.partition(":")
+    return name.startswith(LITELLM_PREFIX) or bool(provider and colon and model)
+
+
 def get_model(
     name: str,
     *,
@@ -44,8 +50,7 @@ def get_model(
             prices=prices,
             identity=identity,
         )
-    provider, colon, model = name.partition(":")
-    if not (provider and colon and model):
+    if not is_model_name(name):
         raise ProctorError(
             f"{name!r} is not a model name",
             hint="write PROVIDER:MODEL, such as openai:gpt-4o-mini or "
@@ -53,6 +58,7 @@ def get_model(
         )
     from proctor.llm.providers.direct import DirectModel
 
+    provider, _, model = name.partition(":")
     return DirectModel(
         provider,
         model,

@@ -193,26 +193,25 @@ class Runs:
 
     def outlined(self, request: Request) -> Response:
         """The spans of a trial, with what its diagnosis finds."""
-        trace = self._trace(request)
-        if trace is None:
+        trial, trace = self._traced(request)
+        if trial is None or trace is None:
             return JSONResponse({"error": "no such trace"}, status_code=404)
         from proctor.diagnose.api import diagnose
 
         found = [finding.to_dict() for finding in diagnose(trace).findings]
-        _, trial = self._trial(request)
-        return JSONResponse(outline(trace, found, [] if trial is None else _failed_at(trial)))
+        return JSONResponse(outline(trace, found, _failed_at(trial)))
 
     def span(self, request: Request) -> Response:
         """Everything about one span of a trial."""
-        trace = self._trace(request)
+        _, trace = self._traced(request)
         found = None if trace is None else span_of(trace, request.path_params["span_id"])
         if found is None:
             return JSONResponse({"error": "no such span"}, status_code=404)
         return JSONResponse(detail(found))
 
-    def _trace(self, request: Request) -> Trace | None:
+    def _traced(self, request: Request) -> tuple[Trial | None, Trace | None]:
         run, trial = self._trial(request)
-        return None if run is None or trial is None else run.trace(trial)
+        return trial, None if run is None or trial is None else run.trace(trial)
 
     # -- finding ----------------------------------------------------------------------------------
 
