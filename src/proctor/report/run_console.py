@@ -22,6 +22,7 @@ from proctor.report.run_words import (
 )
 from proctor.report.text import line, seconds
 from proctor.runs.summary import CellSummary, RankedFailure, Verdict
+from proctor.trials.limits import COST_REACHED, TOKENS_REACHED
 from proctor.words import DASH, columns, money, percent, plural
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 MOST_FAILURES = 8
 """Ranked failures told to people: the rest matter less by construction; results.json has them."""
 
-SPENT = {"cost limit": "--max-cost", "token limit": "--max-tokens"}
-"""Limits that count earlier sittings too: to go on, each must be raised."""
+SPENT = {COST_REACHED: "--max-cost", TOKENS_REACHED: "--max-tokens"}
+"""What must be raised to go on after a limit that counts earlier sittings."""
 
 _COLOURS = {
     Verdict.PASS: "green",

@@ -15,6 +15,9 @@ import msgspec
 from proctor.runs.model import Trial
 from proctor.words import dollars, plural
 
+COST_REACHED, TOKENS_REACHED = "cost limit reached", "token limit reached"
+"""How reasons begin that hold in the next sitting too, since earlier ones count."""
+
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     """Caps of a run; None does not bind. `timeout_s` is for one trial, the others for the run."""
@@ -70,7 +73,7 @@ class Spending:
         if limits.max_seconds is not None and self._clock() - self._began >= limits.max_seconds:
             return f"time limit reached: {limits.max_seconds:g} s"
         if limits.max_tokens is not None and self.tokens >= limits.max_tokens:
-            return f"token limit reached: {self.tokens} of {limits.max_tokens}"
+            return f"{TOKENS_REACHED}: {self.tokens} of {limits.max_tokens}"
         if limits.max_cost_usd is not None:
             return self._money(limits.max_cost_usd)
         return None
@@ -82,5 +85,5 @@ class Spending:
                 f"{dollars(cap)} cannot be kept; give prices in the settings, or cap tokens instead"
             )
         if self.cost_usd >= cap:
-            return f"cost limit reached: {dollars(self.cost_usd)} of {dollars(cap)}"
+            return f"{COST_REACHED}: {dollars(self.cost_usd)} of {dollars(cap)}"
         return None
