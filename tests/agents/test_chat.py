@@ -92,11 +92,11 @@ async def test_a_conversation_with_a_tool_is_recorded():
 
 async def test_an_endpoint_of_ones_own_has_no_price():
     """R-A4: the price of a model behind someone else's address is unknown, never the list price."""
-    from proctor.trials.pricing import price_calls
+    from proctor.llm.prices import price_trace
 
     with MockLLM([{"text": "hi", "usage": {"input": 1000, "output": 1000}}]) as server:
         _, trace = await talk(server)
-    price_calls(trace)
+    price_trace(trace)
     assert trace.usage.input_tokens == 1000
     assert trace.usage.cost_usd is None
     assert trace.usage.unpriced == 1

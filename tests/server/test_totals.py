@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 from server_parts import TOOL, TRACE, wire_request, write
 
 from proctor.llm.prices import cost_usd
-from proctor.server.store.costs import LINEAR, fill_cost
 from proctor.server.store.rows import batch_of
 from proctor.server.store.schema import MIGRATIONS
 from proctor.server.store.totals import SpanRow, totals_of
 from proctor.server.wire import PROTOBUF, received
-from proctor.trace import Span, SpanKind
 from proctor.trace.redact import Redactor
 
 SECOND = 1_000_000_000
@@ -153,61 +151,6 @@ def test_a_store_of_the_first_version(store) -> None:
 
 
 # -- costs ----------------------------------------------------------------------------------------
-
-
-def call(model: str, tokens: tuple[int, int], **attributes: object) -> Span:
-    return Span(
-        span_id="1",
-        trace_id="2",
-        name="chat",
-        kind=SpanKind.LLM,
-        model=model,
-        input_tokens=tokens[0],
-        output_tokens=tokens[1],
-        attributes=attributes,
-    )
-
-
-@pytest.mark.parametrize("tokens", [(400, 40), (0, 0), (LINEAR, LINEAR), (250_000, 9_000)])
-@pytest.mark.parametrize("model", ["gpt-4o-mini", "claude-sonnet-4-5", "gemini-2.5-pro"])
-def test_costs_are_those_of_trials(model: str, tokens: tuple[int, int]) -> None:
-    """R-D7: a live call costs what the same call costs in a trial, tiers of price included."""
-    span = call(model, tokens)
-    fill_cost(span)
-    expected = cost_usd(model, input_tokens=tokens[0], output_tokens=tokens[1])
-    assert expected is not None
-    assert span.cost_usd == pytest.approx(expected)
-
-
-def test_cached_tokens_cost_less() -> None:
-    """R-D7: tokens read from a cache are priced as such."""
-    span = call("gpt-4o", (1000, 10), **{"gen_ai.usage.cache_read.input_tokens": 600})
-    fill_cost(span)
-    expected = cost_usd("gpt-4o", input_tokens=1000, output_tokens=10, cached_tokens=600)
-    assert span.cost_usd == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    "span",
-    [
-        call("my-own-model", (10, 10)),
-        call("gpt-4o", (10, 10), **{"gen_ai.provider.name": "our-gateway"}),
-        Span(span_id="1", trace_id="2", name="x", kind=SpanKind.LLM, model="gpt-4o"),
-        Span(span_id="1", trace_id="2", name="x", kind=SpanKind.TOOL, model="gpt-4o"),
-    ],
-)
-def test_an_unknown_cost_stays_unknown(span: Span) -> None:
-    """R-D7: no price, no tokens, no model call: no cost, and no zero."""
-    fill_cost(span)
-    assert span.cost_usd is None
-
-
-def test_a_cost_that_was_said_stays() -> None:
-    """R-D7: the producer knows its price best."""
-    span = call("gpt-4o", (10, 10))
-    span.cost_usd = 7.0
-    fill_cost(span)
-    assert span.cost_usd == 7.0
 
 
 def test_the_store_shows_costs_of_live_traces(store) -> None:

@@ -107,8 +107,9 @@ def _serve(host: str, port: int, url: str, token: str | None, options: dict[str,
     from proctor.server.app import make_app
     from proctor.server.serving import serve_until_told
     from proctor.server.store import open_store
+    from proctor.spec import load_configuration
 
-    store = open_store(url)
+    store = open_store(url, prices=load_configuration().settings.price_table())
     service = _service(store, options)
     serve_until_told(make_app(service, token), host, port, _welcome)
 

@@ -180,9 +180,10 @@ def export(url: str, *, output: Path, shape: str, **chosen: Any) -> None:
     """Write traces of a store to a file."""
     from proctor.server.store import existing_store
     from proctor.server.store.filters import TraceFilter
+    from proctor.spec import load_configuration
     from proctor.trace.export import save_traces
 
-    opened = existing_store(url)
+    opened = existing_store(url, prices=load_configuration().settings.price_table())
     ids = opened.ids(TraceFilter(**chosen))
     traces = (trace for each in ids if (trace := opened.trace(each)) is not None)
     count = save_traces(traces, output, shape)

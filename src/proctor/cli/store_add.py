@@ -16,6 +16,7 @@ from proctor.words import plural
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from proctor.llm.prices import PriceTable
     from proctor.server.made import Made
     from proctor.trace import Trace
     from proctor.trace.redact import Redactor
@@ -40,15 +41,16 @@ def add(files: tuple[str, ...], url: str, no_redact: bool) -> None:
     """
     from proctor.server.store import open_store
     from proctor.server.store.rows import Batch
+    from proctor.spec import load_configuration
     from proctor.trace.redact import redactor_for
 
     loaded = Loaded(files)
     if not loaded.begin():
         loaded.leave()
-    store = open_store(url)
+    store = open_store(url, prices=load_configuration().settings.price_table())
     spans, touched, refused = 0, set[str](), 0
     try:
-        for together in _together(_made(loaded, redactor_for(not no_redact))):
+        for together in _together(_made(loaded, redactor_for(not no_redact), store.prices)):
             batch = Batch()
             for each in together:
                 batch.extend(each.batch())
@@ -62,7 +64,9 @@ def add(files: tuple[str, ...], url: str, no_redact: bool) -> None:
     loaded.leave(EXIT_CANNOT_JUDGE if refused else 0)
 
 
-def _made(traces: Iterable[Trace], redactor: Redactor | None) -> Iterator[Made]:
+def _made(
+    traces: Iterable[Trace], redactor: Redactor | None, prices: PriceTable | None
+) -> Iterator[Made]:
     """The rows of each trace, made as the server makes those of a request."""
     from proctor.server.made import make
     from proctor.server.wire import PROTOBUF, SPANS
@@ -72,7 +76,7 @@ def _made(traces: Iterable[Trace], redactor: Redactor | None) -> Iterator[Made]:
     for trace in traces:
         body = BytesIO()
         write_traces([trace], body, "otlp-proto", redact=redactor or False)
-        made = make(body.getvalue(), PROTOBUF, SPANS, None)
+        made = make(body.getvalue(), PROTOBUF, SPANS, None, prices)
         if made.message:
             level = "error" if made.refused else "warning"
             click.echo(f"{level}: trace {safe(trace.trace_id, 80)}: {made.message}", err=True)

@@ -91,14 +91,14 @@ class Loaded:
 
     def priced_and_clean(self, *, redact: bool) -> "Iterator[Trace]":
         """The traces as people are shown them: priced as trials are, and without secrets."""
+        from proctor.llm.prices import price_trace
         from proctor.spec import load_configuration
         from proctor.trace.redact import redactor_for
-        from proctor.trials.pricing import price_calls
 
         prices = load_configuration().settings.price_table()
         redactor = redactor_for(redact)
         for trace in self:
-            price_calls(trace, prices)
+            price_trace(trace, prices)
             yield redactor.trace(trace) if redactor else trace
 
 

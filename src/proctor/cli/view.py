@@ -41,13 +41,15 @@ def view(
     from proctor.server.store import existing_store
     from proctor.spec import load_configuration
 
-    root = results or load_configuration(Path.cwd()).results
+    configuration = load_configuration(Path.cwd())
+    root = results or configuration.results
     if not root.is_dir():
         raise ProctorError(
             "no such folder of runs", where=str(root), hint="`proctor demo` makes a first run"
         )
     check_host(host, token)
-    service = Service(store=existing_store(url) if url else None, results=root)
+    prices = configuration.settings.price_table()
+    service = Service(store=existing_store(url, prices=prices) if url else None, results=root)
 
     def ready(address: str) -> None:
         place = f"{address}/runs" + (f"?token={token}" if token else "")

@@ -22,6 +22,7 @@ from proctor.checks.evaluate import evaluate
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import Judgement
 from proctor.errors import ProctorError
+from proctor.llm.prices import price_trace
 from proctor.pytest_plugin.apart import apart
 from proctor.pytest_plugin.reasons import asked, explain, reason_of
 from proctor.report.text import line, shown
@@ -38,7 +39,6 @@ from proctor.trials.judges import closing
 from proctor.trials.once import try_once
 from proctor.trials.options import RunOptions
 from proctor.trials.perform import Finished, status_of
-from proctor.trials.pricing import price_calls
 from proctor.trials.ready import AgentLike, Prepared, prepare
 
 NO_INPUT = "(not recorded)"
@@ -137,7 +137,7 @@ class Proctor:
         __tracebackhide__ = True
         case = self._case(NO_INPUT if trace.query in (None, "", {}, []) else trace.query, checks)
         ready = self._prepare(case, judge, {"recorded": _nobody}, None)
-        price_calls(trace, ready.bench.prices)
+        price_trace(trace, ready.bench.prices)
         context = CheckContext(
             case=case,
             trace=trace,

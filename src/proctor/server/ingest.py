@@ -17,9 +17,9 @@ from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
 from proctor.errors import ProctorError
+from proctor.llm.prices import warm_up
 from proctor.server.made import Made
 from proctor.server.readers import Child, Here, Reader
-from proctor.server.store import costs
 from proctor.server.store.rows import Batch
 from proctor.server.store.sql import BadRows, SqlStore
 from proctor.server.wire import SPANS, Refused
@@ -74,7 +74,9 @@ class Ingest:
         written: Callable[[set[str]], None] | None = None,
     ) -> None:
         self._store = store
-        self._here = Here(redactor)
+        self._here = Here(redactor, store.prices)
+        for reader in readers:
+            reader.prices = store.prices
         self._max_waiting = max_waiting
         self._written = written
         self._queue: deque[_Waiting] = deque()
@@ -181,7 +183,7 @@ class Ingest:
 
     def _work(self) -> None:
         if not self._readers:
-            costs.warm()
+            warm_up()
         while together := self._next():
             self._write([ready for ready in together if not _refused(ready)])
             with self._lock:

@@ -1,7 +1,7 @@
 """From the body of a request to rows, in this process or in another: the same bytes, the same rows.
 
 Promise: `make` is all that is done with a body before it is written, and it needs nothing but the
-body: so it can be done wherever there is a free processor.
+body and the settings: so it can be done wherever there is a free processor.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from proctor.llm.prices import PriceTable
 from proctor.server.store.rows import Batch, TraceFacts, batch_of
 from proctor.server.wire import Refused, received
 from proctor.trace.redact import Redactor
@@ -34,11 +35,17 @@ class Made(msgspec.Struct, array_like=True):
         return Batch(self.spans, self.chunks, self.facts, set(self.touched))
 
 
-def make(body: bytes, content_type: str, what: str, redactor: Redactor | None) -> Made:
+def make(
+    body: bytes,
+    content_type: str,
+    what: str,
+    redactor: Redactor | None,
+    prices: PriceTable | None = None,
+) -> Made:
     """The rows of a body; whatever is wrong with it is said, never raised."""
     try:
         found = received(body, content_type, what)
-        batch = batch_of(found.collected, redactor)
+        batch = batch_of(found.collected, redactor, prices)
     except Refused as refusal:
         return Made(0, refusal.reason, refused=refusal.status)
     except Exception as error:  # noqa: BLE001 (one odd request must not end the server)

@@ -9,13 +9,14 @@ its input does, and so never outlives the server, however that ends.
 from __future__ import annotations
 
 import gc
+import json
 import signal
 import sys
 import threading
 from typing import BinaryIO
 
 from proctor.server.made import Made, encode, make
-from proctor.server.readers import READY, REPLY, REQUEST
+from proctor.server.readers import LENGTH, READY, REQUEST
 
 COLLECT_AFTER = 100_000
 """Objects after which rings of them are looked for: a request makes thousands, which go by
@@ -24,7 +25,7 @@ themselves, and going through them again and again would be a tenth of the work.
 
 def main() -> None:
     """Read, make, write, until nothing more comes."""
-    from proctor.server.store import costs
+    from proctor.llm.prices import PriceTable, warm_up
     from proctor.trace.redact import default_redactor
 
     # Ctrl-C goes to every process of a terminal; the server decides when this one ends.
@@ -33,18 +34,22 @@ def main() -> None:
     sys.stdout = sys.stderr  # a stray print must not stand among the rows
     redactor = default_redactor()
     # Prices take a moment to read, and the first spans need not wait for them.
-    threading.Thread(target=costs.warm, daemon=True).start()
+    threading.Thread(target=warm_up, daemon=True).start()
     gc.freeze()  # what is there now stays
     gc.set_threshold(COLLECT_AFTER)
     outgoing.write(READY)
     outgoing.flush()
+    head = incoming.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return  # the server ended before it sent anything
+    prices = PriceTable(json.loads(incoming.read(LENGTH.unpack(head)[0])))
     while len(head := incoming.read(REQUEST.size)) == REQUEST.size:
         header_size, size = REQUEST.unpack(head)
         kind, _, what = incoming.read(header_size).decode().partition("\0")
         body = incoming.read(size)
         if len(body) < size:
             return
-        _reply(outgoing, make(body, kind, what, redactor))
+        _reply(outgoing, make(body, kind, what, redactor, prices))
 
 
 def _reply(outgoing: BinaryIO, made: Made) -> None:
@@ -52,7 +57,7 @@ def _reply(outgoing: BinaryIO, made: Made) -> None:
         encoded = encode(made)
     except (UnicodeError, OverflowError, TypeError, ValueError):
         encoded = encode(Made(0, "cannot be kept: text that is no Unicode", refused=400))
-    outgoing.write(REPLY.pack(len(encoded)))
+    outgoing.write(LENGTH.pack(len(encoded)))
     outgoing.write(encoded)
     outgoing.flush()
 

@@ -8,6 +8,7 @@ can be started before anything else is.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import struct
 import subprocess
@@ -16,17 +17,18 @@ from collections.abc import Generator
 from typing import IO, TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from proctor.llm.prices import PriceTable
     from proctor.server.made import Made
     from proctor.trace.redact import Redactor
 
 REQUEST = struct.Struct("<II")
 """Lengths of the header (content type and what it holds, a NUL between them) and of the body."""
 
-REPLY = struct.Struct("<I")
-"""The length of the rows."""
+LENGTH = struct.Struct("<I")
+"""The length of a reply, or of the prices."""
 
 READY = b"ready"
-"""What a child says first."""
+"""The first bytes a child writes; the parent then sends the prices as JSON, their length first."""
 
 MAX_READERS = 4
 """More make rows faster than one writer writes them."""
@@ -69,14 +71,15 @@ def default_readers() -> int:
 class Here:
     """Makes rows in this process."""
 
-    def __init__(self, redactor: Redactor | None) -> None:
+    def __init__(self, redactor: Redactor | None, prices: PriceTable | None = None) -> None:
         self._redactor = redactor
+        self._prices = prices
 
     def read(self, body: bytes, content_type: str, what: str) -> Made:
         """The rows, or why there are none."""
         from proctor.server.made import make
 
-        return make(body, content_type, what, self._redactor)
+        return make(body, content_type, what, self._redactor, self._prices)
 
     def close(self) -> None:
         """Nothing to end."""
@@ -88,6 +91,8 @@ class Child:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
+        self.prices: PriceTable | None = None
+        """The user's prices; set them before the first request."""
 
     def start(self) -> subprocess.Popen[bytes]:
         """The process, begun anew where it has ended."""
@@ -106,9 +111,14 @@ class Child:
     def wait(self) -> bool:
         """Wait until it can be asked; False when it never will."""
         process = self.start()
+        assert process.stdin is not None
         assert process.stdout is not None
-        if not self._ready:
-            self._ready = process.stdout.read(len(READY)) == READY
+        if not self._ready and process.stdout.read(len(READY)) == READY:
+            prices = json.dumps(self.prices.to_dict() if self.prices else {}).encode()
+            with contextlib.suppress(OSError):  # it ended already: the first request notices
+                process.stdin.write(LENGTH.pack(len(prices)) + prices)
+                process.stdin.flush()
+                self._ready = True
         return self._ready
 
     def read(self, body: bytes, content_type: str, what: str) -> Made:
@@ -126,7 +136,7 @@ class Child:
             process.stdin.write(REQUEST.pack(len(header), len(body)) + header)
             process.stdin.write(body)
             process.stdin.flush()
-            (size,) = REPLY.unpack(process.stdout.read(REPLY.size))
+            (size,) = LENGTH.unpack(process.stdout.read(LENGTH.size))
             reply = process.stdout.read(size)
             if len(reply) == size:
                 return decode(reply)

@@ -19,13 +19,13 @@ from proctor.checks.evaluate import begin, evaluate
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import CheckResult, CheckStatus, Judgement
 from proctor.llm.cassette import cassette_in_use, cassette_trial
+from proctor.llm.prices import price_trace
 from proctor.runs.model import Trial, TrialError, TrialStatus
 from proctor.runs.segments import encode_trace
 from proctor.trace import Span, Trace
 from proctor.trace.redact import Redactor
 from proctor.trials.asking import name_in_cassette, went_wrong
 from proctor.trials.bench import Asked, Bench, Finished
-from proctor.trials.pricing import price_calls
 
 SMALL_TRACE = 2
 """Spans up to which looking at each text of a trace is cheaper than searching its JSON."""
@@ -116,7 +116,7 @@ def _count(asked: Asked, bench: Bench) -> None:
 
 
 def _add(trial: Trial, trace: Trace, bench: Bench) -> None:
-    price_calls(trace, bench.prices)
+    price_trace(trace, bench.prices)
     usage = trace.usage
     trial.input_tokens = _plus(trial.input_tokens, usage.input_tokens)
     trial.output_tokens = _plus(trial.output_tokens, usage.output_tokens)

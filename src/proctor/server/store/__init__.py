@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 from proctor.errors import ProctorError
 
 if TYPE_CHECKING:
+    from proctor.llm.prices import PriceTable
     from proctor.server.store.sql import SqlStore
 
 __all__ = ["existing_store", "open_store"]
 
 
-def existing_store(url: str) -> SqlStore:
+def existing_store(url: str, *, prices: PriceTable | None = None) -> SqlStore:
     """The store at a URL; a file that is not there is an error, not an empty store."""
     scheme, _, rest = url.partition("://")
     path = Path(rest.removeprefix("/"))
@@ -27,11 +28,14 @@ def existing_store(url: str) -> SqlStore:
         raise ProctorError(
             "there is no store", where=str(path), hint="`proctor serve` makes one; see --store"
         )
-    return open_store(url)
+    return open_store(url, prices=prices)
 
 
-def open_store(url: str) -> SqlStore:
-    """The store at a URL, its tables made or brought up to date."""
+def open_store(url: str, *, prices: PriceTable | None = None) -> SqlStore:
+    """Open the store at a URL and create or update its tables.
+
+    `prices`: the user's own, for model calls that are stored or read.
+    """
     scheme, found, rest = url.partition("://")
     if scheme == "sqlite" and found:
         from proctor.server.store.sqlite import SqliteStore
@@ -47,5 +51,6 @@ def open_store(url: str) -> SqlStore:
             f"{url!r} is not the address of a store",
             hint="write sqlite:///traces.db or postgresql://user@host/database",
         )
+    store.prices = prices
     store.migrate()
     return store

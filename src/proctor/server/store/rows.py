@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 import zstandard
 
-from proctor.server.store.costs import fill_cost
+from proctor.llm.prices import PriceTable, price_span
 from proctor.server.store.words import Words
 from proctor.trace import Event, Span, SpanKind, SpanStatus, Trace
 from proctor.trace.assemble import Collector, LogPool, LogRecord, assemble
@@ -97,8 +97,10 @@ def _compressed(data: bytes) -> bytes:
     return compressor.compress(data)
 
 
-def batch_of(collected: Collector, redactor: Redactor | None) -> Batch:
-    """The rows of everything one request held."""
+def batch_of(
+    collected: Collector, redactor: Redactor | None, prices: PriceTable | None = None
+) -> Batch:
+    """Return the rows of everything one request held."""
     batch = Batch()
     logs: dict[str, list[LogRecord]] = defaultdict(list)
     for record in collected.logs:
@@ -110,11 +112,11 @@ def batch_of(collected: Collector, redactor: Redactor | None) -> Batch:
     clean = redactor is None or Words(parts).are_clean(redactor)
     for trace, chunk in parts:
         if clean or redactor is None or Words([(trace, chunk)]).are_clean(redactor):
-            _add(batch, trace, chunk)
+            _add(batch, trace, chunk, prices)
         else:
             redacted = redactor.trace(trace)
             kept = Chunk(redacted.spans, redactor.value(chunk.logs), _resource(redacted))
-            _add(batch, redacted, kept)
+            _add(batch, redacted, kept, prices)
     return batch
 
 
@@ -122,28 +124,24 @@ def _chunk(trace: Trace, records: Iterable[LogRecord]) -> Chunk:
     return Chunk(trace.spans, [Log(r.span_id, r.event) for r in records], _resource(trace))
 
 
-def _add(batch: Batch, trace: Trace, chunk: Chunk) -> None:
+def _add(batch: Batch, trace: Trace, chunk: Chunk, prices: PriceTable | None) -> None:
     # Encoded before the conventions are read: the truth is what came.
     kept = _compressed(_encoder.encode(chunk))
     batch.chunks.append((trace.trace_id, kept, len(chunk.logs)))
     batch.touched.add(trace.trace_id)
     if trace.spans:
-        _read(trace.spans)
+        for span in trace.spans:
+            try:
+                normalise(span)
+                price_span(span, prices)
+            except UNREADABLE:
+                continue  # stored as received; the reader of the whole trace reports it
         batch.spans += [span_row(span) for span in trace.spans]
         batch.facts.append(facts_of(trace, chunk.resource))
 
 
 def _resource(trace: Trace) -> dict[str, Any]:
     return trace.metadata.get("resource") or {}
-
-
-def _read(spans: Iterable[Span]) -> None:
-    for span in spans:
-        try:
-            normalise(span)
-            fill_cost(span)
-        except UNREADABLE:
-            continue  # kept as it came; the reader of the whole trace reports it
 
 
 def span_row(span: Span) -> tuple[Any, ...]:
@@ -225,8 +223,10 @@ def _text(value: Any, limit: int) -> str | None:
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
-def trace_from(trace_id: str, chunks: Iterable[bytes]) -> Trace | None:
-    """The whole trace, read anew from what was received; None without any span."""
+def trace_from(
+    trace_id: str, chunks: Iterable[bytes], prices: PriceTable | None = None
+) -> Trace | None:
+    """Read the whole trace again from the requests as received; None without any span."""
     collected, pool = Collector("store"), LogPool()
     for body in chunks:
         chunk = _decoder.decode(
@@ -239,7 +239,7 @@ def trace_from(trace_id: str, chunks: Iterable[bytes]) -> Trace | None:
     traces = assemble(collected, pool)
     for trace in traces:
         for span in trace.spans:
-            fill_cost(span)
+            price_span(span, prices)
     return traces[0] if traces else None
 
 

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar, NamedTuple
 
 from proctor.errors import ProctorError
+from proctor.llm.prices import PriceTable
 from proctor.server.store.filters import EVERYTHING, Page, TraceFilter, only_use, where
 from proctor.server.store.rows import Batch, span_from, trace_from
 from proctor.server.store.schema import MIGRATIONS, SPAN_COLUMNS
@@ -113,6 +114,8 @@ class SqlStore(ABC):
     """A join read from left to right, where the database would guess wrong."""
     for_update = ""
     """What locks the rows of a SELECT, where a transaction does not lock the whole store."""
+    prices: PriceTable | None = None
+    """The user's prices, used before the published ones for spans that come in or are read."""
 
     # -- what differs ---------------------------------------------------------------------------
 
@@ -324,7 +327,7 @@ class SqlStore(ABC):
         """A whole trace, with everything that was received of it."""
         statement = f"SELECT body FROM payloads WHERE trace_id = {self.mark} ORDER BY chunk"
         rows = self._all(statement, [trace_id])
-        return trace_from(trace_id, (bytes(row[0]) for row in rows)) if rows else None
+        return trace_from(trace_id, (bytes(row[0]) for row in rows), self.prices) if rows else None
 
     def skeleton(self, trace_id: str) -> Trace | None:
         """A trace with no more of its spans than their rows hold: fast, however large it is."""
