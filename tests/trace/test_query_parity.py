@@ -85,7 +85,7 @@ def naive(node: Node, query: dict[str, Any]) -> bool:
     return all(naive_key(node, query, key, argument) for key, argument in query.items())
 
 
-def naive_key(node: Node, query: dict[str, Any], key: str, argument: Any) -> bool:  # noqa: C901, PLR0911, PLR0912 (a branch a key)
+def naive_key(node: Node, query: dict[str, Any], key: str, argument: Any) -> bool:
     one = node.span
     stop_query = query.get("stop_recursing_when")
 
