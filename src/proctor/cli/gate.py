@@ -12,7 +12,7 @@ from proctor.cli.lazy import Command, Example
 from proctor.cli.ranges import SHARE
 
 if TYPE_CHECKING:
-    from proctor.results.gating import GateFacts, Policy
+    from proctor.results.gating import GateResult, Policy
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
     from proctor.stats.gate import Rule
@@ -152,7 +152,7 @@ def _refuse_far(runs: tuple[Run, Run]) -> None:
             )
 
 
-def _judged(runs: tuple[Run, Run], rule: Rule, how: How) -> tuple[GateFacts, int | None]:
+def _judged(runs: tuple[Run, Run], rule: Rule, how: How) -> tuple[GateResult, int | None]:
     """The judgement, and the signal that ended its extension, if one did."""
     from proctor.results.gating import judge_runs
 
@@ -179,7 +179,7 @@ def _judged(runs: tuple[Run, Run], rule: Rule, how: How) -> tuple[GateFacts, int
     return facts, carried[-1].signal if carried else None
 
 
-def _tell(facts: GateFacts, code: int, how: How) -> None:
+def _tell(facts: GateResult, code: int, how: How) -> None:
     from proctor.report.figures import document
     from proctor.report.gating_console import render
 

@@ -8,7 +8,7 @@ import click
 
 from proctor.report.figures import METRIC_WORDS, change, ends, figure, named
 from proctor.report.text import line
-from proctor.results.compare_runs import Comparisons
+from proctor.results.compare_runs import Comparison
 from proctor.results.comparison import LOOK_HERE, ArmComparison, CaseDifference, MetricDifference
 from proctor.words import DASH, level_of, p_text, percent, plural, table
 
@@ -16,7 +16,7 @@ MOST_CASES = 20
 """Cases told to people: those that moved most; the JSON form has all of them."""
 
 
-def render(found: Comparisons) -> str:
+def render(found: Comparison) -> str:
     """The whole comparison."""
     out: list[str] = []
     for pair in found.pairs:

@@ -8,7 +8,7 @@ import click
 
 from proctor.report.figures import named
 from proctor.report.text import line
-from proctor.results.gating import ArmGate, GateFacts, RunRef
+from proctor.results.gating import ArmGate, GateResult, RunRef
 from proctor.words import in_points, level_of, p_text, percent, plural, points, table
 
 MOST_MOVES = 10
@@ -22,12 +22,12 @@ _COLOURS = {
 }
 
 
-def render(facts: GateFacts) -> str:
+def render(facts: GateResult) -> str:
     """The whole judgement."""
     return "\n".join(_lines(facts))
 
 
-def _lines(facts: GateFacts) -> Iterator[str]:
+def _lines(facts: GateResult) -> Iterator[str]:
     verdict = click.style(facts.verdict, fg=_COLOURS[facts.verdict], bold=True)
     yield f"{verdict}: {line(facts.reason)}"
     yield f"  candidate {_run(facts.candidate)}"
@@ -94,7 +94,7 @@ def _arm(arm: ArmGate) -> Iterator[str]:
         yield from (f"  {text}" for text in named(gate.left_out))
 
 
-def _rest(facts: GateFacts) -> Iterator[str]:
+def _rest(facts: GateResult) -> Iterator[str]:
     if facts.flaky:
         yield ""
         yield "Flaky in the candidate"

@@ -22,7 +22,7 @@ from proctor.report.run_words import (
     score,
 )
 from proctor.report.text import markdown, markdown_table, seconds
-from proctor.results.gating import ArmGate, GateFacts
+from proctor.results.gating import ArmGate, GateResult
 from proctor.results.leaderboard import Row
 from proctor.runs.folder import run_name
 from proctor.runs.summary import CellSummary, RankedFailure
@@ -69,7 +69,7 @@ def _top(facts: ReportFacts) -> list[str]:
 # -- since the baseline ------------------------------------------------------------------------
 
 
-def _since(found: GateFacts) -> Iterator[str]:
+def _since(found: GateResult) -> Iterator[str]:
     yield f"### Since {markdown(run_name(Path(found.baseline.path)))}: {found.verdict}"
     yield ""
     yield markdown(f"{found.reason} ({found.error_rate})")

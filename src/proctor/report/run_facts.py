@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from proctor.report.run_words import case_text, research_lines, sentence
-from proctor.results.gating import GateFacts, judge_runs
+from proctor.results.gating import GateResult, judge_runs
 from proctor.results.leaderboard import Leaderboard, entrants_of, leaderboard
 from proctor.results.lenient import as_text
 from proctor.results.outcomes import case_properties
@@ -95,7 +95,7 @@ class ReportFacts(msgspec.Struct, kw_only=True):
     duration_ms: float | None
     tags: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
-    since: GateFacts | None = None
+    since: GateResult | None = None
     research: tuple[str, ...] = ()
     """What research found, or how far it got; a line each."""
 

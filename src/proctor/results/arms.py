@@ -20,7 +20,7 @@ from proctor.results.outcomes import AgentOutcomes, CaseOutcome, by_agent
 from proctor.runs.model import CellKey
 from proctor.stats.compare import paired_means, stratified, suite_difference
 from proctor.stats.correlate import Correlation, correlate
-from proctor.stats.kinds import CaseCounts, Comparison, Interval
+from proctor.stats.kinds import CaseCounts, DifferenceTest, Interval
 from proctor.words import plural
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     first: Any
     second: Any
     pass_rate: Interval
-    test: Comparison
-    score: Comparison
+    test: DifferenceTest
+    score: DifferenceTest
     cases: tuple[str, ...]
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]

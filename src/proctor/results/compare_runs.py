@@ -21,7 +21,7 @@ from proctor.runs.run import Run
 from proctor.stats.kinds import LEVEL
 
 
-class Comparisons(msgspec.Struct, frozen=True, kw_only=True):
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Every pair that was compared, and what had no partner."""
 
     first: str
@@ -41,7 +41,7 @@ def compare_runs(
     cases: str | None = None,
     level: float = LEVEL,
     seed: int = 0,
-) -> Comparisons:
+) -> Comparison:
     """Compare two runs, agent by agent; or two agents (`agents`) of one run or of two."""
     other = first if second is None else second
     if agents and len(agents) != 2:
@@ -57,7 +57,7 @@ def compare_runs(
     if cases is not None and not _any_case(pairs, cases):
         raise ProctorError(f"no case matches {cases!r}", hint="such as --cases 'refund-*'")
     changed = changed_cases(first.spec, other.spec) if second is not None else {}
-    return Comparisons(
+    return Comparison(
         first=run_name(first.path),
         second=run_name(other.path),
         pairs=tuple(

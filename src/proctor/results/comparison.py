@@ -19,7 +19,7 @@ from proctor.results.outcomes import AgentOutcomes, CaseOutcome, pair
 from proctor.stats.compare import paired_means, stratified, suite_difference, within_case
 from proctor.stats.effects import Effect, cohen_dz, cohen_h
 from proctor.stats.intervals import bootstrap_over_cases, case_rate
-from proctor.stats.kinds import LEVEL, STOPPED, Comparison, Interval, mean
+from proctor.stats.kinds import LEVEL, STOPPED, DifferenceTest, Interval, mean
 from proctor.stats.multiple import benjamini_hochberg, holm
 from proctor.words import plural
 
@@ -44,7 +44,7 @@ class CaseDifference(msgspec.Struct, frozen=True, kw_only=True):
     first: Interval
     second: Interval
     difference: Interval
-    test: Comparison
+    test: DifferenceTest
     adjusted: float | None
     score_difference: float | None
     flaky: tuple[str, ...]
@@ -68,8 +68,8 @@ class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
     first: float | None
     second: float | None
     interval: Interval
-    suite: Comparison | None
-    population: Comparison
+    suite: DifferenceTest | None
+    population: DifferenceTest
     population_interval: Interval
     effect: Effect
     adjusted: float | None
@@ -230,7 +230,7 @@ def _rate(case: CaseOutcome, level: float) -> Interval:
     return _honest_interval(found, (case,))
 
 
-def _honest(test: Comparison, cases: Iterable[CaseOutcome]) -> Comparison:
+def _honest(test: DifferenceTest, cases: Iterable[CaseOutcome]) -> DifferenceTest:
     """A test, without its p-value where trials were stopped early."""
     stopped = any(case.stopped for case in cases)
     return replace(test, p_value=None, reason=STOPPED) if stopped else test
@@ -318,7 +318,7 @@ def _measured(
 
 def _score_test(
     rows: Sequence[tuple[CaseOutcome, CaseOutcome]], left_out: int, seed: int
-) -> Comparison:
+) -> DifferenceTest:
     """Scores on these very cases; where they are pass or fail, the exact test of those."""
     if all(_pass_or_fail(case) for row in rows for case in row):
         found = stratified([a.counts for a, _ in rows], [b.counts for _, b in rows])

@@ -82,7 +82,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class GateFacts(msgspec.Struct, frozen=True, kw_only=True):
+class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict over all agents, with everything it rests on.
 
     `rule` is what was asked for, `alpha_each` what each single test was made at.
@@ -156,7 +156,7 @@ def judge_runs(
     looks: int = 1,
     must_pass: Sequence[str] = (),
     history: Sequence[Look] = (),
-) -> GateFacts:
+) -> GateResult:
     """Hold a run against its baseline.
 
     `looks` is how many times this pair may be judged in all; runs that were extended remember
@@ -174,7 +174,7 @@ def judge_runs(
     )
     verdict, reason = _overall(judged)
     votes = judge_votes(candidate)
-    return GateFacts(
+    return GateResult(
         verdict=verdict,
         reason=reason,
         baseline=RunRef.of(baseline),

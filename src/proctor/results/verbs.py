@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proctor.results.compare_runs import Comparisons, compare_runs
-from proctor.results.gating import GateFacts, judge_runs
+from proctor.results.gating import GateResult, judge_runs
 from proctor.results.leaderboard import Leaderboard, entrants_of, leaderboard
 from proctor.results.outcomes import outcomes_of
 from proctor.results.planning import Asked, Planning, plan_experiment
@@ -71,7 +71,7 @@ def gate(
     max_error_rate: float = MAX_ERROR_RATE,
     must_pass: Sequence[str] = (),
     root: str | Path = ROOT,
-) -> GateFacts:
+) -> GateResult:
     """Whether a run is worse than its baseline; `trials.extend.judge_extending` runs more."""
     rule = Rule(margin=margin, alpha=alpha, max_error_rate=max_error_rate)
     return judge_runs(_run(run, root), _run(baseline, root), rule=rule, must_pass=must_pass)

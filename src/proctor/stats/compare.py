@@ -19,7 +19,7 @@ from proctor.stats.kinds import (
     TIES,
     Alternative,
     CaseCounts,
-    Comparison,
+    DifferenceTest,
     Interval,
     finite,
     paired,
@@ -43,7 +43,7 @@ def stratified(
     second: Sequence[tuple[int, ...]],
     *,
     alternative: Alternative = "two-sided",
-) -> Comparison:
+) -> DifferenceTest:
     """The exact stratified (Mantel–Haenszel) test of pass counts, mid-p.
 
     If no case changed, each case's passes fall on the two arms as a hypergeometric draw; the sum
@@ -61,14 +61,14 @@ def stratified(
     ]
     if not informative:
         why = "no case in both arms" if not arms.first else "no case holds both passes and failures"
-        return Comparison(arms.difference, None, *facts, reason=why)
+        return DifferenceTest(arms.difference, None, *facts, reason=why)
     chances, observed = np.ones(1), 0
     for a, b in informative:
         lowest, pmf = _hypergeometric(a, b)
         chances = np.convolve(chances, pmf)
         observed += b.passes - lowest
     p_value = _mid_p(chances, observed, alternative)
-    return Comparison(arms.difference, p_value, *facts)
+    return DifferenceTest(arms.difference, p_value, *facts)
 
 
 def _hypergeometric(a: CaseCounts, b: CaseCounts) -> tuple[int, list[float]]:
@@ -97,7 +97,7 @@ def _by_side(less: float, greater: float, alternative: Alternative) -> float:
 
 def mcnemar(
     first: Sequence[bool], second: Sequence[bool], *, alternative: Alternative = "two-sided"
-) -> Comparison:
+) -> DifferenceTest:
     """McNemar's exact test of one trial a case: a binomial test of the cases that changed."""
     same_length(first, second)
     gained = sum(b and not a for a, b in zip(first, second, strict=True))
@@ -106,9 +106,9 @@ def mcnemar(
     facts = (alternative, "McNemar exact", "suite", 2 * cases, cases)
     if not changed:
         why = "no case changed" if cases else "no case in both arms"
-        return Comparison(0.0 if cases else None, None, *facts, reason=why)
+        return DifferenceTest(0.0 if cases else None, None, *facts, reason=why)
     less, greater = binomial_cdf(gained, changed), binomial_cdf(lost, changed)
-    return Comparison((gained - lost) / cases, _by_side(less, greater, alternative), *facts)
+    return DifferenceTest((gained - lost) / cases, _by_side(less, greater, alternative), *facts)
 
 
 def paired_means(
@@ -118,7 +118,7 @@ def paired_means(
     alternative: Alternative = "two-sided",
     resamples: int = RESAMPLES,
     seed: int = 0,
-) -> Comparison:
+) -> DifferenceTest:
     """The population test of one mean a case: sign flips below 30 cases, paired t from there on."""
     if len(first) >= FEW_CASES:
         found = paired_t(first, second, alternative=alternative)
@@ -130,22 +130,22 @@ def paired_means(
 
 def paired_t(
     first: Sequence[float], second: Sequence[float], *, alternative: Alternative = "two-sided"
-) -> Comparison:
+) -> DifferenceTest:
     """Student's t of the cases' differences."""
     gaps = gaps_of(first, second)
     cases = len(gaps)
     facts = (alternative, "paired t", "population", 2 * cases, cases)
     if cases < 2:
         mean = gaps[0] if gaps else None
-        return Comparison(mean, None, *facts, reason="a paired t needs two cases")
+        return DifferenceTest(mean, None, *facts, reason="a paired t needs two cases")
     mean, deviation = mean_and_deviation(gaps)
     if deviation == 0:
-        return Comparison(
+        return DifferenceTest(
             mean, None, *facts, reason="all differences are equal: their spread is unknown"
         )
     below = t_cdf(mean / (deviation / math.sqrt(cases)), cases - 1)
     above = t_cdf(-mean / (deviation / math.sqrt(cases)), cases - 1)
-    return Comparison(mean, _by_side(below, above, alternative), *facts)
+    return DifferenceTest(mean, _by_side(below, above, alternative), *facts)
 
 
 def sign_flip(
@@ -155,7 +155,7 @@ def sign_flip(
     alternative: Alternative = "two-sided",
     resamples: int = RESAMPLES,
     seed: int = 0,
-) -> Comparison:
+) -> DifferenceTest:
     """The permutation test that swaps the arms of each case; exact up to 14 changed cases."""
     import numpy as np
 
@@ -166,10 +166,10 @@ def sign_flip(
     method = "sign-flip permutation, " + ("exact" if exact else f"seed {seed}")
     facts = (alternative, method, "population", 2 * cases, cases)
     if not cases:
-        return Comparison(None, None, *facts, reason="no case in both arms")
+        return DifferenceTest(None, None, *facts, reason="no case in both arms")
     mean = math.fsum(gaps) / cases
     if not len(changed):
-        return Comparison(mean, None, *facts, reason="no case changed")
+        return DifferenceTest(mean, None, *facts, reason="no case changed")
     if exact:
         signs = np.array(list(itertools.product((1.0, -1.0), repeat=len(changed))))
     else:
@@ -177,7 +177,7 @@ def sign_flip(
         signs = rng.choice(np.array([1.0, -1.0]), size=(resamples, len(changed)))
     sums = signs @ changed
     p_value = permutation_p(sums, float(changed.sum()), alternative, exact=exact)
-    return Comparison(mean, p_value, *facts, resamples=None if exact else resamples)
+    return DifferenceTest(mean, p_value, *facts, resamples=None if exact else resamples)
 
 
 def within_case(
@@ -187,7 +187,7 @@ def within_case(
     alternative: Alternative = "two-sided",
     resamples: int = RESAMPLES,
     seed: int = 0,
-) -> Comparison:
+) -> DifferenceTest:
     """The suite test of scores that are not pass or fail: labels permuted within each case."""
     import numpy as np
 
@@ -203,11 +203,11 @@ def within_case(
     n = sum(len(a) + len(b) for a, b in both)
     facts = (alternative, method, "suite", n, len(both), len(rows) - len(both))
     if not both:
-        return Comparison(None, None, *facts, reason="no case in both arms")
+        return DifferenceTest(None, None, *facts, reason="no case in both arms")
     observed = math.fsum(math.fsum(b) / len(b) - math.fsum(a) / len(a) for a, b in both)
     difference = observed / len(both)
     if all(len({*a, *b}) == 1 for a, b in both):
-        return Comparison(difference, None, *facts, reason="no score varies within a case")
+        return DifferenceTest(difference, None, *facts, reason="no score varies within a case")
     sums = np.zeros(1) if exact else np.zeros(resamples)
     rng = np.random.default_rng(seed)
     for a, b in both:
@@ -217,7 +217,7 @@ def within_case(
             pool = rng.permuted(np.tile(np.asarray(a + b), (resamples, 1)), axis=1)
             sums = sums + pool[:, : len(b)].mean(axis=1) - pool[:, len(b) :].mean(axis=1)
     p_value = permutation_p(sums, observed, alternative, exact=exact)
-    return Comparison(difference, p_value, *facts, resamples=None if exact else resamples)
+    return DifferenceTest(difference, p_value, *facts, resamples=None if exact else resamples)
 
 
 def _all_gaps(a: tuple[float, ...], b: tuple[float, ...]) -> NDArray[np.float64]:

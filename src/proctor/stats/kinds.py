@@ -67,7 +67,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class DifferenceTest:
     """A test of a second arm against a first; `difference` is second minus first.
 
     `n` counts the trials of both arms, `cases` the cases in both, `left_out` the cases that

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from proctor.stats.compare import paired_means
-from proctor.stats.kinds import RESAMPLES, STOPPED, Comparison, Estimand, finite, mean, share
+from proctor.stats.kinds import RESAMPLES, STOPPED, DifferenceTest, Estimand, finite, mean, share
 from proctor.stats.multiple import holm
 
 
@@ -34,7 +34,7 @@ class Pair:
 
     first: str
     second: str
-    test: Comparison
+    test: DifferenceTest
     adjusted: float | None
 
 
@@ -103,7 +103,7 @@ def rank_sets(
 
 
 def _corrected(
-    tests: Sequence[tuple[str, str, Comparison]], cut: Collection[str]
+    tests: Sequence[tuple[str, str, DifferenceTest]], cut: Collection[str]
 ) -> tuple[Pair, ...]:
     """The pairs with their p-values after Holm over the tests that hold."""
     made = {(a, b): test for a, b, test in tests if a not in cut and b not in cut}

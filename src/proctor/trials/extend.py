@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError
-from proctor.results.gating import GateFacts, judge_runs
+from proctor.results.gating import GateResult, judge_runs
 from proctor.runs.folder import RunFolder
 from proctor.runs.identity import git_state
 from proctor.runs.run import Run
@@ -94,7 +94,7 @@ def judge_extending(
     rule: Rule | None = None,
     extending: Extending | None = None,
     must_pass: Sequence[str] = (),
-) -> GateFacts:
+) -> GateResult:
     """A gate that runs more trials while it is inconclusive, as often as was fixed beforehand."""
     plan = extending or Extending()
     # What was fixed for an earlier judgement of these runs stays fixed.

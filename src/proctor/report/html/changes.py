@@ -7,7 +7,7 @@ from pathlib import Path
 from proctor.report.html.markup import Child, Html, join, table, tag
 from proctor.report.html.sections import GATE_TONES, section
 from proctor.report.run_words import gate_line, moved_cases
-from proctor.results.gating import ArmGate, GateFacts
+from proctor.results.gating import ArmGate, GateResult
 from proctor.runs.folder import run_name
 from proctor.stats.gate import Move
 from proctor.stats.kinds import CaseCounts
@@ -17,7 +17,7 @@ MOST_MOVES = 12
 """Cases told that moved, the largest moves first."""
 
 
-def since(found: GateFacts) -> Html:
+def since(found: GateResult) -> Html:
     """The section: the run against its baseline."""
     parts: list[Child] = [_change(arm) for arm in found.arms]
     for names, words in (
