@@ -112,7 +112,7 @@ def raw(root: Path, sql: str) -> list[tuple]:
 
 def ours(root: Path, sql: str) -> list[tuple]:
     """The same SQL through the view of all runs."""
-    return query(root=root).sql(sql.format(source="trials")).rows
+    return query(results=root).sql(sql.format(source="trials")).rows
 
 
 def _rounded(rows: list[tuple]) -> list[list]:
@@ -129,11 +129,11 @@ def in_process(root: Path, rounds: int) -> list[list[Timing]]:
         pair["proctor sql"] = calls(lambda s=sql: ours(root, s))
         found.append(compare(pair, rounds))
     pair = {"raw DuckDB, counts by cell": calls(lambda: raw(root, BY_CELL))}
-    pair["proctor group_by, intervals"] = calls(lambda: query(root=root).group_by("agent").rows)
+    pair["proctor group_by, intervals"] = calls(lambda: query(results=root).group_by("agent").rows)
     found.append(compare(pair, rounds))
     pair = {"raw DuckDB, no filter": calls(lambda: raw(root, BY_CELL))}
     pair["proctor where difficulty, tag"] = calls(
-        lambda: query(root=root, tag="even", where={"difficulty": "hard"}).group_by("agent").rows
+        lambda: query(results=root, tag="even", where={"difficulty": "hard"}).group_by("agent").rows
     )
     found.append(compare(pair, rounds))
     return found
@@ -165,7 +165,7 @@ def against_inspect(root: Path, folder: Path, logs: int, rounds: int) -> list[Ti
     theirs = reports([sys.executable, script, "time", folder])
     return compare(
         {
-            "proctor group_by agent": calls(lambda: query(root=root).group_by("agent").rows),
+            "proctor group_by agent": calls(lambda: query(results=root).group_by("agent").rows),
             "inspect samples_df": theirs,
         },
         rounds,
@@ -185,7 +185,7 @@ def main() -> int:
         if not root.is_dir():
             print(f"making {count} runs …", file=sys.stderr)
             make(root, count)
-        trials = len(query(root=root))
+        trials = len(query(results=root))
         print(f"{trials:,} trials in {count} runs; {machine()}\n")
         missed: list[str] = []
         for timings in in_process(root, rounds):

@@ -25,8 +25,8 @@ PRELOADED = (
     *("proctor.cli.carrying", "proctor.report.html.page", "proctor.report.run_facts"),
     *("proctor.agents.python", "proctor.checks.correctness", "proctor.spec.plan"),
     *("proctor.report.run_console", "proctor.report.run_json", "proctor.report.run_progress"),
-    *("proctor.results.comparison", "proctor.results.finalise", "proctor.results.querying"),
-    *("proctor.results.verbs", "proctor.trials.carrying", "proctor.trials.resume"),
+    *("proctor.results.comparison", "proctor.results.finalise", "proctor.api"),
+    *("proctor.trials.carrying", "proctor.trials.resume"),
     *("proctor.trials.targets", "proctor.trace.formats"),
 )
 """What most commands and pages import: loaded once, before each has its process. None starts a

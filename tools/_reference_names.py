@@ -100,7 +100,8 @@ def _find(sources: Path, module: str, name: str) -> Found | None:
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
-                    return _find(sources, _absolute(sources, module, node), alias.name)
+                    home = _absolute(sources, module, node)
+                    return None if home == module else _find(sources, home, alias.name)
     return None
 
 

@@ -24,8 +24,8 @@ import yaml
 
 import proctor
 from proctor.llm.rates import RateLimit, RateLimiter
+from proctor.results import query
 from proctor.results.finalise import finalise
-from proctor.results.querying import query
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Journal, Sync
 from proctor.runs.model import PlannedTrial, Trial
@@ -225,7 +225,7 @@ def _large(
     _multiply(folder, trials, size)
     points.setdefault("resume", []).append((size, _cpu(lambda: sum(1 for _ in folder.trials()))))
     points.setdefault("finalise", []).append((size, _cpu(lambda: finalise(folder))))
-    asked = _cpu(lambda: query(root=root).group_by("agent", "case"))
+    asked = _cpu(lambda: query(results=root).group_by("agent", "case"))
     points.setdefault("query", []).append((size, asked))
 
 

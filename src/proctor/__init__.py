@@ -8,8 +8,9 @@ from proctor.names import imported_when_used
 
 TYPE_CHECKING = False  # type checkers take it for typing's, which would be half of our cost
 if TYPE_CHECKING:
+    from proctor import api, results
+    from proctor.api import compare, gate
     from proctor.diagnose.methods import diagnose
-    from proctor.results.verbs import compare
     from proctor.runs.run import Run
     from proctor.scenarios.building import build
     from proctor.scenarios.storage import fetch, store
@@ -41,6 +42,7 @@ __all__ = [
     "Trace",
     "__version__",
     "abatch",
+    "api",
     "arun",
     "batch",
     "build",
@@ -48,11 +50,13 @@ __all__ = [
     "compare",
     "diagnose",
     "fetch",
+    "gate",
     "handoff",
     "llm_call",
     "load_suite",
     "load_traces",
     "planning",
+    "results",
     "retrieval",
     "run",
     "span",
@@ -70,13 +74,15 @@ _HOME_OF = {
     "Suite": "proctor.spec",
     "Trace": "proctor.trace",
     "abatch": "proctor.trials.targets",
+    "api": "proctor.api",
     "arun": "proctor.trials.targets",
     "batch": "proctor.trials.targets",
     "build": "proctor.scenarios.building",
     "capture": "proctor.trace.capture",
-    "compare": "proctor.results.verbs",
+    "compare": "proctor.api",
     "diagnose": "proctor.diagnose",
     "fetch": "proctor.scenarios.storage",
+    "gate": "proctor.api",
     "handoff": "proctor.trace.capture",
     "llm_call": "proctor.trace.capture",
     "load_suite": "proctor.spec",

@@ -1,4 +1,4 @@
-"""Folders of the user's own, where the XDG convention puts them; and room for a file to write.
+"""Where files of the user are: folders of the XDG convention, settings, a file to write.
 
 A relative path in such a variable is ignored, as the convention asks: it would mean another
 folder wherever a command is started.
@@ -7,7 +7,7 @@ folder wherever a command is started.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +30,32 @@ def user_folder(
     base = (os.environ if environ is None else environ).get(variable, "")
     home = Path(base) if Path(base).is_absolute() else Path.home().joinpath(*below_home)
     return home.joinpath("proctor", *parts)
+
+
+def user_settings_file(environ: Mapping[str, str]) -> Path | None:
+    """Return the path of the user's own settings, whether or not the file exists."""
+    base = environ.get("XDG_CONFIG_HOME", "")
+    if base and Path(base).is_absolute():
+        return Path(base) / "proctor" / "config.yaml"
+    home = environ.get("HOME") or environ.get("USERPROFILE")
+    return Path(home) / ".config" / "proctor" / "config.yaml" if home else None
+
+
+def project_settings_files(start: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield the two files that may hold a project's settings, from a folder upwards."""
+    here = start.resolve()
+    for folder in (here, *here.parents):
+        yield folder / "proctor.yaml", folder / "pyproject.toml"
+
+
+def settings_may_exist(start: Path, environ: Mapping[str, str]) -> bool:
+    """Return whether any file or variable may hold a setting, without reading one."""
+    user = user_settings_file(environ)
+    return (
+        any(name.startswith("PROCTOR_") for name in environ)
+        or (user is not None and user.exists())
+        or any(file.exists() for pair in project_settings_files(start) for file in pair)
+    )
 
 
 def room_for(file: Path) -> Path:

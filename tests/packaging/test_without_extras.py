@@ -123,7 +123,7 @@ def test_an_extra_that_is_absent_is_one_line(use, place: Path, extra: str) -> No
         assert use("run", "suite.yaml", "--quiet", "--trials", "1", cwd=place).returncode == 0
     asked = EXTRAS[extra]
     if asked is None:
-        code = "import proctor.results as r; r.query(root='results').to_pandas()"
+        code = "import proctor.results as r; r.query(results='results').to_pandas()"
         done = use("-c", code, cwd=place, python=True)
         told, hint = done.stderr.strip().splitlines()[-2:]
         assert "pandas is not installed" in told

@@ -16,7 +16,7 @@ from proctor.report.run_console import verdict_table
 from proctor.report.run_facts import facts_of_run
 from proctor.report.run_text import render_report
 from proctor.report.run_words import places
-from proctor.results.querying import query
+from proctor.results import query
 from proctor.runs.model import Trial, TrialError, TrialStatus
 from proctor.runs.run import Run
 from proctor.words import money, percent
@@ -161,7 +161,7 @@ def test_a_cost_that_leaves_calls_out_says_so_everywhere(tmp_path: Path) -> None
     tiles = re.search(r"<dt>Cost</dt><dd><strong>([^<]*)</strong>", page)
     assert tiles is not None
     assert tiles[1] == f"≥ {money(known)}"
-    groups = query(root=tmp_path / "results").group_by("agent")
+    groups = query(results=tmp_path / "results").group_by("agent")
     texts = {
         "console": render_report(run, facts),
         "markdown": render_run(facts),

@@ -62,7 +62,7 @@ def runs(tmp_path: Path) -> Path:
 
 def test_exports_hold_every_trial(runs: Path, tmp_path: Path) -> None:
     """R-D3: CSV, JSON, JSONL and Parquet read back by the programs they are for."""
-    found = query(root=runs)
+    found = query(results=runs)
     rows = found.rows()
     for form in ("csv", "json", "jsonl", "parquet"):
         found.export(tmp_path / f"t.{form}")
@@ -83,7 +83,7 @@ def test_exports_hold_every_trial(runs: Path, tmp_path: Path) -> None:
 
 def test_no_cell_of_csv_is_a_formula(runs: Path, tmp_path: Path) -> None:
     """R-D3: what an agent wrote is never computed by a spreadsheet, and comes back unchanged."""
-    query(root=runs).export(tmp_path / "t.csv")
+    query(results=runs).export(tmp_path / "t.csv")
     with (tmp_path / "t.csv").open(encoding="utf-8", newline="") as file:
         cells = [cell for row in csv.reader(file) for cell in row]
     risky = [
@@ -107,14 +107,14 @@ def test_a_guarded_text_begins_harmlessly(text: str) -> None:
 
 def test_a_mark_for_excel(runs: Path, tmp_path: Path) -> None:
     """R-D3: with `bom` the file says that it is UTF-8, and still reads as before."""
-    query(root=runs).export(tmp_path / "t.csv", bom=True)
+    query(results=runs).export(tmp_path / "t.csv", bom=True)
     assert (tmp_path / "t.csv").read_bytes().startswith(b"\xef\xbb\xbfrun,")
     assert len(pd.read_csv(tmp_path / "t.csv", encoding="utf-8-sig")) == 15
 
 
 def test_an_export_is_whole_or_absent(runs: Path, tmp_path: Path) -> None:
     """R-D3: an unknown form or a place that cannot be written leaves nothing behind."""
-    found = query(root=runs)
+    found = query(results=runs)
     with pytest.raises(ProctorError, match="'xslx'") as wrong:
         found.export(tmp_path / "t.xslx")
     assert "csv" in str(wrong.value.hint)
@@ -150,14 +150,14 @@ def test_what_went_out_comes_in_again(tmp_path_factory, facts, form) -> None:
         index = seen[case, agent] = seen.get((case, agent), -1) + 1
         trials.append(trial(case, agent, index, status, answer=answer or None))
     folder = write_run(place / "one", trials)
-    query(root=place / "one").export(place / f"t[1].{form}")
+    query(results=place / "one").export(place / f"t[1].{form}")
     again = import_results(place / f"t[1].{form}", root=place / "two")
     for before, after in zip(outcomes_of(Run(folder.path)), outcomes_of(again), strict=True):
         assert [(c.case, c.counts, c.scores, c.cancelled) for c in before.cases] == [
             (c.case, c.counts, c.scores, c.cancelled) for c in after.cases
         ]
     names = ["case", "agent", "index", "status", "checks", "difficulty", "tags", "started_ns"]
-    assert query(root=place / "one").rows(names) == query(root=place / "two").rows(names)
+    assert query(results=place / "one").rows(names) == query(results=place / "two").rows(names)
 
 
 # -- tables --------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_a_table_with_other_names(tmp_path: Path) -> None:
         ("q1", "gpt", 1, "failed", 0.1),
         ("q2", "gpt", 0, "infra_error", None),
     ]
-    rows = query(root=tmp_path / "r").group_by("properties.lang").rows
+    rows = query(results=tmp_path / "r").group_by("properties.lang").rows
     assert [(r.key["properties.lang"], r.passed, r.judged, r.infra_error) for r in rows] == [
         ("de", 1, 2, 0),
         ("en", 0, 0, 1),
@@ -269,7 +269,7 @@ def test_a_file_of_promptfoo(tmp_path: Path) -> None:
         ("correct", "fail", 2.0),
     ]
     assert run.failures[0].check_id == "correct"
-    groups = query(root=tmp_path, agent="echo").group_by("params.prompt", "difficulty").rows
+    groups = query(results=tmp_path, agent="echo").group_by("params.prompt", "difficulty").rows
     assert len(groups) == 4
     assert {row.key["difficulty"] for row in groups} == {"easy", None}
 
@@ -386,10 +386,10 @@ def test_logs_of_inspect(inspect_logs: list[Path], tmp_path: Path) -> None:
         written = {case["id"]: case for case in run.spec["suite"]["cases"]}
         assert written["long"]["input"] == "y" * 5000
         assert written["capital"]["properties"]["target"] == "Paris"
-        found = query(root=tmp_path / log.suffix[1:])
+        found = query(results=tmp_path / log.suffix[1:])
         assert len(found.where(where={"difficulty": "easy", "properties.lang": "en"})) == 2
         assert len(found.where(tag="nightly")) == 8
-    first, second = (query(root=tmp_path / form) for form in ("eval", "json"))
+    first, second = (query(results=tmp_path / form) for form in ("eval", "json"))
     names = ["case", "index", "status", "score", "answer"]
     assert first.rows(names) == second.rows(names)
 
@@ -492,7 +492,7 @@ def test_mlflow_is_told_once(tracking: Tracking, tmp_path: Path) -> None:
     write_run(tmp_path, [trial(status="infra_error")], name="bad")
     address = f"http://127.0.0.1:{tracking.server_port}"
     for _ in range(2):
-        assert query(root=tmp_path).export(address, format="mlflow") == address
+        assert query(results=tmp_path).export(address, format="mlflow") == address
     assert set(tracking.experiments) == {"shop", "bad"}
     assert len(tracking.runs) == 3
     by_name = {
@@ -525,7 +525,7 @@ def test_a_real_server_of_mlflow(tmp_path: Path) -> None:
         try:
             until(lambda: _answers(f"{address}/health"), 180)
             for _ in range(2):
-                query(root=tmp_path / "r").export(address, format="mlflow")
+                query(results=tmp_path / "r").export(address, format="mlflow")
             found = httpx.post(
                 f"{address}/api/2.0/mlflow/runs/search", json={"experiment_ids": ["1"]}, timeout=60
             ).json()["runs"]
@@ -550,15 +550,15 @@ def test_mlflow_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch) ->
     write_run(tmp_path, [trial()])
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(ProctorError, match="go to a server"):
-        query(root=tmp_path).export("x", format="mlflow")
+        query(results=tmp_path).export("x", format="mlflow")
     with pytest.raises(ProctorError, match="does not answer"):
-        query(root=tmp_path).export("http://127.0.0.1:9", format="mlflow")
+        query(results=tmp_path).export("http://127.0.0.1:9", format="mlflow")
 
 
 def test_an_imported_run_can_be_finished_again(tmp_path: Path) -> None:
     """R-D3: its derived files can be made anew from the journal, like those of any run."""
     (tmp_path / "t.jsonl").write_text('{"case": "a", "passed": true}\n{"case": "a", "passed": 0}\n')
     run = import_results(tmp_path / "t.jsonl", root=tmp_path / "r")
-    before = query(root=tmp_path / "r").rows()
+    before = query(results=tmp_path / "r").rows()
     finish(run.folder)
-    assert query(root=tmp_path / "r").rows() == before
+    assert query(results=tmp_path / "r").rows() == before

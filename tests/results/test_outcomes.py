@@ -48,7 +48,7 @@ def test_every_trial_is_counted_once(tmp_path_factory, statuses, rules) -> None:
         assert outcome.pass_rate == cell.pass_rate
         assert outcome.mean_score == pytest.approx(cell.score_mean)
         assert outcome.stopped == cell.early_stop
-    again = {(a.agent, c.case): c for a in query(root=folder.path).outcomes() for c in a.cases}
+    again = {(a.agent, c.case): c for a in query(results=folder.path).outcomes() for c in a.cases}
     for key, outcome in found.items():
         assert again[key].counts == outcome.counts
         assert again[key].scores == outcome.scores
@@ -103,7 +103,7 @@ def test_cases_that_share_something_are_clustered(tmp_path: Path) -> None:
     assert outcomes.clusters == ("one", "one", "two")
     from proctor.stats.intervals import population_rate
 
-    asked = query(root=tmp_path).pass_rate()
+    asked = query(results=tmp_path).pass_rate()
     expected = population_rate(outcomes.counts, clusters=outcomes.clusters)
     assert (asked.low, asked.high) == pytest.approx((expected.low, expected.high))
     assert asked.low != population_rate(outcomes.counts).low

@@ -42,7 +42,7 @@ trials_of_any_kind = st.lists(
 def sets_equal(root: Path, other: Path) -> bool:
     """Whether two folders hold the same trials, but for where they are."""
     names = [name for name in COLUMNS if not name.startswith("run")]
-    return query(root=root).rows(names) == query(root=other).rows(names)
+    return query(results=root).rows(names) == query(results=other).rows(names)
 
 
 @settings(max_examples=25)
@@ -57,7 +57,7 @@ def test_columns_and_journal_say_the_same(tmp_path_factory, trials) -> None:
     (live,) = discover(root / "live").runs
     assert (found.live, live.live) == (False, True)
     assert sets_equal(root / "done", root / "live")
-    assert len(query(root=root / "done")) == len({one.key for one in trials})
+    assert len(query(results=root / "done")) == len({one.key for one in trials})
 
 
 def test_a_run_in_progress_is_seen_and_not_disturbed(tmp_path: Path) -> None:
@@ -78,15 +78,15 @@ def test_a_run_in_progress_is_seen_and_not_disturbed(tmp_path: Path) -> None:
     run = only_run(results)
     until(lambda: len(journal(run)) >= 3)
     before = len(journal(run))
-    seen = len(query(root=results))
+    seen = len(query(results=results))
     after = len(journal(run))
     assert before <= seen <= after
     os.kill(pid, signal.SIGKILL)
     child.wait()
-    assert len(query(root=results)) == len(journal(run)) < 1000
+    assert len(query(results=results)) == len(journal(run)) < 1000
     gate.touch()
     assert child.run("run", "--resume", run, "--quiet") == 0
-    assert len(query(root=results)) == 1000
+    assert len(query(results=results)) == 1000
     assert [one.live for one in discover(results).runs] == [False]
 
 
@@ -95,7 +95,7 @@ def test_a_torn_line_is_dropped_and_said(tmp_path: Path) -> None:
     folder = write_run(tmp_path, [trial(index=0), trial(index=1)], finished=False)
     with folder.journal_path.open("ab") as file:
         file.write(b'{"not": "a trial"}\n{"case":"greet","agent":"a","ind')
-    found = query(root=tmp_path)
+    found = query(results=tmp_path)
     assert len(found) == 2
     assert [p.split(": ")[0].rpartition(":")[2] for p in found.problems] == ["3", "4"]
     assert all("dropped a line" in problem for problem in found.problems)
@@ -104,13 +104,13 @@ def test_a_torn_line_is_dropped_and_said(tmp_path: Path) -> None:
 def test_what_was_added_after_the_columns_is_seen(tmp_path: Path) -> None:
     """R-D2: never stale, never double: a resumed run is read from its journal until it ends."""
     folder = write_run(tmp_path, [trial(index=0, status="infra_error"), trial(index=1)])
-    assert query(root=tmp_path).tally().infra_error == 1
+    assert query(results=tmp_path).tally().infra_error == 1
     append(folder, [trial(index=0, attempt=2), trial(index=2)])
-    again = query(root=tmp_path)
+    again = query(results=tmp_path)
     assert (len(again), again.tally().passed, again.tally().infra_error) == (3, 3, 0)
     finish(folder)
     assert not discover(tmp_path).runs[0].live
-    assert len(query(root=tmp_path)) == 3
+    assert len(query(results=tmp_path)) == 3
 
 
 def test_facts_are_believed_only_while_they_are_true(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_facts_are_believed_only_while_they_are_true(tmp_path: Path) -> None:
     folder.write_spec(spec)
     (edited,) = discover(tmp_path / "a").runs
     assert edited.live
-    rows = query(root=tmp_path / "a").group_by("difficulty").rows
+    rows = query(results=tmp_path / "a").group_by("difficulty").rows
     assert [row.key["difficulty"] for row in rows] == ["brutal", "hard"]
 
 
@@ -139,24 +139,24 @@ def test_damaged_columns_are_named_and_the_journal_read(tmp_path: Path, keep: in
     content = bad.parquet_path.read_bytes()[:keep]
     bad.parquet_path.write_bytes(content + b"x" * (size - keep))
     os.utime(bad.parquet_path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    found = query(root=tmp_path)
+    found = query(results=tmp_path)
     assert len(found) == 7
     assert any(str(bad.parquet_path) in p and "damaged" in p for p in found.problems)
     assert not any(str(good.parquet_path) in p for p in found.problems)
-    assert query(root=tmp_path).sql("select count(*) from trials").rows == [(7,)]
+    assert query(results=tmp_path).sql("select count(*) from trials").rows == [(7,)]
 
 
 def test_columns_that_nobody_wrote_are_named(tmp_path: Path) -> None:
     """R-D2: garbage in place of the columns, with a time and a size of its own, is not silent."""
     bad = write_run(tmp_path, [trial(index=i) for i in range(4)])
     bad.parquet_path.write_bytes(b"no columns at all")
-    found = query(root=tmp_path)
+    found = query(results=tmp_path)
     assert len(found) == 4
     (problem,) = found.problems
     assert problem.startswith(f"{bad.parquet_path}: damaged")
     # A run that is resumed has old columns for a while; that is no damage.
     append(bad, [trial(index=4)])
-    assert query(root=tmp_path).problems == []
+    assert query(results=tmp_path).problems == []
 
 
 def make_foreign(root: Path) -> dict[str, Path]:
@@ -181,7 +181,7 @@ def test_foreign_folders_are_named_and_skipped(tmp_path: Path) -> None:
     places = make_foreign(tmp_path)
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "notes.txt").write_text("hello")
-    found = query(root=tmp_path)
+    found = query(results=tmp_path)
     assert len(found) == 1
     for name in ("yaml", "list", "newer", "none", "odd", "huge"):
         assert sum(str(places[name]) in problem for problem in found.problems) == 1, name
@@ -204,7 +204,7 @@ def test_a_scenario_folder_is_not_a_run(tmp_path: Path) -> None:
     (tmp_path / "built").mkdir()
     (tmp_path / "built" / "_spec_.yaml").write_text("x: 1\n")
     (tmp_path / "built" / "_manifest_.yaml").write_text("seed: 1\n")
-    found = query(root=tmp_path)
+    found = query(results=tmp_path)
     assert (len(found), found.problems) == (0, [])
 
 
@@ -269,7 +269,7 @@ def runs(tmp_path: Path) -> Path:
 )
 def test_every_filter_narrows(runs: Path, asked: dict, count: int) -> None:
     """R-D2: agent, case, tag, dates, score, status, run and any property of a case."""
-    assert len(query(root=runs, **asked)) == count
+    assert len(query(results=runs, **asked)) == count
 
 
 def test_a_pattern_is_a_run_a_folder_or_a_name(runs: Path, tmp_path_factory, monkeypatch) -> None:
@@ -278,16 +278,16 @@ def test_a_pattern_is_a_run_a_folder_or_a_name(runs: Path, tmp_path_factory, mon
     Path("shop").mkdir()
     (folder,) = (runs / "shop").iterdir()
     for pattern in ("shop", "shop/*", "shop/", str(folder), str(runs / "shop"), folder):
-        assert len(query(pattern, root=runs)) == 18, pattern
-    assert len(query("shop", "nightly", root=runs)) == 20
-    assert len(query(str(runs / "shop"), "baseline", root=runs)) == 20
-    assert len(query(folder, folder, root=runs)) == 18
+        assert len(query(pattern, results=runs)) == 18, pattern
+    assert len(query("shop", "nightly", results=runs)) == 20
+    assert len(query(str(runs / "shop"), "baseline", results=runs)) == 20
+    assert len(query(folder, folder, results=runs)) == 18
 
 
 def test_filters_add_up(runs: Path) -> None:
     """R-D2: what is given must all hold, at once or step by step."""
-    at_once = query(root=runs, agent="hasty", case="refund", status="failed")
-    steps = query(root=runs).where(agent="hasty").where(case="refund").where(status="failed")
+    at_once = query(results=runs, agent="hasty", case="refund", status="failed")
+    steps = query(results=runs).where(agent="hasty").where(case="refund").where(status="failed")
     assert at_once.rows() == steps.rows()
     assert len(at_once) == 2
 
@@ -302,33 +302,35 @@ def test_filters_add_up(runs: Path) -> None:
         ({"where": ["difficulty ~ x"]}, "cannot read", "difficulty=hard"),
         ({"min_score": "high"}, "not a number", None),
         ({"run": "nightyl*"}, "no run fits", "nightly"),
-        ({"root": "/nowhere/at/all"}, "no such folder", "--results"),
+        ({"results": "/nowhere/at/all"}, "no such folder", "--results"),
     ],
 )
 def test_what_cannot_be_meant_is_an_error(runs: Path, asked, message, hint) -> None:
     """R-D2: a filter is never ignored; the error names the nearest thing that exists."""
     with pytest.raises(ProctorError, match=message) as wrong:
-        query(**{"root": runs, **asked})
+        query(**{"results": runs, **asked})
     assert hint is None or hint in str(wrong.value.hint)
 
 
 def test_latest_is_the_run_that_began_last(runs: Path, tmp_path: Path) -> None:
     """R-D2: the same word that reports and gates take; a tag or a run of that name wins."""
-    (last,) = {row["run"] for row in query("latest", root=runs).rows(["run"])}
-    began = {row["run_id"]: row["run"] for row in query(root=runs).rows(["run", "run_id"])}
+    (last,) = {row["run"] for row in query("latest", results=runs).rows(["run"])}
+    began = {row["run_id"]: row["run"] for row in query(results=runs).rows(["run", "run_id"])}
     assert last == began[max(began)]
     older = write_run(tmp_path, [trial("greet", "careful", 0)], name="one")
     write_run(tmp_path, [trial("greet", "hasty", 0)], name="two")
-    assert [row["agent"] for row in query("latest", root=tmp_path).rows(["agent"])] == ["hasty"]
+    assert [row["agent"] for row in query("latest", results=tmp_path).rows(["agent"])] == ["hasty"]
     tag(older.path, "latest")
-    assert [row["agent"] for row in query("latest", root=tmp_path).rows(["agent"])] == ["careful"]
+    assert [row["agent"] for row in query("latest", results=tmp_path).rows(["agent"])] == [
+        "careful"
+    ]
 
 
 def test_a_name_may_hold_a_comma(tmp_path: Path) -> None:
     """R-D2: `a, b` means the agents a and b, and the agent of that very name."""
     trials = [trial("greet", agent, 0) for agent in ("good, one", "good", "bad")]
     write_run(tmp_path, trials, name="one")
-    assert {r["agent"] for r in query(agent="good, one", root=tmp_path).rows()} == {
+    assert {r["agent"] for r in query(agent="good, one", results=tmp_path).rows()} == {
         "good, one",
         "good",
     }
@@ -341,8 +343,8 @@ def test_a_named_run_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     written = newer.spec_path.read_text()
     newer.spec_path.write_text(written.replace(f"format: {FORMAT}", f"format: {FORMAT + 1}"))
     with pytest.raises(ProctorError, match="upgrade proctor"):
-        query(newer.path.relative_to(tmp_path).as_posix(), root=tmp_path)
+        query(newer.path.relative_to(tmp_path).as_posix(), results=tmp_path)
     (tmp_path / "broken" / "one").mkdir(parents=True)
     (tmp_path / "broken" / "one" / "_spec_.yaml").write_text("{: [")
     with pytest.raises(ProctorError, match="cannot read the spec: while parsing a flow node did"):
-        query("broken/one", root=tmp_path)
+        query("broken/one", results=tmp_path)

@@ -50,7 +50,7 @@ def made(root: Path, facts) -> tuple[ResultSet, list]:
             )
         )
     write_run(root, trials)
-    return query(root=root), trials
+    return query(results=root), trials
 
 
 @settings(max_examples=40)
@@ -103,7 +103,7 @@ def test_figures_equal_plain_python(tmp_path_factory, facts) -> None:
 def test_nothing_selected_is_none_with_a_reason(tmp_path: Path) -> None:
     """R-Q1: an undefined figure is null, never a plausible number."""
     write_run(tmp_path, [trial(status="infra_error"), trial(index=1, status="cancelled")])
-    found = query(root=tmp_path)
+    found = query(results=tmp_path)
     for figure in (found.mean(), found.std(), found.mean("cost_usd"), found.pass_rate()):
         assert figure.value is None
         assert figure.reason
@@ -130,7 +130,7 @@ def test_groups_by_anything_a_case_or_trial_has(tmp_path: Path) -> None:
         for i in range(2)
     ]
     write_run(tmp_path, trials)
-    found = query(root=tmp_path)
+    found = query(results=tmp_path)
     rows = found.group_by("difficulty", "agent").rows
     assert [(r.key["difficulty"], r.key["agent"], r.passed, r.judged) for r in rows] == [
         ("easy", "a", 2, 2),
@@ -155,7 +155,7 @@ def test_trials_after_an_early_stop_are_in_no_figure(tmp_path: Path) -> None:
     """R-R4: rows that ran on after a stop are shown, counted apart, and change nothing."""
     trials = [trial(index=i, status="hard_fail" if i == 1 else "passed") for i in range(5)]
     write_run(tmp_path, trials, early_stop=("hard_fail",))
-    for found in (query(root=tmp_path), _from_journal(tmp_path)):
+    for found in (query(results=tmp_path), _from_journal(tmp_path)):
         assert [row["counted"] for row in found.rows(["counted"])] == [True] * 2 + [False] * 3
         rate = found.pass_rate()
         assert (rate.value, rate.n) == (0.5, 2)
@@ -166,7 +166,7 @@ def test_trials_after_an_early_stop_are_in_no_figure(tmp_path: Path) -> None:
 def _from_journal(root: Path) -> ResultSet:
     for facts in root.rglob("facts.json"):
         facts.unlink()
-    return query(root=root)
+    return query(results=root)
 
 
 def test_compare_is_paired_by_case(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_compare_is_paired_by_case(tmp_path: Path) -> None:
     trials += [trial(c, "b", i, "failed" if i < 6 else "passed") for c in CASES for i in range(8)]
     trials += [trial("alone", "b")]
     write_run(tmp_path, trials)
-    found = query(root=tmp_path).compare("a", "b")
+    found = query(results=tmp_path).compare("a", "b")
     assert found.pass_rate.value == pytest.approx(-0.75)
     assert found.pass_rate.high < 0
     assert found.test.p_value < 1e-6
@@ -183,7 +183,7 @@ def test_compare_is_paired_by_case(tmp_path: Path) -> None:
     assert (found.cases, found.only_second) == (tuple(sorted(CASES)), ("alone",))
     assert [(part.what, part.count) for part in found.left_out] == [("cases", 1)]
     with pytest.raises(ProctorError, match="no trial has agent 'c'"):
-        query(root=tmp_path).compare("a", "c")
+        query(results=tmp_path).compare("a", "c")
 
 
 def test_scores_are_correlated_with_properties_of_cases(tmp_path: Path) -> None:
@@ -193,11 +193,11 @@ def test_scores_are_correlated_with_properties_of_cases(tmp_path: Path) -> None:
         trial(case, index=j, score=1 - int(case[1:]) / 10) for case in cases for j in range(2)
     ]
     write_run(tmp_path, trials, cases=cases)
-    found = query(root=tmp_path).correlate("properties.length")
+    found = query(results=tmp_path).correlate("properties.length")
     assert found.coefficient == pytest.approx(-1)
     assert (found.n, found.reason) == (8, None)
     assert found.p_value < 0.01
-    words = query(root=tmp_path).correlate("properties.word")
+    words = query(results=tmp_path).correlate("properties.word")
     assert words.coefficient is None
     assert "8 of 8 cases left out" in str(words.reason)
 
@@ -205,7 +205,7 @@ def test_scores_are_correlated_with_properties_of_cases(tmp_path: Path) -> None:
 def test_frames_hold_the_same_rows(tmp_path: Path) -> None:
     """R-D2: pandas, polars and pyarrow get every trial and every column."""
     write_run(tmp_path, [trial(c, a, i) for c in CASES for a in "ab" for i in range(2)])
-    found = query(root=tmp_path)
+    found = query(results=tmp_path)
     rows = found.rows()
     assert len(rows) == 12
     names = list(rows[0])

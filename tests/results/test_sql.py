@@ -34,7 +34,7 @@ def fingerprint(root: Path) -> dict[str, str]:
 
 def test_any_select_over_all_runs(root: Path) -> None:
     """R-D2: plain SQL, finished and live runs together, columns of trials, cases and runs."""
-    ask = query(root=root).sql
+    ask = query(results=root).sql
     assert ask(
         "select agent, count(*), avg(passed::int) from trials group by 1 order by 1"
     ).rows == [
@@ -67,13 +67,15 @@ def test_any_select_over_all_runs(root: Path) -> None:
 
 def test_the_order_asked_for_is_the_order_given(root: Path) -> None:
     """R-D2: ORDER BY holds."""
-    rows = query(root=root).sql('select "case", "index" from trials order by "index" desc, 1').rows
+    rows = (
+        query(results=root).sql('select "case", "index" from trials order by "index" desc, 1').rows
+    )
     assert rows == sorted(rows, key=lambda row: (-row[1], row[0]))
 
 
 def test_a_selection_is_what_its_sql_sees(root: Path) -> None:
     """R-D2: the views of a narrowed set hold only what was selected."""
-    narrowed = query(root=root, agent="a", where={"difficulty": "hard"})
+    narrowed = query(results=root, agent="a", where={"difficulty": "hard"})
     assert narrowed.sql("select count(*) from trials").rows == [(4,)]
     assert narrowed.sql("select count(*) from checks").rows == [(4,)]
 
@@ -125,14 +127,14 @@ def test_a_query_can_only_read(root: Path, tmp_path: Path, attempt: str) -> None
     }
     before = fingerprint(tmp_path)
     with pytest.raises(ProctorError) as refused:
-        query(root=root).sql(attempt.format(**places))
+        query(results=root).sql(attempt.format(**places))
     assert "hunter2" not in str(refused.value)
     assert fingerprint(tmp_path) == before
 
 
 def test_errors_name_what_was_meant(root: Path) -> None:
     """R-D2: a wrong table or column gets its neighbour, among all columns there are."""
-    ask = query(root=root).sql
+    ask = query(results=root).sql
     with pytest.raises(ProctorError, match="trialz"):
         ask("select * from trialz")
     with pytest.raises(ProctorError, match="dificulty") as wrong:
@@ -145,8 +147,8 @@ def test_folders_with_pattern_characters_are_read_as_they_are(tmp_path: Path) ->
     root = tmp_path / "o'[a-z]*?"
     write_run(root, [trial()])
     (tmp_path / "o'a").mkdir()
-    assert query(root=root).sql("select count(*), min(run_path) from trials").rows[0][0] == 1
-    assert len(query(root=root).to_arrow(["agent"])) == 1
+    assert query(results=root).sql("select count(*), min(run_path) from trials").rows[0][0] == 1
+    assert len(query(results=root).to_arrow(["agent"])) == 1
 
 
 def test_the_reference_lists_every_column(root: Path) -> None:
@@ -155,7 +157,7 @@ def test_the_reference_lists_every_column(root: Path) -> None:
     listed = re.findall(
         r"^\| `(\w+)` \| `?([A-Z\[\]]+)`? \|", page.read_text("utf-8"), re.MULTILINE
     )
-    described = {row[0]: row[1] for row in query(root=root).sql("describe trials").rows}
+    described = {row[0]: row[1] for row in query(results=root).sql("describe trials").rows}
     documented = dict(listed[: len(COLUMNS)])
     assert documented == described
     assert list(documented) == list(COLUMNS)

@@ -101,10 +101,11 @@ def _settings_path(own: bool) -> Path:
     """The file to write; the project's is made here when there is none."""
     import os
 
-    from proctor.spec.config import find_project_file, user_file
+    from proctor.places import user_settings_file
+    from proctor.spec.config import find_project_file
 
     if own:
-        path = user_file(os.environ)
+        path = user_settings_file(os.environ)
         if path is None:
             raise ProctorError("there is no home folder for settings of your own", hint="set HOME")
         return path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -80,32 +80,18 @@ def _with_runs(_ctx: click.Context, _param: click.Parameter, value: str | None) 
 
 def _folder_for(value: str, *, single: bool) -> Path:
     """The folder that is meant, or one with copies of what is at the address that is."""
-    found = folder_or_address(value)
-    if isinstance(found, str):
-        return _copies(found, single=single)
-    if found.is_file():
+    from proctor import api
+
+    if Path(value).is_file():
         raise click.BadParameter(f"Directory {value!r} is a file.")
-    return found
-
-
-def _copies(address: str, *, single: bool) -> Path:
-    """Copies of the runs at an address: of what queries read, or of what finds `single` ones."""
-    from proctor.cli.terminal import printable
-    from proctor.runs.remote.mirror import QUERIES, RUNS, mirrored
-
-    root, problems = mirrored(address, reading=RUNS if single else QUERIES)
-    for problem in problems:
-        click.echo(f"warning: {printable(problem)}", err=True)
-    return root
+    return api.results_root(value, copy="runs" if single else "queries", warn=warn)
 
 
 def root_of(results: Path | None) -> Path:
-    """The folder of runs that is meant."""
-    if results is not None:
-        return results
-    from proctor.spec import load_configuration
+    """Return the folder of runs: `--results`, else that of the settings."""
+    from proctor import api
 
-    return load_configuration().results
+    return api.results_root(results)
 
 
 def open_run(text: str, root: Path) -> Run:
@@ -116,41 +102,18 @@ def open_run(text: str, root: Path) -> Run:
     return Run(find_run(text, root))
 
 
-class Located(NamedTuple):
-    """The folder of a run, which may be a copy, and the folder of runs it is below."""
-
-    run: Path
-    root: Path
-
-
-def locate_run(text: str, root: Path) -> Located:
-    """A run as `open_run` names it, or by its address: only to be read."""
-    from proctor.runs.find import all_runs, find_run
-
-    address = folder_or_address(text)
-    if isinstance(address, Path):
-        return Located(find_run(text, root), root)
-    from proctor.errors import ProctorError
-
-    root = _copies(address, single=True)
-    runs = all_runs(root)
-    if len(runs) == 1:
-        return Located(runs[0], root)
-    some = f"name one, such as {address}/{runs[0].relative_to(root).as_posix()}" if runs else None
-    raise ProctorError(f"{len(runs)} runs can be read here, not one", where=address, hint=some)
-
-
 def read_run(text: str, root: Path) -> Run:
-    """A run as `open_run` names it, or by its address: only to be read."""
-    from proctor.runs.folder import address_of
-    from proctor.runs.run import Run
+    """Open a run as `open_run` does, or by its address, for reading only."""
+    from proctor import api
 
-    found = locate_run(text, root)
-    if address_of(found.run) is None:
-        return Run(found.run)
-    from proctor.runs.remote.mirror import with_journal
+    return api.open_run(text, results=root, warn=warn)
 
-    return Run(with_journal(found.run, found.root))
+
+def warn(text: str) -> None:
+    """Print a warning to standard error."""
+    from proctor.cli.terminal import printable
+
+    click.echo(f"warning: {printable(text)}", err=True)
 
 
 def put_on_record(command: str, root: Path, **facts: Any) -> None:

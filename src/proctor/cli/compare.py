@@ -58,9 +58,9 @@ def compare(
     <experiment>/<date>_<seq>, a tag, `latest` or an address. Pairs the same cases; cases that
     changed between the runs are left out and named.
     """
+    from proctor import api
     from proctor.report.comparison_console import render
     from proctor.report.figures import document
-    from proctor.results.compare_runs import compare_runs
 
     if len(runs) > 2 or (not runs and not agents):
         raise click.UsageError("name two runs, or --agents A,B of one")
@@ -68,7 +68,7 @@ def compare(
     names = _names(agents[0]) if len(agents) == 1 else agents
     opened = [_opened(text, runs, root) for text in runs or ("latest",)]
     second = opened[1] if len(opened) > 1 else None
-    found = compare_runs(opened[0], second, agents=names, cases=cases, level=level, seed=seed)
+    found = api.compare(opened[0], second, agents=names, cases=cases, level=level, seed=seed)
     tell(document("comparison", found) if as_json else render(found))
 
 

@@ -188,7 +188,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def settings() -> Iterator[Finding]:
     """Which files of settings are in force, whether they are right, and the agents they name."""
-    from proctor.spec.config import find_project_file, load_configuration, user_file
+    from proctor.places import user_settings_file
+    from proctor.spec.config import find_project_file, load_configuration
     from proctor.spec.problems import SpecError
 
     try:
@@ -202,7 +203,7 @@ def settings() -> Iterator[Finding]:
     except ProctorError as error:
         yield Finding("settings", "files", "problem", str(error), error.hint)
         return
-    project, user = find_project_file(Path()), user_file(os.environ)
+    project, user = find_project_file(Path()), user_settings_file(os.environ)
     for name, file in (("project", project), ("user", user)):
         if file is not None and file.is_file():
             yield Finding("settings", name, "ok", f"{file} is valid")

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from proctor.cli.choosing import readable_results_option
+from proctor.cli.choosing import readable_results_option, root_of
 from proctor.cli.lazy import Command, Example
-from proctor.cli.results import queried, runs_root, tell_problems
+from proctor.cli.results import queried, tell_problems
 
 FORMATS = ("csv", "json", "jsonl", "parquet", "mlflow")
 
@@ -49,7 +49,7 @@ def export(
     if bom and form not in (None, "csv"):
         raise click.UsageError("--bom is for CSV")
     given = {key: value for key, value in filters.items() if value is not None}
-    found = queried(runs, runs_root(results), given)
+    found = queried(runs, root_of(results), given)
     if output == "-":
         _to_stdout(found, form)
     else:

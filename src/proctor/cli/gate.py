@@ -154,10 +154,17 @@ def _refuse_far(runs: tuple[Run, Run]) -> None:
 
 def _judged(runs: tuple[Run, Run], rule: Rule, how: How) -> tuple[GateResult, int | None]:
     """The judgement, and the signal that ended its extension, if one did."""
-    from proctor.results.gating import judge_runs
-
     if how.inconclusive != "extend":
-        return judge_runs(*runs, rule=rule, must_pass=how.must_pass), None
+        from proctor import api
+
+        found = api.gate(
+            *runs,
+            margin=rule.margin,
+            alpha=rule.alpha,
+            max_error_rate=rule.max_error_rate,
+            must_pass=how.must_pass,
+        )
+        return found, None
     from proctor.cli.carrying import Carried, carry_out_here
     from proctor.cli.run import find_modules_here
     from proctor.trials.extend import Extending, judge_extending

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from proctor.cli.choosing import put_on_record, results_option
+from proctor.cli.choosing import put_on_record, results_option, root_of
 from proctor.cli.lazy import Command, Example
 from proctor.cli.ranges import POSITIVE
-from proctor.cli.results import runs_root
 from proctor.cli.terminal import printable
 from proctor.words import plural
 
@@ -68,7 +67,7 @@ def import_(
     from proctor.results.exchange.reading import read_results
     from proctor.results.exchange.record import keep
 
-    root = runs_root(results)
+    root = root_of(results)
     for file in files:
         found = read_results(file, source, columns)
         found.name = name or found.name

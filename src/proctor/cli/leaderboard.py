@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import click
 
+from proctor.api import Metric
 from proctor.cli.choosing import read_run, readable_runs_option, root_of, tell
 from proctor.cli.lazy import Command, Example
 from proctor.cli.ranges import SHARE
@@ -17,13 +19,14 @@ EXAMPLES = [
     Example("proctor leaderboard --results s3://bucket/results", "of runs in an object store"),
 ]
 
-METRICS = ("pass_rate", "score", "cost_usd", "latency_ms")
-
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option(
-    "--metric", type=click.Choice(METRICS), default="pass_rate", help="What agents are ranked by."
+    "--metric",
+    type=click.Choice(get_args(Metric)),
+    default="pass_rate",
+    help="What agents are ranked by.",
 )
 @click.option(
     "--alpha",
@@ -38,7 +41,7 @@ METRICS = ("pass_rate", "score", "cost_usd", "latency_ms")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def leaderboard(
     runs: tuple[str, ...],
-    metric: str,
+    metric: Metric,
     alpha: float,
     seed: int,
     results: Path | None,
@@ -49,14 +52,13 @@ def leaderboard(
     Those of some runs; without a run, of the latest. Agents that paired tests do not tell apart
     share places. Intervals are clustered by case.
     """
+    from proctor import api
     from proctor.report.figures import document
     from proctor.report.leaderboard_console import render
-    from proctor.results.leaderboard import entrants_of
-    from proctor.results.leaderboard import leaderboard as rank
     from proctor.runs.folder import place_of
 
     root = root_of(results)
     opened = [read_run(text, root) for text in runs or ("latest",)]
-    board = rank(entrants_of(opened), metric=metric, alpha=alpha, seed=seed)
+    board = api.leaderboard(*opened, metric=metric, alpha=alpha, seed=seed)
     told = [place_of(run.path) for run in opened]
     tell(document("leaderboard", board, runs=told) if as_json else render(board))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -50,24 +51,17 @@ def plan(
     source: str | None,
     results: Path | None,
     as_json: bool,
-    **asked: float | int | None,
+    **asked: Any,
 ) -> None:
     """Say how many cases and trials are needed.
 
     To show a difference of pass rates. Trials help against the noise of a trial, cases against
     differences between cases; a plan for a population says when only more cases help.
     """
+    from proctor import api
     from proctor.report.figures import document
     from proctor.report.planning_console import render
-    from proctor.results.outcomes import outcomes_of
-    from proctor.results.planning import Asked, plan_experiment
 
-    outcomes = outcomes_of(read_run(source, root_of(results))) if source else ()
-    found = plan_experiment(
-        effect,
-        alpha=alpha,
-        power=power,
-        outcomes=outcomes,
-        asked=Asked(**asked),  # pyright: ignore[reportArgumentType]
-    )
+    run = read_run(source, root_of(results)) if source else None
+    found = api.power(effect, alpha=alpha, power=power, run=run, **asked)
     tell(document("plan", found) if as_json else render(found))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,20 +43,13 @@ MOST_TRIALS = 100
 """Trials listed when nobody says how many: a few screens."""
 
 
-def runs_root(results: Path | None) -> Path:
-    """The folder of runs that is meant, without loading settings where there are none."""
-    if results is not None or _configured():
-        return root_of(results)
-    return Path("results")
-
-
 def queried(patterns: Sequence[str], root: Path, filters: dict[str, Any]) -> ResultSet:
     """The trials asked for. None is an answer; an agent or a case that nobody has is a slip."""
-    from proctor.results.querying import query
+    from proctor.api import query
 
-    found = query(*patterns, root=root, **filters)
+    found = query(*patterns, results=root, **filters)
     if len(found) == 0 and ("agent" in filters or "case" in filters):
-        _refuse_unknown_names(query(*patterns, root=root), filters)
+        _refuse_unknown_names(query(*patterns, results=root), filters)
     return found
 
 
@@ -73,17 +65,6 @@ def _refuse_unknown_names(everything: ResultSet, filters: dict[str, Any]) -> Non
             if glob and known and not any(fnmatchcase(each, glob) for each in known):
                 hint = did_you_mean(glob, known) or f"there are {some(known)}"
                 raise ProctorError(f"no trial has the {column} {glob!r}", hint=hint)
-
-
-def _configured() -> bool:
-    """Whether any setting may be in force: a file of ours, or a variable."""
-    if any(name.startswith("PROCTOR_") for name in os.environ):
-        return True
-    home = os.environ.get("XDG_CONFIG_HOME") or f"{os.environ.get('HOME', '')}/.config"
-    here = Path.cwd()
-    places = (here, *here.parents)
-    files = (p / name for p in places for name in ("proctor.yaml", "pyproject.toml"))
-    return Path(home, "proctor", "config.yaml").exists() or any(f.exists() for f in files)
 
 
 def tell_problems(found: ResultSet) -> None:
@@ -127,7 +108,7 @@ def results(
     counted apart.
     """
     given = {key: value for key, value in filters.items() if value not in (None, ())}
-    found = queried(patterns, runs_root(results), given)
+    found = queried(patterns, root_of(results), given)
     if trials or limit is not None:
         _tell_trials(found, form, limit)
     else:

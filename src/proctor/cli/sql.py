@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from proctor.cli.choosing import readable_results_option
+from proctor.cli.choosing import readable_results_option, root_of
 from proctor.cli.lazy import Command, Example
-from proctor.cli.results import FORMAT, FORMAT_JSON, runs_root, tell_problems
+from proctor.cli.results import FORMAT, FORMAT_JSON, tell_problems
 
 EXAMPLES = [
     Example('proctor sql "select agent, avg(score) from trials group by 1"', "means by agent"),
@@ -34,11 +34,11 @@ def sql(query: str, runs: tuple[str, ...], form: str, results: Path | None) -> N
     DuckDB's SQL. It can read the results and nothing else: no other file, no setting, no
     extension, and nothing is written.
     """
+    from proctor.api import query as select
     from proctor.report.results_console import answer_json, as_csv, render_rows
-    from proctor.results.querying import query as select
 
     text = sys.stdin.read() if query == "-" else query
-    found = select(*runs, root=runs_root(results))
+    found = select(*runs, results=root_of(results))
     answer = found.sql(text)
     if form == "json":
         click.echo(answer_json(answer))

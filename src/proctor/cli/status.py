@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli.choosing import locate_run, readable_runs_option, root_of
+from proctor.cli.choosing import readable_runs_option, root_of, warn
 from proctor.cli.lazy import Command, Example
 from proctor.cli.terminal import printable
 from proctor.errors import EXIT_CANNOT_JUDGE
@@ -41,7 +41,9 @@ def status(ctx: click.Context, run: str | None, results: Path | None, as_json: b
 
     root = root_of(results)
     if run is not None:
-        found, root = locate_run(run, root)
+        from proctor import api
+
+        found, root = api.find_run(run, results=root, warn=warn)
         signs = {found: look_at(found)}
     else:
         all_of = {path: look_at(path) for path in all_runs(root)}

@@ -34,21 +34,20 @@ def view(
     leaves this machine.
     """
     need_server()
+    from proctor import api
     from proctor.errors import ProctorError
     from proctor.server.app import Service, make_app
     from proctor.server.guard import check_host
     from proctor.server.serving import serve_until_told
     from proctor.server.store import existing_store
-    from proctor.spec import load_configuration
 
-    configuration = load_configuration(Path.cwd())
-    root = results or configuration.results
+    root = results or api.results_root()
     if not root.is_dir():
         raise ProctorError(
             "no such folder of runs", where=str(root), hint="`proctor demo` makes a first run"
         )
     check_host(host, token)
-    prices = configuration.settings.price_table()
+    prices = api.settings().settings.price_table()
     service = Service(store=existing_store(url, prices=prices) if url else None, results=root)
 
     def ready(address: str) -> None:

@@ -1,10 +1,11 @@
-"""Results of any number of runs: queried, counted, exchanged.
+"""Results of any number of runs, as objects.
 
-    import proctor.results
+    import proctor
     found = proctor.results.query(agent="careful", since="7d")
     found.pass_rate(), found.group_by("difficulty").rows, found.to_pandas()
 
-Names are imported when first used: nothing heavy is loaded before a question is asked.
+`query` is that of `proctor.api`, which finds the results folder. Names are imported when first
+used, so that importing this package is cheap.
 """
 
 from typing import TYPE_CHECKING
@@ -12,20 +13,33 @@ from typing import TYPE_CHECKING
 from proctor.names import imported_when_used
 
 if TYPE_CHECKING:
-    from proctor.results.querying import query
+    from proctor.api import query
+    from proctor.results.compare_runs import Comparison
+    from proctor.results.gating import GateResult
+    from proctor.results.leaderboard import Leaderboard
+    from proctor.results.planning import Planning
     from proctor.results.result_set import Groups, ResultSet
-    from proctor.results.verbs import compare, gate, plan, rank
 
-__all__ = ["Groups", "ResultSet", "compare", "gate", "plan", "query", "rank"]
+__all__ = [
+    "Comparison",
+    "GateResult",
+    "Groups",
+    "Leaderboard",
+    "Planning",
+    "ResultSet",
+    "query",
+]
 
-if not TYPE_CHECKING:  # else a type checker would believe that any name exists
-    _ROOM = "proctor.results"
-    __getattr__, __dir__ = imported_when_used(
-        _ROOM,
-        {
-            "query": f"{_ROOM}.querying",
-            **dict.fromkeys(("Groups", "ResultSet"), f"{_ROOM}.result_set"),
-            **dict.fromkeys(("compare", "gate", "plan", "rank"), f"{_ROOM}.verbs"),
-        },
-        globals(),
-    )
+_HOME_OF = {
+    "Comparison": "proctor.results.compare_runs",
+    "GateResult": "proctor.results.gating",
+    "Groups": "proctor.results.result_set",
+    "Leaderboard": "proctor.results.leaderboard",
+    "Planning": "proctor.results.planning",
+    "ResultSet": "proctor.results.result_set",
+    "query": "proctor.api",
+}
+"""Public name → the module that defines it."""
+
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
+    __getattr__, __dir__ = imported_when_used(__name__, _HOME_OF, globals())

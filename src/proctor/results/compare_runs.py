@@ -13,12 +13,13 @@ import msgspec
 
 from proctor.errors import ProctorError
 from proctor.results.comparability import changed_cases, remarks
-from proctor.results.comparison import ArmComparison, Given, compare_arms
+from proctor.results.comparison import ArmComparison, Given, MetricDifference, compare_arms
 from proctor.results.flakiness import judge_votes
 from proctor.results.outcomes import AgentOutcomes, outcomes_of, pick
 from proctor.runs.folder import run_name
 from proctor.runs.run import Run
 from proctor.stats.kinds import LEVEL
+from proctor.words import plural
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +32,16 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     only_second: tuple[str, ...]
     level: float
     notes: tuple[str, ...] = ()
+
+    @property
+    def pass_rate(self) -> MetricDifference:
+        """The pass rates of the two that were compared; with several pairs, read `pairs`."""
+        if len(self.pairs) != 1:
+            raise ProctorError(
+                f"{plural(len(self.pairs), 'pair')} of agents were compared, not one",
+                hint="read comparison.pairs, or name two agents: compare(…, agents=[a, b])",
+            )
+        return self.pairs[0].overall
 
 
 def compare_runs(

@@ -74,6 +74,16 @@ class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
     effect: Effect
     adjusted: float | None
 
+    @property
+    def difference(self) -> float | None:
+        """Second minus first; None where either has no value."""
+        return self.interval.value
+
+    @property
+    def p(self) -> float | None:
+        """The p-value, adjusted for the metrics tested together; None where no test holds."""
+        return self.adjusted
+
 
 class ArmComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Two arms, case by case and overall.

@@ -20,6 +20,7 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.llm.rates import RateLimit
+from proctor.places import project_settings_files, user_settings_file
 from proctor.runs.remote.address import is_address
 from proctor.schema import Strict
 from proctor.spec.located import validated
@@ -240,7 +241,7 @@ def load_configuration(
     environ = os.environ if environ is None else environ
     problems: list[Problem] = []
     project = find_project_file(start)
-    user = user_file(environ)
+    user = user_settings_file(environ)
     tree = Tree(DEFAULT, {})
     files = tuple(path for path in (user, project) if path is not None and path.is_file())
     for path in files:
@@ -259,20 +260,9 @@ def load_configuration(
 # -- sources -------------------------------------------------------------------------------------
 
 
-def user_file(environ: Mapping[str, str]) -> Path | None:
-    """Where a person's own settings are, whether or not there are any."""
-    base = environ.get("XDG_CONFIG_HOME", "")
-    # The convention ignores a relative path: it would mean another file in every folder.
-    if base and Path(base).is_absolute():
-        return Path(base) / "proctor" / "config.yaml"
-    home = environ.get("HOME") or environ.get("USERPROFILE")
-    return Path(home) / ".config" / "proctor" / "config.yaml" if home else None
-
-
 def find_project_file(start: Path) -> Path | None:
     """The nearest `proctor.yaml`, or `pyproject.toml` with `[tool.proctor]`, from here upwards."""
-    for folder in (start.resolve(), *start.resolve().parents):
-        own, shared = folder / "proctor.yaml", folder / "pyproject.toml"
+    for own, shared in project_settings_files(start):
         if own.is_file() and _speaks(shared):
             raise SpecError(
                 [

@@ -33,7 +33,7 @@ def test_python_ships_as_the_command_does(
     assert manifest(server)["state"] == "complete"
     assert json.loads(next(v for k, v in objects(server).items() if "heartbeat" in k))["done"] == 6
     assert proctor("sync", TO, "--verify").returncode == 0
-    assert len(api.results.query(root=TO)) == 6
+    assert len(api.results.query(results=TO)) == 6
 
 
 def test_python_goes_on_shipping_on_resume(
