@@ -47,7 +47,7 @@ def test_the_wheel_is_the_package(wheel: zipfile.ZipFile, root: Path) -> None:
         "proctor/py.typed",
         "proctor/catalog/mutualism/hidden_dependency/spec.yaml",
         "proctor/diagnose/learned/model.npz",
-        "proctor/report/html/page.html",
+        "proctor/report/html/templates/page.html",
         "proctor/server/pages/templates/frame.html",
         "proctor/server/pages/static/viewer.js",
         "proctor/data/templates/suite.yaml",

@@ -15,12 +15,11 @@ from report_runs import make_run
 
 from proctor.report.chart_style import STATUSES, config, status_colours
 from proctor.report.html import page as page_module
-from proctor.report.html.columns import columns, data_block
-from proctor.report.html.details import harm_first
-from proctor.report.html.markup import bar, tag, visible
-from proctor.report.html.page import MAX_BYTES, render_page
-from proctor.report.html.texts import cut
+from proctor.report.html.context import bar_width
+from proctor.report.html.page import MAX_BYTES, columns, data_block, environment, render_page
+from proctor.report.html.trial_data import cut, harm_first
 from proctor.report.run_facts import facts_of_run, trial_order
+from proctor.report.text import visible
 from proctor.runs.model import Trial
 from proctor.runs.run import Run
 
@@ -48,7 +47,8 @@ class Reader(HTMLParser):
 def test_text_never_becomes_markup(inside: str, attribute: str) -> None:
     """R-Q5: whatever a text is, a parser reads one element, one attribute and that text."""
     reader = Reader()
-    reader.feed(str(tag("p", inside, title=attribute)))
+    template = environment().from_string('<p title="{{ attribute }}">{{ inside }}</p>')
+    reader.feed(template.render(inside=inside, attribute=attribute))
     reader.close()
     assert reader.tags == ["p"]
     assert reader.text == visible(inside)
@@ -106,13 +106,17 @@ def test_no_text_ends_a_block_of_data(text: str) -> None:
 
 def test_a_bar_is_never_wider_than_its_ground() -> None:
     """R-Q3: shares outside 0..1 are drawn at the ends, an unknown one not at all."""
-    assert 'width="100"' in str(bar(7.0)).split("fill")[0]
-    assert str(bar(None)) == ""
+    assert [bar_width(share) for share in (7.0, 1.0, 0.5, 0.0, -2.0)] == [
+        "100", "100", "50", "0", "0",
+    ]  # fmt: skip
+    drawn = environment().from_string('{% from "macros.html" import bar %}{{ bar(width, "bad") }}')
+    assert 'width="100" height="8" rx="1" class="fill bad"' in drawn.render(width=bar_width(7.0))
+    assert drawn.render(width=bar_width(None)).strip() == ""
 
 
 def test_what_is_cut_says_how_much() -> None:
     """R-Q3: no text is shortened silently."""
-    assert cut("abcdef", 4) == "abcd… (2 characters more)"
+    assert cut("abcdef", 4) == "abcd… (2 more characters)"
     assert cut("abcd", 4) == "abcd"
 
 
@@ -139,7 +143,7 @@ def test_a_huge_run_lists_its_worst_trials(tmp_path: Path, monkeypatch: pytest.M
     run = Run(make_run(tmp_path / "made" / "2026-05-28_001", cases=10, trials=5))
     facts = facts_of_run(run)
     failed = sum(row.status != "passed" for row in facts.rows)
-    monkeypatch.setattr(page_module, "MOST_ROWS", failed + 3)
+    monkeypatch.setattr(page_module, "MAX_ROWS", failed + 3)
     made = render_page(run, facts, with_charts=False)
     rows = rows_of(json.loads(block(made.text, "trials")))
     assert len(rows) == failed + 3

@@ -24,5 +24,5 @@ def need_server() -> None:
     """Refuse, with what to install, where the parts of a server are not there."""
     from proctor.imports import needs_extra
 
-    for package in ("starlette", "uvicorn", "jinja2"):
+    for package in ("starlette", "uvicorn"):
         needs_extra(package, "server")

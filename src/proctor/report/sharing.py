@@ -25,7 +25,7 @@ import msgspec
 from proctor.errors import ProctorError
 from proctor.places import room_for
 from proctor.report.html.page import render_page
-from proctor.report.html.texts import Texts
+from proctor.report.html.trial_data import PageTexts
 from proctor.report.markdown_run import render_run
 from proctor.report.run_facts import ReportFacts, facts_of_run
 from proctor.results.finalise import finalise
@@ -85,7 +85,7 @@ def without_private(facts: ReportFacts) -> ReportFacts:
 
 
 def _share_zip(run: Run, target: Path, redactor: Redactor) -> Shared:
-    texts = Texts(redactor)
+    texts = PageTexts(redactor)
     with tempfile.TemporaryDirectory(prefix="proctor-share-") as place:
         folder = RunFolder(Path(place) / "run")
         folder.path.mkdir()
@@ -106,7 +106,7 @@ def _share_zip(run: Run, target: Path, redactor: Redactor) -> Shared:
     return Shared(target, target.stat().st_size, inside, redacted)
 
 
-def copy_run(run: Run, target: RunFolder, texts: Texts) -> None:
+def copy_run(run: Run, target: RunFolder, texts: PageTexts) -> None:
     """A run folder with the same trials and traces, each without its secrets."""
     target.write_spec(_spec(run.spec, texts))
     journal = target.journal(Sync.NEVER)
@@ -114,8 +114,8 @@ def copy_run(run: Run, target: RunFolder, texts: Texts) -> None:
     try:
         for trial in run.trials():
             trace = run.trace(trial)
-            kept: Trial = texts.clean(trial)
-            place = None if trace is None else segments.append(encode_trace(texts.clean(trace)))
+            kept: Trial = texts.redact(trial)
+            place = None if trace is None else segments.append(encode_trace(texts.redact(trace)))
             journal.append(msgspec.structs.replace(kept, trace=place, workdir=None))
     finally:
         segments.close()
@@ -123,11 +123,11 @@ def copy_run(run: Run, target: RunFolder, texts: Texts) -> None:
     finalise(target)
 
 
-def _spec(spec: dict[str, Any], texts: Texts) -> dict[str, Any]:
+def _spec(spec: dict[str, Any], texts: PageTexts) -> dict[str, Any]:
     kept = {name: value for name, value in spec.items() if name not in ("format", "base_dir")}
     provenance = cast("dict[str, Any]", kept.get("provenance") or {})
     kept["provenance"] = {k: v for k, v in provenance.items() if k not in PRIVATE}
-    return _without_homes(texts.clean(kept))
+    return _without_homes(texts.redact(kept))
 
 
 def _without_homes(value: Any) -> Any:

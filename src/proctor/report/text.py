@@ -35,6 +35,13 @@ _NOT_XML = re.compile(
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~$^=:-])")
 _BARE_ADDRESS = re.compile(r"\b(www)\.", re.IGNORECASE)
 _BACKTICKS = re.compile("`+")
+# C0 and C1 controls but tab and line breaks; bidirectional and zero-width marks; tag characters.
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064"
+    "\u2066-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+_CONTROL_PICTURES = 0x2400
+"""The first of Unicode's pictures of C0 controls: U+2400 shows NUL."""
 
 
 def line(text: object, limit: int = REASON) -> str:
@@ -83,6 +90,16 @@ def plain(value: Any, *, most: int | None = None, depth: int = 0) -> Any:
 def whole_text(text: str) -> str:
     """A text that UTF-8 can hold: lone surrogates become U+FFFD."""
     return _SURROGATE.sub("\ufffd", str(text))
+
+
+def visible(text: str) -> str:
+    """Return a text with every character visible: controls as pictures or as [U+202E]."""
+
+    def shown(match: re.Match[str]) -> str:
+        code = ord(match.group())
+        return chr(_CONTROL_PICTURES + code) if code < 0x20 else f"[U+{code:04X}]"
+
+    return _INVISIBLE.sub(shown, whole_text(text))
 
 
 def xml(text: str) -> str:

@@ -1,5 +1,5 @@
-"""A run as one HTML file: `page` puts it together, the .css and .js beside it are what it wears.
+"""A run as one HTML file: `page` renders the templates, with the styles and scripts inline.
 
-`theme.css` holds what any page of Proctor shares (colours, type, tables, controls); a viewer uses
-it as it is. `report.css` and the scripts belong to the report.
+`theme.css` (colours, type, tables, controls) and `core.js` are shared with the viewer; the other
+styles and scripts belong to the report.
 """

@@ -1,5 +1,5 @@
-// What the other scripts stand on: building elements, reading the data blocks, words for figures.
-// Text only ever becomes text here: nothing is written as markup.
+// Shared by the other scripts: building elements, reading data blocks, formatting figures.
+// Text is only ever inserted as text, never as markup.
 
 /** An element. Attributes by name; `on` holds listeners; children are nodes or text. */
 function el(name, attributes, ...children) {
@@ -16,7 +16,7 @@ function el(name, attributes, ...children) {
   return made;
 }
 
-/** A share of a width as a small picture; its figure stands beside it in words. */
+/** A bar from `from` to `from + width` percent; its figure is printed next to it. */
 function stretch(from, width) {
   const space = "http://www.w3.org/2000/svg";
   const picture = document.createElementNS(space, "svg");
@@ -39,7 +39,7 @@ function block(id) {
 
 const unpacked = new Map();
 
-/** The text of a packed block: deflated, in base64. Each is unpacked once. */
+/** The text of a packed block (deflated, in base64). Each is unpacked once. */
 function unpack(id) {
   if (!unpacked.has(id)) unpacked.set(id, inflate(document.getElementById(`data-${id}`).textContent));
   return unpacked.get(id);
@@ -51,7 +51,7 @@ async function inflate(packed) {
   return new Response(stream).text();
 }
 
-/** Columns (see columns.py) as rows; `row` is where a row stands. */
+/** Columns (see `columns` in page.py) as rows; `row` is the position of a row. */
 function rowsOf(columns) {
   const names = Object.keys(columns);
   const read = names.map((name) => {
@@ -109,7 +109,7 @@ function inMoney(usd, unpriced = 0) {
   return `${unpriced ? "≥ " : ""}${usd < 0 ? "−" : ""}$${digits}`;
 }
 
-/** Tell readers who do not see the page what just changed. */
+/** Announce a change to screen readers. */
 function say(words) {
   document.getElementById("live").textContent = words;
 }

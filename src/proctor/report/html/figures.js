@@ -1,9 +1,9 @@
-// Charts: Vega is unpacked when the first of them comes into view, and each is drawn when it does.
-// Every chart has its table beside it; a chart that cannot be drawn leaves the table.
+// Charts: each is drawn when it comes into view; the first one unpacks Vega.
+// Every chart also has a table; a chart that cannot be drawn leaves the table.
 
 const AXIS = 60; // pixels beside a panel, for its axis
-const NARROWEST = 150; // pixels of a panel in which bars can be told apart
-const LETTER = 6.5; // pixels of a letter of a name, as a rule
+const NARROWEST = 150; // pixels of a panel in which bars are still distinct
+const LETTER = 6.5; // average width of a letter in pixels
 
 class Figures {
   constructor(charts, trials, list) {
@@ -81,7 +81,7 @@ class Figures {
     }
   }
 
-  /** Panels beside each other where there is room; a long name does not push its neighbour away. */
+  /** Panels side by side where there is room; a long name does not push its neighbour away. */
   fitPanels(figure, spec) {
     if (figure.clientWidth < 2 * (NARROWEST + AXIS)) spec.columns = 1;
     const each = figure.clientWidth / (spec.columns || 1) - AXIS;
@@ -90,7 +90,7 @@ class Figures {
     spec.facet.header = { ...spec.facet.header, labelLimit: width };
   }
 
-  /** Names of cases leave room for the squares; those of agents stand level only where they fit. */
+  /** Case names leave room for the squares; agent names are horizontal only where they fit. */
   fitNames(figure, spec) {
     const axes = (spec.layer || [spec]).map((layer) => layer.encoding);
     const cases = Math.min(260, Math.floor(figure.clientWidth * 0.35));
@@ -104,7 +104,7 @@ class Figures {
     }
   }
 
-  /** A mark that is a trial opens it; one that is a cell lists its trials. */
+  /** A click on a trial opens it; a click on a cell lists its trials. */
   follow(item) {
     const datum = item && item.datum;
     if (!datum) return;

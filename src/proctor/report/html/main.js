@@ -1,4 +1,4 @@
-// Start: themes, the list of trials, the look at one, the charts.
+// Start: theme, list of trials, view of one trial, charts.
 
 const THEMES = ["system", "light", "dark"];
 
@@ -6,7 +6,7 @@ function chosenTheme() {
   return document.documentElement.dataset.theme || "system";
 }
 
-/** The theme in force, whoever chose it. */
+/** The theme in force, chosen by the reader or by the system. */
 function currentTheme() {
   const chosen = chosenTheme();
   if (chosen !== "system") return chosen;

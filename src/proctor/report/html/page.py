@@ -1,50 +1,68 @@
 """The report of a run as one HTML file.
 
-Promise: the file stands alone (no request leaves it, and its own policy forbids any), stays under
-`MAX_BYTES` up to tens of thousands of trials, and shows what agents said as text. The price: not
-every trace fits; failing ones come first, and the page says how many are left out and where.
+Guarantees: the file makes no request, and its content security policy forbids any; it stays below
+`MAX_BYTES` up to tens of thousands of trials; text of agents is shown as text. Trade-off: not
+every trace fits. Failing trials come first, and the page says how many are left out and where
+they are.
 """
 
 from __future__ import annotations
 
-import re
+import base64
+import contextlib
+import hashlib
+import zlib
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib import metadata
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
+from proctor.errors import ProctorError
+from proctor.llm.kept import cache_folder
 from proctor.report import charts
 from proctor.report.chart_style import config
-from proctor.report.html import changes, details, figures, sections
-from proctor.report.html.columns import columns, data_block
-from proctor.report.html.markup import Html, escape, join, tag
-from proctor.report.html.packing import alone, digest, packed, vega
-from proctor.report.html.texts import LONGEST, Texts, cut
+from proctor.report.html.context import report_context, section_links
+from proctor.report.html.trial_data import (
+    MAX_TEXT,
+    PackedTrials,
+    PageTexts,
+    cut,
+    deflated,
+    harm_first,
+    pack_trials,
+)
 from proctor.report.run_facts import ReportFacts, TrialRow, trial_order
+from proctor.report.text import visible
+from proctor.runs.folder import write_atomic
 from proctor.runs.model import Trial
 from proctor.runs.run import Run
 from proctor.trace.redact import Redactor, default_redactor
 from proctor.words import plural
 
-MAX_BYTES = 2_900_000
-"""Bytes of a page: mail and chat take 3 MB, and a browser opens it in well under two seconds."""
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
-MOST_ROWS = 20_000
+MAX_BYTES = 2_900_000
+"""Bytes of a page: mail and chat accept 3 MB, and a browser opens it in under two seconds."""
+
+MAX_ROWS = 20_000
 """Trials listed; at about 45 bytes each they leave two thirds of the page to traces."""
 
-CASE_TEXTS = 300_000
-"""Characters of all cases' inputs together, before packing."""
+RESERVED_BYTES = 60_000
+"""Kept free for what is added after trials are packed: links to trials, the list of contents."""
+
+MAX_CASE_TEXT = 300_000
+"""Characters of the inputs of all cases together, before packing."""
 
 STYLES = ("theme.css", "report.css")
 SCRIPTS = ("core.js", "trials.js", "trial.js", "figures.js", "main.js")
 
-_DIGITS = {"start_ms": 1, "duration_ms": 1, "latency_ms": 1, "cost_usd": 9}
-
 
 class Page(NamedTuple):
-    """The text of a page, in words what is in it, and how many secrets were taken out."""
+    """The text of a page, a description of its contents, and the number of redacted secrets."""
 
     text: str
     inside: tuple[str, ...]
@@ -56,15 +74,6 @@ class Page(NamedTuple):
         return len(self.text.encode())
 
 
-class _Blocks(NamedTuple):
-    """What the scripts read: blocks of data, and what they hold in words."""
-
-    markup: str
-    inside: tuple[str, ...]
-    listed: int
-    places: Mapping[str, int]
-
-
 def render_page(
     run: Run,
     facts: ReportFacts,
@@ -72,165 +81,163 @@ def render_page(
     redactor: Redactor | None = None,
     with_charts: bool | None = None,
 ) -> Page:
-    """The whole page. Charts are interactive where the extra `charts` is installed."""
-    texts = Texts(redactor or default_redactor())
-    facts = _clean(facts, texts)
+    """Return the whole page. Charts are interactive where the extra `charts` is installed."""
+    texts = PageTexts(redactor or default_redactor())
+    facts = _redacted(facts, texts)
     drawn = charts.available() if with_charts is None else with_charts
     chart_blocks = _chart_blocks(facts) if drawn else ""
-    fixed = _top_sections(facts) + chart_blocks + _style() + _script()
-    blocks = _data_blocks(run, facts, texts, MAX_BYTES - len(fixed.encode()) - 60_000)
-    inside = (*_inside(facts, drawn), *blocks.inside, _secrets(texts))
-    body = join(
-        [
-            Html(_top_sections(facts, blocks.places)),
-            figures.trials(facts, blocks.listed),
-            sections.about(facts, inside, sections.METHOD),
-        ]
-    )
-    text = _fill(
-        _file("page.html"),
-        {
-            "policy": _policy(drawn),
-            "title": escape(f"{facts.verdict}: {facts.name}"),
-            "style": _style(),
-            "nav": _nav(body),
-            "body": body,
-            "note": "" if drawn else _chart_hint(),
-            "data": blocks.markup + chart_blocks,
-            "script": _script(),
-        },
-    )
-    return Page(text, inside, texts.redacted)
+    sections = environment().get_template("sections.html")
 
+    # Trials fill whatever the rest of the page leaves, so the rest is rendered first, without
+    # the links that only packing can decide.
+    draft = sections.render(report_context(facts, rows={}, listed=0, contents=()))
+    fixed = sum(len(part.encode()) for part in (draft, chart_blocks, _style(), _script()))
+    trials = _trial_blocks(run, facts, texts, MAX_BYTES - fixed - RESERVED_BYTES)
 
-# -- sections ----------------------------------------------------------------------------------
-
-
-def _top_sections(facts: ReportFacts, rows: Mapping[str, int] | None = None) -> str:
-    return join(
-        [
-            sections.top(facts),
-            None if facts.since is None else changes.since(facts.since),
-            sections.research(facts),
-            sections.leaderboard(facts),
-            sections.failures(facts, dict(rows or {})),
-            sections.notes(facts, dict(rows or {})),
-            figures.heatmap(facts),
-            tag(
-                "div",
-                figures.difficulty(facts),
-                figures.histogram(facts),
-                figures.cost(facts),
-                figures.timeline(facts),
-                class_="pairs",
-            ),
-        ]
-    )
-
-
-def _nav(body: str) -> Html:
-    """Links to the sections that are there."""
-    names = {
-        "since": "Changes",
-        "research": "Research",
-        "leaderboard": "Leaderboard",
-        "failures": "What broke",
-        "notes": "Annotations",
-        "cells": "Cases",
-        "difficulty": "Difficulty",
-        "seeds": "Spread",
-        "cost": "Cost",
-        "timeline": "Timeline",
-        "trials": "Trials",
-        "about": "About",
-    }
-    present = {name: word for name, word in names.items() if f'<section id="{name}"' in body}
-    return join(tag("a", word, href=f"#{name}") for name, word in present.items())
-
-
-def _chart_hint() -> Html:
-    how = tag("code", charts.INSTALL)
-    return tag("p", "Tables only. For interactive charts: ", how, class_="note hint")
-
-
-def _inside(facts: ReportFacts, drawn: bool) -> tuple[str, ...]:
     cells = plural(len(facts.cells), "cell")
     shown = "interactive charts" if drawn else "tables in place of charts"
-    return (f"Verdicts of {cells}, leaderboard, ranked failures, cost, {shown}.",)
+    removed = (
+        f"removed {plural(texts.redacted, 'secret')}" if texts.redacted else "found no secrets"
+    )
+    contents = (
+        f"Verdicts of {cells}, leaderboard, ranked failures, cost, {shown}.",
+        *trials.contents,
+        f"Redaction was applied again and {removed}.",
+    )
+    context = report_context(facts, rows=trials.rows, listed=trials.listed, contents=contents)
+    text = (
+        environment()
+        .get_template("page.html")
+        .render(
+            policy=_policy(drawn),
+            title=f"{facts.verdict}: {facts.name}",
+            style=_style(),
+            links=section_links(context),
+            install_charts=None if drawn else charts.INSTALL,
+            sections=sections.render(context),
+            data="\n".join((*trials.blocks, chart_blocks)),
+            script=_script(),
+        )
+    )
+    return Page(text, contents, texts.redacted)
 
 
-def _secrets(texts: Texts) -> str:
-    if not texts.redacted:
-        return "Redaction was applied again and found nothing to take out."
-    return f"Redaction was applied again and took out {plural(texts.redacted, 'secret')}."
+@cache
+def environment() -> Environment:
+    """Return the template engine: every value is made visible, then escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    def printed(value: Any) -> Any:
+        # What is markup already came from a template and was escaped there.
+        if hasattr(value, "__html__"):
+            return value
+        return "" if value is None else visible(str(value))
 
-# -- data --------------------------------------------------------------------------------------
-
-
-def _data_blocks(run: Run, facts: ReportFacts, texts: Texts, budget: int) -> _Blocks:
-    """Rows of trials, what cases ask, and as many details as the budget holds."""
-    trials, rows = _listed(run, facts.rows)
-    table = columns(TrialRow._fields, rows, _DIGITS)
-    cases = _packed_block("cases", _cases(facts))
-    spent = len(data_block("trials", table)) + len(cases)
-    # Places of details are written as two more columns: at most 12 characters a row.
-    told = details.pack(trials, run.trace, texts, budget - spent - 12 * len(rows))
-    table["block"] = [place and place[0] for place in told.places]
-    table["place"] = [place and place[1] for place in told.places]
-    blocks = [_block(f"details-{at}", text) for at, text in enumerate(told.blocks)]
-    return _Blocks(
-        markup="\n".join([data_block("trials", table), cases, *blocks]),
-        inside=_told(told, trials, facts),
-        listed=len(rows),
-        places=_places(trials),
+    return Environment(
+        loader=PackageLoader("proctor.report.html"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=printed,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
 
 
-class _Listed(NamedTuple):
-    """The trials a page lists and their rows, in the same order."""
+def _redacted(facts: ReportFacts, texts: PageTexts) -> ReportFacts:
+    """Return the facts without secrets in anything that users or agents wrote."""
+    cases = {
+        name: msgspec.structs.replace(
+            about,
+            case=texts.name(about.case),
+            input=texts.text(about.input) or "",
+            description=texts.text(about.description),
+        )
+        for name, about in facts.cases.items()
+    }
+    return msgspec.structs.replace(
+        facts,
+        name=texts.name(facts.name),
+        failures=texts.redact(facts.failures),
+        cases=cases,
+        notes=texts.redact(facts.notes),
+        research=texts.redact(facts.research),
+        stopped=texts.text(facts.stopped),
+    )
 
-    trials: list[Trial]
-    rows: list[TrialRow]
+
+# -- the data that scripts read ------------------------------------------------------------------
 
 
-def _listed(run: Run, rows: Sequence[TrialRow]) -> _Listed:
-    """All trials, or the worst; of the others not even the answers are held."""
-    worst = details.harm_first((row.status, (row.case, row.arm)) for row in rows)[:MOST_ROWS]
+class _TrialBlocks(NamedTuple):
+    """Blocks of trial data, and what they hold: sentences, and the row of each trial by name."""
+
+    blocks: Sequence[str]
+    contents: Sequence[str]
+    listed: int
+    rows: Mapping[str, int]
+
+
+def _trial_blocks(run: Run, facts: ReportFacts, texts: PageTexts, budget: int) -> _TrialBlocks:
+    """Return the list of trials, the inputs of cases, and as many details as the budget holds."""
+    trials, rows = _listed(run, facts.rows)
+    table = columns(
+        TrialRow._fields,
+        rows,
+        {"start_ms": 1, "duration_ms": 1, "latency_ms": 1, "cost_usd": 9},
+    )
+    cases = _block("cases", deflated(msgspec.json.encode(_cases(facts))))
+    spent = len(data_block("trials", table)) + len(cases)
+    # The places of details become two more columns: at most 12 characters a row.
+    packed = pack_trials(trials, run.trace, texts, budget - spent - 12 * len(rows))
+    table["block"] = [place and place[0] for place in packed.places]
+    table["place"] = [place and place[1] for place in packed.places]
+    # Failures and annotations name trials by either name.
+    row_of: dict[str, int] = {}
+    for at, trial in enumerate(trials):
+        row_of.setdefault(trial.short_name, at)
+        row_of[trial.name] = at
+    return _TrialBlocks(
+        blocks=[
+            data_block("trials", table),
+            cases,
+            *(_block(f"details-{at}", text) for at, text in enumerate(packed.blocks)),
+        ],
+        contents=_packed_contents(packed, trials, facts),
+        listed=len(rows),
+        rows=row_of,
+    )
+
+
+def _listed(run: Run, rows: Sequence[TrialRow]) -> tuple[list[Trial], list[TrialRow]]:
+    """Return the listed trials and their rows in the same order: all of them, or the worst."""
+    worst = harm_first((row.status, (row.case, row.arm)) for row in rows)[:MAX_ROWS]
     kept = [rows[at] for at in sorted(worst)]
     wanted = {row.key for row in kept}
     trials = [t for t in run.trials() if (t.case, t.cell.arm, t.axis_seed, t.index) in wanted]
-    return _Listed(sorted(trials, key=trial_order), charts.shown_rows(kept))
+    return sorted(trials, key=trial_order), charts.shown_rows(kept)
 
 
-def _places(trials: Sequence[Trial]) -> dict[str, int]:
-    """The row of each trial by the names that failures and annotations use for it."""
-    found: dict[str, int] = {}
-    for at, trial in enumerate(trials):
-        found.setdefault(trial.short_name, at)
-        found[trial.name] = at
-    return found
-
-
-def _told(packed: details.Packed, trials: Sequence[Trial], facts: ReportFacts) -> tuple[str, ...]:
-    having = sum(trial.trace is not None for trial in trials)
-    told, every = len(trials) - packed.without, plural(facts.totals.trials, "trial")
-    where = f"; the others are in {facts.path}/traces" if packed.traces < having else ""
+def _packed_contents(
+    packed: PackedTrials, trials: Sequence[Trial], facts: ReportFacts
+) -> list[str]:
+    traced = sum(trial.trace is not None for trial in trials)
+    detailed, total = len(trials) - packed.without, plural(facts.totals.trials, "trial")
+    where = f"; the others are in {facts.path}/traces" if packed.traces < traced else ""
     lines = [
-        f"{packed.traces} of {plural(having, 'trace')}, those of failing trials first{where}.",
-        f"Answers and checks of {told} of {every}, texts cut at {LONGEST:,} characters.",
+        f"{packed.traces} of {plural(traced, 'trace')}, those of failing trials first{where}.",
+        f"Answers and checks of {detailed} of {total}, texts cut at {MAX_TEXT:,} characters.",
     ]
     if packed.unreadable:
         lines.append(f"{plural(packed.unreadable, 'trace')} could not be read back.")
-    return tuple(lines)
+    return lines
 
 
 def _cases(facts: ReportFacts) -> list[dict[str, Any]]:
-    each = max(200, CASE_TEXTS // max(1, len(facts.cases)))
+    share = max(200, MAX_CASE_TEXT // max(1, len(facts.cases)))
     return [
         {
             "case": about.case,
-            "input": cut(about.input, each),
+            "input": cut(about.input, share),
             "description": about.description,
             "difficulty": about.difficulty,
             "type": about.type,
@@ -240,38 +247,8 @@ def _cases(facts: ReportFacts) -> list[dict[str, Any]]:
     ]
 
 
-def _clean(facts: ReportFacts, texts: Texts) -> ReportFacts:
-    """Facts without secrets in whatever users or agents wrote."""
-    cases = {
-        name: msgspec.structs.replace(
-            about,
-            case=texts.word(about.case),
-            input=texts.said(about.input) or "",
-            description=texts.said(about.description),
-        )
-        for name, about in facts.cases.items()
-    }
-    return msgspec.structs.replace(
-        facts,
-        name=texts.word(facts.name),
-        failures=texts.clean(facts.failures),
-        cases=cases,
-        notes=texts.clean(facts.notes),
-        research=texts.clean(facts.research),
-        stopped=None if facts.stopped is None else texts.said(facts.stopped),
-    )
-
-
-def _packed_block(name: str, value: Any) -> str:
-    return _block(name, packed(msgspec.json.encode(value)))
-
-
-def _block(name: str, content: str) -> str:
-    return f'<script type="text/plain" id="data-{name}">{content}</script>'
-
-
 def _chart_blocks(facts: ReportFacts) -> str:
-    """Specs, their tables (trials are there already), and Vega itself, packed."""
+    """Return chart specs, their tables (trials have their own block) and Vega itself."""
     tables = {
         name: columns(table.names, table.rows)
         for name, table in charts.datasets(facts).items()
@@ -283,17 +260,92 @@ def _chart_blocks(facts: ReportFacts) -> str:
     return "\n".join((data_block("charts", value), licence, _block("vega", vega().packed)))
 
 
-# -- the frame ---------------------------------------------------------------------------------
+def columns(
+    names: Sequence[str], rows: Sequence[Sequence[Any]], digits: Mapping[str, int] | None = None
+) -> dict[str, Any]:
+    """Return rows as columns by name, with each distinct text stored once.
+
+        {"case": {"words": ["a", "b"], "at": [0, 0, 1]}, "score": [1, 0.5, null]}
+
+    Floats keep `digits` decimals, 4 by default. `rowsOf` in core.js turns columns into rows.
+    """
+
+    def short(value: Any, kept: int) -> Any:
+        if not isinstance(value, float):
+            return value
+        rounded = round(value, kept)
+        return int(rounded) if rounded == int(rounded) else rounded
+
+    table: dict[str, Any] = {}
+    for at, name in enumerate(names):
+        values = [row[at] for row in rows]
+        if any(isinstance(value, str) for value in values):
+            words = {word: place for place, word in enumerate(dict.fromkeys(values))}
+            table[name] = {"words": list(words), "at": [words[value] for value in values]}
+        else:
+            table[name] = [short(value, (digits or {}).get(name, 4)) for value in values]
+    return table
+
+
+def data_block(name: str, value: Any) -> str:
+    """Return JSON as a script block that no text inside it can end.
+
+    Without `<` neither `</script>` nor `<!--` can occur.
+    """
+    text = msgspec.json.encode(value).decode()
+    for sign, code in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")):
+        text = text.replace(sign, code)
+    text = text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return f'<script type="application/json" id="data-{name}">{text}</script>'
+
+
+def _block(name: str, content: str) -> str:
+    return f'<script type="text/plain" id="data-{name}">{content}</script>'
+
+
+# -- code and its policy -------------------------------------------------------------------------
+
+
+class Vega(NamedTuple):
+    """Vega, Vega-Lite and Vega-Embed as one packed script, and its hash."""
+
+    packed: str
+    digest: str
+
+
+@cache
+def vega() -> Vega:
+    """Return the Vega bundle of vl-convert.
+
+    Bundling takes seconds, so the result is cached on disk by vl-convert's version.
+    """
+    import vl_convert
+
+    cached = cache_folder("vega") / f"{metadata.version('vl-convert-python')}.js.z"
+    code: str | None = None
+    with contextlib.suppress(OSError, zlib.error, UnicodeDecodeError):
+        code = zlib.decompress(cached.read_bytes()).decode()
+    if code is None:
+        # Without a snippet (which its types require) all of Vega is put on the window.
+        code = _in_function(cast("Any", vl_convert).javascript_bundle())
+        with contextlib.suppress(OSError, ProctorError):
+            cached.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(cached, zlib.compress(code.encode(), 9))
+    return Vega(deflated(code.encode()), _digest(code))
 
 
 def _policy(drawn: bool) -> str:
-    """Only our own style and scripts run, known by their hashes; nothing is fetched or sent."""
-    scripts = [digest(_script()), *([vega().digest] if drawn else [])]
-    listed = " ".join(f"'{known}'" for known in scripts)
+    """Return the policy: only our style and scripts run, by their hashes; nothing is fetched."""
+    hashes = [_digest(_script()), *([vega().digest] if drawn else [])]
+    scripts = " ".join(f"'{each}'" for each in hashes)
     return (
-        f"default-src 'none'; script-src {listed}; style-src '{digest(_style())}'; "
+        f"default-src 'none'; script-src {scripts}; style-src '{_digest(_style())}'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
+
+
+def _digest(code: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}"
 
 
 @cache
@@ -303,13 +355,13 @@ def _style() -> str:
 
 @cache
 def _script() -> str:
-    return alone('"use strict";\n' + "\n".join(_file(name) for name in SCRIPTS))
+    return _in_function('"use strict";\n' + "\n".join(_file(name) for name in SCRIPTS))
+
+
+def _in_function(code: str) -> str:
+    """Return a script with names of its own: the Vega bundle has thousands of short ones."""
+    return f"(() => {{\n{code}\n}})();"
 
 
 def _file(name: str) -> str:
     return (files("proctor.report.html") / name).read_text(encoding="utf-8")
-
-
-def _fill(template: str, parts: Mapping[str, str]) -> str:
-    """Put parts in their places, in one pass: a part is never searched for places itself."""
-    return re.sub(r"<!--\{(\w+)\}-->|\{\{(\w+)\}\}", lambda m: parts[m[1] or m[2]], template)

@@ -1,5 +1,5 @@
-// The look at one trial: what was asked and answered, every check, and the trace step by step.
-// The address names the trial (#trial-12), so that a look can be sent to somebody.
+// The view of one trial: its input and output, every check, and the trace step by step.
+// The address names the trial (#trial-12), so that the view can be shared as a link.
 
 class TrialView {
   constructor(trials, list) {
@@ -14,7 +14,7 @@ class TrialView {
     this.follow();
   }
 
-  /** Open what the address names; close when it names something else. */
+  /** Open the trial that the address names; close the dialog when it names none. */
   follow() {
     const named = /^#trial-(\d+)$/.exec(location.hash);
     if (named && this.trials[Number(named[1])]) this.open(Number(named[1]));
@@ -35,7 +35,7 @@ class TrialView {
     if (!this.dialog.open) this.dialog.showModal();
     const [cases, facts] = await Promise.all([this.cases(), this.details(trial)]);
     if (this.at !== at) return;
-    body.append(...this.asked(cases.get(trial.case)), ...this.told(trial, facts));
+    body.append(...this.input(cases.get(trial.case)), ...this.results(facts));
   }
 
   async cases() {
@@ -93,37 +93,37 @@ class TrialView {
     window.addEventListener("hashchange", () => queueMicrotask(again), { once: true });
   }
 
-  asked(about) {
+  input(about) {
     if (!about) return [];
     const words = new Set([about.difficulty, about.type, ...(about.tags || [])].filter(Boolean));
     return [
-      el("h3", null, "Asked", ...[...words].flatMap((word) => [" ", el("span", { class: "chip" }, word)])),
+      el("h3", null, "Input", ...[...words].flatMap((word) => [" ", el("span", { class: "chip" }, word)])),
       about.description ? el("p", { class: "note said" }, about.description) : null,
       el("pre", { class: "said", tabindex: "0" }, about.input),
     ].filter(Boolean);
   }
 
-  told(trial, facts) {
+  results(facts) {
     if (!facts) {
-      const where = "Answer and trace are not in this file: there was no room. They are in the run folder.";
+      const where = "Output and trace are not in this file, to keep it small. They are in the run folder.";
       return [el("p", { class: "note" }, where)];
     }
     const parts = [];
-    if (facts.error) parts.push(el("h3", null, "Why it was not judged"), el("pre", { class: "said", tabindex: "0" }, facts.error));
-    if (facts.answer !== undefined) parts.push(el("h3", null, "Answered"), el("pre", { class: "said", tabindex: "0" }, facts.answer));
+    if (facts.error) parts.push(el("h3", null, "Error"), el("pre", { class: "said", tabindex: "0" }, facts.error));
+    if (facts.answer !== undefined) parts.push(el("h3", null, "Output"), el("pre", { class: "said", tabindex: "0" }, facts.answer));
     if (facts.checks.length) parts.push(el("h3", null, "Checks"), this.checks(facts));
-    parts.push(el("h3", null, "What it did"));
+    parts.push(el("h3", null, "Trace"));
     if (facts.spans) {
       const blamed = facts.checks.filter((check) => check.status === "fail" || check.status === "warn");
       const view = new SpanTree(facts.spans, blamed.flatMap((check) => check.spans || []));
       this.tree = view;
       parts.push(view.element);
     } else {
-      parts.push(el("p", { class: "note" }, facts.trace_id ? "The trace is not in this file: there was no room. It is in the run folder." : "There is no trace of this trial."));
+      parts.push(el("p", { class: "note" }, facts.trace_id ? "The trace is not in this file, to keep it small. It is in the run folder." : "This trial has no trace."));
     }
     for (const problem of facts.problems || []) parts.push(el("p", { class: "note" }, problem));
     const small = [
-      ["Seed given", facts.seed],
+      ["Seed", facts.seed],
       ["Trace", facts.trace_id],
       ["Attempt", facts.attempt],
       ["Retries", facts.retries],
@@ -175,11 +175,11 @@ function factList(pairs) {
   return el("dl", { class: "facts" }, ...pairs.flatMap(([name, value]) => [el("dt", null, name), el("dd", { class: "said mono" }, String(value))]));
 }
 
-const MAX_STEPS = 6; // buttons to the steps of one check: more are found in the tree
+const MAX_STEPS = 6; // buttons to the steps of one check; the tree has all
 const MAX_INDENT = 12; // levels: deeper ones would leave no room for names
 
-/** The steps of a trace as a tree that the arrow keys walk, and what the chosen one holds.
-    It opens at a step that a failed check names, else where the first error began. */
+/** The steps of a trace as a tree for the arrow keys, and the details of the selected step.
+    Opens at a step that a failed check names, else where the first error started. */
 class SpanTree {
   constructor(spans, blamed) {
     this.spans = spans;
@@ -203,8 +203,8 @@ class SpanTree {
     const tree = el("ul", { class: "spans", role: "tree", "aria-label": "Steps", on: { keydown: (event) => this.key(event) } }, ...this.order.map((at) => this.lines[at]));
     this.element = el("div", { class: "trace" }, tree, this.detail);
     const failed = this.order.filter((at) => spans[at].status);
-    const began = failed.find((at) => !this.children[at].some((child) => spans[child].status));
-    const first = this.order.find((at) => this.blamed.has(at)) ?? began ?? this.order[0];
+    const source = failed.find((at) => !this.children[at].some((child) => spans[child].status));
+    const first = this.order.find((at) => this.blamed.has(at)) ?? source ?? this.order[0];
     this.select(first, false);
     requestAnimationFrame(() => {
       const [list, line] = [tree, this.lines[first]].map((it) => it && it.getBoundingClientRect());
@@ -213,7 +213,7 @@ class SpanTree {
   }
 
   line(span, at) {
-    const name = el("span", { class: "span-name" }, el("span", { class: "kind" }, span.kind), this.blamed.has(at) ? el("span", { class: "mark", title: "a check that did not hold is about this" }, "⚑ ") : null, span.name, span.status ? ` (${span.status})` : "");
+    const name = el("span", { class: "span-name" }, el("span", { class: "kind" }, span.kind), this.blamed.has(at) ? el("span", { class: "mark", title: "a failed check refers to this step" }, "⚑ ") : null, span.name, span.status ? ` (${span.status})` : "");
     name.style.paddingInlineStart = `${Math.min(this.depth[at] - 1, MAX_INDENT) * 0.9}rem`;
     return el(
       "li",
@@ -261,7 +261,7 @@ class SpanTree {
   }
 }
 
-/** What one step took and gave. */
+/** The input, output and other details of one step. */
 function spanDetail(span) {
   const parts = [];
   const text = (title, value) => {
@@ -270,18 +270,18 @@ function spanDetail(span) {
   const facts = [
     ["Step", `${span.kind} ${span.name}`],
     ["Status", span.status],
-    ["Took", inTime(span.ms)],
+    ["Duration", inTime(span.ms)],
     ["Model", span.model],
     ["Tokens", span.tokens],
     ["Cost", span.cost === undefined ? undefined : inMoney(span.cost)],
-    ["Hands over to", span.handoff],
+    ["Hands off to", span.handoff],
   ].filter(([, value]) => value !== undefined);
   parts.push(factList(facts));
   text("Error", span.error);
   text("Input", span.input);
-  messages("Messages in", span.asked, parts);
+  messages("Input messages", span.input_messages, parts);
   text("Output", span.output);
-  messages("Messages out", span.answered, parts);
+  messages("Output messages", span.output_messages, parts);
   for (const found of span.documents || []) {
     text(`Document ${found.id || ""}${found.score === null ? "" : ` · score ${found.score}`}`, found.text || DASH);
   }
@@ -305,7 +305,7 @@ function messages(title, list, parts) {
         { class: "message" },
         el("div", { class: "role" }, message.role),
         message.text === undefined ? null : el("pre", { class: "said", tabindex: "0" }, message.text),
-        ...(message.calls || []).map((call) => el("pre", { class: "said", tabindex: "0" }, `${call.name}(${call.with ?? ""})`)),
+        ...(message.calls || []).map((call) => el("pre", { class: "said", tabindex: "0" }, `${call.name}(${call.arguments ?? ""})`)),
         ...(message.other || []).map((other) => el("p", { class: "note" }, `[${other}]`)),
       ),
     );

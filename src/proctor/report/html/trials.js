@@ -1,4 +1,4 @@
-// The list of trials: filtered, in pages, those that went wrong first.
+// The list of trials: filtered, paged, failing trials first.
 
 const PAGE = 50; // rows at a time: enough to scan, few enough to stay quick
 const HARM = { hard_fail: 0, failed: 1, infra_error: 2, cancelled: 3, passed: 4 };
@@ -55,7 +55,7 @@ class TrialList {
     this.draw();
   }
 
-  /** Show only some trials, as if the reader had chosen so, and go there. */
+  /** Set the filters as if the reader had, and scroll to the list. */
   show(wanted) {
     for (const name of Object.keys(this.wanted)) {
       this.wanted[name] = wanted[name] || "";
@@ -74,7 +74,7 @@ class TrialList {
     return !part || trial.case.toLowerCase().includes(part.toLowerCase());
   }
 
-  /** Rows that fit, in the order shown: also the order in which the look at one goes on. */
+  /** Matching rows in the order shown; Previous and Next in a trial follow the same order. */
   found() {
     return this.order.filter((at) => this.fits(this.trials[at]));
   }
@@ -104,7 +104,7 @@ class TrialList {
       el("button", { type: "button", disabled: this.page + by < 0 || this.page + by >= pages, on: { click: () => this.turn(by) } }, words);
     const words = found.length
       ? `${this.page * PAGE + 1}–${this.page * PAGE + shown.length} of ${found.length}`
-      : "no trial fits";
+      : "no matching trial";
     this.pager.replaceChildren(turn("Previous", -1), el("span", null, words), turn("Next", 1));
     say(`Trials: ${words}`);
   }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from proctor.report.html.markup import visible
+from proctor.report.text import visible
 from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.conventions.values import encode_json
 from proctor.trace.text import safe

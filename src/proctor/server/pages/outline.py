@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from proctor.report.html.markup import visible
-from proctor.report.text import tokens
+from proctor.report.text import tokens, visible
 from proctor.trace import Span, Trace
 from proctor.trace.conventions.values import encode_json
 from proctor.trace.model import Message
