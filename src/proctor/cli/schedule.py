@@ -13,7 +13,6 @@ from proctor.cli.terminal import printable
 from proctor.words import plural, table
 
 if TYPE_CHECKING:
-    from proctor.ops.cron_export import Kind
     from proctor.ops.schedule import Book, Schedule, State
 
 HERE = "proctor.cli.schedule"
@@ -24,13 +23,11 @@ COMMANDS = {
     "remove": Entry(HERE, "remove", "Forget a schedule; what it ran is kept."),
     "run": Entry(HERE, "run_now", "Run a schedule now."),
     "serve": Entry(HERE, "serve", "Run schedules when they are due, until told to stop."),
-    "export": Entry(HERE, "export", "Write schedules for cron, systemd or GitHub Actions instead."),
 }
 
 EXAMPLES = [
     Example("proctor schedule add exp.yaml --cron '0 2 * * *'", "every night at two, UTC"),
     Example("proctor schedule serve", "run what is due, until Ctrl-C"),
-    Example("proctor schedule export --to systemd -o units", "or leave it to systemd"),
 ]
 
 
@@ -250,47 +247,6 @@ def _say(line: str) -> None:
 
     logging.getLogger("proctor.schedule").info("%s", line)
     click.echo(f"{utc_now():%Y-%m-%d %H:%M:%S}Z {printable(line)}", err=True)
-
-
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor schedule export --to cron", "lines for `crontab -e`"),
-        Example("proctor schedule export --to systemd -o ~/.config/systemd/user", "user units"),
-        Example("proctor schedule export --to github -o .github/workflows", "workflows"),
-    ],
-)
-@click.argument("names", nargs=-1)
-@click.option(
-    "--to",
-    "kind",
-    required=True,
-    type=click.Choice(("cron", "systemd", "github")),
-    help="Who is to run them.",
-)
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="A folder for files."
-)
-def export(names: tuple[str, ...], kind: Kind, output: Path | None) -> None:
-    """Write schedules for cron, systemd or GitHub Actions instead.
-
-    All schedules, or those NAMED; printed when no folder is given.
-    """
-    from proctor.errors import ProctorError
-    from proctor.ops.cron_export import export as exported
-    from proctor.places import room_for
-    from proctor.runs.folder import write_atomic
-
-    book = book_here()
-    chosen = {name: book.named(name) for name in names} if names else book.schedules()
-    if not chosen:
-        raise ProctorError("no schedules here", hint="`proctor schedule add` makes one")
-    for name, content in exported(kind, book.project, chosen).items():
-        if output is None:
-            click.echo(f"# {name}\n{content}")
-            continue
-        write_atomic(room_for(output / name), content.encode())
-        click.echo(f"wrote {output / name}")
 
 
 def book_here() -> Book:
