@@ -20,7 +20,7 @@ from typing import Any
 
 PRELOADED = (
     *("duckdb", "psutil", "rich.console", "rich.table", "scipy.stats", "yaml", "zstandard"),
-    *("proctor.cli.main", "proctor.cli.interrupts", "proctor.cli.streams"),
+    *("proctor.cli.main", "proctor.cli._signals", "proctor.cli._output"),
     *("proctor.cli.run", "proctor.cli.test", "proctor.cli.validate", "proctor.cli.results"),
     *("proctor.cli.carrying", "proctor.report.html.page", "proctor.report.run_facts"),
     *("proctor.agents.python", "proctor.checks.correctness", "proctor.spec.plan"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from proctor.cli.lazy import Example, LazyGroup
+from proctor.cli._command import Example, LazyGroup
 from proctor.cli.main import SECTIONS, cli
 
 HEAD = """# Commands

@@ -12,7 +12,7 @@ PROGRAM = """
 import sys, types
 import click
 import proctor.cli.main as program
-from proctor.cli.lazy import Entry
+from proctor.cli._command import Entry
 
 @click.command()
 @click.argument("what")
@@ -96,4 +96,4 @@ def test_debug_stands_before_the_command(tmp_path: Path) -> None:
     """R-R11: written after it, the hint says where it goes."""
     done = run(tmp_path, "broken", "--debug", "x")
     assert done.returncode == 2
-    assert "`--debug` stands before the command" in done.stderr
+    assert "put `--debug` before the command" in done.stderr

@@ -43,7 +43,7 @@ def test_a_run_to_a_file(root: Path, tmp_path: Path, capsys) -> None:
         (["nothing/*", "-o", "x.csv"], "no run fits"),
         (["shop/*", "-o", "x.csv", "--agent", "nobody"], "no trial has the agent 'nobody'"),
         (["shop/*", "-o", "x.csv", "--case", "a,gret"], "no trial has the case 'a'"),
-        (["shop/*"], "missing option"),
+        (["shop/*"], "Missing option"),
     ],
 )
 def test_what_cannot_be_written_is_said(root: Path, tmp_path, capsys, monkeypatch, asked, message):

@@ -12,7 +12,7 @@ import click
 import pytest
 import yaml
 
-from proctor.cli.lazy import Command, LazyGroup
+from proctor.cli._command import Command, LazyGroup
 from proctor.cli.main import cli
 from proctor.cli.main import run as command
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from proctor.cli.lazy import LazyGroup
+from proctor.cli._command import LazyGroup
 from proctor.cli.main import cli
 from proctor.cli.terminal import printable
 from proctor.errors import ProctorError, did_you_mean
@@ -18,7 +18,7 @@ from proctor.errors import ProctorError, did_you_mean
 # A command line with one more command, as a later module would add it.
 WITH_EXTRA = """
 import sys
-from proctor.cli.lazy import Entry
+from proctor.cli._command import Entry
 from proctor.cli.main import cli, main
 cli.table["extra"] = Entry("extra", "extra", "For tests.")
 main()

@@ -59,7 +59,7 @@ def test_imports_nothing_heavy_and_opens_no_socket(args: list[str]) -> None:
     assert top & HEAVY_STDLIB == set()
     assert [name for name in report["imported"] if name.startswith("proctor.")] == [
         "proctor.cli",
-        "proctor.cli.lazy",
+        "proctor.cli._command",
         "proctor.cli.main",
         "proctor.cli.terminal",
         "proctor.errors",

@@ -401,7 +401,10 @@ def test_console_in_a_file_has_no_colours(place, proctor):
         (["--format", "json", "--format", "json"], "--format json is given twice"),
         (["--format", "json", "--format", "junit", "-o", "a", "-o", "./a"], "is given twice"),
         (["--format", "jsn"], "'jsn' is not one of"),
-        (["--timeout", "soon"], "error: invalid value for '--timeout': 'soon' is not a number\n"),
+        (
+            ["--timeout", "soon"],
+            "error: Invalid value for '--timeout': 'soon' is not a valid float.\n",
+        ),
         (["-o", "suite.yaml/x"], "suite.yaml is a file, not a folder"),
         (["-o", "."], "names a folder"),
         (["--map", "m.yaml"], "add --traces"),

@@ -283,7 +283,7 @@ def test_from_the_command_line(tmp_path: Path) -> None:
         (["suite.yaml", "--cron", "nonsense"], "not a cron expression"),
         (["absent.yaml", "--cron", "@daily"], "absent.yaml: no such file"),
         (["suite.yaml", "--cron", "@daily", "--name", "../x"], "cannot be the name"),
-        (["suite.yaml", "--cron", "@daily", "--", "--trails", "2"], "no such option"),
+        (["suite.yaml", "--cron", "@daily", "--", "--trails", "2"], "No such option"),
         (["suite.yaml", "--cron", "@daily", "--", "--resume", "."], "--resume is not for a"),
         (["suite.yaml", "--cron", "@daily", "--", "--notify", "json://x"], "before the `--`"),
     ],

@@ -47,7 +47,7 @@ class Running:
         began = time.monotonic()
         os.kill(self.process.pid, number)
         for _ in range(sends - 1):
-            next(line for line in self._lines if "once more to leave at once" in line)
+            next(line for line in self._lines if "Ctrl-C again to quit at once" in line)
             os.kill(self.process.pid, number)
         self.out, self.err = self.process.communicate(timeout=30)
         return self.process.returncode, time.monotonic() - began

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from proctor.cli.lazy import Command, Entry, Example, LazyGroup
-from proctor.cli.ranges import POSITIVE
+from proctor.cli._command import Command, Entry, Example, LazyGroup
+from proctor.cli._options import POSITIVE
 from proctor.cli.terminal import printable
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, hint_among
 

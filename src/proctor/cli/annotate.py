@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from proctor.cli.choosing import open_run, put_on_record, results_option, root_of
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
+from proctor.cli._options import open_run, record_audit, results_option, results_root
 
 EXAMPLES = [
     Example('proctor annotate latest "the search service was down until noon"', "of a run"),
@@ -31,12 +31,12 @@ def annotate(run: str, words: tuple[str, ...], results: Path | None, as_json: bo
 
     if len(words) > 2:
         raise click.UsageError("put the text in quotes: proctor annotate RUN [TRIAL] TEXT")
-    root = root_of(results)
+    root = results_root(results)
     found = open_run(run, root)
     if words:
         trial = words[0] if len(words) > 1 else None
         notes.annotate(found.path, words[-1], trial=trial)
-        put_on_record("annotate", root, run=found.path, run_id=found.run_id)
+        record_audit("annotate", root, run=found.path, run_id=found.run_id)
     _list(found.path, as_json=as_json)
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from proctor.cli.choosing import results_option, root_of
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
+from proctor.cli._options import results_option, results_root
 
 if TYPE_CHECKING:
     from proctor.runs.audit import Entry
@@ -39,7 +39,7 @@ def audit(
     from proctor.errors import hint_among
     from proctor.runs.audit import entries
 
-    root = root_of(results)
+    root = results_root(results)
     problems: list[str] = []
     every = list(entries(root, problems))
     found = [

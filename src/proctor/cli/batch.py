@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from proctor.cli.lazy import Command, Example
-from proctor.cli.model_options import options_of
+from proctor.cli._command import Command, Example
+from proctor.cli._options import options_of
 from proctor.cli.run import SPELLED, How, begin, find_modules_here, how_options, telling
 from proctor.trials.options import RunOptions
 

@@ -43,8 +43,8 @@ def carry_out_here(
     events: bool = False,
 ) -> Carried:
     """Do what is left of a run and show how far it is."""
-    from proctor.cli.interrupts import Interrupts
-    from proctor.cli.streams import stdout_kept_clean
+    from proctor.cli._output import stdout_reserved
+    from proctor.cli._signals import Interrupts
     from proctor.report.run_console import resume_command
     from proctor.report.run_log import RunLog, Together, logs_runs
     from proctor.report.run_progress import progress_for
@@ -58,7 +58,7 @@ def carry_out_here(
     log = RunLog(run_name(folder.path)) if logs_runs() else None
     observer = progress if log is None else Together(progress, log)
     interrupts = Interrupts(resume_command(folder.path))
-    with shipped(folder, _warn) as shipping, stdout_kept_clean(), interrupts.listening():
+    with shipped(folder, _warn) as shipping, stdout_reserved(), interrupts.listening():
         work = carry_out(
             ready,
             folder,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
 from proctor.cli.list import FILTER
 from proctor.cli.terminal import printable
 from proctor.errors import ProctorError
@@ -45,8 +45,8 @@ def check(
 
     Exits with 0 when all are fit, 1 when one is not, 2 when nothing could be checked.
     """
+    from proctor.cli._output import stdout_reserved
     from proctor.cli.run import find_modules_here
-    from proctor.cli.streams import stdout_kept_clean
     from proctor.spec.experiment import read_seeds
     from proctor.trials.loop import run_to_end
     from proctor.trials.sanity import acheck
@@ -57,7 +57,7 @@ def check(
     except ValueError as error:
         raise ProctorError(str(error), where="--seeds") from None
     meant = _found(catalog, expression)
-    with stdout_kept_clean():
+    with stdout_reserved():
         done = run_to_end(acheck(meant.templates, wanted, meant.configuration))
     found = [*done, *meant.broken]
     unfit = sum(not each.fit for each in found)

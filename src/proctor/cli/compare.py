@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from proctor.cli.choosing import read_run, readable_runs_option, root_of, tell
-from proctor.cli.lazy import Command, Example
-from proctor.cli.ranges import SHARE
+from proctor.cli._command import Command, Example
+from proctor.cli._options import PROBABILITY, read_run, readable_runs_option, results_root
+from proctor.cli._output import echo_report
 
 if TYPE_CHECKING:
     from proctor.runs.run import Run
@@ -33,7 +33,7 @@ EXAMPLES = [
 @click.option("--cases", metavar="PATTERN", help="Only cases whose id matches, such as 'x*'.")
 @click.option(
     "--level",
-    type=SHARE,
+    type=PROBABILITY,
     default=0.95,
     show_default=True,
     metavar="X",
@@ -64,12 +64,12 @@ def compare(
 
     if len(runs) > 2 or (not runs and not agents):
         raise click.UsageError("name two runs, or --agents A,B of one")
-    root = root_of(results)
+    root = results_root(results)
     names = _names(agents[0]) if len(agents) == 1 else agents
     opened = [_opened(text, runs, root) for text in runs or ("latest",)]
     second = opened[1] if len(opened) > 1 else None
     found = api.compare(opened[0], second, agents=names, cases=cases, level=level, seed=seed)
-    tell(document("comparison", found) if as_json else render(found))
+    echo_report(document("comparison", found) if as_json else render(found))
 
 
 def _opened(text: str, runs: tuple[str, ...], root: Path) -> Run:

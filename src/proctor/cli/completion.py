@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import click
 
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
 
 EXAMPLES = [
     Example('eval "$(proctor completion bash)"', "in this shell; put it into ~/.bashrc to keep"),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli.lazy import Command, Entry, Example, LazyGroup
+from proctor.cli._command import Command, Entry, Example, LazyGroup
 from proctor.cli.terminal import printable
 
 if TYPE_CHECKING:

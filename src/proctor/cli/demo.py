@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ shop. It is tiny and will mostly be wrong: what counts is that its calls are rea
 @click.pass_context
 def demo(ctx: click.Context, model: str | None, results: Path) -> None:
     """Show what Proctor does, on an example it brings."""
+    from proctor.cli._output import wants_colour
     from proctor.cli.carrying import carry_out_here
-    from proctor.cli.colour import wants_colour
     from proctor.report.run_console import render_run
     from proctor.spec import Configuration, Settings, load_suite
     from proctor.spec.config import DEFAULT
@@ -105,7 +105,7 @@ def _missing(module: str) -> bool:
 
 def _show_failure(run: Run) -> None:
     """What the agent did in the trial that shows the gravest failure."""
-    from proctor.cli.colour import painted, wants_colour
+    from proctor.cli._output import coloured, wants_colour
     from proctor.report.text import line
     from proctor.trace.render import tree_lines
 
@@ -118,7 +118,7 @@ def _show_failure(run: Run) -> None:
     title = line(f"What it did there: {sample.trial}, {sample.reason}")
     click.echo(f"\n{click.style(title, bold=True)}", color=colour)
     for row in tree_lines(trace):
-        click.echo(painted(row) if colour else row.plain(), color=colour)
+        click.echo(coloured(row) if colour else row.plain(), color=colour)
 
 
 def _gravest(run: Run) -> FailureSample | None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from proctor.cli.chat_model import chat_model_options, model_named
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
+from proctor.cli._options import chat_model, chat_model_options
 from proctor.cli.trace_files import Loaded, redaction_option
 from proctor.errors import ProctorError
 
@@ -92,13 +92,13 @@ def diagnose(files: tuple[str, ...], **options: Any) -> None:
 
 def _run_meant(text: str) -> Path | None:
     """The run that is meant by its folder, its name, a tag or `latest`; None: a file of traces."""
-    from proctor.cli.choosing import root_of
+    from proctor.cli._options import results_root
     from proctor.runs.find import LATEST, find_run
 
     if Path(text).exists():
         return Path(text) if (Path(text) / "_spec_.yaml").is_file() else None
     try:
-        return find_run(text, root_of(None))
+        return find_run(text, results_root(None))
     except ProctorError:
         if text == LATEST:
             raise
@@ -112,7 +112,7 @@ def _asking(options: dict[str, Any]) -> Asking:
 
     name = options["model"]
     return asking(
-        None if name is None else model_named(name, options),
+        None if name is None else chat_model(name, options),
         prompt_version=options["prompt_version"],
         evidence=options["evidence"],
         max_cost_usd=options["max_cost"],

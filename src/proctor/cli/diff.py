@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from proctor.cli.asking import Asking, asking_options
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
+from proctor.cli._options import SuiteSelection, suite_options
 
 FORMATS = ("console", "json", "markdown")
 
@@ -19,7 +19,7 @@ EXAMPLES = [
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@asking_options
+@suite_options
 @click.option("--baseline", required=True, help="The saved version to compare with.")
 @click.option("--compare", help="Another saved version; without it the agent is run.")
 @click.option(
@@ -33,7 +33,7 @@ EXAMPLES = [
 def diff(
     ctx: click.Context,
     *,
-    asking: Asking,
+    selection: SuiteSelection,
     baseline: str,
     compare: str | None,
     form: str,
@@ -49,16 +49,16 @@ def diff(
     from proctor.runs.folder import write_atomic
     from proctor.trials.comparing import diff_with
 
-    if compare is not None and asking.recorded:
+    if compare is not None and selection.recorded:
         raise click.UsageError("give --compare or --traces, not both")
     target = None if output is None else room_for(output)
     found = diff_with(
-        asking.suite,
+        selection.suite,
         baseline,
         compare=compare,
-        cases=asking.cases,
-        agents=asking.agents,
-        options=asking.options,
+        cases=selection.cases,
+        agents=selection.agents,
+        options=selection.options,
     )
     text = DIFF_FORMATS["json" if as_json else form](found)
     if target is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
 from proctor.words import plural
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def doctor(ctx: click.Context, online: bool, as_json: bool) -> None:
 
 
 def _show(findings: Sequence[Finding]) -> None:
-    from proctor.cli.colour import wants_colour
+    from proctor.cli._output import wants_colour
     from proctor.cli.terminal import printable
 
     colour = wants_colour()

@@ -319,7 +319,7 @@ def surroundings(environ: Mapping[str, str]) -> Iterator[Finding]:
     """How this terminal shows things, and what the clock says."""
     import shutil
 
-    from proctor.cli.colour import wants_colour
+    from proctor.cli._output import wants_colour
 
     kind = "a terminal" if sys.stdout.isatty() else "not a terminal (a pipe or a file)"
     colour = "colour" if wants_colour() else "no colour"

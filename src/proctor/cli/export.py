@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from proctor.cli.choosing import readable_results_option, root_of
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
+from proctor.cli._options import readable_results_option, results_root
 from proctor.cli.results import queried, tell_problems
 
 FORMATS = ("csv", "json", "jsonl", "parquet", "mlflow")
@@ -49,7 +49,7 @@ def export(
     if bom and form not in (None, "csv"):
         raise click.UsageError("--bom is for CSV")
     given = {key: value for key, value in filters.items() if value is not None}
-    found = queried(runs, root_of(results), given)
+    found = queried(runs, results_root(results), given)
     if output == "-":
         _to_stdout(found, form)
     else:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
 from proctor.cli.terminal import printable
 
 EXAMPLES = [

@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from proctor.cli.choosing import put_on_record, read_run, readable_runs_option, root_of, tell
-from proctor.cli.lazy import Command, Example
-from proctor.cli.ranges import SHARE
+from proctor.cli._command import Command, Example
+from proctor.cli._options import (
+    PROBABILITY,
+    read_run,
+    readable_runs_option,
+    record_audit,
+    results_root,
+)
+from proctor.cli._output import echo_report
 
 if TYPE_CHECKING:
     from proctor.results.gating import GateResult, Policy
@@ -46,7 +52,7 @@ class How(NamedTuple):
 @click.option("--baseline", required=True, metavar="RUN|TAG", help="What to hold it against.")
 @click.option(
     "--margin",
-    type=SHARE,
+    type=PROBABILITY,
     default=0.05,
     show_default=True,
     metavar="X",
@@ -118,7 +124,7 @@ def gate(
     chosen = How(**how)
     if chosen.extend_by is not None and chosen.inconclusive != "extend":
         raise click.UsageError("--extend-by is for --inconclusive extend")
-    root = root_of(results)
+    root = results_root(results)
     runs = (read_run(run, root), read_run(baseline, root))
     far = address_of(runs[0].path)
     if chosen.inconclusive == "extend":
@@ -127,9 +133,9 @@ def gate(
     facts, signal = _judged(runs, rule, chosen)
     code = facts.exit_code(chosen.inconclusive) if signal is None else 128 + signal
     _tell(facts, code, chosen)
-    put_on_record(
+    record_audit(
         "gate",
-        root if far is None else root_of(None),
+        root if far is None else results_root(None),
         run=far or runs[0].path,
         run_id=runs[0].run_id,
         outcome=f"{facts.verdict}: {facts.reason}",
@@ -192,6 +198,6 @@ def _tell(facts: GateResult, code: int, how: How) -> None:
 
     if how.as_json:
         more = {"exit_code": code, "policy": how.inconclusive, "error_rate": facts.error_rate}
-        tell(document("gate", facts, **more))
+        echo_report(document("gate", facts, **more))
     else:
-        tell(render(facts))
+        echo_report(render(facts))

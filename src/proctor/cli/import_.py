@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from proctor.cli.choosing import put_on_record, results_option, root_of
-from proctor.cli.lazy import Command, Example
-from proctor.cli.ranges import POSITIVE
+from proctor.cli._command import Command, Example
+from proctor.cli._options import POSITIVE, record_audit, results_option, results_root
 from proctor.cli.terminal import printable
 from proctor.words import plural
 
@@ -67,7 +66,7 @@ def import_(
     from proctor.results.exchange.reading import read_results
     from proctor.results.exchange.record import keep
 
-    root = root_of(results)
+    root = results_root(results)
     for file in files:
         found = read_results(file, source, columns)
         found.name = name or found.name
@@ -81,4 +80,4 @@ def import_(
         if found.not_taken:
             told = ", ".join(printable(column) for column in found.not_taken)
             click.echo(f"not taken: {told} (--map COLUMN=FIELD takes a column)", err=True)
-        put_on_record("import", root, run=run.path, run_id=run.run_id, outcome=f"{file.name}")
+        record_audit("import", root, run=run.path, run_id=run.run_id, outcome=f"{file.name}")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli.chat_model import chat_model_options, model_named
-from proctor.cli.lazy import Command, Entry, Example, LazyGroup
+from proctor.cli._command import Command, Entry, Example, LazyGroup
+from proctor.cli._options import chat_model, chat_model_options
 from proctor.cli.terminal import printable
 from proctor.words import level_of, money, plural
 
@@ -136,7 +136,7 @@ class _Asking:
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
-        self._models = [model_named(name, options) for name in options["models"]]
+        self._models = [chat_model(name, options) for name in options["models"]]
 
     async def __aenter__(self) -> Any:
         from dataclasses import replace

@@ -8,9 +8,9 @@ from typing import get_args
 import click
 
 from proctor.api import Metric
-from proctor.cli.choosing import read_run, readable_runs_option, root_of, tell
-from proctor.cli.lazy import Command, Example
-from proctor.cli.ranges import SHARE
+from proctor.cli._command import Command, Example
+from proctor.cli._options import PROBABILITY, read_run, readable_runs_option, results_root
+from proctor.cli._output import echo_report
 
 EXAMPLES = [
     Example("proctor leaderboard", "the agents of the latest run"),
@@ -30,7 +30,7 @@ EXAMPLES = [
 )
 @click.option(
     "--alpha",
-    type=SHARE,
+    type=PROBABILITY,
     default=0.05,
     show_default=True,
     metavar="X",
@@ -57,8 +57,8 @@ def leaderboard(
     from proctor.report.leaderboard_console import render
     from proctor.runs.folder import place_of
 
-    root = root_of(results)
+    root = results_root(results)
     opened = [read_run(text, root) for text in runs or ("latest",)]
     board = api.leaderboard(*opened, metric=metric, alpha=alpha, seed=seed)
     told = [place_of(run.path) for run in opened]
-    tell(document("leaderboard", board, runs=told) if as_json else render(board))
+    echo_report(document("leaderboard", board, runs=told) if as_json else render(board))

@@ -1,30 +1,38 @@
-"""The command `proctor`: finds a subcommand, runs it, turns what went wrong into an exit code.
+"""The command `proctor`: find a subcommand, run it, turn errors into exit codes.
 
-Promises a start near that of bare Python, one line for every error a user can put right, and
-exit code 2 (never 1, which says that a gate failed) for whatever could not be judged.
+Promises a start-up time close to that of bare Python, one line for every error a user can fix,
+and exit code 2 (never 1, which means that a gate failed) for everything that could not be judged.
+An unexpected error is written to a report file; with `--debug` its traceback is printed.
 """
 
 import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from proctor import __version__
-from proctor.cli.lazy import Entry, Example, LazyGroup
+from proctor.cli._command import Entry, Example, LazyGroup
 from proctor.cli.terminal import printable
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 
+if TYPE_CHECKING:
+    import logging
+    from pathlib import Path
+
 EXIT_INTERRUPTED = 128 + 2
-"""What a shell reports for a process ended by SIGINT."""
+"""The exit code that shells report for a process ended by SIGINT."""
 
 EXIT_PIPE_CLOSED = 128 + 13
-"""What a shell reports for a process ended by SIGPIPE."""
+"""The exit code that shells report for a process ended by SIGPIPE."""
 
 COMPLETE_VARIABLE = "_PROCTOR_COMPLETE"
-"""Set when a shell asks what could come next, by the lines `proctor completion` printed."""
+"""Set by the completion script when the shell asks for completions."""
+
+MAX_REPORTS = 20
+"""Error reports to keep; older ones are deleted, so that a loop of failing jobs fills no disk."""
 
 COMMANDS = {
     "demo": Entry("proctor.cli.demo", "demo", "Show what Proctor does, on an example it brings."),
@@ -171,10 +179,10 @@ def cli(debug: bool) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and leave the process with its exit code."""
+    """Run the command line and exit with its exit code."""
     code = run(sys.argv[1:] if args is None else args)
     if "obstore" in sys.modules:
-        # Its threads may still call an interpreter that is taking itself apart, which aborts.
+        # Its threads may still call into an interpreter that is shutting down, which aborts.
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
@@ -187,95 +195,71 @@ def run(args: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     if COMPLETE_VARIABLE in os.environ:
-        cli.main(list(args), prog_name="proctor")  # answers the shell's question and exits
+        cli.main(list(args), prog_name="proctor")  # answers the shell and exits
     try:
-        code = _guarded(list(args))
+        code = _exit_code(list(args))
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has gone. What is still buffered goes nowhere, quietly.
+        # The reader of our output has gone: discard what is still buffered.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE_CLOSED
     return code
 
 
-def _guarded(args: list[str]) -> int:
+def _exit_code(args: list[str]) -> int:
     debug = False
     try:
         with cli.make_context("proctor", list(args)) as context:
             debug = bool(context.params["debug"])
             if debug:
-                from proctor.cli.debugging import start_debug_log
-
                 start_debug_log(args)
             cli.invoke(context)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except (KeyboardInterrupt, click.Abort):
-        _traceback(debug)
-        _say("interrupted")
+        _print_traceback(debug)
+        _print_error("interrupted")
         return EXIT_INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
     except click.ClickException as error:
-        return _usage(error)
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        hint = f"see `{context.command_path} --help`" if context else None
+        if isinstance(error, click.NoSuchOption) and error.option_name == "--debug":
+            hint = "put `--debug` before the command: proctor --debug run suite.yaml"
+        # On one line (click lists choices one per line), and "range" is no type to a user.
+        message = " ".join(error.format_message().split())
+        message = message.replace("valid float range", "valid float")
+        _print_error(f"error: {message.replace('valid integer range', 'valid integer')}", hint)
+        # Not click's own code: it returns 1 for a file that it cannot open.
+        return EXIT_CANNOT_JUDGE
     except BrokenPipeError:
         raise
     except ProctorError as error:
-        _traceback(debug)
-        _say(f"error: {error}", error.hint)
+        _print_traceback(debug)
+        _print_error(f"error: {error}", error.hint)
         return error.exit_code
     except Exception as error:  # noqa: BLE001  the last guard: a bug must not look like a failed gate
-        _traceback(debug)
-        hint = None if debug else _reported(error, args)
-        _say(_redacted(f"error: unexpected {type(error).__name__}: {error}"), hint)
+        _print_traceback(debug)
+        path = None if debug else write_error_report(error, args)
+        hint = None
+        if path is not None:
+            hint = f"this is a bug; details are in {path} (nothing was sent anywhere)"
+        elif not debug:
+            hint = "this is a bug; `proctor --debug ...` shows where it happened"
+        _print_error(_redacted(f"error: unexpected {type(error).__name__}: {error}"), hint)
         return EXIT_CANNOT_JUDGE
     return 0
 
 
-def _reported(error: Exception, args: list[str]) -> str:
-    from proctor.cli.debugging import keep_report
-
-    path = keep_report(error, args)
-    if path is None:
-        return "this is a bug; `proctor --debug ...` shows where it happened"
-    return f"this is a bug; {path} says where it happened (nothing left this machine)"
-
-
-def _usage(error: click.ClickException) -> int:
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        error.show()
-        return error.exit_code
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    hint = f"`{context.command_path} --help` shows how to use it" if context else None
-    if isinstance(error, click.NoSuchOption) and error.option_name == "--debug":
-        hint = "`--debug` stands before the command: proctor --debug run suite.yaml"
-    _say(f"error: {_in_our_words(error.format_message())}", hint)
-    # click calls a file it cannot open 1; for us that is something that could not be judged.
-    return EXIT_CANNOT_JUDGE
-
-
-_NUMBERS = {
-    "a valid float range": "a number",
-    "a valid float": "a number",
-    "a valid integer range": "a whole number",
-    "a valid integer": "a whole number",
-}
-"""What click calls a number, and what people do."""
-
-
-def _in_our_words(said: str) -> str:
-    """What click says, as everything else here is said: no capital, no full stop, no types."""
-    for theirs, ours in _NUMBERS.items():
-        said = said.replace(theirs, ours)
-    said = " ".join(said.split())  # click lists choices one a line
-    return said[:1].lower() + said[1:].rstrip(".")
-
-
-def _say(line: str, hint: str | None = None) -> None:
+def _print_error(line: str, hint: str | None = None) -> None:
     click.echo(printable(line), err=True)
     if hint:
         click.echo(f"hint: {printable(hint)}", err=True)
 
 
-def _traceback(debug: bool) -> None:
+def _print_traceback(debug: bool) -> None:
     if debug:
         import traceback
 
@@ -286,3 +270,67 @@ def _redacted(text: str) -> str:
     from proctor.trace.redact import default_redactor
 
     return default_redactor().text(text)
+
+
+def start_debug_log(args: Sequence[str]) -> "logging.Logger":
+    """Log to standard error: Proctor at DEBUG, other packages at INFO.
+
+    HTTP clients log every header at their lowest level, keys included.
+    """
+    import logging
+    import shlex
+    from pathlib import Path
+
+    class RedactingFormatter(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return _redacted(super().format(record))
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        RedactingFormatter("debug: %(relativeCreated)6.0f ms %(name)s: %(message)s")
+    )
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logger = logging.getLogger("proctor")
+    logger.setLevel(logging.DEBUG)
+    logger.debug("%s", _versions())
+    logger.debug("in %s: proctor %s", Path.cwd(), shlex.join(args))
+    return logger
+
+
+def write_error_report(error: BaseException, args: Sequence[str]) -> "Path | None":
+    """Write traceback, versions and command line, redacted, to the user's state folder.
+
+    The report stays on this machine. None where it cannot be written.
+    """
+    import shlex
+    import traceback
+    from datetime import UTC, datetime
+
+    from proctor.places import user_folder
+
+    now = datetime.now(UTC)
+    text = "\n".join(
+        (
+            f"{now.isoformat(timespec='seconds')}  {_versions()}",
+            f"proctor {shlex.join(args)}",
+            "",
+            "".join(traceback.format_exception(error)),
+        )
+    )
+    folder = user_folder("state", "errors")
+    path = folder / f"{now:%Y-%m-%d_%H%M%S}_{os.getpid()}.txt"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(_redacted(text), encoding="utf-8", errors="backslashreplace")
+        for old in sorted(folder.glob("*.txt"))[:-MAX_REPORTS]:
+            old.unlink(missing_ok=True)
+    except OSError:
+        return None
+    return path
+
+
+def _versions() -> str:
+    import platform
+
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    return f"Proctor {__version__}, {python}, {platform.platform(terse=True)}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
 from proctor.cli.terminal import printable
 from proctor.errors import ProctorError
 from proctor.places import room_for
@@ -48,11 +48,11 @@ def mock_llm(script: Path, port: int, record: Path | None) -> None:
 
     Prints the lines to export, answers from the script, and stops at Ctrl-C.
     """
-    from proctor.cli.stopping import signals_go_to
+    from proctor.cli._signals import handle_signals
 
     stop = threading.Event()
     # Before the port opens, so that whoever sees the address may already stop the server.
-    with signals_go_to(lambda _number, _frame: stop.set()):
+    with handle_signals(lambda _number, _frame: stop.set()):
         _serve(script, port, record, stop)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from proctor.cli.choosing import read_run, readable_runs_option, root_of, tell
-from proctor.cli.lazy import Command, Example
-from proctor.cli.ranges import SHARE
+from proctor.cli._command import Command, Example
+from proctor.cli._options import PROBABILITY, read_run, readable_runs_option, results_root
+from proctor.cli._output import echo_report
 
 EXAMPLES = [
     Example("proctor plan --effect 0.1 --power 0.8", "what would show a drop of 10 points?"),
@@ -36,12 +36,18 @@ COUNT = click.IntRange(1)
     metavar="X",
     help="How likely it is to be found.",
 )
-@click.option("--alpha", type=SHARE, default=0.05, show_default=True, metavar="X", help="Error.")
+@click.option(
+    "--alpha", type=PROBABILITY, default=0.05, show_default=True, metavar="X", help="Error."
+)
 @click.option("--from", "source", metavar="RUN", help="Take the noise and the cost from a run.")
 @click.option("--cases", type=COUNT, metavar="N", help="Plan for this many cases.")
 @click.option("--trials", type=COUNT, metavar="N", help="Plan for this many trials a case.")
-@click.option("--sigma2", type=SHARE, metavar="X", help="The variance of a trial in its case.")
-@click.option("--omega2", type=SHARE, metavar="X", help="The variance of true case differences.")
+@click.option(
+    "--sigma2", type=PROBABILITY, metavar="X", help="The variance of a trial in its case."
+)
+@click.option(
+    "--omega2", type=PROBABILITY, metavar="X", help="The variance of true case differences."
+)
 @readable_runs_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def plan(
@@ -62,6 +68,6 @@ def plan(
     from proctor.report.figures import document
     from proctor.report.planning_console import render
 
-    run = read_run(source, root_of(results)) if source else None
+    run = read_run(source, results_root(results)) if source else None
     found = api.power(effect, alpha=alpha, power=power, run=run, **asked)
-    tell(document("plan", found) if as_json else render(found))
+    echo_report(document("plan", found) if as_json else render(found))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from proctor.cli.choosing import open_run, results_option, root_of, tell
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
+from proctor.cli._options import open_run, results_option, results_root
+from proctor.cli._output import echo_report
 
 if TYPE_CHECKING:
     from proctor.report.run_facts import ReportFacts
@@ -75,7 +76,7 @@ def report(
 
     if forms and charts is None:
         raise click.UsageError("--format is for --charts: name a folder with --charts DIR")
-    root = root_of(results)
+    root = results_root(results)
     found = open_run(run, root)
     before = tagged_baseline(found) if baseline is None else open_run(baseline, root)
     facts = facts_of_run(found, baseline=before)
@@ -90,7 +91,7 @@ def report(
     elif page is None and not show and charts is None:
         from proctor.report.run_text import render_report
 
-        tell(render_report(found, facts))
+        echo_report(render_report(found, facts))
 
 
 def _write_page(run: Run, facts: ReportFacts, target: Path, show: bool) -> None:

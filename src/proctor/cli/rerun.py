@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
 from proctor.cli.terminal import printable
 from proctor.words import clipped, plural
 
@@ -47,15 +47,17 @@ def rerun(
 
     Exits with 0 when all results are identical, 1 when they differ, 2 when it cannot be told.
     """
+    from proctor.cli._options import results_root
     from proctor.cli.carrying import carry_out_here
-    from proctor.cli.choosing import root_of
     from proctor.cli.run import find_modules_here
     from proctor.runs.find import find_run
     from proctor.trials.rerun import compared, ready_again
 
     find_modules_here()
     options: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
-    first, ready, folder = ready_again(find_run(run, root_of(None)), results=results, **options)
+    first, ready, folder = ready_again(
+        find_run(run, results_root(None)), results=results, **options
+    )
     carried = carry_out_here(ready, folder, quiet=quiet, events=as_json)
     done = compared(first, carried.run)
     if as_json:

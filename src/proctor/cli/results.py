@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli.choosing import readable_results_option, root_of
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
+from proctor.cli._options import readable_results_option, results_root
 from proctor.cli.terminal import printable
 from proctor.words import plural, some
 
@@ -108,7 +108,7 @@ def results(
     counted apart.
     """
     given = {key: value for key, value in filters.items() if value not in (None, ())}
-    found = queried(patterns, root_of(results), given)
+    found = queried(patterns, results_root(results), given)
     if trials or limit is not None:
         _tell_trials(found, form, limit)
     else:

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from proctor.cli.choosing import folder_or_address
-from proctor.cli.lazy import Command, Example
-from proctor.cli.logs import log_options
-from proctor.cli.model_options import from_options, options_of
+from proctor.cli._command import Command, Example
+from proctor.cli._options import folder_or_address, from_options, log_options, options_of
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.trials.options import RunOptions
 
@@ -235,7 +233,7 @@ def _parts(texts: tuple[str, ...]) -> list[str]:
 
 
 def _go_on(path: Path, how: How, given: dict[str, Any], told: Telling) -> int:
-    from proctor.cli.choosing import root_of
+    from proctor.cli._options import results_root
     from proctor.runs.find import find_run
     from proctor.trials.resume import restore
     from proctor.trials.session import FAILED, INFRA, UNFINISHED
@@ -247,7 +245,7 @@ def _go_on(path: Path, how: How, given: dict[str, Any], told: Telling) -> int:
         raise click.UsageError(f"{wrong[0]} is for a run that begins")
     changes = {name: value for name, value in given.items() if value is not None}
     from_options(RunOptions, changes, spelled=SPELLED)
-    ready, folder = restored = restore(find_run(path, root_of(None)), **changes)
+    ready, folder = restored = restore(find_run(path, results_root(None)), **changes)
     rerun = FAILED if how.retry_failed else INFRA if how.retry_infra else UNFINISHED
     if how.dry_run:
         return _tell_rest(restored, rerun, how)
@@ -282,7 +280,7 @@ def _carried(ready: Prepared, folder: RunFolder, how: How, rerun: Rerun | None =
 
 def _told(carried: list[Carried], how: How) -> int:
     """Say what the runs came to; the exit code of the worst, failed gates before unjudged ones."""
-    from proctor.cli.colour import wants_colour
+    from proctor.cli._output import wants_colour
     from proctor.report.run_console import render_run
     from proctor.report.run_json import run_document
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from proctor.cli.asking import Asking, asking_options
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
+from proctor.cli._options import SuiteSelection, suite_options
 from proctor.errors import EXIT_CANNOT_JUDGE
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ EXIT_REFUSED = 1
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@asking_options
+@suite_options
 @click.option("--version", required=True, help="The name to keep it under, such as v1.")
 @click.option("--force", is_flag=True, help="Keep cases that fail too, and replace saved ones.")
 @click.pass_context
-def save(ctx: click.Context, *, asking: Asking, version: str, force: bool) -> None:
+def save(ctx: click.Context, *, selection: SuiteSelection, version: str, force: bool) -> None:
     """Save what the agent does as a baseline.
 
     Runs each case once and checks it first. Exits with 1 when a case failed its checks and was
@@ -39,11 +39,11 @@ def save(ctx: click.Context, *, asking: Asking, version: str, force: bool) -> No
     if not version.strip():
         raise click.BadParameter("is empty", param_hint="--version")
     saved = save_baselines(
-        asking.suite,
+        selection.suite,
         version,
-        cases=asking.cases,
-        agents=asking.agents,
-        options=asking.options,
+        cases=selection.cases,
+        agents=selection.agents,
+        options=selection.options,
         force=force,
     )
     for each in saved:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli.lazy import Command, Entry, Example, LazyGroup
-from proctor.cli.logs import log_options
+from proctor.cli._command import Command, Entry, Example, LazyGroup
+from proctor.cli._options import log_options
 from proctor.cli.terminal import printable
 from proctor.words import plural, table
 
@@ -195,7 +195,7 @@ def run_now(ctx: click.Context, name: str, to_log: bool) -> None:
 
     Exits as `proctor run` does, and with 2 when it is running and may not overlap.
     """
-    from proctor.cli.stopping import signals_go_to
+    from proctor.cli._signals import handle_signals
     from proctor.ops.schedule import utc_now
     from proctor.ops.serving import RealClock, Server, begun, launch
 
@@ -209,7 +209,7 @@ def run_now(ctx: click.Context, name: str, to_log: bool) -> None:
         process = launch(book, name, found)
         book.note(name, found, **begun(utc_now(), process.pid, None))
     # The run has its own way of ending: it is only told to.
-    with signals_go_to(lambda number, _frame: process.send_signal(number)):
+    with handle_signals(lambda number, _frame: process.send_signal(number)):
         code = process.wait() if server is None else server.wait_for(process)
     book.note(name, found, finished=utc_now(), exit_code=code, pid=None)
     ctx.exit(code if code >= 0 else 128 - code)
@@ -228,11 +228,11 @@ def serve() -> None:
 
     When told to, it asks runs under way to end and waits for them; they can be resumed.
     """
-    from proctor.cli.stopping import signals_go_to
+    from proctor.cli._signals import handle_signals
     from proctor.ops.serving import RealClock, Server
 
     book, clock = book_here(), RealClock()
-    with book.serving(), signals_go_to(lambda _number, _frame: clock.stop()):
+    with book.serving(), handle_signals(lambda _number, _frame: clock.stop()):
         _say(
             f"serving {plural(len(book.schedules()), 'schedule')} of {book.project}; Ctrl-C ends it"
         )

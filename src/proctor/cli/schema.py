@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
 
 EXAMPLES = [
     Example("proctor schema -o .proctor/suite.schema.json", "for the editor, beside the suite"),

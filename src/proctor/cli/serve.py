@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli.durations import Duration
-from proctor.cli.lazy import Command, Example
-from proctor.cli.listening import host_option, need_server
-from proctor.cli.logs import log_options
+from proctor.cli._command import Command, Example
+from proctor.cli._options import Duration, host_option, log_options, require_server_extra
 
 if TYPE_CHECKING:
     from proctor.server.app import Service
@@ -92,7 +90,7 @@ def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> 
     Every trace is answered for only after it is on disk. Ctrl-C ends it; what was taken in by
     then is written first.
     """
-    need_server()
+    require_server_extra()
     from proctor.server.guard import check_host
     from proctor.server.readers import started
 

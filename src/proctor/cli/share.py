@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from proctor.cli.choosing import open_run, put_on_record, results_option, root_of
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
+from proctor.cli._options import open_run, record_audit, results_option, results_root
 
 EXAMPLES = [
     Example("proctor share latest", "everything, in a zip named after the run"),
@@ -37,13 +37,13 @@ def share(*, run: str, output: Path | None, results: Path | None) -> None:
     from proctor.trace.redact import Redactor
     from proctor.words import plural
 
-    root = root_of(results)
+    root = results_root(results)
     found = open_run(run, root)
     redactor = Redactor(load_configuration().settings.redaction.patterns)
     if output is None:
         output = Path(f"{found.path.resolve().parent.name}-{found.path.resolve().name}.zip")
     made = share_run(found, output, redactor)
-    put_on_record("share", root, run=found.path, run_id=found.run_id, outcome=output.name)
+    record_audit("share", root, run=found.path, run_id=found.run_id, outcome=output.name)
     click.echo(f"{line(str(made.path), 400)}: {made.size / 1e6:.1f} MB")
     for part in made.inside:
         click.echo(f"  {line(part, 400)}")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from proctor.cli.choosing import readable_results_option, root_of
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
+from proctor.cli._options import readable_results_option, results_root
 from proctor.cli.results import FORMAT, FORMAT_JSON, tell_problems
 
 EXAMPLES = [
@@ -38,7 +38,7 @@ def sql(query: str, runs: tuple[str, ...], form: str, results: Path | None) -> N
     from proctor.report.results_console import answer_json, as_csv, render_rows
 
     text = sys.stdin.read() if query == "-" else query
-    found = select(*runs, results=root_of(results))
+    found = select(*runs, results=results_root(results))
     answer = found.sql(text)
     if form == "json":
         click.echo(answer_json(answer))

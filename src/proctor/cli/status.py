@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli.choosing import readable_runs_option, root_of, warn
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
+from proctor.cli._options import readable_runs_option, results_root, warn
 from proctor.cli.terminal import printable
 from proctor.errors import EXIT_CANNOT_JUDGE
 
@@ -39,7 +39,7 @@ def status(ctx: click.Context, run: str | None, results: Path | None, as_json: b
     from proctor.runs.find import all_runs
     from proctor.runs.heartbeat import UNWELL, Life, look_at
 
-    root = root_of(results)
+    root = results_root(results)
     if run is not None:
         from proctor import api
 
@@ -94,7 +94,7 @@ def _resuming(path: Path, root: Path) -> str:
 
     if (address := address_of(path)) is None:
         return f"proctor run --resume {path}"
-    here = root_of(None)
+    here = results_root(None)
     return f"proctor sync {address} {here}, then proctor run --resume {here / _name(path, root)}"
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from proctor.cli.durations import Duration
-from proctor.cli.lazy import Command, Entry, Example, LazyGroup
+from proctor.cli._command import Command, Entry, Example, LazyGroup
+from proctor.cli._options import Duration
 from proctor.cli.serve import DEFAULT_STORE
 from proctor.words import dollars, plural
 

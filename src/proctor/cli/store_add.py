@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
 from proctor.cli.serve import DEFAULT_STORE
 from proctor.cli.trace_files import Loaded, files_argument, redaction_option
 from proctor.errors import EXIT_CANNOT_JUDGE

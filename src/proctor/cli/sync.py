@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli.choosing import put_on_record, results_option, root_of
-from proctor.cli.lazy import Command, Example
-from proctor.cli.ranges import POSITIVE
+from proctor.cli._command import Command, Example
+from proctor.cli._options import POSITIVE, record_audit, results_option, results_root
 from proctor.cli.terminal import printable
 from proctor.words import plural
 
@@ -70,13 +69,13 @@ def sync(
     from proctor.runs.remote.bucket import Patience
 
     patience = Patience(**given)
-    root = root_of(results)
+    root = results_root(results)
     progress = None if quiet or not sys.stderr.isatty() else _show
     work, log = _work(source, target, root, patience, verify=verify, tell=progress)
     moved = _to_end(work)
     if log is not None:
         for each in moved:
-            put_on_record("sync", log, run=each.name, outcome=f"{each.state}, to {target}")
+            record_audit("sync", log, run=each.name, outcome=f"{each.state}, to {target}")
     _tell(moved, as_json=as_json)
 
 

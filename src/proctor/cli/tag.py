@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from proctor.cli.choosing import open_run, put_on_record, results_option, root_of
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
+from proctor.cli._options import open_run, record_audit, results_option, results_root
 
 EXAMPLES = [
     Example("proctor tag latest baseline", "`proctor gate latest --baseline baseline` finds it"),
@@ -32,7 +32,7 @@ def tag(
     """
     from proctor.runs import notes
 
-    root = root_of(results)
+    root = results_root(results)
     if remove and name is None:
         raise click.UsageError("name the run and the tag to take away")
     if run is None:
@@ -42,7 +42,7 @@ def tag(
     if name is not None:
         notes.tag(found.path, name, remove=remove)
         what = f"{'removed ' if remove else ''}{name}"
-        put_on_record("tag", root, run=found.path, run_id=found.run_id, outcome=what)
+        record_audit("tag", root, run=found.path, run_id=found.run_id, outcome=what)
     click.echo(_text(notes.tags_of(found.path), as_json=as_json))
 
 

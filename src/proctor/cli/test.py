@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli.lazy import Command, Example
-from proctor.cli.ranges import POSITIVE
+from proctor.cli._command import Command, Example
+from proctor.cli._options import POSITIVE
 from proctor.cli.validate import print_problems
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.report.formats import FORMATS
@@ -97,12 +97,12 @@ def test(
 
 async def _tried(suites: tuple[Path, ...], wish: Wish) -> Report:
     """The report, with progress for people and signals taken as a wish to stop."""
-    from proctor.cli.stopping import StopRequest
-    from proctor.cli.streams import stdout_kept_clean
+    from proctor.cli._output import stdout_reserved
+    from proctor.cli._signals import StopRequest
     from proctor.cli.ticker import Ticker
     from proctor.report.trying import plan_tries, try_all
 
-    with stdout_kept_clean():
+    with stdout_reserved():
         tries = plan_tries(suites, wish)
         ticker = Ticker(sum(len(each.plan) for each in tries))
         stop = StopRequest()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli.lazy import Command, Entry, Example, LazyGroup
+from proctor.cli._command import Command, Entry, Example, LazyGroup
 from proctor.cli.trace_files import (
     Loaded,
     files_argument,
@@ -181,13 +181,13 @@ def convert(
 
 
 def _echo_trace(found: "Trace", max_spans: int, file: str, *, first: bool) -> None:
-    from proctor.cli.colour import painted, wants_colour
+    from proctor.cli._output import coloured, wants_colour
     from proctor.trace.render import header, tree_lines
 
     colour = wants_colour()
     named, *facts = header(found)
     lines = [*([] if first else [""]), named, *([f"  file     {file}"] if file else []), *facts]
-    lines += [painted(line) if colour else line.plain() for line in tree_lines(found, max_spans)]
+    lines += [coloured(line) if colour else line.plain() for line in tree_lines(found, max_spans)]
     click.echo("\n".join(lines), color=colour)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
 from proctor.cli.trace_files import (
     Loaded,
     files_argument,

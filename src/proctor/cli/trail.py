@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli.chat_model import chat_model_options
-from proctor.cli.lazy import Command, Entry, Example, LazyGroup
+from proctor.cli._command import Command, Entry, Example, LazyGroup
+from proctor.cli._options import chat_model_options
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.words import plural
 

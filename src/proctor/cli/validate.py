@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from proctor.cli.lazy import Command, Example
+from proctor.cli._command import Command, Example
 from proctor.cli.terminal import printable
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.words import plural

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from proctor.cli.lazy import Command, Example
-from proctor.cli.listening import host_option, need_server
+from proctor.cli._command import Command, Example
+from proctor.cli._options import host_option, require_server_extra
 
 
 @click.command(
@@ -33,7 +33,7 @@ def view(
     RESULTS is a folder of runs; that of the settings when absent. Nothing is changed, and nothing
     leaves this machine.
     """
-    need_server()
+    require_server_extra()
     from proctor import api
     from proctor.errors import ProctorError
     from proctor.server.app import Service, make_app

@@ -1,6 +1,6 @@
-"""Groups whose commands are imported when they are used, and help with worked examples.
+"""Groups that import a command when it is used, and help that ends with examples.
 
-A group's help is drawn from a table, so listing a command costs nothing. The table repeats the
+A group's help comes from a table, so listing commands imports none of them. The table repeats the
 first line of each command's own help; a test keeps the two equal.
 """
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from proctor.errors import did_you_mean
+from proctor.errors import ProctorError, did_you_mean
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
 class Entry(NamedTuple):
-    """Where a command lives, and the line that `--help` shows for it."""
+    """The module and attribute of a command, and its line in `--help`."""
 
     module: str
     attribute: str
@@ -31,18 +31,6 @@ class Example(NamedTuple):
     what: str
 
 
-def write_examples(formatter: click.HelpFormatter, examples: Sequence[Example]) -> None:
-    """Add an Examples section; command lines are kept as written, never wrapped."""
-    if not examples:
-        return
-    with formatter.section("Examples"):
-        for index, example in enumerate(examples):
-            if index:
-                formatter.write("\n")
-            indent = " " * formatter.current_indent
-            formatter.write(f"{indent}# {example.what}\n{indent}{example.line}\n")
-
-
 class Command(click.Command):
     """A command whose help ends with examples: `@click.command(cls=Command, examples=[...])`."""
 
@@ -51,15 +39,23 @@ class Command(click.Command):
         self.examples = tuple(examples)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples, then whatever epilog there is."""
-        write_examples(formatter, self.examples)
+        """Write the examples. Their command lines are never wrapped: they are there to copy."""
+        if self.examples:
+            with formatter.section("Examples"):
+                for index, example in enumerate(self.examples):
+                    if index:
+                        formatter.write("\n")
+                    indent = " " * formatter.current_indent
+                    formatter.write(f"{indent}# {example.what}\n{indent}{example.line}\n")
         super().format_epilog(ctx, formatter)
 
 
 class LazyGroup(Command, click.Group):
     """A group that reads its commands from a table of `Entry` and imports one when it is used.
 
-    Groups nest: an entry may name another `LazyGroup`.
+    Groups nest: an entry may name another `LazyGroup`. `sections` groups the commands in `--help`
+    (title → names). `moved` maps the names of former commands to what replaces them; they are not
+    listed, and using one fails with that message.
     """
 
     def __init__(
@@ -67,19 +63,20 @@ class LazyGroup(Command, click.Group):
         *args: Any,
         table: Mapping[str, Entry],
         sections: Mapping[str, Sequence[str]] | None = None,
+        moved: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.table = dict(table)
         self.sections = dict(sections or {"Commands": list(self.table)})
-        """Title → the commands listed under it; every command stands under one."""
+        self.moved = dict(moved or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of the table."""
+        """Return the names, in the order of the table."""
         return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command; None when there is none of that name."""
+        """Import and return a command; None if there is none of that name."""
         entry = self.table.get(cmd_name)
         if entry is None:
             return None
@@ -91,10 +88,12 @@ class LazyGroup(Command, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that `args` begins with, or say which one was probably meant."""
+        """Find the command that `args` begins with, or suggest the nearest name."""
         name = args[0]
         # Something that looks like an option is left to click, which then names the option.
         if name not in self.table and not name.startswith("-") and not ctx.resilient_parsing:
+            if name in self.moved:
+                raise ProctorError(f"`{ctx.command_path} {name}` {self.moved[name]}")
             near = did_you_mean(name, self.table)
             raise click.UsageError(f"no such command {name!r}" + (f"; {near}" if near else ""), ctx)
         return super().resolve_command(ctx, args)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from proctor.cli.streams import stdout_kept_clean
+from proctor.cli._output import stdout_reserved
 
 
 class Bits(io.StringIO):
@@ -29,7 +29,7 @@ def test_lines_stay_whole_whoever_prints(monkeypatch: pytest.MonkeyPatch) -> Non
         for count in range(20):
             print("agent", number, "says", count, file=sys.stderr if count % 2 else None)
 
-    with stdout_kept_clean():
+    with stdout_reserved():
         agents = [threading.Thread(target=agent, args=(number,)) for number in range(4)]
         for each in agents:
             each.start()
@@ -45,7 +45,7 @@ def test_what_has_no_line_break_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     err = sys.stderr
-    with stdout_kept_clean():
+    with stdout_reserved():
         print("your move? ", end="", flush=True)
         assert err.getvalue() == "your move? "
         other = threading.Thread(target=lambda: print("and so on", end=""))
