@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proctor.scenarios import Catalog, bounds, grammar, tokens
+from proctor.scenarios import Catalog, expressions, functions, interpreter
 from proctor.scenarios.building import WorldSpec
 from proctor.scenarios.draws import DRAWS, KNOWN
 from proctor.scenarios.functions import CONSTANTS, FUNCTIONS, OTHER
@@ -44,14 +44,14 @@ def test_every_key_and_bound_has_its_line(reference: Path) -> None:
     limits = page.partition("### Bounds")[2].partition("## Opaque")[0]
     told = {int(number.replace(",", "")) for number in re.findall(r"\| ([\d,]+) \|", limits)}
     assert told == {
-        bounds.MAX_STEPS,
-        tokens.MAX_LENGTH,
-        grammar.MAX_NESTING,
-        bounds.MAX_DEPTH,
-        bounds.MAX_NESTING,
-        bounds.MAX_ITEMS,
-        bounds.MAX_TEXT,
-        bounds.MAX_BITS,
+        interpreter.MAX_STEPS,
+        expressions.MAX_LENGTH,
+        expressions.MAX_NESTING,
+        interpreter.MAX_DEPTH,
+        interpreter.MAX_VALUE_NESTING,
+        functions.MAX_ITEMS,
+        functions.MAX_TEXT,
+        functions.MAX_BITS,
         MAX_CHARACTERS,
     }
 

@@ -10,11 +10,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proctor.scenarios.bounds import MAX_BITS, MAX_ITEMS, MAX_STEPS, MAX_TEXT, Budget
 from proctor.scenarios.draws import KNOWN
-from proctor.scenarios.evaluate import STEPS_PER_WORD, Scope, UnknownNameError, evaluate
+from proctor.scenarios.expressions import MAX_LENGTH, ExpressionError
+from proctor.scenarios.functions import MAX_BITS, MAX_ITEMS, MAX_TEXT
+from proctor.scenarios.interpreter import (
+    MAX_STEPS,
+    STEPS_PER_WORD,
+    Budget,
+    Scope,
+    UnknownNameError,
+    evaluate,
+)
 from proctor.scenarios.randomness import Source
-from proctor.scenarios.tokens import MAX_LENGTH, ExpressionError
 
 
 def value_of(
@@ -93,6 +100,8 @@ def refused(text: str, names: Mapping[str, Any] | None = None) -> ExpressionErro
         ("2 * [0]", [0, 0]),
         ("[0] * -1", []),
         ("-0.0", 0.0),
+        ("  1\n  + 2\n", 3),
+        ("'é' + f'{n}ü'", "é5ü"),
     ],
 )
 def test_values(text: str, value: object) -> None:
@@ -227,6 +236,32 @@ def test_functions(text: str, value: object) -> None:
         ("sin(1e300)", "too large", None),
         ("\x00", "not part", None),
         ("n # 3", "not part", "#"),
+        ("  1 2", "should end", "2"),
+        ("'é' + n.real", "attribute access", ".real"),
+        ("'é' + 1 / 0", "division by zero", "1 / 0"),
+        ("0x1F", "runs into a name", "0x"),
+        ("1j", "runs into a name", "1j"),
+        ("r'a'", "only `f`", "r"),
+        ("b'a'", "only `f`", "b"),
+        ("...", "not part", "..."),
+        ("n; n", "not part", ";"),
+        ("1) + (2", "should end", ")"),
+        ("f'{n!r}'", "no formats", None),
+        ("f'{n=}'", "no formats", None),
+        ("f'{n.real}'", "not part", None),
+        ("f'{(lambda: 1)}'", "not part", None),
+        ("f'}'", "written `}}`", None),
+        ("min(*[1])", "not part", "*[1]"),
+        ("min(x for x in [1])", "not part", None),
+        ("{1, 2}", "not part", "{1, 2}"),
+        ("{**{'a': 1}}", "cannot stand", None),
+        ("[1, 2, 3][::2]", "a start and an end", "::2"),
+        ("[1, 2][0, 1]", "should end", ","),
+        ("[1 for n[0] in [1]]", "names of variables", "n[0]"),
+        ("[1 for a, [b, c] in [[1, [2, 3]]]]", "names of variables", "[b, c]"),
+        ("[1 for true in [1]]", "names of variables", "true"),
+        ("'a\nb'", "does not end", "'"),
+        ("n is n", "`is`", "is"),
     ],
 )
 def test_refusals_name_the_part(text: str, message: str, part: str | None) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from proctor.errors import ProctorError
 from proctor.scenarios import Catalog, build
-from proctor.scenarios.bounds import MAX_STEPS
 from proctor.scenarios.cache import default_cache_folder
+from proctor.scenarios.interpreter import MAX_STEPS
 from proctor.spec import SpecError
 
 

@@ -15,7 +15,6 @@ from pydantic import Field
 
 from proctor.checks.fields import Share
 from proctor.errors import ProctorError
-from proctor.scenarios.bounds import Value
 from proctor.scenarios.built import Built
 from proctor.scenarios.cache import BuildCache, build_key, default_cache_folder
 from proctor.scenarios.catalog import Catalog, catalog_for, template_at
@@ -30,6 +29,7 @@ from proctor.scenarios.folder import (
     rendered,
     write_folder,
 )
+from proctor.scenarios.functions import Value
 from proctor.scenarios.names import (
     Group,
     NameGroup,

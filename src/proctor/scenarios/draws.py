@@ -8,14 +8,16 @@ from __future__ import annotations
 import math
 from typing import cast
 
-from proctor.scenarios.bounds import RefusedError, Value, shown
 from proctor.scenarios.functions import (
     FUNCTIONS,
     OTHER,
     Function,
+    RefusedError,
+    Value,
     items,
     positive,
     real,
+    shown,
     size,
     some,
     whole,

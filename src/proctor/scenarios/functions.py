@@ -9,16 +9,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from proctor.scenarios import portable
-from proctor.scenarios.bounds import MAX_ITEMS, MAX_TEXT, RefusedError, Value, shown
 
+Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 Number = int | float
 
+MAX_BITS = 256
+"""Size of whole numbers: seeds and digests fit, and arithmetic on them stays one step."""
+
+MAX_TEXT = 20_000
+"""Characters in a text; ten pages."""
+
+MAX_ITEMS = 10_000
+"""Items in a list that an expression makes."""
 
 SLOW = 40
 """Steps that a function in many digits costs: it takes that much longer than a sum."""
+
+
+class RefusedError(Exception):
+    """A value that is not given; who knows the place adds it."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
 
 
 class Function(NamedTuple):
@@ -29,6 +46,53 @@ class Function(NamedTuple):
     most: int
     usage: str
     cost: int = 1
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+def bounded(value: Value) -> Value:
+    """The value, if it is one that may be; numbers are finite, texts and lists have an end."""
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        if value.bit_length() > MAX_BITS:
+            raise RefusedError(f"the number has more than {MAX_BITS} bits")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise RefusedError("the result is not a finite number")
+        return value + 0.0  # -0.0 + 0.0 is 0.0: no zero has a sign
+    elif isinstance(value, str):
+        if len(value) > MAX_TEXT:
+            raise RefusedError(f"the text has more than {MAX_TEXT:,} characters")
+    elif len(value) > MAX_ITEMS:
+        raise RefusedError(f"the list has more than {MAX_ITEMS:,} items")
+    return value
+
+
+def shown(value: Any) -> str:
+    """What a value is, for a message."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return f"the number {value}" if abs(value) < 1e18 else "a large number"
+    if isinstance(value, str):
+        return f"the text {value[:40]!r}"
+    return f"a list of {len(cast('list[Any]', value))}" if isinstance(value, list) else "a mapping"
+
+
+def same_kind(value: Any) -> Value:
+    """A value given from Python as the plain kinds a template knows: tuples become lists."""
+    if isinstance(value, list | tuple):
+        return [same_kind(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        pairs = cast("dict[Any, Any]", value)
+        return {str(key): same_kind(item) for key, item in pairs.items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise RefusedError(f"a {type(value).__name__} is no value of a template")
 
 
 # -- what arguments are --------------------------------------------------------------------------

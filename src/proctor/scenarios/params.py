@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, cast
 
 from proctor.errors import ProctorError, did_you_mean, hint_among
 from proctor.scenarios import functions
-from proctor.scenarios.bounds import RefusedError, Value, bounded, same_kind, shown
-from proctor.scenarios.grammar import is_name
+from proctor.scenarios.expressions import is_name
+from proctor.scenarios.functions import RefusedError, Value, bounded, same_kind, shown
 from proctor.spec.problems import Place, Problem
 from proctor.spec.reader import Dialect, read_text
 from proctor.spec.tree import Tree, plain

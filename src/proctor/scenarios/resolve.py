@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import NamedTuple, NoReturn, cast
 
 from proctor.errors import did_you_mean
-from proctor.scenarios.bounds import Budget, RefusedError, Value, bounded
-from proctor.scenarios.evaluate import Scope, UnknownNameError, evaluate
+from proctor.scenarios.expressions import ExpressionError
+from proctor.scenarios.functions import RefusedError, Value, bounded
+from proctor.scenarios.interpreter import Budget, Scope, UnknownNameError, evaluate
 from proctor.scenarios.params import Param
 from proctor.scenarios.randomness import Place, Source, Stream
-from proctor.scenarios.tokens import ExpressionError
 from proctor.spec.problems import Place as FilePlace
 from proctor.spec.problems import Problem, SpecError
 from proctor.spec.tree import Tree, replace_content

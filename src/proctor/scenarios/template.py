@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from proctor.errors import ProctorError, did_you_mean
-from proctor.scenarios.bounds import Value
 from proctor.scenarios.circles import circle_problems
 from proctor.scenarios.draws import KNOWN
-from proctor.scenarios.grammar import is_name, parse
+from proctor.scenarios.expressions import ExpressionError, is_name, parse
+from proctor.scenarios.functions import Value
 from proctor.scenarios.params import Param, accepted_params, params_from_text, read_params
 from proctor.scenarios.resolve import EV, REF, TAGS, FailedError, Resolver, SeedNeededError
-from proctor.scenarios.tokens import ExpressionError
 from proctor.spec.ids import problem_with_id
 from proctor.spec.models import Case
 from proctor.spec.problems import Problem, SpecError
