@@ -72,6 +72,13 @@ def same(found: Any, value: Any) -> bool:
         ({"t": "one\n\ntwo"}, "t: |-\n  one\n\n  two\n"),
         ({"t": "yes", "no": "plain words"}, 't: "yes"\n"no": plain words\n'),
         ([{"a": 1, "b": {}}, []], "- a: 1\n  b: {}\n- []\n"),
+        ({"k" * 150: "v" * 201}, f'{"k" * 150}: "{"v" * 201}"\n'),
+        (
+            {"bee \U0001f41d": 'a"\\\t\x00\x85\xa0'},
+            '"bee \U0001f41d": "a\\"\\\\\\t\\x00\\x85\xa0"\n',
+        ),
+        ({"a": "...\n"}, "a: |\n  ...\n"),
+        ([["x", ["z"]], {"a b": "c: d"}], '- - x\n  - - z\n- a b: "c: d"\n'),
         (1e-05, "1.0e-05\n"),
         (1e22, "1.0e+22\n"),
     ],

@@ -1,103 +1,78 @@
-"""YAML, the same to the byte wherever it is written.
+"""Write YAML with PyYAML, so that it is the same to the byte on every machine.
 
-Libraries differ in how they fold, quote and order, by version and by whether they are compiled. A
-built scenario is compared by its bytes, so it is written here: block style, keys in the order
-given, texts quoted whenever YAML 1.1 or 1.2 could read them as something else.
+A built scenario is compared by its bytes, so the form is fixed here and not left to the defaults
+of a library: block style, keys in the given order, a text in quotes whenever YAML 1.1 or 1.2 could
+read it as something else.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
+
+import yaml
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*(?: [A-Za-z0-9_./-]+)*")
 _WORDS = frozenset("y n yes no on off true false null inf nan".split())
-# What a reader may not print, or would take for a line of its own.
+# Characters that a reader may refuse, or take for the end of a line.
 _ESCAPED = re.compile(
     "[^\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
 )
 _NAMED = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
-_BLOCK = re.compile(r"[^\s][^\r\t\x85\u2028\u2029]*")
 
 
 def dump(value: Any) -> str:
-    """A plain value as a YAML document."""
-    if isinstance(value, dict | list) and value:
-        return "".join(f"{line}\n" for line in _lines(value))
-    return f"{_scalar(value)}\n"
+    """Return a plain value as a YAML document."""
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**31)
+    # PyYAML puts an end mark after a document that is one bare value.
+    return text if isinstance(value, dict | list) else text.removesuffix("...\n")
 
 
-def _lines(value: Any) -> Iterator[str]:
-    """The lines of a mapping or a list that is not empty."""
-    if isinstance(value, dict):
-        for key, item in cast("dict[str, Any]", value).items():
-            yield from _entry(f"{_text(str(key))}:", item, deeper="  ")
-    else:
-        for item in cast("list[Any]", value):
-            if isinstance(item, dict | list) and item:
-                inner = list(_lines(item))
-                yield f"- {inner[0]}"
-                yield from (f"  {line}" if line else "" for line in inner[1:])
-            else:
-                yield from _entry("-", item, deeper="  ")
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)  # a list is indented under its key
 
-def _entry(head: str, item: Any, *, deeper: str) -> Iterator[str]:
-    if isinstance(item, dict | list) and item:
-        yield head
-        # A list stands under its key without being moved in, as people write it.
-        yield from (f"{deeper}{line}" if line else "" for line in _lines(item))
-    elif isinstance(item, str) and (block := _block(item)) is not None:
-        sign, lines = block
-        yield f"{head} {sign}"
-        yield from (f"{deeper}{line}" if line else "" for line in lines)
-    else:
-        yield f"{head} {_scalar(item)}"
+    def check_simple_key(self) -> bool:
+        return True  # never `? key`, however long it is
 
-
-def _scalar(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return _float(value)
-    if isinstance(value, str):
-        return _text(value)
-    return "{}" if isinstance(value, dict) else "[]"
-
-
-def _float(value: float) -> str:
-    """The shortest digits that give the number back; with a point, which YAML 1.1 insists on."""
-    digits = repr(value)
-    mantissa, sign, exponent = digits.partition("e")
-    if not sign:
-        return digits
-    point = "" if "." in mantissa else ".0"
-    return f"{mantissa}{point}e{exponent if exponent[0] in '+-' else '+' + exponent}"
-
-
-def _text(value: str) -> str:
-    if _PLAIN.fullmatch(value) and value.casefold() not in _WORDS and len(value) <= 200:
-        return value
-    return '"' + _ESCAPED.sub(_escape, value.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+    def write_double_quoted(self, text: str, split: bool = True) -> None:
+        # PyYAML would write emoji as numbers.
+        quoted = _ESCAPED.sub(_escape, text.replace("\\", "\\\\").replace('"', '\\"'))
+        self.write_indicator(f'"{quoted}"', True)
 
 
 def _escape(match: re.Match[str]) -> str:
-    character = match.group()
-    code = ord(character)
-    return _NAMED.get(character) or (f"\\u{code:04X}" if code > 0xFF else f"\\x{code:02X}")
+    code = ord(match.group())
+    return _NAMED.get(match.group()) or (f"\\u{code:04X}" if code > 0xFF else f"\\x{code:02X}")
 
 
-def _block(value: str) -> tuple[str, list[str]] | None:
-    """A text of several lines as a block, where it reads back as it is."""
-    if "\n" not in value or not _BLOCK.fullmatch(value):
-        return None
-    ends = value.endswith("\n")
+def _text(_: _Dumper, value: str) -> yaml.ScalarNode:
     lines = value.removesuffix("\n").split("\n")
-    if not lines[-1] or any(line != line.rstrip() or _ESCAPED.search(line) for line in lines):
-        return None
-    return ("|" if ends else "|-"), lines
+    style = '"'
+    if _PLAIN.fullmatch(value) and value.casefold() not in _WORDS and len(value) <= 200:
+        style = ""
+    elif (
+        "\n" in value
+        and not value[0].isspace()
+        and lines[-1]
+        and all(line == line.rstrip() and not _ESCAPED.search(line) for line in lines)
+    ):
+        style = "|"  # reads back as it is, and well
+    return yaml.ScalarNode("tag:yaml.org,2002:str", value, style=style)
+
+
+def _float(_: _Dumper, value: float) -> yaml.ScalarNode:
+    # The shortest digits that give the number back; with a point, which YAML 1.1 insists on.
+    mantissa, sign, exponent = repr(value).partition("e")
+    if sign and "." not in mantissa:
+        mantissa += ".0"
+    if sign and exponent[0] not in "+-":
+        exponent = f"+{exponent}"
+    return yaml.ScalarNode("tag:yaml.org,2002:float", f"{mantissa}{sign}{exponent}")
+
+
+_Dumper.add_representer(str, _text)
+_Dumper.add_representer(float, _float)
