@@ -163,7 +163,7 @@ def main() -> int:
             asked.rounds,
         ),
     ]
-    capped = trials(folder, "trivial", count // 10, **on_ray, max_cost_usd=100)
+    capped = trials(folder, "trivial", count // 10, **on_ray, limits={"max_cost_usd": 100})
     costs.append(measured("Ray, with a cap: nothing ahead", count // 10, capped, asked.rounds))
     told(costs, costs[0], 1e6, "µs")
 

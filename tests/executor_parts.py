@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 import proctor
+from proctor.api import RunLimits
 from proctor.runs.run import Run
 
 AGENTS = '''
@@ -104,7 +105,8 @@ def suite_of(folder: Path, agent: Any, *inputs: str, **fields: Any) -> Path:
 async def run_of(path: Path, where: dict[str, Any], **options: Any) -> Run:
     """A run of a suite, kept beside it."""
     name = options.pop("kept", "results")
-    return await proctor.arun(path, results=path.parent / name, **where, **options)
+    limits = {key: options.pop(key) for key in [*options] if key in RunLimits.__annotations__}
+    return await proctor.arun(path, results=path.parent / name, limits=limits, **where, **options)
 
 
 def statuses(run: Run) -> dict[str, str]:

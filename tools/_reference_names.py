@@ -17,7 +17,7 @@ Definition = Function | ast.ClassDef
 
 MODULES = {
     "proctor": "The verbs, and what they work on. Everything is imported when it is first used.",
-    "proctor.trials.options": "The keywords of `proctor.run`, `arun`, `batch` and `abatch`.",
+    "proctor.api": "The functions behind the commands, with the keywords of `run`.",
     "proctor.results": "Runs asked together; see also [its page](results-python.md).",
     "proctor.trace": "Spans, trees and queries; see [span queries](span-queries.md).",
     "proctor.spec": "What users write, as objects; see [suites](suite.md).",
@@ -30,7 +30,6 @@ MODULES = {
 
 WITHOUT_LIST = {
     "proctor.agents.base": ("AgentConfig", "AgentRequest", "AgentReply", "AgentError"),
-    "proctor.trials.options": ("RunOptions",),
 }
 """Names of modules that have no `__all__`."""
 

@@ -9,7 +9,7 @@ from proctor.names import imported_when_used
 TYPE_CHECKING = False  # type checkers take it for typing's, which would be half of our cost
 if TYPE_CHECKING:
     from proctor import api, results
-    from proctor.api import compare, gate
+    from proctor.api import arun, compare, gate, run
     from proctor.diagnose.methods import diagnose
     from proctor.runs.run import Run
     from proctor.scenarios.building import build
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         tool_call,
     )
     from proctor.trace.load import load_traces
-    from proctor.trials.targets import abatch, arun, batch, run
 
 __version__ = "0.1.0"
 
@@ -41,10 +40,8 @@ __all__ = [
     "Suite",
     "Trace",
     "__version__",
-    "abatch",
     "api",
     "arun",
-    "batch",
     "build",
     "capture",
     "compare",
@@ -73,10 +70,8 @@ _HOME_OF = {
     "SpanQuery": "proctor.trace",
     "Suite": "proctor.spec",
     "Trace": "proctor.trace",
-    "abatch": "proctor.trials.targets",
     "api": "proctor.api",
-    "arun": "proctor.trials.targets",
-    "batch": "proctor.trials.targets",
+    "arun": "proctor.api",
     "build": "proctor.scenarios.building",
     "capture": "proctor.trace.capture",
     "compare": "proctor.api",
@@ -90,7 +85,7 @@ _HOME_OF = {
     "planning": "proctor.trace.capture",
     "results": "proctor.results",
     "retrieval": "proctor.trace.capture",
-    "run": "proctor.trials.targets",
+    "run": "proctor.api",
     "span": "proctor.trace.capture",
     "store": "proctor.scenarios.storage",
     "tool": "proctor.trace.capture",

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, Unpack
 
 if TYPE_CHECKING:
     from proctor.results.compare_runs import Comparison
@@ -23,7 +23,30 @@ if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet
     from proctor.results.selection import Filters
     from proctor.runs.run import Run
+    from proctor.spec import Suite
     from proctor.spec.config import Configuration
+    from proctor.spec.experiment import Experiment
+    from proctor.trials.ready import AgentLike
+    from proctor.trials.session import Observer
+    from proctor.trials.targets import Target
+
+__all__ = [
+    "ExecutorOptions",
+    "RunKeywords",
+    "RunLimits",
+    "arun",
+    "compare",
+    "find_run",
+    "gate",
+    "leaderboard",
+    "open_run",
+    "power",
+    "query",
+    "results_root",
+    "run",
+    "run_all",
+    "settings",
+]
 
 PathLike = str | os.PathLike[str]
 
@@ -138,6 +161,273 @@ def _local_copy(
         else:
             warn(problem)
     return root
+
+
+# -- runs ----------------------------------------------------------------------------------------
+
+
+class RunLimits(TypedDict, total=False):
+    """Caps of a run; a trial that would exceed one is not started."""
+
+    max_cost_usd: float
+    """Dollars for the whole run."""
+    max_tokens: int
+    """Tokens for the whole run."""
+    max_trials: int
+    """Trials started in this invocation."""
+    max_seconds: float
+    """Seconds for this invocation."""
+
+
+class ExecutorOptions(TypedDict, total=False):
+    """The less common keywords of `run`: where trials run, and what is recorded."""
+
+    executor: Literal["local", "ray"]
+    """In this process, or on workers of Ray."""
+    address: str
+    """The Ray to use (auto, HOST:PORT or ray://HOST:PORT); one on this machine when absent."""
+    workers: int
+    """Processes of Ray that run trials."""
+    seed: int
+    """The seed that the seeds of all trials are derived from; one seed for scenarios."""
+    max_retries: int
+    """Retries of a failure that may be transient."""
+    allow_infra: bool
+    """Judge a cell by the trials that could be run, although some could not."""
+    record_to: PathLike
+    """Record every model call into this cassette."""
+    replay_from: PathLike
+    """Answer model calls from this cassette; one that is missing is an error."""
+    retry_from_checkpoint: bool
+    """Let retries continue from the state that the agent saved."""
+    keep_workdirs: bool
+    """Keep the working directories of trials that did not pass."""
+    sync: Literal["always", "interval", "never"]
+    """When the journal is fsynced."""
+
+
+class RunKeywords(ExecutorOptions, total=False):
+    """Every keyword of `run`, for functions that pass them on."""
+
+    agent: AgentLike | str | None
+    agents: Sequence[AgentLike | str] | Mapping[str, AgentLike | str] | None
+    trials: int | None
+    seeds: int | str | Sequence[int] | None
+    tags: Sequence[str]
+    filter: str
+    set: Mapping[str, object] | None
+    concurrency: int | None
+    timeout: float | None
+    early_stop: bool | str | Sequence[str]
+    limits: RunLimits | None
+    results: PathLike | None
+    name: str | None
+    observer: Observer | None
+
+
+def run(  # noqa: PLR0913 (each is an option of a run)
+    target: Suite | Experiment | PathLike | None = None,
+    *,
+    agent: AgentLike | str | None = None,
+    agents: Sequence[AgentLike | str] | Mapping[str, AgentLike | str] | None = None,
+    trials: int | None = None,
+    seeds: int | str | Sequence[int] | None = None,
+    cases: str | Sequence[str] | None = None,
+    tags: Sequence[str] = (),
+    filter: str = "",  # noqa: A002 (the word of the command line)
+    set: Mapping[str, object] | None = None,  # noqa: A002 (the word of the command line)
+    concurrency: int | None = None,
+    timeout: float | None = None,
+    early_stop: bool | str | Sequence[str] = (),
+    limits: RunLimits | None = None,
+    results: PathLike | None = None,
+    name: str | None = None,
+    observer: Observer | None = None,
+    **options: Unpack[ExecutorOptions],
+) -> Run:
+    """Run a suite, an experiment or scenarios, and keep every trial.
+
+    `target` is a `Suite`, an `Experiment`, a file, the dotted name of an experiment, a scenario or
+    a scope of the catalog. Without a target, `cases` are names, globs or filters of the catalog,
+    or suite files; with a target, globs over the ids of its cases.
+
+    `agent` is a function, a class, a configuration or a name; `agents` are several, or a mapping
+    of name → agent. `seeds` is a count (0 to n - 1), a range (`"1..10"`) or a list. `set` holds
+    parameters of scenarios, or `case.FIELD` of every case. `results` is the folder of runs, or an
+    address (`s3://…`) that the run is uploaded to as well. Inside an event loop, as in notebooks,
+    use `await arun(…)`.
+
+        run = proctor.run("suite.yaml", agent=answer, trials=10)
+        run = proctor.run(cases="mutualism/*", agents=["random", "scripted"], seeds=3)
+    """
+    from proctor.trials.loop import run_to_end
+
+    work = arun(
+        target,
+        cases=cases,
+        agent=agent,
+        agents=agents,
+        trials=trials,
+        seeds=seeds,
+        tags=tags,
+        filter=filter,
+        set=set,
+        concurrency=concurrency,
+        timeout=timeout,
+        early_stop=early_stop,
+        limits=limits,
+        results=results,
+        name=name,
+        observer=observer,
+        **options,
+    )
+    return run_to_end(work)
+
+
+async def arun(  # noqa: PLR0913 (as above)
+    target: Suite | Experiment | PathLike | None = None,
+    *,
+    agent: AgentLike | str | None = None,
+    agents: Sequence[AgentLike | str] | Mapping[str, AgentLike | str] | None = None,
+    trials: int | None = None,
+    seeds: int | str | Sequence[int] | None = None,
+    cases: str | Sequence[str] | None = None,
+    tags: Sequence[str] = (),
+    filter: str = "",  # noqa: A002 (the word of the command line)
+    set: Mapping[str, object] | None = None,  # noqa: A002 (the word of the command line)
+    concurrency: int | None = None,
+    timeout: float | None = None,  # noqa: ASYNC109 (of each trial, not of this call)
+    early_stop: bool | str | Sequence[str] = (),
+    limits: RunLimits | None = None,
+    results: PathLike | None = None,
+    name: str | None = None,
+    observer: Observer | None = None,
+    **options: Unpack[ExecutorOptions],
+) -> Run:
+    """Run a suite, an experiment or scenarios, as `run` does, inside an event loop.
+
+    run = await proctor.arun("suite.yaml", agent=answer, trials=10)
+    """
+    from proctor.errors import ProctorError
+
+    found = _find_target(target, cases, name)
+    if len(found.experiments) > 1:
+        names = ", ".join(experiment.name for experiment in found.experiments)
+        raise ProctorError(
+            f"there are {len(found.experiments)} experiments here: {names}",
+            hint="proctor.api.run_all(…) runs them all",
+        )
+    keywords: RunKeywords = {
+        "agent": agent,
+        "agents": agents,
+        "trials": trials,
+        "seeds": seeds,
+        "tags": tags,
+        "filter": filter,
+        "set": set,
+        "concurrency": concurrency,
+        "timeout": timeout,
+        "early_stop": early_stop,
+        "limits": limits,
+        "results": results,
+        "name": name,
+        "observer": observer,
+        **options,
+    }
+    if target is not None and cases is not None:
+        globs = [cases] if isinstance(cases, str) else cases
+        chosen = ",".join(f'id:"{glob}"' for glob in globs)
+        keywords["filter"] = f"{filter} {chosen}".strip()
+    (run,) = (await _run_all(found, keywords)).values()
+    return run
+
+
+def run_all(target: PathLike, **keywords: Unpack[RunKeywords]) -> dict[str, Run]:
+    """Run every experiment of a file; return the runs by the names of their experiments.
+
+    runs = proctor.api.run_all("experiments.py", agent="random")
+    """
+    from proctor.trials.loop import run_to_end
+
+    return run_to_end(_run_all(_find_target(target, None, None), keywords))
+
+
+def _find_target(
+    target: Suite | Experiment | PathLike | None,
+    cases: str | Sequence[str] | None,
+    name: str | None,
+) -> Target:
+    from proctor.errors import ProctorError
+    from proctor.spec import Suite
+    from proctor.spec.experiment import Experiment
+    from proctor.trials.targets import Kind, Target, batch_experiment, find_target
+
+    if isinstance(target, Suite):
+        return Target(Kind.SUITE, suite=target)
+    if isinstance(target, Experiment):
+        return Target(Kind.EXPERIMENTS, experiments=(target,))
+    if target is not None:
+        return find_target(Path(target))
+    if cases is None:
+        raise ProctorError("nothing to run", hint="name a target, or cases=…")
+    experiment = batch_experiment(cases, name=name or "batch")
+    return Target(Kind.EXPERIMENTS, experiments=(experiment,))
+
+
+async def _run_all(found: Target, keywords: RunKeywords) -> dict[str, Run]:
+    """Prepare everything a target holds, then run it."""
+    import asyncio
+
+    from proctor.errors import ProctorError
+    from proctor.trials.carrying import carry_out
+    from proctor.trials.experiments import Changes
+    from proctor.trials.ready import several_agents
+    from proctor.trials.shipping import shipped_meanwhile
+    from proctor.trials.targets import address_for, folder_for, prepare_target
+
+    _refuse_unknown(keywords, RunKeywords.__annotations__, "run")
+    given: RunKeywords = {**keywords}
+    agent, agents = given.pop("agent", None), given.pop("agents", None)
+    if agent is not None and agents is not None:
+        raise ProctorError("give agent or agents, not both")
+    changes = Changes(
+        agents=agent if agents is None else several_agents(agents),
+        seeds=given.pop("seeds", None),
+        filter=given.pop("filter", ""),
+        set=given.pop("set", None) or {},
+    )
+    tags, observer, name = (
+        given.pop("tags", ()),
+        given.pop("observer", None),
+        given.pop("name", None),
+    )
+    results = given.pop("results", None)
+    root = results if results is None or isinstance(results, str) else Path(results)
+    limits = given.pop("limits", None) or {}
+    _refuse_unknown(limits, RunLimits.__annotations__, "limits")
+    options = {**given, **limits, "early_stop": given.pop("early_stop", ()) or None}
+    # Everything is prepared before the first run starts: an error in the last experiment must
+    # not show up after an hour.
+    prepared = prepare_target(found, changes, options, tags=tags)
+    runs: dict[str, Run] = {}
+    for each in prepared:
+        if address_for(each, root) is None:
+            folder = folder_for(each, root, name)
+        else:  # in a thread: this event loop must not wait for an object store
+            folder = await asyncio.to_thread(folder_for, each, root, name)
+        async with shipped_meanwhile(folder):
+            runs[each.name] = await carry_out(each, folder, observer=observer)
+    return runs
+
+
+def _refuse_unknown(given: Mapping[str, object], known: Iterable[str], function: str) -> None:
+    """Refuse unknown keywords at run time too: not all code is type checked."""
+    from proctor.errors import ProctorError, did_you_mean
+
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise ProctorError(f"{function} takes no {name!r}", hint=did_you_mean(name, known))
 
 
 # -- results -------------------------------------------------------------------------------------

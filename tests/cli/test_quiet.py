@@ -28,7 +28,11 @@ def test_quiet_wins_over_events(tmp_path: Path) -> None:
 def test_what_was_not_run_is_no_error(tmp_path: Path) -> None:
     """R-R1: cells whose trials never began are NOT RUN, not INFRA_ERROR; the exit code is 2."""
     run = api.run(
-        write_suite(tmp_path), trials=2, max_trials=2, concurrency=1, results=tmp_path / "r"
+        write_suite(tmp_path),
+        trials=2,
+        limits={"max_trials": 2},
+        concurrency=1,
+        results=tmp_path / "r",
     )
     assert sorted(run.verdicts.values()) == [Verdict.NOT_RUN, Verdict.NOT_RUN, Verdict.PASS]
     assert run.exit_code == 2

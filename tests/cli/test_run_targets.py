@@ -70,8 +70,8 @@ def test_chance_acts_where_nobody_is_named(project: Path) -> None:
 @pytest.mark.parametrize("path", ["catalog/arithmetic/sum", "catalog/arithmetic/sum/spec.yaml"])
 def test_a_template_by_its_path(path: str, project: Path) -> None:
     """R-S3, R-S4: a shell completes paths; they mean the scenario that is there."""
-    result = api.run(path, agent="adder")
-    assert (result.case, result.passed) == ("arithmetic.sum", True)
+    (trial,) = api.run(path, agent="adder").trials
+    assert (trial.case, trial.passed) == ("arithmetic.sum", True)
 
 
 def test_files_and_dotted_names_of_experiments(project: Path) -> None:
@@ -120,7 +120,8 @@ def test_what_is_asked_for_wins(project: Path) -> None:
 
 def test_values_are_what_scenarios_take_them_for(project: Path) -> None:
     """R-S3: text that means a number is that number, in the file and on the command line."""
-    run = api.batch("arithmetic.sum", "adder", params={"most": ["7", 8.0]}, set={"level": "hard"})
+    experiment = api.Experiment(cases=("arithmetic.sum",), params={"most": ["7", 8.0]})
+    run = api.run(experiment, agent="adder", set={"level": "hard"})
     assert run.exit_code == 0
     assert {cell.params for cell in run.cells} == {"level=hard,most=7", "level=hard,most=8"}
 
@@ -327,34 +328,68 @@ def test_a_target_that_is_none(name: str, near: str, project: Path) -> None:
 # -- Python --------------------------------------------------------------------------------------
 
 
-def test_python_gives_a_result_a_dict_or_a_run(project: Path) -> None:
-    """R-S3: a result for a scenario, a dict for a scope, a run for experiments and suites."""
-    result = api.run("arithmetic.sum", agent="adder", seed=7)
-    assert (result.score, result.passed, result.case) == (1.0, True, "arithmetic.sum")
-    assert isinstance(result.trace, Trace)
-    assert result.trace.response == result.answer == result.trial.answer
-    again = api.run("arithmetic.sum", agent="adder", seed=7)
-    assert again.answer == result.answer
+def test_every_target_gives_a_run(project: Path) -> None:
+    """R-S3: a scenario, a scope, an experiment and a suite are runs alike."""
+    run = api.run("arithmetic.sum", agent="adder", seed=7)
+    (trial,) = run.trials
+    assert (trial.score, trial.passed, trial.case) == (1.0, True, "arithmetic.sum")
+    trace = run.trace(trial)
+    assert isinstance(trace, Trace)
+    assert trace.response == trial.answer
+    (again,) = api.run("arithmetic.sum", agent="adder", seed=7).trials
+    assert again.answer == trial.answer
     scope = api.run("arithmetic", agent="adder")
-    assert {case: each.passed for case, each in scope.items()} == {
+    assert {trial.case: trial.passed for trial in scope.trials} == {
         "arithmetic.sum@easy": True,
         "arithmetic.sum@hard": True,
     }
+    two = api.run("arithmetic.sum", agents=["adder", "random"], seeds=2)
+    assert two.totals.trials == 4
     path = write_experiment(project, cases="luck.coin", agents=["random"], seeds=3)
     run = api.run(path)
     assert isinstance(run, Run)
     assert run.totals.trials == 3
     assert isinstance(api.run("suite.yaml", trials=1), Run)
     write_experiment(project, agents=["random"], cases="luck.coin", experiments={"a": {}, "b": {}})
-    assert [*api.run("experiments.exp")] == ["exp.a", "exp.b"]
-    with pytest.raises(ProctorError, match=r"proctor\.batch|run once"):
-        api.run("arithmetic.sum", agent=["adder", "random"])
+    with pytest.raises(ProctorError, match=r"2 experiments here: exp\.a, exp\.b") as several:
+        api.run("experiments.exp")
+    assert "run_all" in str(several.value.hint)
+    runs = api.api.run_all("experiments.exp")
+    assert [*runs] == ["exp.a", "exp.b"]
+    assert all(isinstance(run, Run) for run in runs.values())
 
 
-def test_batch_in_python(project: Path) -> None:
+def test_cases_agents_and_seeds_without_a_file(project: Path) -> None:
     """R-S3: cases × agents × seeds in one line."""
-    run = api.batch("arithmetic/*", ["adder", "people:zero"], 2, params={"most": [5, 6]})
-    assert run.totals.trials == 2 * 2 * 2 * 2
-    assert {t.params["most"] for t in run.trials()} == {5, 6}
+    run = api.run(cases="arithmetic/*", agents=["adder", "people:zero"], seeds=2, name="both")
+    assert run.totals.trials == 2 * 2 * 2
+    assert run.path.parent.name == "both"
     with pytest.raises(ProctorError, match="at least one seed"):
-        api.batch("arithmetic/*", "adder", 0)
+        api.run(cases="arithmetic/*", agent="adder", seeds=0)
+    with pytest.raises(ProctorError, match="nothing to run"):
+        api.run(agent="adder")
+
+
+def test_cases_of_a_target_are_chosen_by_id(project: Path) -> None:
+    """R-S3: with a target, `cases` are globs over the ids of its cases."""
+    assert {t.case for t in api.run("arithmetic", cases="*hard", agent="adder").trials} == {
+        "arithmetic.sum@hard"
+    }
+    with pytest.raises(ProctorError, match=r"id:.*nothing-\*"):
+        api.run("suite.yaml", cases=["nothing-*"])
+
+
+def test_several_agents_made_in_code(project: Path) -> None:
+    """R-S3, R-A2: functions, names and a mapping of them are agents of one run."""
+
+    def yes(_question: str) -> str:
+        return "yes"
+
+    run = api.run("suite.yaml", agents={"one": yes, "two": "people:zero"}, trials=1)
+    assert {cell.agent for cell in run.cells} == {"one", "two"}
+    run = api.run("suite.yaml", agents=[yes, "people:zero"], trials=1)
+    assert {cell.agent for cell in run.cells} == {"yes", "people:zero"}
+    with pytest.raises(ProctorError, match="two agents are called 'yes'"):
+        api.run("suite.yaml", agents=[yes, yes])
+    with pytest.raises(ProctorError, match="agent or agents"):
+        api.run("suite.yaml", agent=yes, agents=["people:zero"])

@@ -136,7 +136,7 @@ def test_unknown_method() -> None:
 def test_clean_runs_of_the_demo(tmp_path: Path) -> None:
     """R-G3: no method finds anything in 30 right traces of the demo's careful agent."""
     suite = Path(proctor.__file__).parent / "demo" / "suite.yaml"
-    run = proctor.run(suite, agent=["careful"], results=tmp_path)
+    run = proctor.run(suite, agent="careful", results=tmp_path)
     held = [run.trace(trial) for trial in run.trials()]
     assert len(held) >= 30
     for trace in held:

@@ -265,8 +265,9 @@ async def test_an_agent_made_in_code(tmp_path: Path, where: Where) -> None:
 async def test_scenarios_are_built_where_they_are_played(tmp_path: Path, where: Where) -> None:
     """R-R12, R-S4, R-S5: a batch over worlds gives the same results on every executor."""
     cases, agents = "mutualism.hidden_dependency", ["random", "scripted"]
-    here = await proctor.abatch(cases, agents, 2, results=tmp_path / "here")
-    there = await proctor.abatch(cases, agents, 2, results=tmp_path / "there", **where)
+    axes: dict[str, Any] = {"cases": cases, "agents": agents, "seeds": 2}
+    here = await proctor.arun(**axes, results=tmp_path / "here")
+    there = await proctor.arun(**axes, results=tmp_path / "there", **where)
     assert rows(there.path) == rows(here.path)
     assert len(rows(here.path)) == 4
 

@@ -16,7 +16,7 @@ from proctor.server.app import Service
 
 def test_the_list_of_runs_says_which_are_dead(tmp_path: Path) -> None:
     """R-D7, R-R6: stopped by a limit is stopped; a run whose process is gone is dead."""
-    run = api.run(write_suite(tmp_path), trials=2, max_trials=1, results=tmp_path / "r")
+    run = api.run(write_suite(tmp_path), trials=2, limits={"max_trials": 1}, results=tmp_path / "r")
     with serving(Service(results=tmp_path / "r")) as running:
         assert '<span class="chip odd">stopped</span>' in httpx.get(f"{running.url}/runs").text
         gone = subprocess.Popen([sys.executable, "-c", ""])

@@ -68,7 +68,7 @@ def test_a_run_under_way_is_alive_and_a_killed_one_dead(tmp_path: Path) -> None:
 
 def test_a_stopped_run_says_why(tmp_path: Path) -> None:
     """R-R8: a run that a limit ended is stopped, with the reason; what is left is not running."""
-    run = api.run(write_suite(tmp_path), trials=4, max_trials=5, results=tmp_path / "r")
+    run = api.run(write_suite(tmp_path), trials=4, limits={"max_trials": 5}, results=tmp_path / "r")
     beat = beat_of(run.path)
     assert beat["state"] == "stopped"
     assert "trial limit" in beat["reason"]
@@ -91,7 +91,7 @@ def test_a_run_that_breaks_says_so(tmp_path: Path) -> None:
 def test_beats_count_what_is_done_meanwhile(tmp_path: Path) -> None:
     """R-R6: done, failed, rate and time left are those of the moment, kept trials included."""
     suite = write_suite(tmp_path, cases=2)
-    run = api.run(suite, trials=2, max_trials=1, results=tmp_path / "r")
+    run = api.run(suite, trials=2, limits={"max_trials": 1}, results=tmp_path / "r")
 
     now = 1_000_000.0
 

@@ -26,8 +26,9 @@ async def unpriced(_question: str) -> str:
 
 
 async def run_of(folder: Path, agent: Any = priced, **options: Any) -> Run:
+    limits = {name: options.pop(name) for name in [*options] if name.startswith("max_")}
     options = {"trials": 10, "concurrency": 1, **options}
-    return await proctor.arun(SUITE, agent=agent, results=folder, **options)
+    return await proctor.arun(SUITE, agent=agent, results=folder, limits=limits, **options)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from proctor.agents.base import AgentConfig
 from proctor.agents.registry import agent_config
+from proctor.errors import ProctorError
 from proctor.runs.claim import OUTPUT
 from proctor.spec import (
     Case,
@@ -36,6 +37,27 @@ from proctor.trials.research.unfold import Unfolding, unfolding_of
 from proctor.trials.staging import staged_case
 
 AgentLike = ChosenAgent | AgentConfig | Mapping[str, Any] | Callable[..., Any]
+
+
+class NamedAgents(dict[str, "AgentLike | str"]):
+    """Several agents by name; a text is the name of an agent that is defined elsewhere."""
+
+
+def several_agents(
+    agents: Sequence[AgentLike | str] | Mapping[str, AgentLike | str],
+) -> list[str] | NamedAgents:
+    """Return agents by name, from a list or a mapping; names alone stay a list."""
+    if isinstance(agents, Mapping):
+        return NamedAgents(agents)
+    listed = [agents] if isinstance(agents, str) else list(agents)
+    names = [agent if isinstance(agent, str) else _agent_name(agent) for agent in listed]
+    if all(isinstance(agent, str) for agent in listed):
+        return names
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ProctorError(
+            f"two agents are called {twice[0]!r}", hint="name them: agents={'first': …}"
+        )
+    return NamedAgents(zip(names, listed, strict=True))
 
 
 @dataclass
@@ -197,6 +219,13 @@ def given_agents(
     """Agents by name, from whatever a caller says is under test; None leaves it to the suite."""
     if agent is None:
         return None
+    if isinstance(agent, NamedAgents):
+        return {
+            name: choose_agents(suite, [each], configuration)[each]
+            if isinstance(each, str)
+            else each
+            for name, each in agent.items()
+        }
     if isinstance(agent, str | list):
         names = [agent] if isinstance(agent, str) else cast("list[str]", agent)
         return {**choose_agents(suite, names, configuration)} if names else None

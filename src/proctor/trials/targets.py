@@ -1,34 +1,25 @@
-"""What `proctor run X` means: a file, a dotted name, a scenario, a scope.
+"""Find what `proctor run X` names: a file, a dotted name, a scenario or a scope.
 
-    proctor.run("suite.yaml", agent=my_agent)                           → Run
-    proctor.run("experiments.mutualism.baseline")                       → Run
-    proctor.run("mutualism.hidden_dependency", agent="random", seed=7)  → Result
-    proctor.run("mutualism", agent="random")                            → {case id: Result}
-    proctor.batch("mutualism/*", agents=["random", "scripted"], seeds=10) → Run
-
-A name is looked for as a file first, then as an experiment below the project's folder, then in
-the catalog of scenarios.
+A name is looked up as a file first, then as an experiment below the project's folder, then in the
+catalog of scenarios.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple, cast, overload
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.runs.folder import RunFolder
-from proctor.runs.model import Trial, TrialStatus
 from proctor.runs.remote.address import checked, is_address
-from proctor.runs.run import Run
 from proctor.scenarios.template import FILE as TEMPLATE
 from proctor.spec import Configuration, Suite, load_configuration, select_cases
-from proctor.spec.experiment import Experiment, read_seeds
+from proctor.spec.experiment import Experiment
 from proctor.spec.experiment_load import (
     SUFFIXES,
     experiments_of,
@@ -39,14 +30,11 @@ from proctor.spec.experiment_load import (
 from proctor.spec.load import suite_of
 from proctor.spec.located import first_fault
 from proctor.spec.reader import read
-from proctor.trace import Trace
-from proctor.trials.carrying import carry_out, new_folder
+from proctor.trials.carrying import new_folder
 from proctor.trials.experiments import Changes, option_error, prepare_experiment
-from proctor.trials.loop import run_to_end
 from proctor.trials.options import RunOptions
-from proctor.trials.ready import AgentLike, Prepared, given_agents, prepare
-from proctor.trials.session import Observer
-from proctor.trials.shipping import folder_at, shipped_meanwhile
+from proctor.trials.ready import Prepared, given_agents, prepare
+from proctor.trials.shipping import folder_at
 from proctor.trials.staging import ScenarioPool
 
 
@@ -65,48 +53,6 @@ class Target(NamedTuple):
     kind: Kind
     suite: Suite | None = None
     experiments: tuple[Experiment, ...] = ()
-
-
-class Result:
-    """What one scenario came to: the trial, its trace, and the run they are kept in."""
-
-    def __init__(self, run: Run, trial: Trial) -> None:
-        self.run = run
-        self.trial = trial
-
-    @property
-    def case(self) -> str:
-        """The scenario."""
-        return self.trial.case
-
-    @property
-    def score(self) -> float | None:
-        """0 to 1; None when it could not be judged."""
-        return self.trial.score
-
-    @property
-    def status(self) -> TrialStatus:
-        """How the trial ended."""
-        return self.trial.status
-
-    @property
-    def passed(self) -> bool:
-        """Whether the trial passed."""
-        return self.trial.passed
-
-    @property
-    def answer(self) -> str | None:
-        """What the agent said last."""
-        return self.trial.answer
-
-    @property
-    def trace(self) -> Trace | None:
-        """What the agent did."""
-        return self.run.trace(self.trial)
-
-    def __repr__(self) -> str:
-        score = "not judged" if self.score is None else f"{self.score:.3g}"
-        return f"<Result {self.case} × {self.trial.agent}: {self.status.value}, score {score}>"
 
 
 def find_target(name: str | Path, configuration: Configuration | None = None) -> Target:
@@ -285,88 +231,7 @@ def _selector(text: str) -> Any:
     return text.strip("/").replace("/", ".") if ":" not in text else text
 
 
-# -- Python --------------------------------------------------------------------------------------
-
-Given = Run | Result | dict[str, Result] | dict[str, Run]
-
-
-@overload
-async def arun(target: Suite | Experiment, **arguments: Any) -> Run: ...
-@overload
-async def arun(target: str | Path, **arguments: Any) -> Any: ...
-async def arun(target: Suite | Experiment | str | Path, **arguments: Any) -> Given:
-    """Run what a target names and keep everything: see the module for what comes back.
-
-    `agent` is a callable, a configuration, or the name of one or several agents; `seed` or
-    `seeds`, `filter`, `set`, `results` and `name` are as on the command line, and all other
-    keywords are those of `RunOptions`. Several experiments in a file give a dict of runs.
-    """
-    if isinstance(target, Suite):
-        found = Target(Kind.SUITE, suite=target)
-    elif isinstance(target, Experiment):
-        found = Target(Kind.EXPERIMENTS, experiments=(target,))
-    else:
-        found = find_target(target)
-    return await _arun(found, **arguments)
-
-
-_KEYWORDS = ("agent", "seeds", "filter", "set", "results", "name", "observer", "tags")
-"""What `run` takes besides the options of a run."""
-
-
-def _refuse_unknown(options: Mapping[str, Any]) -> None:
-    known = (*_KEYWORDS, *RunOptions.model_fields)
-    for name in options:
-        if name not in known:
-            raise ProctorError(f"run takes no {name!r}", hint=did_you_mean(name, known))
-
-
-async def _arun(
-    found: Target,
-    *,
-    agent: AgentLike | str | list[str] | None = None,
-    seeds: Any = None,
-    filter: str = "",  # noqa: A002 (the word users write)
-    set: Mapping[str, Any] | None = None,  # noqa: A002 (the word users write)
-    **options: Any,
-) -> Given:
-    changes = Changes(agents=agent, seeds=seeds, filter=filter, set=set or {})
-    kept = {key: options.pop(key, None) for key in ("results", "name")}
-    observer: Observer | None = options.pop("observer", None)
-    tags: Sequence[str] = options.pop("tags", ())
-    _refuse_unknown(options)
-    if found.kind in (Kind.SCENARIO, Kind.SCOPE):
-        _one_each(changes, options)
-    # All are made ready before the first begins: a slip in the last must not cost an hour.
-    ready = prepare_target(found, changes, options, tags=tags)
-    runs: dict[str, Run] = {}
-    for each in ready:
-        if _address(each, kept["results"]) is None:
-            folder = folder_for(each, **kept)
-        else:  # apart from this loop, which must not wait for a store
-            folder = await asyncio.to_thread(folder_for, each, **kept)
-        async with shipped_meanwhile(folder):
-            runs[each.name] = await carry_out(each, folder, observer=observer)
-    return runs if len(runs) > 1 else _given_back(found.kind, *runs.values())
-
-
-def _one_each(changes: Changes, options: Mapping[str, Any]) -> None:
-    """A scenario is run once here, so that there is one result of it to give back."""
-    agents, seeds = changes.agents, changes.seeds
-    many = isinstance(agents, list) and len(cast("list[str]", agents)) > 1
-    repeated = (options.get("trials") or 1) > 1
-    if many or repeated or (seeds is not None and len(_seeds(seeds)) > 1):
-        raise ProctorError(
-            "a scenario is run once, by one agent, with one seed",
-            hint="proctor.batch(cases, agents, seeds) runs many",
-        )
-
-
-def _seeds(value: Any) -> tuple[int, ...]:
-    try:
-        return read_seeds(value)
-    except ValueError as error:
-        raise ProctorError(str(error), where="seeds") from None
+# -- run folders ---------------------------------------------------------------------------------
 
 
 def folder_for(
@@ -377,60 +242,14 @@ def folder_for(
     With an address (`s3://…`) it is in the folder of the settings, and will be shipped.
     """
     here = ready.configuration
-    far = _address(ready, results)
+    far = address_for(ready, results)
     root = here.results if results is None or far else Path(results)
     if far is None:
         return new_folder(ready, root, name)
     return folder_at(far, lambda: new_folder(ready, root, name))
 
 
-def _address(ready: Prepared, results: str | Path | None) -> str | None:
+def address_for(ready: Prepared, results: str | Path | None) -> str | None:
     """Where a run is to be shipped to, by what was asked or the settings; None: nowhere."""
     meant = ready.configuration.ships_to if results is None else str(results)
     return None if meant is None or not is_address(meant) else checked(meant)
-
-
-def _given_back(kind: Kind, run: Run) -> Given:
-    if kind not in (Kind.SCENARIO, Kind.SCOPE):
-        return run
-    by_case = {trial.case: Result(run, trial) for trial in run.trials()}
-    if kind == Kind.SCOPE:
-        return dict(sorted(by_case.items()))
-    if not by_case:
-        raise ProctorError(f"the scenario was not run: {run.stopped}", where=str(run.path))
-    (result,) = by_case.values()
-    return result
-
-
-@overload
-def run(target: Suite | Experiment, **arguments: Any) -> Run: ...
-@overload
-def run(target: str | Path, **arguments: Any) -> Any: ...
-def run(target: Suite | Experiment | str | Path, **arguments: Any) -> Given:
-    """`arun`, for code that is not async."""
-    return run_to_end(arun(target, **arguments))
-
-
-async def abatch(
-    cases: str | Sequence[str],
-    agents: AgentLike | str | list[str] | None = None,
-    seeds: Any = 1,
-    *,
-    exclude: str | Sequence[str] = (),
-    params: Mapping[str, Any] | None = None,
-    name: str = "batch",
-    **arguments: Any,
-) -> Run:
-    """Cases × agents × seeds without a file; keywords as those of `arun`."""
-    experiment = batch_experiment(cases, seeds=seeds, exclude=exclude, params=params, name=name)
-    return await arun(experiment, agent=agents, **arguments)
-
-
-def batch(
-    cases: str | Sequence[str],
-    agents: AgentLike | str | list[str] | None = None,
-    seeds: Any = 1,
-    **arguments: Any,
-) -> Run:
-    """`abatch`, for code that is not async."""
-    return run_to_end(abatch(cases, agents, seeds, **arguments))

@@ -44,7 +44,7 @@ def test_python_goes_on_shipping_on_resume(
     suite = write_suite(tmp_path)
 
     async def both() -> None:
-        run = await api.arun(suite, trials=2, max_trials=2, results=TO)
+        run = await api.arun(suite, trials=2, limits={"max_trials": 2}, results=TO)
         assert manifest(server)["state"] == "complete"
         await aresume(run.path, max_trials=None)
 

@@ -178,7 +178,7 @@ def test_resumed_it_takes_the_same_way(tmp_path, method):
         "research": {"adaptive": {"parameter": SCALE, "method": method, "max_trials": 9}},
     }
     whole, record = researched(tmp_path / "whole", **fields)
-    run = proctor.run(experiment(**fields), results=tmp_path, max_trials=4)
+    run = proctor.run(experiment(**fields), results=tmp_path, limits={"max_trials": 4})
     while run.stopped:
         run = run_to_end(aresume(run.path, max_trials=4))
     assert outcomes(run) == outcomes(whole)

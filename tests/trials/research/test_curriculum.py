@@ -65,7 +65,9 @@ def test_stopped_at_any_trial_and_resumed_it_is_the_same(tmp_path):
     """R-Q8: rounds follow from the journal alone, so every way of stopping leads to one run."""
     fields = {"agents": AGENTS, "research": {"curriculum": CURRICULUM}}
     whole, record = researched(tmp_path / "whole", **fields)
-    run = proctor.run(experiment(**fields), results=tmp_path, max_trials=5, concurrency=1)
+    run = proctor.run(
+        experiment(**fields), results=tmp_path, limits={"max_trials": 5}, concurrency=1
+    )
     assert "trial limit reached" in run.stopped
     sittings = 1
     while run.stopped:

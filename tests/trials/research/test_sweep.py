@@ -80,7 +80,7 @@ def test_an_optimiser_learns_and_resumes(tmp_path):
     assert len(record["rounds"]) == 7
     assert {params_key(t["params"]): t["value"] for t in tried} == pytest.approx(means(whole))
     assert record["rounds"][-1]["decided"][0].startswith("a: best of 12 so far is noise=")
-    run = proctor.run(experiment(**fields), results=tmp_path, max_trials=9)
+    run = proctor.run(experiment(**fields), results=tmp_path, limits={"max_trials": 9})
     while run.stopped:
         run = run_to_end(aresume(run.path, max_trials=9))
     assert outcomes(run) == outcomes(whole)
