@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM
-from proctor.spec.registered import add_agent, remove_agent
+from proctor.spec.config_edit import add_agent, remove_agent
 
 BARE = {k: v for k, v in os.environ.items() if not k.startswith("PROCTOR_") and "KEY" not in k}
 KEY = "sk-proj-" + "a1B2c3D4" * 6
@@ -176,6 +176,19 @@ def test_comments_and_order_stay(tmp_path):
     assert yaml.safe_load(left) == {"results": "out", "limits": {"max_cost_usd": 2}}
     assert "# kept here" in left
     assert "# Money." in left
+
+
+def test_a_replaced_agent_keeps_its_place(tmp_path):
+    """R-A1: --replace rewrites the entry where it is; line ends of the others stay."""
+    path = tmp_path / "proctor.yaml"
+    path.write_text(FILE)
+    add_agent(path, "live", {"kind": "human"}, replace=True)
+    old = "    kind: http\n    url: https://shop.example/ask   # v2\n"
+    assert path.read_text() == FILE.replace(old, "    kind: human\n")
+    path.write_bytes(FILE.replace("\n", "\r\n").encode())
+    remove_agent(path, "die")
+    line = "  die: {kind: random, actions: [a, b]}\n"
+    assert path.read_bytes() == FILE.replace(line, "").replace("\n", "\r\n").encode()
 
 
 def test_a_file_that_cannot_be_edited_is_left(tmp_path):

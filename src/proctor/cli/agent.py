@@ -74,7 +74,7 @@ def add(name: str, kind: str, settings: tuple[str, ...], replace: bool, own: boo
     it is. Keys are never written: name the variable that holds one with api_key_env.
     """
     from proctor.agents.registry import agent_config
-    from proctor.spec.registered import add_agent, refuse_secrets
+    from proctor.spec.config_edit import add_agent, refuse_secrets
 
     options = {"kind": kind, **_options(kind, settings)}
     refuse_secrets(options)
@@ -90,7 +90,7 @@ def add(name: str, kind: str, settings: tuple[str, ...], replace: bool, own: boo
 @user_option
 def remove(name: str, own: bool) -> None:
     """Remove an agent from the project's or your own settings."""
-    from proctor.spec.registered import remove_agent
+    from proctor.spec.config_edit import remove_agent
 
     path = _settings_path(own)
     remove_agent(path, name)
