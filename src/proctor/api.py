@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from proctor.spec import Suite
     from proctor.spec.config import Configuration
     from proctor.spec.experiment import Experiment
-    from proctor.trials.ready import AgentLike
+    from proctor.trials.prepare import AgentLike
     from proctor.trials.session import Observer
     from proctor.trials.targets import Target
 
@@ -381,7 +381,7 @@ async def _run_all(found: Target, keywords: RunKeywords) -> dict[str, Run]:
     from proctor.errors import ProctorError
     from proctor.trials.carrying import carry_out
     from proctor.trials.experiments import Changes
-    from proctor.trials.ready import several_agents
+    from proctor.trials.prepare import several_agents
     from proctor.trials.shipping import shipped_meanwhile
     from proctor.trials.targets import address_for, folder_for, prepare_target
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_one_parts import Tried, run_one
 
 from proctor.agents.base import AgentError, AgentReply, AgentRequest
 from proctor.agents.python import PythonAgentConfig
-from proctor.runs.model import PlannedTrial, TrialStatus
+from proctor.runs.model import TrialStatus
 from proctor.trials.loop import run_to_end
-from proctor.trials.perform import Bench, Finished, PreparedCase, perform
 
 HERE = Path(__file__).parent
 
@@ -24,10 +24,8 @@ def zoo(name: str, **options: Any) -> PythonAgentConfig:
 
 async def tried(
     config: PythonAgentConfig, *, value: Any = "x", seconds: float | None = None
-) -> Finished:
-    case = PreparedCase(case=None, input=value, checks=(), threshold=0.8)
-    bench = Bench(cases={"c": case}, agents={"a": config}, timeout=seconds, max_retries=0)
-    return await perform(PlannedTrial(case="c", agent="a", index=0, seed=5), bench)
+) -> Tried:
+    return await run_one(config, value, timeout=seconds, max_retries=0)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +43,7 @@ async def tried(
 async def test_answers_whatever_their_type(name: str, answer: str) -> None:
     """R-A2: plain and async callables, classes; None, bytes and text become the answer."""
     for _ in range(2):
-        trial, trace, _ = await tried(zoo(name))
+        trial, trace = await tried(zoo(name))
         assert (trial.status, trial.answer) == (TrialStatus.PASSED, answer)
         assert trace is not None
         assert trace.response == answer
@@ -85,9 +83,7 @@ async def test_arguments_by_name(function: Any, answer: str) -> None:
 async def test_a_process_is_told_which_trial_it_is() -> None:
     """R-A2: an agent in a process of its own is given what it would be given without."""
     config = zoo("tells_its_trial", isolation="process")
-    case = PreparedCase(case=None, input="x", checks=(), threshold=0.8)
-    bench = Bench(cases={"c": case}, agents={"a": config}, timeout=60)
-    trial = (await perform(PlannedTrial(case="c", agent="a", index=3, seed=5), bench)).trial
+    trial, _ = await run_one(config, index=3, timeout=60)
     assert (trial.error, trial.answer) == (None, "c 3 5 True")
 
 
@@ -175,7 +171,7 @@ def _alive(pid: str) -> bool:
 
 async def test_spans_of_a_child_process_stand_in_the_trace() -> None:
     """R-T6: tools called in the child are in the trial's trace, below its root."""
-    _, trace, _ = await tried(zoo("fine", isolation="process"))
+    _, trace = await tried(zoo("fine", isolation="process"))
     assert trace is not None
     assert trace.tool_sequence == ["lookup"]
     assert [call.arguments for call in trace.tool_calls] == [{"word": "x"}]
@@ -184,7 +180,7 @@ async def test_spans_of_a_child_process_stand_in_the_trace() -> None:
 
 async def test_a_flood_is_cut_in_the_journal() -> None:
     """R-R9: a 100 MB answer neither kills the run nor fills the journal."""
-    trial, trace, _ = await tried(zoo("returns_flood"))
+    trial, trace = await tried(zoo("returns_flood"))
     assert trial.status == TrialStatus.PASSED
     assert trial.answer is not None
     assert len(trial.answer) < 101_000

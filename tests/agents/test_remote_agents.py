@@ -15,22 +15,16 @@ from typing import Any, ClassVar
 
 import httpx
 import pytest
+from run_one_parts import run_one
 
-from proctor.agents.base import AgentConfig, AgentRequest
+from proctor.agents.base import AgentRequest
 from proctor.agents.command import CommandAgentConfig
 from proctor.agents.http import HttpAgent, HttpAgentConfig
 from proctor.agents.receiver import Receiver
 from proctor.agents.registry import UnknownAgentError, agent_config, known_kinds
-from proctor.runs.model import PlannedTrial, TrialStatus
+from proctor.runs.model import TrialStatus
 from proctor.trace import Trace
 from proctor.trace.capture import capture
-from proctor.trials.perform import Bench, Finished, PreparedCase, perform
-
-
-async def tried(config: AgentConfig, value: Any = "x", **options: Any) -> Finished:
-    case = PreparedCase(case=None, input=value, checks=(), threshold=0.8)
-    bench = Bench(cases={"c": case}, agents={"a": config}, **options)
-    return await perform(PlannedTrial(case="c", agent="a", index=0, seed=5), bench)
 
 
 def script(tmp_path: Path, body: str) -> CommandAgentConfig:
@@ -52,7 +46,7 @@ print(json.dumps({
 
 async def test_a_command_speaks_json(tmp_path: Path) -> None:
     """R-A2: a program in any language gets a JSON job and answers with its last JSON line."""
-    trial, trace, _ = await tried(script(tmp_path, ECHO))
+    trial, trace = await run_one(script(tmp_path, ECHO))
     assert trial.status == TrialStatus.PASSED, trial.error
     assert trial.answer == "x 5 ['case', 'input', 'params', 'seed', 'trial', 'workdir']"
     assert trace is not None
@@ -66,7 +60,7 @@ async def test_a_command_may_speak_plain_text(tmp_path: Path) -> None:
     config = script(tmp_path, "print(sys.stdin.read().upper())").model_copy(
         update={"protocol": "text"}
     )
-    assert (await tried(config, "héllo")).trial.answer == "HÉLLO"
+    assert (await run_one(config, "héllo")).trial.answer == "HÉLLO"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +76,7 @@ async def test_a_command_may_speak_plain_text(tmp_path: Path) -> None:
 )
 async def test_a_command_that_fails_is_infrastructure(tmp_path: Path, body: str, says: str) -> None:
     """R-R1: what went wrong with the program is said in one line."""
-    trial = (await tried(script(tmp_path, body))).trial
+    trial = (await run_one(script(tmp_path, body))).trial
     assert trial.status == TrialStatus.INFRA_ERROR
     assert trial.error is not None
     assert says in trial.error.message
@@ -90,7 +84,7 @@ async def test_a_command_that_fails_is_infrastructure(tmp_path: Path, body: str,
 
 async def test_a_missing_program_is_named() -> None:
     """R-A2: a command that does not exist is an error that says so."""
-    trial = (await tried(CommandAgentConfig(command="no-such-program-here --x"))).trial
+    trial = (await run_one(CommandAgentConfig(command="no-such-program-here --x"))).trial
     assert trial.error is not None
     assert "no-such-program-here" in trial.error.message
     assert "on the PATH, or a file beside the suite" in trial.error.message
@@ -99,7 +93,7 @@ async def test_a_missing_program_is_named() -> None:
 async def test_a_program_that_may_not_be_run_is_told_how(tmp_path: Path) -> None:
     """R-A2: a file without the right to be executed is told with the command that gives it."""
     (tmp_path / "agent.sh").write_text("#!/bin/sh\necho hi\n")
-    trial = (await tried(CommandAgentConfig(command="agent.sh", base_dir=tmp_path))).trial
+    trial = (await run_one(CommandAgentConfig(command="agent.sh", base_dir=tmp_path))).trial
     assert trial.error is not None
     assert f"chmod +x {tmp_path / 'agent.sh'}" in trial.error.message
 
@@ -107,7 +101,7 @@ async def test_a_program_that_may_not_be_run_is_told_how(tmp_path: Path) -> None
 async def test_a_command_may_have_nothing_to_say(tmp_path: Path) -> None:
     """R-A2: an answer of null is an answer, an empty one; so is a reply of tool calls alone."""
     for reply in ('{"answer": null}', '{"tool_calls": [{"name": "look"}]}'):
-        trial = (await tried(script(tmp_path, f"print({reply!r})"))).trial
+        trial = (await run_one(script(tmp_path, f"print({reply!r})"))).trial
         assert (trial.error, trial.answer) == (None, "")
 
 
@@ -115,14 +109,14 @@ async def test_a_folder_is_not_taken_for_the_program(tmp_path: Path) -> None:
     """R-A2: a folder beside the suite that is called as the program is does not get in its way."""
     (tmp_path / "cat").mkdir()
     config = CommandAgentConfig(command="cat", protocol="text", base_dir=tmp_path)
-    trial = (await tried(config, "hello")).trial
+    trial = (await run_one(config, "hello")).trial
     assert (trial.error, trial.answer) == (None, "hello")
 
 
 async def test_a_command_that_hangs_ends_with_its_trial(tmp_path: Path) -> None:
     """R-R8: the time limit ends the program and what it started."""
     body = "import subprocess, time\nsubprocess.Popen(['sleep', '3600'])\ntime.sleep(3600)"
-    trial = (await tried(script(tmp_path, body), timeout=1.0)).trial
+    trial = (await run_one(script(tmp_path, body), timeout=1.0)).trial
     assert (trial.status, trial.error and trial.error.type) == (
         TrialStatus.INFRA_ERROR,
         "TrialTimeout",
@@ -149,8 +143,8 @@ print(json.dumps({"answer": "done"}))
 async def test_spans_of_a_child_process_join_the_trace(tmp_path: Path) -> None:
     """R-T6: OTLP from a child process lands in its trial's trace, under its root."""
     config = script(tmp_path, INSTRUMENTED)
-    results = await asyncio.gather(*(tried(config) for _ in range(4)))
-    for trial, trace, _ in results:
+    results = await asyncio.gather(*(run_one(config) for _ in range(4)))
+    for trial, trace in results:
         assert trial.status == TrialStatus.PASSED, trial.error
         assert trace is not None
         assert trace.tool_sequence == ["search"]
@@ -192,7 +186,7 @@ def service() -> Iterator[str]:
 async def test_a_service_is_asked_and_understood(service: str) -> None:
     """R-A2: the input goes out with the trial's facts and trace; the answer comes from the JSON."""
     Service.replies = [(200, {}, {"answer": "forty-two", "sources": [1]})]
-    trial, trace, _ = await tried(HttpAgentConfig(url=service), "what?")
+    trial, trace = await run_one(HttpAgentConfig(url=service), "what?")
     assert trial.answer == "forty-two"
     headers, body = Service.asked[0]
     assert (body["input"], body["case"], body["seed"]) == ("what?", "c", 5)
@@ -208,7 +202,7 @@ async def test_a_service_may_have_its_own_shapes(service: str) -> None:
         body={"q": "{input}", "text": "Q: {input}", "deep": ["{input}"]},
         answer="data.out[1]",
     )
-    assert (await tried(config, "x")).trial.answer == "b"
+    assert (await run_one(config, "x")).trial.answer == "b"
     assert Service.asked[0][1] == {"q": "x", "text": "Q: x", "deep": ["x"]}
 
 
@@ -217,7 +211,7 @@ async def test_a_service_may_answer_in_steps(service: str) -> None:
     states: list[Any] = [{"step": 1}, "two", [3]]
     Service.replies = [(200, {}, {"checkpoint": state}) for state in states]
     Service.replies.append((200, {}, {"answer": "done", "checkpoint": "of no use any more"}))
-    trial = (await tried(HttpAgentConfig(url=service), "what?")).trial
+    trial = (await run_one(HttpAgentConfig(url=service), "what?")).trial
     assert trial.answer == "done"
     bodies = [body for _, body in Service.asked]
     assert [body.pop("checkpoint", None) for body in bodies] == [None, *states]
@@ -243,10 +237,10 @@ async def test_a_state_is_no_answer_where_it_cannot_be_sent_back(service: str) -
     """R-A2: with a body of one's own, or asked for by name, it is a reply like any other."""
     state = {"checkpoint": "here"}
     Service.replies = [(200, {}, state), (200, {}, state)]
-    own = (await tried(HttpAgentConfig(url=service, body={"q": "{input}"}))).trial
+    own = (await run_one(HttpAgentConfig(url=service, body={"q": "{input}"}))).trial
     assert own.error is not None
     assert "no answer at" in own.error.message
-    assert (await tried(HttpAgentConfig(url=service, answer="checkpoint"))).trial.answer == "here"
+    assert (await run_one(HttpAgentConfig(url=service, answer="checkpoint"))).trial.answer == "here"
 
 
 async def test_an_answer_is_looked_for_whatever_the_reply_calls_itself(service: str) -> None:
@@ -254,11 +248,11 @@ async def test_an_answer_is_looked_for_whatever_the_reply_calls_itself(service: 
     text = {"Content-Type": "text/plain"}
     Service.replies = [(200, text, {"out": "b"}), (200, text, b"hello"), (200, text, b"hello")]
     asked = HttpAgentConfig(url=service, answer="out")
-    assert (await tried(asked)).trial.answer == "b"
-    lost = (await tried(asked)).trial.error
+    assert (await run_one(asked)).trial.answer == "b"
+    lost = (await run_one(asked)).trial.error
     assert lost is not None
     assert "is not JSON, so there is nothing at 'out' in it" in lost.message
-    assert (await tried(HttpAgentConfig(url=service))).trial.answer == "hello"
+    assert (await run_one(HttpAgentConfig(url=service))).trial.answer == "hello"
 
 
 def test_a_broken_expression_is_told_in_one_line() -> None:
@@ -280,7 +274,7 @@ async def test_transient_failures_of_a_service_are_retried(service: str) -> None
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    trial = (await tried(HttpAgentConfig(url=service), sleep=sleep)).trial
+    trial = (await run_one(HttpAgentConfig(url=service), sleep=sleep)).trial
     assert (trial.status, trial.answer, trial.retries) == (TrialStatus.PASSED, "at last", 2)
     assert [error.split(":")[1].strip() for error in trial.retry_errors] == ["HTTP 503", "HTTP 429"]
     assert 0 <= slept[0] <= 1
@@ -290,7 +284,7 @@ async def test_transient_failures_of_a_service_are_retried(service: str) -> None
 async def test_an_empty_answer_is_an_answer(service: str) -> None:
     """R-R1: a service that has nothing to say is judged for it; that is no infrastructure."""
     Service.replies = [(200, {}, {"answer": "", "text": "other"}), (200, {}, {"answer": []})]
-    answers = [(await tried(HttpAgentConfig(url=service))).trial for _ in range(2)]
+    answers = [(await run_one(HttpAgentConfig(url=service))).trial for _ in range(2)]
     assert [(t.error, t.answer) for t in answers] == [(None, ""), (None, "[]")]
 
 
@@ -299,7 +293,7 @@ async def test_a_structured_input_goes_into_a_text_as_json(service: str) -> None
     Service.replies = [(200, {}, {"answer": "a"})]
     config = HttpAgentConfig(url=service, body={"text": "Q: {input}", "raw": "{input}"})
     asked = {"city": "Paris", "day": date(2026, 1, 31), "sure": True}
-    assert (await tried(config, asked)).trial.error is None
+    assert (await run_one(config, asked)).trial.error is None
     as_json = {"city": "Paris", "day": "2026-01-31", "sure": True}
     body = Service.asked[0][1]
     assert (json.loads(body["text"].removeprefix("Q: ")), body["raw"]) == (as_json, as_json)
@@ -311,7 +305,7 @@ async def test_a_reply_without_end_is_not_read_to_its_end(
     """R-R9: a service that floods ends its trial, not the run's memory."""
     monkeypatch.setattr("proctor.agents.http.MAX_REPLY", 2**20)
     Service.replies = [(200, {"Content-Type": "text/plain"}, b"x" * (2**20 + 1))]
-    trial = (await tried(HttpAgentConfig(url=service))).trial
+    trial = (await run_one(HttpAgentConfig(url=service))).trial
     assert trial.error is not None
     assert trial.error.message == "the service wrote more than 1 MB"
 
@@ -326,7 +320,7 @@ async def test_a_date_without_a_zone_is_waited_for(service: str) -> None:
     async def sleep(_seconds: float) -> None:
         return None
 
-    trial = (await tried(HttpAgentConfig(url=service), sleep=sleep)).trial
+    trial = (await run_one(HttpAgentConfig(url=service), sleep=sleep)).trial
     assert (trial.answer, trial.retries) == ("at last", 1)
 
 
@@ -344,7 +338,7 @@ async def test_final_failures_of_a_service_are_not_retried(
 ) -> None:
     """R-R3: what will not pass by itself is asked once."""
     Service.replies = [reply]
-    trial = (await tried(HttpAgentConfig(url=service))).trial
+    trial = (await run_one(HttpAgentConfig(url=service))).trial
     assert (trial.status, trial.retries, len(Service.asked)) == (TrialStatus.INFRA_ERROR, 0, 1)
     assert trial.error is not None
     assert says in trial.error.message

@@ -20,7 +20,7 @@ from proctor.runs.run import Run
 from proctor.spec import load_suite
 from proctor.trials.carrying import carry_out, new_folder
 from proctor.trials.options import RunOptions
-from proctor.trials.ready import prepare
+from proctor.trials.prepare import prepare
 from proctor.trials.resume import aresume, restore
 from proctor.trials.session import INFRA, Session
 

@@ -31,7 +31,7 @@ from proctor.trials.executors.ray.crew import (
 )
 from proctor.trials.executors.ray.executor import RayExecutor
 from proctor.trials.options import RunOptions
-from proctor.trials.ready import prepare
+from proctor.trials.prepare import prepare
 
 pytestmark = pytest.mark.slow
 

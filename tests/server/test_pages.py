@@ -22,7 +22,7 @@ from proctor.trace import SpanKind
 from proctor.trials.carrying import carry_out, new_folder
 from proctor.trials.loop import run_to_end
 from proctor.trials.options import RunOptions
-from proctor.trials.ready import prepare
+from proctor.trials.prepare import prepare
 
 SECOND = 1_000_000_000
 HOSTILE = (

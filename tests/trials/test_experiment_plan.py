@@ -228,7 +228,7 @@ def test_two_suites_with_their_own_folders(tmp_path: Path) -> None:
     found = ready(tmp_path, cases=suites)
     folders = {
         case.id: prepared.case.folder
-        for case, prepared in zip(found.suite.cases, found.bench.cases.values(), strict=True)
+        for case, prepared in zip(found.suite.cases, found.cases.values(), strict=True)
     }
     assert folders == {f"{n}-case": (tmp_path / n).resolve() for n in ("one", "two")}
     (tmp_path / "two" / "suite.yaml").write_text((tmp_path / "one" / "suite.yaml").read_text())

@@ -13,12 +13,11 @@ from proctor.agents.failures import parse_retry_after
 from proctor.agents.python import PythonAgentConfig
 from proctor.runs.model import PlannedTrial, Trial
 from proctor.spec import Case, Suite
-from proctor.trials.executors import Job
-from proctor.trials.executors.local import LocalExecutor
-from proctor.trials.perform import Bench, Finished, perform
-from proctor.trials.ready import prepared_case
+from proctor.trials.executor import LocalExecutor, Throttle
+from proctor.trials.options import RunOptions
+from proctor.trials.prepare import RunContext, prepare
 from proctor.trials.retry import MAX_RETRY_AFTER
-from proctor.trials.throttle import Throttle
+from proctor.trials.run_trial import run_trial
 
 
 class Status(Exception):
@@ -27,6 +26,14 @@ class Status(Exception):
     def __init__(self, status_code: int, retry_after: float | None = None) -> None:
         super().__init__(f"status {status_code}")
         self.status_code, self.retry_after = status_code, retry_after
+
+
+def context_of(agent: Any, **options: Any) -> RunContext:
+    return prepare(
+        Suite(cases=(Case(id="c", input="q"),)),
+        RunOptions(**options),
+        agents={"a": PythonAgentConfig.of(agent)},
+    )
 
 
 async def tried(
@@ -45,15 +52,10 @@ async def tried(
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    case = Case(id="c", input="q")
-    bench = Bench(
-        cases={"c": prepared_case(case)},
-        agents={"a": PythonAgentConfig.of(agent)},
-        sleep=sleep,
-        **options,
-    )
-    finished = await perform(PlannedTrial(case="c", agent="a", index=0, seed=seed), bench)
-    return finished.trial, waits, calls
+    context = context_of(agent, **options)
+    context.sleep = sleep
+    trial, _ = await run_trial(PlannedTrial(case="c", agent="a", index=0, seed=seed), context)
+    return trial, waits, calls
 
 
 @pytest.mark.parametrize(
@@ -120,19 +122,14 @@ async def test_the_timeout_covers_all_tries_and_really_ends_the_trial() -> None:
     async def never(_question: str) -> None:
         await asyncio.sleep(600)
 
-    case = Case(id="c", input="q")
-    bench = Bench(
-        cases={"c": prepared_case(case)},
-        agents={"a": PythonAgentConfig.of(never)},
-        timeout=0.05,
-    )
+    context = context_of(never, timeout=0.05)
     began = time.monotonic()
-    finished = await perform(PlannedTrial(case="c", agent="a", index=0, seed=1), bench)
+    trial, _ = await run_trial(PlannedTrial(case="c", agent="a", index=0, seed=1), context)
     assert time.monotonic() - began < 60, "not the ten minutes that the agent takes"
-    assert finished.trial.status == "infra_error"
-    assert finished.trial.error is not None
-    assert finished.trial.error.type == "TrialTimeout"
-    assert finished.trial.retries == 0
+    assert trial.status == "infra_error"
+    assert trial.error is not None
+    assert trial.error.type == "TrialTimeout"
+    assert trial.retries == 0
     trial, waits, calls = await tried([Status(429, retry_after=60)], timeout=5.0)
     assert (trial.status, waits, calls) == ("infra_error", [], 1)
 
@@ -175,20 +172,17 @@ async def test_a_provider_that_says_slow_down_sees_fewer_at_once() -> None:
     async def at_once(_seconds: float) -> None:
         return None
 
-    started, delivered = 0, list[Finished]()
-    bench = Bench(
-        cases={"c": prepared_case(Case(id="c", input="q"))},
-        agents={"a": PythonAgentConfig.of(agent)},
-        sleep=at_once,
-    )
+    started, delivered = 0, list[Trial]()
+    context = context_of(agent)
+    context.sleep = at_once
 
-    def jobs() -> Any:
+    def trials() -> Any:
         nonlocal started
         for index in range(80):
             started += 1
-            yield Job(PlannedTrial(case="c", agent="a", index=index, seed=index), index)
+            yield PlannedTrial(case="c", agent="a", index=index, seed=index)
 
-    await LocalExecutor(bench, 16).run(jobs(), lambda _job, done: delivered.append(done))
+    await LocalExecutor(context, 16).run(trials(), lambda _p, trial, _t: delivered.append(trial))
     assert len(delivered) == 80
     assert 0 < most_after <= 8
 
@@ -207,3 +201,24 @@ async def test_retries_are_counted_in_the_summary(tmp_path: Path) -> None:
     run = await proctor.arun(suite, agent=agent, results=tmp_path, trials=3, concurrency=1)
     (cell,) = run.cells
     assert (cell.retries, cell.trials_with_retries, cell.passed) == (3, 2, 3)
+
+
+async def test_a_retried_trial_leaves_no_directory_of_an_earlier_attempt() -> None:
+    """R-A2: each attempt has its own working directory, and none outlives the trial."""
+    made: list[Path] = []
+
+    async def agent(_question: str, workdir: Path) -> str:
+        made.append(workdir)
+        if len(made) < 3:
+            raise Status(503, retry_after=0)
+        return "fine"
+
+    async def at_once(_seconds: float) -> None:
+        return None
+
+    context = context_of(agent)
+    context.sleep = at_once
+    trial, _ = await run_trial(PlannedTrial(case="c", agent="a", index=0, seed=1), context)
+    assert (trial.status, len(set(made))) == ("passed", 3)
+    assert not any(path.exists() for path in made)
+    assert trial.workdir is None

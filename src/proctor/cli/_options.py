@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from proctor.runs.run import Run
     from proctor.spec import Case, Suite
     from proctor.trials.options import RunOptions
-    from proctor.trials.ready import AgentLike
+    from proctor.trials.prepare import AgentLike
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Model = TypeVar("Model", bound="BaseModel")

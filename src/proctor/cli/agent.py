@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from proctor.agents.base import AgentConfig
     from proctor.agents.registry import NamedAgent
     from proctor.spec import Configuration
-    from proctor.trials.perform import Finished
+    from proctor.trials.once import Finished
 
 _HERE = "proctor.cli.agent"
 
@@ -292,13 +292,13 @@ async def _ask(
     from proctor.spec import Case, Suite
     from proctor.trials.once import try_once
     from proctor.trials.options import RunOptions
-    from proctor.trials.ready import prepare
+    from proctor.trials.prepare import prepare
 
     suite = Suite(cases=(Case(id="test", input=question),))
     ready = prepare(
         suite, RunOptions(**options), agents={name: config}, configuration=configuration
     )
-    (done,) = await try_once(ready.plan.trials, ready.bench)
+    (done,) = await try_once(ready.plan.trials, ready)
     return done
 
 

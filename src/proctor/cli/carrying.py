@@ -14,7 +14,7 @@ from proctor.errors import EXIT_CANNOT_JUDGE
 if TYPE_CHECKING:
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
-    from proctor.trials.ready import Prepared
+    from proctor.trials.prepare import RunContext
     from proctor.trials.session import Rerun
 
 
@@ -35,7 +35,7 @@ class Carried(NamedTuple):
 
 
 def carry_out_here(
-    ready: Prepared,
+    ready: RunContext,
     folder: RunFolder,
     *,
     rerun: Rerun | None = None,

@@ -59,7 +59,7 @@ def demo(ctx: click.Context, model: str | None, results: Path) -> None:
     from proctor.spec.tree import Tree
     from proctor.trials.carrying import new_folder
     from proctor.trials.options import RunOptions
-    from proctor.trials.ready import prepare
+    from proctor.trials.prepare import prepare
 
     if model == "local":
         _need_local_model()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
     from proctor.stats.gate import Rule
-    from proctor.trials.ready import Prepared
+    from proctor.trials.prepare import RunContext
 
 EXAMPLES = [
     Example("proctor gate latest --baseline baseline", "against the run tagged baseline"),
@@ -178,7 +178,7 @@ def _judged(runs: tuple[Run, Run], rule: Rule, how: How) -> tuple[GateResult, in
     find_modules_here()
     carried: list[Carried] = []
 
-    def carry(ready: Prepared, folder: RunFolder) -> Run:
+    def carry(ready: RunContext, folder: RunFolder) -> Run:
         carried.append(carry_out_here(ready, folder, quiet=how.quiet, events=how.as_json))
         return carried[-1].run
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from proctor.cli.telling import Telling
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
-    from proctor.trials.ready import Prepared
+    from proctor.trials.prepare import RunContext
     from proctor.trials.resume import Restored
     from proctor.trials.session import Rerun
     from proctor.trials.targets import Target
@@ -221,7 +221,7 @@ def begin(found: Target, how: How, given: dict[str, Any], told: Telling) -> int:
     return _told(carried, how)
 
 
-def _folder(ready: Prepared, how: How, name: str) -> RunFolder:
+def _folder(ready: RunContext, how: How, name: str) -> RunFolder:
     """A new folder for a run: where it is said, or in the folder of the settings, to be shipped."""
     from proctor.trials.targets import folder_for
 
@@ -272,7 +272,7 @@ def _tell_rest(restored: Restored, rerun: Rerun, how: How) -> int:
     return _tell_plans([rest], how._replace(results=root_of(folder.path)), [ready.name])
 
 
-def _carried(ready: Prepared, folder: RunFolder, how: How, rerun: Rerun | None = None) -> Carried:
+def _carried(ready: RunContext, folder: RunFolder, how: How, rerun: Rerun | None = None) -> Carried:
     from proctor.cli.carrying import carry_out_here
 
     return carry_out_here(ready, folder, rerun=rerun, quiet=how.quiet, events=how.as_json)
@@ -309,7 +309,7 @@ def _tell_workdirs(run: Run) -> None:
         click.echo(f"kept {count} of trials that did not pass: {and_more(kept, 3, str)}")
 
 
-def _tell_plans(ready: list[Prepared], how: How, names: list[str]) -> int:
+def _tell_plans(ready: list[RunContext], how: How, names: list[str]) -> int:
     from proctor.report.run_plan import plan_document, plan_lines
     from proctor.trials.estimate import estimate
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from proctor.trials.perform import Finished
+    from proctor.trials.once import Finished
 
 PATIENCE = 1.0
 """Seconds before the first line: what is faster needs none."""

@@ -35,11 +35,10 @@ from proctor.spec.problems import Place
 from proctor.trace import Trace
 from proctor.trace.capture import capture
 from proctor.trace.redact import default_redactor
-from proctor.trials.judges import closing
-from proctor.trials.once import try_once
+from proctor.trials.once import Finished, try_once
 from proctor.trials.options import RunOptions
-from proctor.trials.perform import Finished, status_of
-from proctor.trials.ready import AgentLike, Prepared, prepare
+from proctor.trials.prepare import AgentLike, RunContext, closing, prepare
+from proctor.trials.run_trial import status_of
 
 NO_INPUT = "(not recorded)"
 """The input of a case for a trace that does not say what was asked."""
@@ -123,7 +122,7 @@ class Proctor:
         given = cast("AgentLike", {"target": agent} if isinstance(agent, str) else agent)
         ready = self._prepare(whole, judge, {_name(given): given}, timeout)
         self._thresholds[whole.id] = whole.threshold
-        (finished,) = apart(lambda: try_once(ready.plan.trials, ready.bench))
+        (finished,) = apart(lambda: try_once(ready.plan.trials, ready))
         return finished
 
     def _judged(
@@ -137,24 +136,24 @@ class Proctor:
         __tracebackhide__ = True
         case = self._case(NO_INPUT if trace.query in (None, "", {}, []) else trace.query, checks)
         ready = self._prepare(case, judge, {"recorded": _nobody}, None)
-        price_trace(trace, ready.bench.prices)
+        price_trace(trace, ready.prices)
         context = CheckContext(
             case=case,
             trace=trace,
             answer=_answer(trace, answer),
             baseline=baseline,
-            judges=ready.bench.judges,
+            judges=ready.judges,
         )
 
         async def work() -> Judgement:
-            async with closing(ready.bench.judges):
-                return await evaluate(ready.bench.cases[case.id].checks, context)
+            async with closing(ready.judges):
+                return await evaluate(ready.cases[case.id].checks, context)
 
         return apart(work), case
 
     def _prepare(
         self, case: Case, judge: Any, agents: Mapping[str, AgentLike], timeout: float | None
-    ) -> Prepared:
+    ) -> RunContext:
         case.put(case.place or Place(str(self._file)), case.folder or self._file.parent)
         suite = Suite(cases=(case,), judge=judge)
         options = RunOptions(trials=1, timeout=timeout, seed=self.trial)

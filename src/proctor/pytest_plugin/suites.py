@@ -25,10 +25,9 @@ from proctor.runs.model import CellKey, TrialStatus
 from proctor.runs.summary import CellSummary, Verdict, summarise_cell
 from proctor.spec import Case, Configuration, SpecError, Suite, load_configuration, load_suite
 from proctor.trials.choose import ChosenAgent, choose_agents
-from proctor.trials.once import try_once
+from proctor.trials.once import Finished, try_once
 from proctor.trials.options import RunOptions
-from proctor.trials.perform import Finished
-from proctor.trials.ready import prepare
+from proctor.trials.prepare import prepare
 from proctor.words import plural
 
 _NO_MARKER = re.compile(r"[^\w.+-]")
@@ -177,7 +176,7 @@ class CaseItem(pytest.Item):
         )
         plan = ready.plan.trials
         at_once = ready.options.at_once(len(plan))
-        done = apart(lambda: try_once(plan, ready.bench, concurrency=at_once))
+        done = apart(lambda: try_once(plan, ready, concurrency=at_once))
         summary = summarise_cell(
             CellKey(self._case.id, self._agent),
             [finished.trial for finished in done],

@@ -13,14 +13,14 @@ from proctor.words import columns, money, plural
 if TYPE_CHECKING:
     from proctor.runs.model import CellKey
     from proctor.trials.estimate import Estimate
-    from proctor.trials.ready import Prepared
+    from proctor.trials.prepare import RunContext
 
 
 MOST_CELLS = 60
 """Cells listed for people: a screen or two; `--json` lists all."""
 
 
-def plan_lines(ready: Prepared, estimate: Estimate) -> list[str]:
+def plan_lines(ready: RunContext, estimate: Estimate) -> list[str]:
     """For people."""
     cells = list(ready.plan.cells.items())
     shown = [
@@ -47,9 +47,9 @@ def _case(key: CellKey) -> str:
     return line(f"{key.case} [{key.params}]" if key.params else key.case, 80)
 
 
-def _axes(ready: Prepared) -> str:
+def _axes(ready: RunContext) -> str:
     """What is multiplied, and how it is run."""
-    parts = [plural(len(ready.bench.cases), "case"), plural(len(ready.agents), "agent")]
+    parts = [plural(len(ready.cases), "case"), plural(len(ready.agents), "agent")]
     at_once = ready.options.at_once(len(ready.plan.trials))
     if ready.design is None:
         return f"{' × '.join(parts)}, {at_once} at a time, seed {ready.options.seed}"
@@ -91,7 +91,7 @@ def _part(known: int, total: int) -> str:
     )
 
 
-def plan_document(ready: Prepared, estimate: Estimate) -> str:
+def plan_document(ready: RunContext, estimate: Estimate) -> str:
     """For programs: one JSON document."""
     design = ready.design
     document = {

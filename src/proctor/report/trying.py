@@ -21,10 +21,9 @@ from proctor.report.facts import CaseFacts, CasePlace, Report, facts_of
 from proctor.runs.model import PlannedTrial
 from proctor.spec import Case, Configuration, Suite, load_configuration, load_suite, select_cases
 from proctor.trials.choose import choose_agents
-from proctor.trials.once import try_once
+from proctor.trials.once import Finished, try_once
 from proctor.trials.options import RunOptions
-from proctor.trials.perform import Finished
-from proctor.trials.ready import Prepared, prepare
+from proctor.trials.prepare import RunContext, prepare
 from proctor.trials.recorded import plan_recorded, read_map, recorded, strangers
 from proctor.words import plural, some
 
@@ -54,7 +53,7 @@ class Try(NamedTuple):
     """One suite, ready."""
 
     label: str
-    ready: Prepared
+    ready: RunContext
     plan: Sequence[PlannedTrial]
     notes: tuple[str, ...] = ()
     sources: Mapping[tuple[str, int], str | None] = {}
@@ -142,7 +141,7 @@ def _about_traces(agent: ReplayAgentConfig, cases: Sequence[Case]) -> tuple[str,
 
 
 def _cases(each: Try) -> list[Case]:
-    return [prepared.case for prepared in each.ready.bench.cases.values()]
+    return [prepared.case for prepared in each.ready.cases.values()]
 
 
 async def try_all(
@@ -162,7 +161,7 @@ async def try_all(
             break
         finished = await try_once(
             each.plan,
-            each.ready.bench,
+            each.ready,
             concurrency=each.ready.options.at_once(len(each.plan)),
             on_finished=on_finished,
             stop=stop,
@@ -181,9 +180,9 @@ async def try_all(
 
 def _unchecked(each: Try) -> Iterator[str]:
     """A case without checks passes whatever is answered, which nobody should have to find out."""
-    names = [name for name, case in each.ready.bench.cases.items() if not case.checks]
+    names = [name for name, case in each.ready.cases.items() if not case.checks]
     if names:
-        of = f"{len(names)} of {plural(len(each.ready.bench.cases), 'case')}"
+        of = f"{len(names)} of {plural(len(each.ready.cases), 'case')}"
         yield f"{of} without a check, passed whatever is answered: {some(names)}"
 
 

@@ -106,7 +106,11 @@ class _Identified:
 
 
 class PlannedTrial(_Identified, msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A trial to be run. Its key is the same in every run of the same spec."""
+    """A trial to be run. Its key is the same in every run of the same spec.
+
+    `attempt` rises when a resumed run repeats it; `position` is its place in the plan of its cell,
+    which early stopping needs to look at trials in the order of the plan.
+    """
 
     case: str
     agent: str
@@ -114,9 +118,11 @@ class PlannedTrial(_Identified, msgspec.Struct, frozen=True, omit_defaults=True,
     seed: int
     params: dict[str, Any] = {}
     axis_seed: int | None = None
+    attempt: int = 1
+    position: int = 0
 
-    def trial(self, status: TrialStatus, attempt: int) -> Trial:
-        """What this trial came to; the rest of the facts are filled in by who knows them."""
+    def trial(self, status: TrialStatus) -> Trial:
+        """Return a trial with this status; whoever runs it fills in the rest."""
         return Trial(
             case=self.case,
             agent=self.agent,
@@ -124,7 +130,7 @@ class PlannedTrial(_Identified, msgspec.Struct, frozen=True, omit_defaults=True,
             seed=self.seed,
             params=self.params,
             axis_seed=self.axis_seed,
-            attempt=attempt,
+            attempt=self.attempt,
             status=status,
         )
 

@@ -27,7 +27,7 @@ from proctor.trail.agent import DiagnosisAgentConfig
 from proctor.trail.told import TRAINED, Concluded, summary_lines
 from proctor.trials.carrying import new_folder
 from proctor.trials.options import RunOptions
-from proctor.trials.ready import Prepared, prepare
+from proctor.trials.prepare import RunContext, prepare
 from proctor.trials.resume import restore
 
 SPLITS = {"GAIA": "gaia", "SWE Bench": "swe_bench"}
@@ -145,7 +145,7 @@ class Experiment(NamedTuple):
     """An experiment made ready: carry it out with `carry_out(ready, folder)`, then `conclude`."""
 
     config: TrailConfig
-    ready: Prepared
+    ready: RunContext
     folder: RunFolder
     going_on: bool
     missing: list[str]

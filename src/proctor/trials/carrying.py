@@ -18,19 +18,18 @@ from proctor.runs.folder import RunFolder
 from proctor.runs.identity import git_state
 from proctor.runs.run import Run
 from proctor.runs.stopping import rules_named
-from proctor.trials.executors import workforce_for
+from proctor.trials.executor import executors_for
 from proctor.trials.heartbeat import Heart
-from proctor.trials.judges import closing
 from proctor.trials.limits import Spending
 from proctor.trials.options import ExecutorName
 from proctor.trials.plan import Plan
-from proctor.trials.ready import Prepared
+from proctor.trials.prepare import RunContext, closing
 from proctor.trials.record import spec_record
 from proctor.trials.research.unfold import in_rounds, refuse_again
 from proctor.trials.session import UNFINISHED, Observer, Rerun, Session, run_until_stopped
 
 
-def new_folder(ready: Prepared, root: Path, name: str | None = None) -> RunFolder:
+def new_folder(ready: RunContext, root: Path, name: str | None = None) -> RunFolder:
     """A folder for a run that has not begun, with all that is needed to carry it out."""
     if ready.options.executor == ExecutorName.RAY:
         needs_extra("ray", "ray")  # before there is a folder that nothing would ever be in
@@ -41,7 +40,7 @@ def new_folder(ready: Prepared, root: Path, name: str | None = None) -> RunFolde
 
 
 async def carry_out(
-    ready: Prepared,
+    ready: RunContext,
     folder: RunFolder,
     *,
     rerun: Rerun = UNFINISHED,
@@ -54,7 +53,7 @@ async def carry_out(
         going_on = folder.journal_path.exists()
         spending = Spending(ready.options.limits)
         checkpoints = Checkpoints(folder.path, after_errors=ready.options.retry_from_checkpoint)
-        ready.bench.checkpoints = checkpoints
+        ready.checkpoints = checkpoints
 
         async def sitting(plan: Plan) -> Session:
             nonlocal spending
@@ -72,16 +71,16 @@ async def carry_out(
             heart.follow(session)
             if on_session is not None:
                 on_session(session)
-            await run_until_stopped(session, lambda: workforce.executor(len(plan.trials)))
+            await run_until_stopped(session, lambda: make_executor(len(plan.trials)))
             spending = spending.next_round()
             return session
 
         rates = ready.configuration.settings.limits.rates
-        async with closing(ready.bench.judges):
+        async with closing(ready.judges):
             with (
                 ready.options.cassette(going_on=going_on),
                 rates_in_force(rates),
-                workforce_for(ready, checkpoints) as workforce,
+                executors_for(ready) as make_executor,
             ):
                 if ready.unfolding is None:
                     session = await sitting(ready.plan)
@@ -98,7 +97,7 @@ async def carry_out(
     return run
 
 
-def _put_on_record(run: Run, ready: Prepared, *, going_on: bool) -> None:
+def _put_on_record(run: Run, ready: RunContext, *, going_on: bool) -> None:
     git = git_state(ready.suite.folder) if going_on else run.spec["provenance"]["git"]
     problem = audit.record(
         "resume" if going_on else "run",

@@ -33,10 +33,9 @@ from proctor.spec import Case, Suite, load_configuration
 from proctor.trials.baselines import hashes_of, store_of
 from proctor.trials.choose import choose_agents
 from proctor.trials.loop import run_to_end
-from proctor.trials.once import try_once
+from proctor.trials.once import Finished, try_once
 from proctor.trials.options import RunOptions
-from proctor.trials.perform import Finished
-from proctor.trials.ready import AgentLike, prepare
+from proctor.trials.prepare import AgentLike, prepare
 from proctor.trials.recorded import recorded
 
 RECORDED = "recorded"
@@ -228,7 +227,7 @@ def _behaviour(
     once = (options or RunOptions()).model_copy(update={"trials": 1})
     ready = prepare(suite, once, agents=used, cases=cases)
     plan: list[PlannedTrial] = [t for t in ready.plan.trials if (t.case, t.agent) in keys]
-    finished = run_to_end(try_once(plan, ready.bench, concurrency=ready.options.at_once(len(plan))))
+    finished = run_to_end(try_once(plan, ready, concurrency=ready.options.at_once(len(plan))))
     return {(each.trial.case, each.trial.agent): each for each in finished}
 
 

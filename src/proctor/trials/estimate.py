@@ -18,7 +18,7 @@ from proctor.runs.model import CellKey
 from proctor.runs.summary import CellSummary
 
 if TYPE_CHECKING:
-    from proctor.trials.ready import Prepared
+    from proctor.trials.prepare import RunContext
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ class _Results(msgspec.Struct):
     cells: list[CellSummary]
 
 
-def estimate(ready: Prepared, root: Path, name: str) -> Estimate:
+def estimate(ready: RunContext, root: Path, name: str) -> Estimate:
     """From the newest earlier run under that name that has each cell."""
     wanted = dict(ready.plan.cells)
     found: dict[CellKey, CellSummary] = {}
@@ -76,12 +76,12 @@ def estimate(ready: Prepared, root: Path, name: str) -> Estimate:
     )
 
 
-def _builds(ready: Prepared) -> Iterator[bool]:
+def _builds(ready: RunContext) -> Iterator[bool]:
     """For each scenario that is to be built, whether it is in the cache."""
     design = ready.design
     if design is None:
         return
-    for case in ready.bench.cases:
+    for case in ready.cases:
         scenario = design.scenarios.get(case)
         if scenario is not None:
             for seed in design.axes.seeds or (0,):

@@ -27,7 +27,7 @@ from proctor.trials.choose import ChosenAgent, choose_agents
 from proctor.trials.design import Design
 from proctor.trials.gather import Gathered, gather, parameters_set, told_at
 from proctor.trials.options import RunOptions
-from proctor.trials.ready import AgentLike, Prepared, chosen_agents, given_agents, prepare
+from proctor.trials.prepare import AgentLike, RunContext, chosen_agents, given_agents, prepare
 from proctor.trials.research.resolve import Around, resolve_research, swept
 from proctor.trials.staging import (
     ScenarioPool,
@@ -176,7 +176,7 @@ def prepare_experiment(
     options: Mapping[str, Any] | None = None,
     configuration: Configuration | None = None,
     smoke: bool = False,
-) -> Prepared:
+) -> RunContext:
     """Check and resolve everything that can be wrong before the first trial.
 
     A smoke run is one trial per agent: of the first case, seed and parameters.

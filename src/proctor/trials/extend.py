@@ -22,11 +22,11 @@ from proctor.runs.folder import RunFolder
 from proctor.runs.identity import git_state
 from proctor.runs.run import Run
 from proctor.stats.gate import Rule
-from proctor.trials.ready import AgentLike, Prepared
+from proctor.trials.prepare import AgentLike, RunContext
 from proctor.trials.resume import Restored, restore
 from proctor.words import plural
 
-Carry = Callable[[Prepared, RunFolder], Run]
+Carry = Callable[[RunContext, RunFolder], Run]
 """Does what is left of a run; how it shows that is up to whoever asks."""
 
 

@@ -1,29 +1,19 @@
 """Run async work from plain code, and come back even when agents leave tasks that will not end.
 
 `asyncio.run` waits for every cancelled task; an agent that swallows its cancellation would keep
-the whole program. Here they get a moment, then the loop is closed without them. Timers are kept
-to a fraction of a millisecond, where asyncio's own loop rounds every wait up to whole ones.
+the whole program. Here they get a moment, then the loop is closed without them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import select
-import selectors
-import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from proctor.errors import ProctorError
 
 T = TypeVar("T")
-
-COARSE = 0.1
-"""Seconds from which on a millisecond does not matter."""
-
-FD_SETSIZE = 1024
-"""Files `select` can watch: their numbers are below this."""
 
 LEFTOVER_GRACE = 1.0
 """Seconds left-over tasks get to clean up after they are cancelled."""
@@ -37,7 +27,7 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
             "this was called inside an event loop, as notebooks have one",
             hint="await the function whose name begins with an `a`: await proctor.arun(…)",
         )
-    loop = new_loop()
+    loop = asyncio.new_event_loop()
     try:
         return loop.run_until_complete(work)
     finally:
@@ -54,37 +44,6 @@ def _inside_a_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-if sys.platform == "linux":
-
-    class _PreciseSelector(selectors.EpollSelector):
-        """epoll, which waits whole milliseconds, behind `select`, which waits microseconds.
-
-        What `select` watches is the epoll object alone, so its limit on files does not matter.
-        """
-
-        def __init__(self) -> None:
-            super().__init__()
-            self._watched = [self.fileno()]
-            self._precise = self.fileno() < FD_SETSIZE
-
-        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-            """Wait for what is registered."""
-            if timeout is not None and 0 < timeout < COARSE and self._precise:
-                if not select.select(self._watched, (), (), timeout)[0]:
-                    return []
-                timeout = 0
-            return super().select(timeout)
-
-
-def new_loop() -> asyncio.AbstractEventLoop:
-    """The loop of the user's policy; asyncio's own one with precise timers."""
-    loop = asyncio.new_event_loop()
-    if sys.platform != "linux" or type(loop) is not asyncio.SelectorEventLoop:
-        return loop
-    loop.close()
-    return asyncio.SelectorEventLoop(_PreciseSelector())
 
 
 def _dismiss(loop: asyncio.AbstractEventLoop) -> None:

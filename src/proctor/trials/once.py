@@ -8,18 +8,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-from proctor.runs.model import PlannedTrial
-from proctor.trials.executors import Job
-from proctor.trials.executors.local import LocalExecutor
-from proctor.trials.judges import closing
-from proctor.trials.perform import Bench, Finished
+import msgspec
+
+from proctor.runs.model import PlannedTrial, Trial
+from proctor.trace import Trace
+from proctor.trials.executor import LocalExecutor
+from proctor.trials.prepare import RunContext, closing
 from proctor.trials.session import STOP_GRACE, abandoned
+
+
+class Finished(NamedTuple):
+    """A trial and its trace."""
+
+    trial: Trial
+    trace: Trace | None
 
 
 async def try_once(
     plan: Sequence[PlannedTrial],
-    bench: Bench,
+    context: RunContext,
     *,
     concurrency: int = 1,
     on_finished: Callable[[Finished], None] | None = None,
@@ -31,33 +40,34 @@ async def try_once(
     `stop` cancels what runs; `fail_fast` begins nothing more once a trial has not passed.
     """
     done: dict[str, Finished] = {}
-    running: dict[str, Job] = {}
+    running: dict[str, PlannedTrial] = {}
     failed = asyncio.Event()
 
-    def jobs() -> Iterator[Job]:
-        for place, planned in enumerate(plan):
+    def trials() -> Iterator[PlannedTrial]:
+        for planned in plan:
             if fail_fast and failed.is_set():
                 return
-            job = running[planned.key] = Job(planned, place)
-            yield job
+            running[planned.key] = planned
+            yield planned
 
-    def deliver(job: Job, finished: Finished) -> None:
-        running.pop(job.planned.key, None)
-        done[job.planned.key] = finished
-        if not finished.trial.passed:
+    def deliver(planned: PlannedTrial, trial: Trial, encoded: bytes | None) -> None:
+        running.pop(planned.key, None)
+        trace = None if encoded is None else msgspec.json.decode(encoded, type=Trace)
+        finished = done[planned.key] = Finished(trial, trace)
+        if not trial.passed:
             failed.set()
         if on_finished is not None:
             on_finished(finished)
 
-    executor = LocalExecutor(bench, concurrency)
-    async with closing(bench.judges):
-        work = asyncio.ensure_future(executor.run(jobs(), deliver))
+    executor = LocalExecutor(context, concurrency)
+    async with closing(context.judges):
+        work = asyncio.ensure_future(executor.run(trials(), deliver))
         try:
             await _until(work, stop or asyncio.Event(), executor)
         finally:
             work.cancel()
-    for job in list(running.values()):
-        deliver(job, Finished(abandoned(job), None))
+    for planned in list(running.values()):
+        deliver(planned, abandoned(planned), None)
     return [done[planned.key] for planned in plan if planned.key in done]
 
 

@@ -13,16 +13,16 @@ from proctor.runs.identity import new_run_id, provenance
 from proctor.spec import Configuration
 from proctor.spec.tree import plain
 from proctor.trace.redact import default_redactor
-from proctor.trials.ready import Prepared
+from proctor.trials.prepare import RunContext
 
 KEPT_SETTINGS = ("judge", "prices", "redaction")
 """Settings that change results; limits are among the options, agents in the suite."""
 
 
-def spec_record(ready: Prepared) -> dict[str, Any]:
+def spec_record(ready: RunContext) -> dict[str, Any]:
     """What the folder keeps so that the run can be resumed and repeated."""
     suite = ready.suite
-    redact = (ready.bench.redactor or default_redactor()).value
+    redact = (ready.redactor or default_redactor()).value
     return {
         "run_id": new_run_id(),
         "name": ready.name,
@@ -52,18 +52,18 @@ def settings_record(configuration: Configuration) -> dict[str, Any]:
     )
 
 
-def suite_record(ready: Prepared) -> dict[str, Any]:
+def suite_record(ready: RunContext) -> dict[str, Any]:
     """The suite as it ran: the cases that were chosen and the agents they were put to."""
     return chosen_record(ready, _without_secrets(ready.written))
 
 
-def chosen_record(ready: Prepared, agents: Mapping[str, Any]) -> dict[str, Any]:
+def chosen_record(ready: RunContext, agents: Mapping[str, Any]) -> dict[str, Any]:
     """The suite with the cases that were chosen and these agents, as written."""
     whole = ready.suite.resolved()
     cases = [
         written
         for case, written in zip(ready.suite.cases, whole["cases"], strict=True)
-        if case.id in ready.bench.cases
+        if case.id in ready.cases
     ]
     rest = {key: value for key, value in whole.items() if key not in ("agent", "agents", "cases")}
     return {**rest, "agents": agents, "cases": cases}

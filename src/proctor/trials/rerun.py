@@ -16,7 +16,7 @@ from proctor.runs.folder import RunFolder
 from proctor.runs.run import Run
 from proctor.runs.sameness import Sameness, compare_trials
 from proctor.trials.carrying import carry_out
-from proctor.trials.ready import AgentLike, Prepared
+from proctor.trials.prepare import AgentLike, RunContext
 from proctor.trials.record import spec_record
 from proctor.trials.resume import restore
 from proctor.trials.session import Observer
@@ -36,7 +36,7 @@ class ReadyAgain(NamedTuple):
     """A run made ready to be repeated, and the folder for it."""
 
     first: Run
-    ready: Prepared
+    ready: RunContext
     folder: RunFolder
 
 

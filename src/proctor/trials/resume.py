@@ -26,7 +26,7 @@ from proctor.trials.carrying import carry_out
 from proctor.trials.design import Design
 from proctor.trials.options import OF_WORKERS, ExecutorName, RunOptions
 from proctor.trials.plan import Plan
-from proctor.trials.ready import AgentLike, Prepared, given_agents, prepare
+from proctor.trials.prepare import AgentLike, RunContext, given_agents, prepare
 from proctor.trials.session import UNFINISHED, Observer, Rerun
 from proctor.trials.shipping import shipped_meanwhile
 
@@ -37,7 +37,7 @@ FIXED = ("trials", "default_trials", "more_trials", "seed", "early_stop")
 class Restored(NamedTuple):
     """A run folder and everything needed to go on with it."""
 
-    ready: Prepared
+    ready: RunContext
     folder: RunFolder
 
 
@@ -78,7 +78,7 @@ def restore(path: str | Path, *, agent: AgentLike | None = None, **changes: Any)
     return Restored(ready, folder)
 
 
-def left_of(restored: Restored, rerun: Rerun = UNFINISHED) -> Prepared:
+def left_of(restored: Restored, rerun: Rerun = UNFINISHED) -> RunContext:
     """The run with a plan of what is left to do; early stops may make some of it needless."""
     ready, folder = restored
     done = {trial.key for trial in folder.trials() if trial.status not in rerun.statuses}

@@ -129,7 +129,7 @@ async def _trials(
         configuration=configuration,
     )
     at_once = ready.options.at_once(len(ready.plan.trials))
-    done = await try_once(ready.plan.trials, ready.bench, concurrency=at_once)
+    done = await try_once(ready.plan.trials, ready, concurrency=at_once)
     return [each.trial for each in done]
 
 

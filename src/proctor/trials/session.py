@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from msgspec.structs import replace
+
 from proctor.errors import ProctorError, first_of
 from proctor.runs.checkpoints import Checkpoints
 from proctor.runs.derived import RowOrder, row_order
@@ -22,9 +24,8 @@ from proctor.runs.model import CellKey, PlannedTrial, Trial, TrialError, TrialSt
 from proctor.runs.slim import Pool
 from proctor.runs.stopping import CellPlan, EarlyStop, StoppingRule
 from proctor.runs.writer import TrialWriter
-from proctor.trials.executors import Executor, Job
+from proctor.trials.executor import Executor
 from proctor.trials.limits import Spending
-from proctor.trials.perform import Finished
 
 MOST_KEPT = 20_000
 """Trials kept in memory, made small, to summarise without reading them back: some 6 MB."""
@@ -117,7 +118,7 @@ class Session:
         self._executor: Executor | None = None
         self._writer: TrialWriter | None = None
         self._broken: ProctorError | None = None
-        self._running: dict[int, Job] = {}
+        self._running: dict[str, PlannedTrial] = {}
         self._pool = Pool()
         self._finished: list[Trial] | None = []
         self._last_row: RowOrder | None = ("", "", "", -1, -1)
@@ -142,7 +143,7 @@ class Session:
         self._writer = TrialWriter(self._folder, self._sync, self._written)
         self._executor = make_executor()
         try:
-            await self._executor.run(self._jobs(done), self._deliver)
+            await self._executor.run(self._left(done), self._deliver)
             if self._broken is not None:
                 raise self._broken
         except BaseExceptionGroup as group:
@@ -181,18 +182,17 @@ class Session:
             done[trial.key] = trial
         return done
 
-    def _deliver(self, job: Job, finished: Finished) -> None:
-        """Take what a job came to; it counts at once, and is reported once it is written."""
+    def _deliver(self, planned: PlannedTrial, trial: Trial, trace: bytes | None) -> None:
+        """Take a trial that has ended; it counts at once, and is reported once it is written."""
         if self._writer is None:
             return  # ended after this session had given up on it
-        trial = finished.trial
-        self._running.pop(job.number, None)
+        self._running.pop(planned.key, None)
         self.spending.add(trial)
         if self._rules:
-            self._early.add(trial, job.position, self._cells[trial.cell])
+            self._early.add(trial, planned.position, self._cells[trial.cell])
         if self._observer is not None:
             self._notices.append(trial)
-        if self._writer.add(trial, finished.encoded):
+        if self._writer.add(trial, trace):
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
@@ -232,8 +232,8 @@ class Session:
             return
         failing = sys.exc_info()[0] is not None
         try:
-            for job in list(self._running.values()):
-                trial = abandoned(job)
+            for planned in list(self._running.values()):
+                trial = abandoned(planned)
                 self._notices.append(trial)
                 writer.add(trial, None)
             writer.close()
@@ -242,18 +242,18 @@ class Session:
             if not failing:
                 raise
 
-    def _jobs(self, done: dict[str, Trial]) -> Iterator[Job]:
+    def _left(self, done: dict[str, Trial]) -> Iterator[PlannedTrial]:
         """What is left, decided one by one at the moment each could start."""
-        position: dict[CellKey, int] = defaultdict(int)
-        for number, planned in enumerate(self._plan):
-            place = 0
+        positions: dict[CellKey, int] = defaultdict(int)
+        for planned in self._plan:
             if self._rules:
                 cell = planned.cell
-                place = position[cell]
-                position[cell] += 1
-            earlier = done.get(planned.key) if done else None
+                planned = replace(planned, position=positions[cell])  # noqa: PLW2901
+                positions[cell] += 1
+            key = planned.key
+            earlier = done.get(key) if done else None
             if earlier is not None and earlier.status not in self._rerun.statuses:
-                self._early.add(earlier, place, self._cells[planned.cell])
+                self._early.add(earlier, planned.position, self._cells[planned.cell])
                 continue
             if self._rules and self._early.stopped(planned.cell):
                 self.tally.skipped += 1
@@ -264,13 +264,14 @@ class Session:
             if self.stopped:
                 return
             self.spending.start()
-            job = Job(planned, place, earlier.attempt + 1 if earlier else 1, number)
-            self._running[number] = job
+            if earlier is not None:
+                planned = replace(planned, attempt=earlier.attempt + 1)  # noqa: PLW2901
+            self._running[key] = planned
             if self._notices:  # What has ended is told before something else begins.
                 self._notices.append(planned)
             elif self._observer is not None:
                 self._observer.started(planned)
-            yield job
+            yield planned
 
     def stop(self, reason: str) -> None:
         """End the run soon: running trials are cancelled, finished ones are safe."""
@@ -291,9 +292,9 @@ def _last_row(last: RowOrder, trials: Sequence[Trial]) -> RowOrder | None:
     return last
 
 
-def abandoned(job: Job) -> Trial:
-    """A trial whose agent would not stop in time."""
-    trial = job.planned.trial(TrialStatus.CANCELLED, job.attempt)
+def abandoned(planned: PlannedTrial) -> Trial:
+    """Return the result of a trial whose agent did not stop in time."""
+    trial = planned.trial(TrialStatus.CANCELLED)
     trial.error = TrialError("Cancelled", "the run was stopped and the agent did not end in time")
     return trial
 

@@ -22,7 +22,7 @@ from proctor.scenarios import (
     catalog_for,
 )
 from proctor.spec import Case, Configuration, plan_checks, select_cases
-from proctor.trials.perform import PreparedCase
+from proctor.trials.run_trial import PreparedCase
 from proctor.worlds import play, world_check
 
 MOST_STAGED = 512

@@ -33,7 +33,7 @@ from proctor.spec.reader import read
 from proctor.trials.carrying import new_folder
 from proctor.trials.experiments import Changes, option_error, prepare_experiment
 from proctor.trials.options import RunOptions
-from proctor.trials.ready import Prepared, given_agents, prepare
+from proctor.trials.prepare import RunContext, given_agents, prepare
 from proctor.trials.shipping import folder_at
 from proctor.trials.staging import ScenarioPool
 
@@ -145,7 +145,7 @@ def prepare_target(
     *,
     tags: Sequence[str] = (),
     smoke: bool = False,
-) -> list[Prepared]:
+) -> list[RunContext]:
     """Everything a target asks for, checked and resolved; nothing is written.
 
     `options` are those of `RunOptions`, None where they were not given. A suite stays what it is
@@ -181,7 +181,7 @@ def _agent_of_worlds(experiment: Experiment) -> str | None:
 
 def _prepared_suite(
     suite: Suite, changes: Changes, given: dict[str, Any], tags: Sequence[str], *, smoke: bool
-) -> Prepared:
+) -> RunContext:
     configuration = load_configuration(suite.folder)
     cases = select_cases(suite.cases, tags=tags, filter=changes.filter)
     return prepare(
@@ -235,7 +235,7 @@ def _selector(text: str) -> Any:
 
 
 def folder_for(
-    ready: Prepared, results: str | Path | None = None, name: str | None = None
+    ready: RunContext, results: str | Path | None = None, name: str | None = None
 ) -> RunFolder:
     """A new folder for a run, below the results folder of the settings unless told otherwise.
 
@@ -249,7 +249,7 @@ def folder_for(
     return folder_at(far, lambda: new_folder(ready, root, name))
 
 
-def address_for(ready: Prepared, results: str | Path | None) -> str | None:
+def address_for(ready: RunContext, results: str | Path | None) -> str | None:
     """Where a run is to be shipped to, by what was asked or the settings; None: nowhere."""
     meant = ready.configuration.ships_to if results is None else str(results)
     return None if meant is None or not is_address(meant) else checked(meant)

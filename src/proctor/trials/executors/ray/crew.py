@@ -12,8 +12,9 @@ import contextlib
 from typing import Any, NamedTuple
 
 from proctor.errors import ProctorError
+from proctor.runs.model import PlannedTrial
 from proctor.trials.executors.ray.connect import Connection, ray_package
-from proctor.trials.executors.ray.wire import Answer, Order, Parcel, pack, parcel_of
+from proctor.trials.executors.ray.wire import Answer, Parcel, pack, parcel_of
 
 MOST_DEATHS = 3
 """Times in a row a worker may die while it loads: by then it is what it loads."""
@@ -92,7 +93,7 @@ class Member:
         self._loading = None
         return about
 
-    async def exchange(self, orders: list[Order], slots: int) -> Parcel:
+    async def exchange(self, orders: list[PlannedTrial], slots: int) -> Parcel:
         """Hand over orders and wait for news; `WorkerLost` when there will be none."""
         if self._actor is None:
             raise WorkerLost("it was dismissed")

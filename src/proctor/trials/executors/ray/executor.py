@@ -1,4 +1,4 @@
-"""Trials on workers: orders out, parcels in, until the jobs run out.
+"""Trials on workers: orders out, parcels in, until the trials run out.
 
 Promise: as many trials run at a time as were asked for, over all workers together, fewer while a
 provider says "slow down". Where it matters what starts next (caps, early stop) nothing is ordered
@@ -13,17 +13,15 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from proctor.errors import ProctorError
-from proctor.runs.model import TrialError, TrialStatus
-from proctor.trials.asking import GRACE
-from proctor.trials.executors import Deliver, Job, Jobs
+from proctor.runs.model import PlannedTrial, Trial, TrialError, TrialStatus
+from proctor.trials.executor import Deliver, Throttle
 from proctor.trials.executors.ray.asking import Authority
 from proctor.trials.executors.ray.crew import Load, Member, WorkerLost
-from proctor.trials.executors.ray.wire import Ask, Done, Order, Parcel, trial_from_json
-from proctor.trials.perform import Finished
-from proctor.trials.throttle import Throttle
+from proctor.trials.executors.ray.wire import Ask, Done, Parcel, trial_from_json
+from proctor.trials.run_trial import GRACE
 
 AHEAD_SECONDS = 0.05
 """Work a worker has in hand while a parcel is under way: many round trips, and little to lose."""
@@ -47,7 +45,7 @@ class Seat:
     def __init__(self, member: Member, slots: int) -> None:
         self.member = member
         self.slots = slots
-        self.running: dict[int, Job] = {}
+        self.running: dict[str, PlannedTrial] = {}
         self.held = 0
         """Places of the throttle that it holds."""
         self.ahead = 0
@@ -87,11 +85,11 @@ class RayExecutor:
         self._keep_recorded = keep_recorded
         self._patience = patience
         self._throttle = Throttle(at_once)
-        self._jobs: Jobs = iter(())
-        self._returned: deque[Job] = deque()
-        self._suspects: deque[Job] = deque()
-        self._losses: dict[int, int] = {}
-        self._alone: dict[int, int] = {}
+        self._trials: Iterator[PlannedTrial] = iter(())
+        self._returned: deque[PlannedTrial] = deque()
+        self._suspects: deque[PlannedTrial] = deque()
+        self._losses: dict[str, int] = {}
+        self._alone: dict[str, int] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self._no_more = asyncio.Event()
         self._stopping = False
@@ -101,9 +99,9 @@ class RayExecutor:
     def _slow_down(self) -> None:
         self._throttle.slow_down()
 
-    async def run(self, jobs: Jobs, deliver: Deliver) -> None:
-        """Work until the jobs run out or `stop` is called."""
-        self._jobs, self._deliver = jobs, deliver
+    async def run(self, trials: Iterator[PlannedTrial], deliver: Deliver) -> None:
+        """Work until the trials run out or `stop` is called."""
+        self._trials, self._deliver = trials, deliver
         try:
             async with asyncio.TaskGroup() as group:
                 for seat in self._seats:
@@ -120,7 +118,7 @@ class RayExecutor:
 
     async def _again(self) -> None:
         """Trials whose workers were lost: each alone on a worker, to tell which one it was."""
-        self._jobs, self._ahead = iter(()), False
+        self._trials, self._ahead = iter(()), False
         self._returned.extend(self._suspects)
         self._suspects.clear()
         self._no_more.clear()
@@ -174,9 +172,9 @@ class RayExecutor:
             "`proctor run --resume` goes on",
         )
 
-    async def _orders(self, seat: Seat) -> list[Order]:
+    async def _orders(self, seat: Seat) -> list[PlannedTrial]:
         """What the worker is to begin, decided on now."""
-        orders: list[Order] = []
+        orders: list[PlannedTrial] = []
         ahead = seat.ahead if self._ahead and not self._throttle.slowed else 0
         while len(seat.running) < seat.slots + ahead:
             needs_place = len(seat.running) < seat.slots
@@ -184,22 +182,22 @@ class RayExecutor:
                 if seat.running:
                     break
                 await self._throttle.enter()
-            job = self._next()
-            if job is None:
+            planned = self._next()
+            if planned is None:
                 self._no_more.set()
                 if needs_place:
                     self._throttle.leave()
                 break
             seat.held += needs_place
-            seat.running[job.number] = job
-            orders.append(Order(job.number, job.planned, job.attempt))
+            seat.running[planned.key] = planned
+            orders.append(planned)
         return orders
 
-    def _next(self) -> Job | None:
+    def _next(self) -> PlannedTrial | None:
         """The next trial to begin: one that was ordered of a lost worker, else one of the plan."""
         if self._stopping:
             return None
-        return self._returned.popleft() if self._returned else next(self._jobs, None)
+        return self._returned.popleft() if self._returned else next(self._trials, None)
 
     def _unpack(self, seat: Seat, parcel: Parcel) -> None:
         if parcel.recorded:
@@ -213,22 +211,22 @@ class RayExecutor:
             task.add_done_callback(self._answering.discard)
 
     def _ended(self, seat: Seat, done: Done) -> None:
-        job = seat.running.pop(done.number, None)
-        if job is None:
+        planned = seat.running.pop(done.key, None)
+        if planned is None:
             return
         self._leave(seat)
         if done.trial is None:
-            self._hand_over(job, _cancelled(job))
+            self._hand_over(planned, _cancelled(planned))
             return
         trial = trial_from_json(done.trial)
-        if lost := self._losses.get(done.number):
+        if lost := self._losses.get(done.key):
             trial.retries += lost
             trial.retry_errors = (*[f"{LOST}: its worker was lost"] * lost, *trial.retry_errors)
-        self._hand_over(job, Finished(trial, None, done.trace))
+        self._hand_over(planned, trial, done.trace)
 
-    def _hand_over(self, job: Job, finished: Finished) -> None:
+    def _hand_over(self, planned: PlannedTrial, trial: Trial, trace: bytes | None = None) -> None:
         assert self._deliver is not None
-        self._deliver(job, finished)
+        self._deliver(planned, trial, trace)
 
     def _leave(self, seat: Seat) -> None:
         """Give places of the throttle back that are not needed any more."""
@@ -239,22 +237,23 @@ class RayExecutor:
     def _lost(self, seat: Seat, lost: WorkerLost, *, alone: bool) -> None:
         """A worker is gone: what it ran is run again at the end, or given up."""
         seat.member.dismiss()
-        jobs = list(seat.running.values())
+        trials = list(seat.running.values())
         seat.running.clear()
         self._leave(seat)
         if not self._stopping:
             # Workers begin in order: those behind the first few were never begun.
-            self._returned.extend(jobs[seat.slots :])
-            del jobs[seat.slots :]
-        for job in jobs:
-            losses = self._losses[job.number] = self._losses.get(job.number, 0) + 1
-            guilty = self._alone[job.number] = self._alone.get(job.number, 0) + alone
+            self._returned.extend(trials[seat.slots :])
+            del trials[seat.slots :]
+        for planned in trials:
+            key = planned.key
+            losses = self._losses[key] = self._losses.get(key, 0) + 1
+            guilty = self._alone[key] = self._alone.get(key, 0) + alone
             if self._stopping:
-                self._hand_over(job, _cancelled(job))
+                self._hand_over(planned, _cancelled(planned))
             elif guilty > self._max_losses:
-                self._hand_over(job, _given_up(job, losses, lost))
+                self._hand_over(planned, _given_up(planned, losses, lost))
             else:
-                self._suspects.append(job)
+                self._suspects.append(planned)
 
     async def _answer(self, member: Member, ask: Ask) -> None:
         answer = await self._authority.answer(ask)
@@ -262,12 +261,12 @@ class RayExecutor:
             member.answer(answer)
 
     def stop(self) -> None:
-        """Cancel what runs; `run` returns once every taken job is delivered."""
+        """Cancel what runs; `run` returns once every trial it took is delivered."""
         self._stopping = True
         self._no_more.set()
         while self._suspects or self._returned:
-            job = (self._suspects or self._returned).popleft()
-            self._hand_over(job, _cancelled(job))
+            planned = (self._suspects or self._returned).popleft()
+            self._hand_over(planned, _cancelled(planned))
         for seat in self._seats:
             if seat.running:
                 seat.member.stop()
@@ -280,15 +279,15 @@ class RayExecutor:
                 seat.member.dismiss()
 
 
-def _cancelled(job: Job) -> Finished:
-    trial = job.planned.trial(TrialStatus.CANCELLED, job.attempt)
+def _cancelled(planned: PlannedTrial) -> Trial:
+    trial = planned.trial(TrialStatus.CANCELLED)
     trial.error = TrialError("Cancelled", "the run was stopped before this trial had ended")
-    return Finished(trial, None)
+    return trial
 
 
-def _given_up(job: Job, losses: int, lost: WorkerLost) -> Finished:
-    trial = job.planned.trial(TrialStatus.INFRA_ERROR, job.attempt)
+def _given_up(planned: PlannedTrial, losses: int, lost: WorkerLost) -> Trial:
+    trial = planned.trial(TrialStatus.INFRA_ERROR)
     trial.error = TrialError(LOST, f"{losses} workers were lost while they ran it: {lost}")
     trial.retries = losses - 1
     trial.retry_errors = (f"{LOST}: its worker was lost",) * (losses - 1)
-    return Finished(trial, None)
+    return trial

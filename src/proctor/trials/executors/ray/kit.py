@@ -34,8 +34,7 @@ from proctor.trials.executors.ray.connect import ray_package
 if TYPE_CHECKING:
     from proctor.agents.base import AgentConfig
     from proctor.llm.cassette import Cassette
-    from proctor.trials.perform import Bench
-    from proctor.trials.ready import Prepared
+    from proctor.trials.prepare import RunContext
 
 NOT_INHERITED = ("RAY_", "PYTHON")
 """Variables by which Ray and Python start processes; a worker has its own."""
@@ -49,7 +48,7 @@ class Kit:
     """Plain data, save for the `objects`."""
 
     digest: str
-    """Two kits with the same digest make the same bench."""
+    """Two kits with the same digest make the same context."""
     version: str
     record: Mapping[str, Any]
     """Suite, options, settings and experiment, as a run folder keeps them."""
@@ -68,7 +67,7 @@ class Kit:
 # -- in the driver -------------------------------------------------------------------------------
 
 
-def kit_of(ready: Prepared, *, shares_files: bool) -> Kit:
+def kit_of(ready: RunContext, *, shares_files: bool) -> Kit:
     """What workers need for a run; call it where its rates and its cassette are in force."""
     objects = {name: config for name, config in ready.agents.items() if _only_here(config)}
     record = _record(ready, {**ready.written, **dict.fromkeys(objects, SENT_BESIDE)})
@@ -100,13 +99,13 @@ def _only_here(config: AgentConfig) -> bool:
         return True
 
 
-def project_root(ready: Prepared) -> Path:
+def project_root(ready: RunContext) -> Path:
     """The folder of a run's code: that of the project's file, else the suite's own."""
     found = find_project_file(ready.suite.folder)
     return (ready.suite.folder if found is None else found.parent).resolve()
 
 
-def _record(ready: Prepared, agents: Mapping[str, Any]) -> dict[str, Any]:
+def _record(ready: RunContext, agents: Mapping[str, Any]) -> dict[str, Any]:
     """As `spec_record`, with what a folder must not hold: these words are not kept."""
     from proctor.trials.record import KEPT_SETTINGS, chosen_record
 
@@ -121,7 +120,7 @@ def _record(ready: Prepared, agents: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _cassette(ready: Prepared) -> tuple[str, str, bytes] | None:
+def _cassette(ready: RunContext) -> tuple[str, str, bytes] | None:
     options = ready.options
     path = options.record_to or options.replay_from
     if path is None:
@@ -184,7 +183,7 @@ def _importable(name: str) -> bool:
 
 
 class Unpacked:
-    """A bench and what is in force around its trials; `close` ends it."""
+    """A run's context on a worker, and its cassette; `close` ends it."""
 
     def __init__(self, kit: Kit) -> None:
         if kit.version != __version__:
@@ -195,7 +194,7 @@ class Unpacked:
         self.digest = kit.digest
         _stand_in(kit.surroundings)
         self._cassette, self._cassette_file, self._seen = self._begun(kit)
-        self.bench = _bench(kit)
+        self.context = _context(kit)
 
     def _begun(self, kit: Kit) -> tuple[Cassette | None, Path | None, int]:
         if kit.cassette is None:
@@ -240,9 +239,9 @@ def _stand_in(surroundings: Mapping[str, Any]) -> None:
     default_redactor.cache_clear()
 
 
-def _bench(kit: Kit) -> Bench:
+def _context(kit: Kit) -> RunContext:
     from proctor.trials.choose import choose_agents
-    from proctor.trials.ready import bench_for
+    from proctor.trials.prepare import context_for
     from proctor.trials.resume import parts_of
 
     record = kit.record if kit.sent_root is None else _moved(kit.record, kit.sent_root)
@@ -253,7 +252,7 @@ def _bench(kit: Kit) -> Bench:
     for config in agents.values():
         # Code that cannot be imported here is one error now, not one for every trial.
         config.version()
-    return bench_for(suite, options, agents, suite.cases, configuration, design)
+    return context_for(suite, options, agents, suite.cases, configuration, design)
 
 
 Mapped = dict[str, dict[str, Any]]

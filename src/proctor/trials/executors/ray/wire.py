@@ -14,18 +14,10 @@ from proctor.runs.model import PlannedTrial, Trial
 from proctor.trace.formats.native import without_surrogates
 
 
-class Order(msgspec.Struct, frozen=True, array_like=True):
-    """A trial to be run: its number in the plan, the trial, and which attempt at it this is."""
-
-    number: int
-    planned: PlannedTrial
-    attempt: int
-
-
 class Done(msgspec.Struct, frozen=True, array_like=True):
     """A trial that has ended, as JSON, and its trace; no trial for one that was never begun."""
 
-    number: int
+    key: str
     trial: bytes | None
     trace: bytes | None = None
 
@@ -54,13 +46,13 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
     recorded: bytes = b""
 
 
-def pack(value: msgspec.Struct | list[Order]) -> bytes:
+def pack(value: msgspec.Struct | list[PlannedTrial]) -> bytes:
     """As bytes."""
     return _packer.encode(value)
 
 
-def orders_of(data: bytes) -> list[Order]:
-    """The orders a driver sent."""
+def orders_of(data: bytes) -> list[PlannedTrial]:
+    """The trials a driver sent."""
     return _orders.decode(data)
 
 
@@ -88,7 +80,7 @@ def trial_from_json(line: bytes) -> Trial:
 
 
 _packer = msgspec.msgpack.Encoder(enc_hook=str)
-_orders = msgspec.msgpack.Decoder(list[Order])
+_orders = msgspec.msgpack.Decoder(list[PlannedTrial])
 _parcel = msgspec.msgpack.Decoder(Parcel)
 _answer = msgspec.msgpack.Decoder(Answer)
 _encoder = msgspec.json.Encoder(enc_hook=str)

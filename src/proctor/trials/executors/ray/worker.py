@@ -19,22 +19,20 @@ from proctor import __version__
 from proctor.agents.failures import Transient
 from proctor.errors import ProctorError
 from proctor.llm.rates import limiters_in_force
-from proctor.runs.model import TrialError, TrialStatus
+from proctor.runs.model import PlannedTrial, TrialError, TrialStatus
 from proctor.trials.executors.ray.asking import SLOW_DOWN, Asking, DriverLimiter, DriverStore
 from proctor.trials.executors.ray.kit import Kit, Unpacked
 from proctor.trials.executors.ray.wire import (
     Ask,
     Done,
-    Order,
     Parcel,
     answer_of,
     orders_of,
     pack,
     trial_as_json,
 )
-from proctor.trials.judges import closing
-from proctor.trials.loop import new_loop
-from proctor.trials.perform import Finished, perform
+from proctor.trials.prepare import closing
+from proctor.trials.run_trial import run_trial
 
 LINGER = 0.01
 """Seconds a parcel waits for more while there is work left: short trials travel together."""
@@ -91,28 +89,28 @@ class Floor:
         self._unpacked = unpacked
         self._outbox = outbox
         self._limiters = {name: DriverLimiter(name, asking) for name in kit.rates}
-        self._waiting: deque[Order] = deque()
+        self._waiting: deque[PlannedTrial] = deque()
         self._lanes: set[asyncio.Task[None]] = set()
         self._slots = 1
         self._stopping = False
-        self._loop = new_loop()
+        self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="trials", daemon=True)
         self._thread.start()
-        bench = unpacked.bench
-        bench.checkpoints = DriverStore(asking)
-        bench.on_transient = lambda _agent, reason: _on_transient(asking, reason)
+        context = unpacked.context
+        context.checkpoints = DriverStore(asking)
+        context.on_transient = lambda _agent, reason: _on_transient(asking, reason)
 
     @property
     def busy(self) -> bool:
         """Whether orders wait for a place."""
         return bool(self._waiting)
 
-    def order(self, orders: list[Order], slots: int) -> None:
+    def order(self, orders: list[PlannedTrial], slots: int) -> None:
         """Perform these, so many at a time; called from another thread."""
         if orders:
             self._loop.call_soon_threadsafe(self._start, orders, slots)
 
-    def _start(self, orders: list[Order], slots: int) -> None:
+    def _start(self, orders: list[PlannedTrial], slots: int) -> None:
         self._stopping = False
         self._slots = slots
         self._waiting.extend(orders)
@@ -130,16 +128,18 @@ class Floor:
             self._lanes.discard(task)
 
     async def _perform_all(self, task: asyncio.Task[Any]) -> None:
-        count, bench = 0, self._unpacked.bench
+        count, context = 0, self._unpacked.context
         while self._waiting and not self._stopping and len(self._lanes) <= self._slots:
-            order = self._waiting.popleft()
+            planned = self._waiting.popleft()
             try:
-                finished = await perform(order.planned, bench, attempt=order.attempt)
-            except Exception as error:  # noqa: BLE001 (ours: the driver waits for every order)
-                finished = _failed(order, error)
+                trial, trace = await run_trial(planned, context)
+            except Exception as error:  # noqa: BLE001 (ours: the driver waits for every trial)
+                trial, trace = planned.trial(TrialStatus.INFRA_ERROR), None
+                reason = str(error) or repr(error)
+                trial.error = TrialError(type(error).__name__, reason, place="worker")
             if self._stopping:
                 task.uncancel()
-            self._outbox.add(_done(order, finished))
+            self._outbox.add(Done(planned.key, trial_as_json(trial), trace))
             count += 1
             if count % TURN == 0:
                 await asyncio.sleep(0)
@@ -151,7 +151,7 @@ class Floor:
     def _stop(self) -> None:
         self._stopping = True
         while self._waiting:
-            self._outbox.add(Done(self._waiting.popleft().number, None))
+            self._outbox.add(Done(self._waiting.popleft().key, None))
         for lane in self._lanes:
             lane.cancel()
 
@@ -159,7 +159,7 @@ class Floor:
         """End the loop; connections of judges are closed in it."""
 
         async def closed() -> None:
-            async with closing(self._unpacked.bench.judges):
+            async with closing(self._unpacked.context.judges):
                 pass
 
         await asyncio.wrap_future(self._run(closed()))
@@ -175,16 +175,6 @@ class Floor:
 def _on_transient(asking: Asking, reason: Transient) -> None:
     if reason.rate_limited:
         asking.tell(SLOW_DOWN)
-
-
-def _failed(order: Order, error: Exception) -> Finished:
-    trial = order.planned.trial(TrialStatus.INFRA_ERROR, order.attempt)
-    trial.error = TrialError(type(error).__name__, str(error) or repr(error), place="worker")
-    return Finished(trial, None)
-
-
-def _done(order: Order, finished: Finished) -> Done:
-    return Done(order.number, trial_as_json(finished.trial), finished.encoded)
 
 
 class Worker:

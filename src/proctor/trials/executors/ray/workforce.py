@@ -7,7 +7,7 @@ where that can be known (our own Ray), else once nobody has come up for a long w
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,19 +17,17 @@ from proctor.errors import ProctorError
 from proctor.imports import needs_extra
 from proctor.trials.executors.ray.asking import Authority
 from proctor.trials.executors.ray.connect import Connection, connect, ray_package
-from proctor.trials.executors.ray.crew import Crew, Load, Resources, give_back, take_crew
+from proctor.trials.executors.ray.crew import Load, Resources, give_back, take_crew
 from proctor.trials.executors.ray.executor import RayExecutor
 from proctor.trials.executors.ray.kit import kit_of, project_root, sent_by_value
-from proctor.trials.limits import Limits
-from proctor.trials.options import DEFAULT_CONCURRENCY, RunOptions
+from proctor.trials.options import DEFAULT_CONCURRENCY
 
 if TYPE_CHECKING:
-    from proctor.agents.checkpoint import CheckpointStore
-    from proctor.trials.ready import Prepared
+    from proctor.trials.prepare import RunContext
 
 
 @contextmanager
-def ray_workforce(ready: Prepared, store: CheckpointStore | None) -> Generator[RayWorkforce]:
+def ray_workforce(ready: RunContext) -> Generator[Callable[[int], RayExecutor]]:
     """Workers for a run, warm until it ends and, for the next run, beyond."""
     needs_extra("ray", "ray")
     _refuse_people(ready.agents)
@@ -43,7 +41,24 @@ def ray_workforce(ready: Prepared, store: CheckpointStore | None) -> Generator[R
     try:
         with sent_by_value(kit):
             load = Load(kit.digest, ray_package().put(kit))
-        yield RayWorkforce(ready, crew, load, options.workers or room, Authority(store))
+        workers, authority = options.workers or room, Authority(ready.checkpoints)
+        waits = any(config.asynchronous for config in ready.agents.values())
+        each = DEFAULT_CONCURRENCY if waits else 1
+
+        def executor_for(planned: int) -> RayExecutor:
+            at_once = max(1, min(options.concurrency or workers * each, planned))
+            return RayExecutor(
+                crew.of(min(workers, at_once)),
+                load,
+                authority,
+                at_once=at_once,
+                max_losses=options.max_retries,
+                # Trials are sent ahead where what starts next never depends on what has ended.
+                ahead=not options.early_stop and not options.limits.bound,
+                keep_recorded=lambda lines: _append(options.record_to, lines),
+            )
+
+        yield executor_for
     except BaseException:
         # Whatever they are doing, nobody waits for it any more.
         crew.dismiss()
@@ -84,40 +99,6 @@ def _room(needs: Resources, connection: Connection) -> int:
             hint="--address names a Ray that has it; see `resources` of the agents",
         )
     return max(1, most)
-
-
-class RayWorkforce:
-    """The workers of one run."""
-
-    def __init__(
-        self, ready: Prepared, crew: Crew, load: Load, workers: int, authority: Authority
-    ) -> None:
-        self._options = ready.options
-        self._crew = crew
-        self._load = load
-        self._workers = workers
-        self._authority = authority
-        waits = any(config.asynchronous for config in ready.agents.values())
-        self._each = DEFAULT_CONCURRENCY if waits else 1
-
-    def executor(self, planned: int) -> RayExecutor:
-        """For a plan of so many trials."""
-        options = self._options
-        at_once = max(1, min(options.concurrency or self._workers * self._each, planned))
-        return RayExecutor(
-            self._crew.of(min(self._workers, at_once)),
-            self._load,
-            self._authority,
-            at_once=at_once,
-            max_losses=options.max_retries,
-            ahead=_order_is_free(options),
-            keep_recorded=lambda lines: _append(options.record_to, lines),
-        )
-
-
-def _order_is_free(options: RunOptions) -> bool:
-    """Whether what starts next never depends on what has ended."""
-    return not options.early_stop and options.limits == Limits(timeout_s=options.timeout)
 
 
 def _append(path: str | None, lines: bytes) -> None:

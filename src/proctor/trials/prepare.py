@@ -1,19 +1,28 @@
-"""Make a suite ready: agents chosen, checks planned once, prices and redaction set up.
+"""Validate everything a run needs and build its `RunContext`.
 
 Promise: everything that can be wrong is an error here, before the first trial.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from proctor.agents.base import AgentConfig
 from proctor.agents.registry import agent_config
+from proctor.checks.judge import Judge
+from proctor.checks.judge_cache import JudgeCache, default_cache_folder
+from proctor.checks.judging import DEFAULT_JUDGE
 from proctor.errors import ProctorError
+from proctor.llm.base import ClosingModel
+from proctor.llm.prices import PriceTable
+from proctor.llm.providers import get_model
 from proctor.runs.claim import OUTPUT
 from proctor.spec import (
     Case,
@@ -29,12 +38,15 @@ from proctor.trace.redact import Redactor, default_redactor
 from proctor.trials.baselines import baselines_for, baselines_in
 from proctor.trials.choose import ChosenAgent, choose_agents
 from proctor.trials.design import Design
-from proctor.trials.judges import judges_for
 from proctor.trials.options import RunOptions
-from proctor.trials.perform import Bench, PreparedCase
 from proctor.trials.plan import Plan, plan_trials
 from proctor.trials.research.unfold import Unfolding, unfolding_of
+from proctor.trials.run_trial import PreparedCase
 from proctor.trials.staging import staged_case
+
+if TYPE_CHECKING:
+    from proctor.agents.checkpoint import CheckpointStore
+    from proctor.agents.failures import Transient
 
 AgentLike = ChosenAgent | AgentConfig | Mapping[str, Any] | Callable[..., Any]
 
@@ -61,30 +73,43 @@ def several_agents(
 
 
 @dataclass
-class Prepared:
-    """A suite made ready: what to run, with what, how."""
+class RunContext:
+    """What the trials of a run share: read-only, and the same in this process and on a worker.
+
+    `checkpoints` and `on_transient` are the exception: whoever runs the trials sets them.
+    """
 
     suite: Suite
-    agents: dict[str, AgentConfig]
     options: RunOptions
-    plan: Plan
-    bench: Bench
     configuration: Configuration
-    written: dict[str, Any]
-    """The agents as a run folder keeps them."""
+    agents: dict[str, AgentConfig]
+    cases: dict[str, PreparedCase]
+    judges: dict[str, Judge] = field(default_factory=dict[str, Judge])
+    prices: PriceTable | None = None
+    redactor: Redactor | None = None
+    written: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The agents as a run folder records them."""
+    plan: Plan = field(default_factory=lambda: Plan((), {}))
+    """Every trial of the run; empty on a worker, which is sent the trials one by one."""
     design: Design | None = None
-    """What an experiment adds: axes, scenarios, where cases came from."""
+    """What an experiment adds: axes, scenarios, where its cases come from."""
     unfolding: Unfolding | None = None
-    """Where trials are chosen from results so far: the rounds."""
+    """The rounds, where trials are chosen from results so far."""
+    checkpoints: CheckpointStore | None = None
+    """Where agents save the state of trials that can be resumed."""
+    on_transient: Callable[[str, Transient], None] | None = None
+    """Called with the agent and the reason at every failure that may pass."""
+    clock: Callable[[], int] = time.time_ns
+    sleep: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep
 
     @property
     def name(self) -> str:
-        """What its runs are kept under."""
+        """The name of its runs."""
         return self.design.name if self.design is not None else suite_name(self.suite)
 
     @property
     def output(self) -> str:
-        """Where its runs are kept below the results folder."""
+        """The path of its runs below the results folder."""
         return self.design.output if self.design is not None else OUTPUT
 
 
@@ -96,50 +121,80 @@ def prepare(
     cases: Sequence[Case] | None = None,
     configuration: Configuration | None = None,
     design: Design | None = None,
-) -> Prepared:
+) -> RunContext:
     """Check and resolve everything that can be wrong before the first trial.
 
     The configuration is that of the suite's folder unless one is given; options win over it.
     """
     configuration = configuration or load_configuration(suite.folder)
-    settings = configuration.settings
-    options = options.within(settings.limits)
+    options = options.within(configuration.settings.limits)
     chosen = list(suite.cases if cases is None else cases)
     found = chosen_agents(suite, configuration, agents)
     configs = {name: agent.config for name, agent in found.items()}
-    bench = bench_for(suite, options, configs, chosen, configuration, design)
-    written = {name: agent.written for name, agent in found.items()}
+    context = context_for(suite, options, configs, chosen, configuration, design)
+    context.written = {name: agent.written for name, agent in found.items()}
     if design is not None and design.research is not None:
-        unfolding = unfolding_of(design.research, chosen, configs, design.axes, options)
-        plan = unfolding.plan
+        context.unfolding = unfolding_of(design.research, chosen, configs, design.axes, options)
+        context.plan = context.unfolding.plan
     else:
-        unfolding = None
-        plan = plan_trials(chosen, configs, options, None if design is None else design.axes)
-    return Prepared(suite, configs, options, plan, bench, configuration, written, design, unfolding)
+        context.plan = plan_trials(
+            chosen, configs, options, None if design is None else design.axes
+        )
+    return context
 
 
-def bench_for(
+def context_for(
     suite: Suite,
     options: RunOptions,
-    agents: Mapping[str, AgentConfig],
+    agents: dict[str, AgentConfig],
     cases: Sequence[Case],
     configuration: Configuration,
     design: Design | None = None,
-) -> Bench:
-    """What performs the trials of these cases, here or on a worker."""
+) -> RunContext:
+    """Build what runs the trials of these cases, here or on a worker, without a plan."""
     settings = configuration.settings
     prices = settings.price_table()
-    return Bench(
-        cases=_prepared_cases(suite, cases, agents, configuration, design),
+    default = suite.judge or settings.judge
+    judges = {**({} if default is None else {DEFAULT_JUDGE: default}), **suite.judges}
+    return RunContext(
+        suite=suite,
+        options=options,
+        configuration=configuration,
         agents=agents,
-        judges=judges_for(suite, settings, prices),
+        cases=_prepared_cases(suite, cases, agents, configuration, design),
+        judges={
+            # Making a judge costs nothing: its models are loaded at the first question.
+            name: Judge(
+                [
+                    get_model(
+                        model,
+                        base_url=config.base_url,
+                        api_key_env=config.api_key_env,
+                        prices=prices,
+                    )
+                    for model in config.models
+                ],
+                settings=config.settings,
+                cache=JudgeCache(default_cache_folder()) if config.cache else None,
+            )
+            for name, config in judges.items()
+        },
         prices=prices,
         redactor=_redactor(suite, settings),
-        timeout=options.timeout,
-        max_retries=options.max_retries,
-        keep_workdirs=options.keep_workdirs,
-        retry_from_checkpoint=options.retry_from_checkpoint,
+        design=design,
     )
+
+
+@asynccontextmanager
+async def closing(judges: Mapping[str, Judge]) -> AsyncGenerator[None]:
+    """Close the connections of judges at the end, in the event loop they were opened in."""
+    try:
+        yield
+    finally:
+        for judge in judges.values():
+            for model in judge.models:
+                if isinstance(model, ClosingModel):
+                    await model.aclose()
 
 
 def _prepared_cases(

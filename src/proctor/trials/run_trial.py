@@ -1,0 +1,328 @@
+"""Run one trial: one agent on one case, once, with its checks.
+
+`run_trial` is the only code that calls an agent and evaluates its checks. The local executor, Ray
+workers, `proctor test`, the pytest plugin, baselines and recorded traces all go through it.
+
+Promise: it never raises, whatever the agent or a check does. The status says whose fault it was:
+the agent's (passed, failed, hard_fail), the infrastructure's (infra_error) or ours (cancelled).
+The trace recorded so far is kept in every case, and nothing that leaves here contains a secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import shutil
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from proctor.agents.base import Agent, AgentError, AgentReply, AgentRequest
+from proctor.agents.failures import transient
+from proctor.checks.evaluate import PlannedCheck, evaluate
+from proctor.checks.registry import CheckContext
+from proctor.checks.result import CheckStatus, Judgement
+from proctor.errors import told
+from proctor.llm.cassette import cassette_trial
+from proctor.llm.prices import PriceTable, price_trace
+from proctor.runs.model import PlannedTrial, Trial, TrialError, TrialStatus
+from proctor.runs.segments import encode_trace
+from proctor.trace import Trace
+from proctor.trace.capture import Recorder, new_trace_id
+from proctor.trials.retry import MAX_RETRY_AFTER, delay_before
+
+if TYPE_CHECKING:
+    from proctor.trace.redact import Redactor
+    from proctor.trials.prepare import RunContext
+
+GRACE = 1.0
+"""Seconds a cancelled agent gets to clean up before it is left running on its own."""
+
+SMALL_TRACE = 2
+"""Spans up to which looking at each text of a trace is cheaper than searching its JSON."""
+
+MAX_KEPT_ANSWER = 100_000
+"""Characters of an answer kept in the journal; the trace has the whole answer."""
+
+
+class TrialTimeout(TimeoutError):
+    """Our own limit on a trial: never retried, since another attempt would take as long."""
+
+
+@dataclass
+class PreparedCase:
+    """A case with everything worked out once that is the same for all its trials."""
+
+    case: Any
+    input: Any
+    checks: Sequence[PlannedCheck]
+    threshold: float
+    baselines: Mapping[str, Trace] = field(default_factory=dict[str, Trace])
+    """The saved trace of each agent: an agent is only compared with itself."""
+    stage: Callable[[PlannedTrial], PreparedCase] | None = None
+    """Builds the case for the seed and parameters of one trial (a scenario)."""
+    play: Callable[[Agent, AgentRequest], Coroutine[Any, Any, AgentReply]] | None = None
+    """Replaces the single call of the agent where it acts in a world."""
+
+
+async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, bytes | None]:
+    """Run one agent on one case and judge it: the trial, and its trace as one line of JSON.
+
+    The trace is returned encoded because that is what the journal and a worker's message hold,
+    and because redaction and encoding share work that must be done once.
+    """
+    case = context.cases[planned.case]
+    # Until the checks say otherwise: whatever ends the trial early is not a verdict on the agent.
+    trial = planned.trial(TrialStatus.INFRA_ERROR)
+    trial.started_ns = context.clock()
+    began = time.perf_counter()
+    traces: list[Trace] = []
+    reply: AgentReply | None = None
+    try:
+        if case.stage is not None:
+            case = case.stage(planned)
+        reply = await _call_agent(planned, case, context, trial, traces)
+        trace = traces[-1]
+        trial.trace_id = trace.trace_id
+        trial.answer = reply.answer
+        # Prices come first: checks may limit the cost.
+        _add_usage(trial, traces, context.prices, brought=reply.trace)
+        check_context = CheckContext(
+            case.case, trace, reply.answer, case.baselines.get(planned.agent), context.judges
+        )
+        with cassette_trial(f"{cassette_key(planned)}#judge"):
+            judgement = await evaluate(case.checks, check_context)
+        trial.checks = judgement.results
+        trial.score = judgement.score
+        costs = [each.cost_usd for each in judgement.results if each.cost_usd is not None]
+        trial.judge_cost_usd = sum(costs) if costs else None
+        trial.status = status_of(judgement, case.threshold)
+        if trial.status is TrialStatus.INFRA_ERROR:
+            first = judgement.unscored[0]
+            trial.error = TrialError("Unscored", f"{first.id}: {first.reason}", place="check")
+    except asyncio.CancelledError:
+        trial.status = TrialStatus.CANCELLED
+        trial.error = TrialError("Cancelled", "the run was stopped while this trial was running")
+    except SystemExit as exit_request:
+        error = _sys_exit_error(exit_request)
+        trial.error = TrialError(type(error).__name__, told(error))
+    except Exception as error:  # noqa: BLE001 (agents and judges raise anything)
+        trial.error = TrialError(type(error).__name__, told(error))
+    if reply is None and traces:
+        trial.trace_id = traces[-1].trace_id
+        # Attempts that failed were paid for, too. Why there is no reply is on record already, so
+        # a trace that cannot be priced adds nothing.
+        with contextlib.suppress(Exception):
+            _add_usage(trial, traces, context.prices)
+    trial.duration_ms = (time.perf_counter() - began) * 1000
+    if trial.workdir is not None and (trial.passed or not context.options.keep_workdirs):
+        shutil.rmtree(trial.workdir, ignore_errors=True)
+        trial.workdir = None
+    if trial.answer is not None and len(trial.answer) > MAX_KEPT_ANSWER:
+        trial.answer = trial.answer[:MAX_KEPT_ANSWER] + "… [cut; whole in the trace]"
+    own_trace = reply is not None and reply.trace is None
+    return trial, _redact_and_encode(
+        trial, traces[-1] if traces else None, context.redactor, own_trace=own_trace
+    )
+
+
+async def _call_agent(
+    planned: PlannedTrial,
+    case: PreparedCase,
+    context: RunContext,
+    trial: Trial,
+    traces: list[Trace],
+) -> AgentReply:
+    """Call a fresh agent until it replies, retrying transient failures within the timeout.
+
+    Each attempt adds its trace to `traces`; retries, latency and working directory are recorded
+    on the trial, which has them even when this raises.
+    """
+    options = context.options
+    deadline = None if options.timeout is None else time.monotonic() + options.timeout
+    random: Random | None = None
+    while True:
+        request = AgentRequest(
+            # An agent may change its input; the next trial must not see that.
+            case.input if isinstance(case.input, str) else copy.deepcopy(case.input),
+            case=planned.case,
+            trial=planned.short_name,
+            index=planned.index,
+            seed=planned.seed,
+            params=planned.params,
+            trace_id=new_trace_id(),
+            timeout=None if deadline is None else max(0.0, deadline - time.monotonic()),
+        )
+        if context.checkpoints is not None:
+            request.keep_states(context.checkpoints, planned.key)
+        began = time.perf_counter()
+        try:
+            agent = context.agents[planned.agent].create()
+            trace = Trace(trace_id=request.trace_id or "", query=case.input)
+            traces.append(trace)
+            with (
+                Recorder(trace, planned.agent, context.clock),
+                cassette_trial(cassette_key(planned)),
+            ):
+                work = agent.run(request) if case.play is None else case.play(agent, request)
+                if request.timeout is not None:
+                    work = _with_timeout(work, request.timeout, options.timeout)
+                reply = await work
+                trace.response = reply.answer
+        except Exception as error:
+            reason = None if isinstance(error, TrialTimeout) else transient(error)
+            if reason is not None and context.on_transient is not None:
+                context.on_transient(planned.agent, reason)
+            if reason is None or trial.retries >= options.max_retries:
+                raise
+            # A server that asks for so much patience is down for our purposes.
+            if reason.retry_after is not None and reason.retry_after > MAX_RETRY_AFTER:
+                raise
+            random = random or Random(planned.seed)  # noqa: S311 (spreads retries, hides nothing)
+            wait = delay_before(trial.retries, reason, random)
+            if deadline is not None and time.monotonic() + wait >= deadline:
+                raise
+            trial.retries += 1
+            trial.retry_errors = (*trial.retry_errors, f"{type(error).__name__}: {error}")
+            if context.checkpoints is not None and not options.retry_from_checkpoint:
+                context.checkpoints.forget(planned.key)
+        else:
+            if reply.trace is None:
+                trial.latency_ms = (time.perf_counter() - began) * 1000
+            else:
+                traces[-1] = reply.trace
+                if reply.trace.duration is not None:  # what it took when it was recorded
+                    trial.latency_ms = reply.trace.duration * 1000
+            return reply
+        finally:
+            if request.used_workdir is not None:
+                if trial.workdir is not None:  # of an earlier attempt
+                    shutil.rmtree(trial.workdir, ignore_errors=True)
+                trial.workdir = str(request.used_workdir)
+        await context.sleep(wait)
+
+
+def cassette_key(planned: PlannedTrial) -> str:
+    """Return the name of a trial in a cassette, a file that people read."""
+    return planned.key.replace("\0", "/")
+
+
+async def _with_timeout(
+    work: Coroutine[Any, Any, AgentReply], seconds: float, limit: float | None
+) -> AgentReply:
+    """Return the reply, or raise `TrialTimeout` after `seconds`, the rest of the trial's limit.
+
+    An agent that does not end when it is cancelled is left running on its own.
+    """
+
+    async def guarded() -> AgentReply:
+        try:
+            return await work
+        except SystemExit as exit_request:
+            # In a task of its own, sys.exit() would end the event loop and with it the run.
+            raise _sys_exit_error(exit_request) from exit_request
+
+    task = asyncio.ensure_future(guarded())
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait({task}, timeout=GRACE)
+        raise
+    if task.done():
+        return task.result()
+    task.cancel()
+    await asyncio.wait({task}, timeout=GRACE)
+    raise TrialTimeout(f"the trial took longer than {limit or seconds:.4g} s")
+
+
+def _sys_exit_error(exit_request: SystemExit) -> AgentError:
+    code = "" if exit_request.code is None else repr(exit_request.code)
+    return AgentError(
+        f"the agent called sys.exit({code})", hint="return an answer, or raise an error"
+    )
+
+
+def _add_usage(
+    trial: Trial,
+    traces: Sequence[Trace],
+    prices: PriceTable | None,
+    *,
+    brought: Trace | None = None,
+) -> None:
+    """Price the model calls of every attempt and add them up; an unknown figure stays None."""
+    for trace in traces:
+        # A single span is the root that we made ourselves, unless the agent brought its trace.
+        if len(trace.spans) < 2 and trace is not brought:
+            continue
+        price_trace(trace, prices)
+        usage = trace.usage
+        if usage.input_tokens is not None:
+            trial.input_tokens = (trial.input_tokens or 0) + usage.input_tokens
+        if usage.output_tokens is not None:
+            trial.output_tokens = (trial.output_tokens or 0) + usage.output_tokens
+        if usage.cost_usd is not None:
+            trial.cost_usd = (trial.cost_usd or 0.0) + usage.cost_usd
+        # A call that failed or was cut off, and reports no usage, has no price to know.
+        unanswered = sum(
+            (call.failed or call.end_ns is None)
+            and (call.input_tokens, call.output_tokens, call.cost_usd) == (None, None, None)
+            for call in trace.llm_calls
+        )
+        trial.unpriced_calls += max(0, usage.unpriced - unanswered)
+        trial.llm_calls += usage.calls
+        trial.tool_calls += len(trace.tool_calls)
+
+
+def status_of(judgement: Judgement, threshold: float) -> TrialStatus:
+    """Return the status: blocking failures first, then unscored checks, then the score."""
+    statuses = {result.status for result in judgement.results}
+    if CheckStatus.FAIL in statuses:
+        return TrialStatus.HARD_FAIL
+    if CheckStatus.UNSCORED in statuses:
+        return TrialStatus.INFRA_ERROR
+    score = judgement.score
+    return TrialStatus.FAILED if score is not None and score < threshold else TrialStatus.PASSED
+
+
+def _redact_and_encode(
+    trial: Trial, trace: Trace | None, redactor: Redactor | None, *, own_trace: bool
+) -> bytes | None:
+    """Remove secrets from the trial, in place, and return its trace without them as JSON."""
+    if redactor is None:
+        return None if trace is None else encode_trace(trace)
+    if trial.answer:
+        trial.answer = redactor.text(trial.answer)
+    if trial.checks:
+        checks = list(trial.checks)
+        for number, result in enumerate(checks):
+            # Only these three fields hold text of users and agents.
+            reason = redactor.text(result.reason)
+            expected, actual = redactor.value(result.expected), redactor.value(result.actual)
+            if not (
+                reason is result.reason and expected is result.expected and actual is result.actual
+            ):
+                checks[number] = msgspec.structs.replace(
+                    result, reason=reason, expected=expected, actual=actual
+                )
+        trial.checks = tuple(checks)
+    if trial.error is not None:
+        trial.error = redactor.value(trial.error)
+    if trial.retry_errors:
+        trial.retry_errors = redactor.value(trial.retry_errors)
+    if trace is None:
+        return None
+    if len(trace.spans) <= SMALL_TRACE:
+        if not (own_trace and redactor.is_clean_root(trace)):
+            trace = redactor.trace(trace)
+        return encode_trace(trace)
+    # Searching the JSON of a long trace is cheaper than walking it; nearly all are clean.
+    encoded = encode_trace(trace)
+    if redactor.surely_clean(encoded):
+        return encoded
+    return encode_trace(redactor.trace(trace))
