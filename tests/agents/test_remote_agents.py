@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import date
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,7 +21,7 @@ from run_one_parts import run_one
 from proctor.agents.base import AgentRequest
 from proctor.agents.command import CommandAgentConfig
 from proctor.agents.http import HttpAgent, HttpAgentConfig
-from proctor.agents.receiver import Receiver
+from proctor.agents.otlp_receiver import MAX_BODY, Receiver
 from proctor.agents.registry import UnknownAgentError, agent_config, known_kinds
 from proctor.runs.model import TrialStatus
 from proctor.trace import Trace
@@ -355,7 +356,7 @@ async def test_the_receiver_files_what_it_knows_and_counts_the_rest() -> None:
     with capture(query="elsewhere") as stranger:
         pass
     receiver = Receiver()
-    await receiver.start()
+    receiver.start()
     headers = {"Content-Type": "application/json"}
     with capture(query="q") as trace:
         child = json.loads(
@@ -374,11 +375,49 @@ async def test_the_receiver_files_what_it_knows_and_counts_the_rest() -> None:
                 "/v1/traces", content=b"\x1f\x8bxx", headers={"Content-Encoding": "gzip"}
             )
             elsewhere = await client.get("/")
-    await receiver.stop()
-    codes = [r.status_code for r in (plain, packed, rubbish, torn, elsewhere)]
-    assert codes == [200, 200, 400, 400, 404]
-    assert (receiver.received, receiver.homeless) == (1, 1)
-    assert len(trace.spans) == 2
+
+            async def parts() -> AsyncIterator[bytes]:
+                yield body[:10]
+                yield body[10:]
+
+            chunked = await client.post("/v1/traces", content=parts(), headers=headers)
+    receiver.stop()
+    codes = [r.status_code for r in (plain, packed, rubbish, torn, elsewhere, chunked)]
+    assert codes == [200, 200, 400, 400, 404, 200]
+    assert (receiver.received, receiver.unknown) == (2, 1)
+    assert len(trace.spans) == 3
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "Content-Length: 99999999999",
+        "Content-Length: many",
+        "Transfer-Encoding: chunked\r\n\r\nFFFFFFFF",
+        "Transfer-Encoding: chunked\r\n\r\n-5",
+    ],
+)
+def test_the_receiver_refuses_a_body_beyond_its_bound(head: str) -> None:
+    """R-T6: a length beyond the bound is refused before the body is read."""
+    receiver = Receiver()
+    receiver.start()
+    with socket.create_connection(("127.0.0.1", receiver.server_port), timeout=10) as connection:
+        connection.sendall(f"POST /v1/traces HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode())
+        answer = connection.makefile("rb").read()
+    receiver.stop()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_gzip_bomb_is_refused_by_the_receiver() -> None:
+    """R-T6: a small body that unpacks beyond the bound is refused."""
+    receiver = Receiver()
+    receiver.start()
+    bomb = gzip.compress(bytes(MAX_BODY + 1), compresslevel=1)
+    reply = httpx.post(
+        f"{receiver.url}/v1/traces", content=bomb, headers={"Content-Encoding": "gzip"}
+    )
+    receiver.stop()
+    assert reply.status_code == 400
 
 
 def test_kinds_are_found_by_name() -> None:

@@ -38,7 +38,6 @@ from proctor.agents.base import (
 )
 from proctor.agents.checkpoint import Checkpoint
 from proctor.agents.children import end_group
-from proctor.agents.receiver import shared_receiver
 from proctor.trace.capture import llm_call, tool_call
 
 MAX_OUTPUT = 64 * 1024 * 1024
@@ -144,7 +143,9 @@ class CommandAgent:
         return msgspec.json.encode(job, enc_hook=str) + b"\n"
 
     async def _start(self, request: AgentRequest) -> asyncio.subprocess.Process:
-        receiver = await shared_receiver()
+        from proctor.agents.otlp_receiver import shared_receiver
+
+        receiver = shared_receiver()
         program, *arguments = self._config.command
         base = self._config.base_dir
         if base is not None and (base / program).is_file():

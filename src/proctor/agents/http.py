@@ -20,7 +20,6 @@ import msgspec
 from pydantic import Field, field_validator
 
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
-from proctor.agents.receiver import shared_receiver
 from proctor.trace import otel
 
 CHECKPOINT = "checkpoint"
@@ -118,7 +117,9 @@ class HttpAgent:
         steps = config.body is None  # a body of the user's own has no place for a state
         state = await asyncio.to_thread(request.checkpoint.load) if steps else None
         if config.otlp_port is not None:
-            await shared_receiver(config.otlp_port)
+            from proctor.agents.otlp_receiver import shared_receiver
+
+            shared_receiver(config.otlp_port)
         parent = otel.traceparent()
         headers = {**config.headers, **({"traceparent": parent} if parent else {})}
         async with httpx.AsyncClient(timeout=config.request_timeout) as client:
