@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from proctor.diagnose.llm.reading import without_trailing_commas
 from proctor.errors import ProctorError
 from proctor.words import SHOWN_NAMES, and_more
 
@@ -21,9 +21,6 @@ from .taxonomy import Category, official_label, parse_category
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
-
-_STRING_OR_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[\]}])', re.DOTALL)
-"""A whole string, so that commas inside one are passed over, or a comma that ends a list."""
 
 _NAMES = frozenset(category.value for category in Category)
 
@@ -54,11 +51,6 @@ class Annotations:
     problems: list[str] = field(default_factory=list[str])
     unread: int = 0
     """Files that gave nothing."""
-
-
-def without_trailing_commas(text: str) -> str:
-    """The text without commas that stand right before a closing bracket, outside strings."""
-    return _STRING_OR_COMMA.sub(lambda m: "" if m.group() == "," else m.group(), text)
 
 
 def read_annotations(folder: Path) -> Annotations:

@@ -17,10 +17,12 @@ from proctor.diagnose.evidence import MAX_QUOTE, span_texts, stands_in
 from proctor.diagnose.llm.prompt import SCORES
 from proctor.diagnose.model import Finding, Impact, Score
 from proctor.diagnose.taxonomy import parse_category
-from proctor.diagnose.trail_data import without_trailing_commas
 
 if TYPE_CHECKING:
     from proctor.trace import Span, Trace
+
+_STRING_OR_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[\]}])', re.DOTALL)
+"""A whole string, so that commas inside one are skipped, or a comma that ends a list."""
 
 Evidence = Literal["strict", "off"]
 
@@ -41,6 +43,11 @@ CONFIDENCE = {Impact.HIGH: 0.7, Impact.MEDIUM: 0.6, Impact.LOW: 0.5}
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 _ID = re.compile(r"[\w.:-]+")
+
+
+def without_trailing_commas(text: str) -> str:
+    """Return the text without commas right before a closing bracket, outside strings."""
+    return _STRING_OR_COMMA.sub(lambda m: "" if m.group() == "," else m.group(), text)
 
 
 @dataclass(slots=True)
