@@ -28,7 +28,7 @@ METHODS = ("rules", "learned", "offline")
 
 LOAD = """
 import time, numpy
-from proctor.diagnose.learned.find import detectors
+from proctor.diagnose.learned.detector import detectors
 started = time.process_time()
 detectors()
 print(time.process_time() - started)

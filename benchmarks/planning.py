@@ -20,7 +20,7 @@ from _measure import calls, compare, machine, table
 
 from proctor import Case
 from proctor.report.run_plan import plan_lines
-from proctor.spec.experiment_load import load_experiments
+from proctor.spec.load import load_experiments
 from proctor.trials.axes import Axes
 from proctor.trials.estimate import estimate
 from proctor.trials.experiments import prepare_experiment

@@ -18,9 +18,9 @@ import duckdb
 from _measure import ROOT, Timing, calls, compare, machine, reports, runs, table
 
 from proctor.results import query
-from proctor.results.facts import keep_facts
+from proctor.results.metadata import keep_facts
 from proctor.runs.folder import RunFolder
-from proctor.runs.identity import new_run_id
+from proctor.runs.provenance import new_run_id
 
 GOAL_RAW = 1.5
 GOAL_INSPECT = 100.0

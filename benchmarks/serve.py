@@ -28,9 +28,8 @@ from _serve_spans import Load, invented, trail
 
 from proctor.server.pages.traces import KnownFigures
 from proctor.server.store import open_store
-from proctor.server.store.filters import Page, TraceFilter
 from proctor.server.store.rows import Batch, TraceFacts
-from proctor.server.store.sql import SqlStore
+from proctor.server.store.store import Page, SqlStore, TraceFilter
 
 CLIENTS = 4
 GOAL_RATE = 3_000

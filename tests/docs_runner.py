@@ -31,12 +31,12 @@ from docs_blocks import ROOT, Command, PageError, Step, steps, words
 import proctor
 import proctor.results
 from proctor.agents.registry import agent_config
-from proctor.checks.judge_rubric import rubric_from
-from proctor.checks.quality_model import QualityConfig
+from proctor.checks.quality_dimensions import QualityConfig
+from proctor.checks.rubrics import rubric_from
 from proctor.cli.main import run as run_command
 from proctor.llm.mock import load_script
 from proctor.spec import load_configuration, load_suite
-from proctor.spec.experiment_load import load_experiments
+from proctor.spec.load import load_experiments
 from proctor.trace import parse_query
 
 START = ROOT / "tests" / "docs" / "start"

@@ -25,7 +25,7 @@ PRELOADED = (
     *("proctor.cli.carrying", "proctor.report.html.page", "proctor.report.run_facts"),
     *("proctor.agents.python", "proctor.checks.correctness", "proctor.spec.plan"),
     *("proctor.report.run_console", "proctor.report.run_json", "proctor.report.run_progress"),
-    *("proctor.results.comparison", "proctor.results.finalise", "proctor.api"),
+    *("proctor.results.compare", "proctor.results.finalise", "proctor.api"),
     *("proctor.trials.carrying", "proctor.trials.resume"),
     *("proctor.trials.targets", "proctor.trace.formats"),
 )

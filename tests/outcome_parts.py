@@ -7,8 +7,8 @@ from typing import Any
 from proctor.results.finalise import finalise
 from proctor.results.outcomes import AgentOutcomes, CaseOutcome
 from proctor.runs.folder import RunFolder
-from proctor.runs.identity import new_run_id
-from proctor.runs.model import Trial, TrialStatus
+from proctor.runs.provenance import new_run_id
+from proctor.runs.trial import Trial, TrialStatus
 
 Counts = Mapping[str, tuple[int, ...]]
 """Case → passes, judged trials, errored trials."""

@@ -4,7 +4,7 @@ from typing import Any
 
 from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.report.facts import CaseFacts, CasePlace, Report
-from proctor.runs.model import TrialStatus
+from proctor.runs.trial import TrialStatus
 
 ATTACK = (
     "\x1b[31mred\x1b]0;title\x07 \x9b2J \x00\x08\x7f \ud800 \ufffe \u202eesrever "

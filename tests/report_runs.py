@@ -8,8 +8,8 @@ from typing import Any
 from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Sync
-from proctor.runs.model import PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.runs.segments import SegmentWriter, encode_trace
+from proctor.runs.trial import PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.seeds import derive_seed
 from proctor.trace import Message, Span, SpanKind, SpanStatus, ToolCall, Trace
 

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from proctor.checks.result import CheckResult, CheckStatus, Layer
-from proctor.results.facts import write_facts
-from proctor.runs.derived import write_parquet, write_summaries
+from proctor.results.metadata import write_facts
 from proctor.runs.folder import RunFolder
-from proctor.runs.identity import new_run_id
 from proctor.runs.journal import Sync
-from proctor.runs.model import Trial, TrialError, TrialStatus
+from proctor.runs.parquet import write_parquet, write_summaries
+from proctor.runs.provenance import new_run_id
 from proctor.runs.run import Run
+from proctor.runs.trial import Trial, TrialError, TrialStatus
 
 STARTED = 1_794_795_158_000_000_000  # 2026-11-16T02:12:38Z
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from proctor.agents.base import AgentConfig
-from proctor.runs.model import PlannedTrial, Trial
+from proctor.runs.trial import PlannedTrial, Trial
 from proctor.spec import Case, Suite
 from proctor.trace import Trace
 from proctor.trials.options import RunOptions

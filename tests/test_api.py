@@ -11,7 +11,7 @@ from outcome_parts import made_run, suite
 import proctor
 from proctor.cli.main import run as command
 from proctor.errors import ProctorError
-from proctor.runs import notes
+from proctor.runs import annotations
 from proctor.runs.run import Run
 
 
@@ -19,7 +19,7 @@ def test_python_says_what_the_commands_say(tmp_path, capsys):
     """R-Q3: runs by path, tag, latest or as objects; the same figures either way."""
     old = made_run(tmp_path, {"x": suite([(9, 10)] * 4)}, name="old")
     new = made_run(tmp_path, {"x": suite([(5, 10)] * 4)}, name="new")
-    notes.tag(old, "baseline")
+    annotations.tag(old, "baseline")
 
     def told(*args):
         command([*args, "--results", str(tmp_path), "--json"])
@@ -48,7 +48,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "proctor.yaml").write_text("results: out\n")
     old = made_run(tmp_path / "out", {"x": suite([(9, 10)] * 4)}, name="old")
     made_run(tmp_path / "out", {"x": suite([(5, 10)] * 4)}, name="new")
-    notes.tag(old, "main")
+    annotations.tag(old, "main")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PROCTOR_RESULTS", raising=False)
     return tmp_path

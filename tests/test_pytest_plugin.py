@@ -347,7 +347,7 @@ def test_nothing_is_imported_unasked(pytester: pytest.Pytester) -> None:
         "import sys\n"
         "def test_modules():\n"
         "    ours = {m for m in sys.modules if m.split('.')[0] == 'proctor'}\n"
-        "    assert ours == {'proctor', 'proctor.names', 'proctor.pytest_plugin'}\n"
+        "    assert ours == {'proctor', 'proctor._lazy', 'proctor.pytest_plugin'}\n"
         "    assert not {'pydantic', 'msgspec', 'click', 'yaml', 'rich'} & set(sys.modules)\n"
     )
     run_apart(pytester).assert_outcomes(passed=1)

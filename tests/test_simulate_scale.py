@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from proctor.llm.rates import RateLimit, RateLimiter
+from proctor.llm.rate_limits import RateLimit, RateLimiter
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ from proctor.checks.judge import Judge, JudgeSettings
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import CheckResult, Judgement
 from proctor.llm import MockLLM, get_model
-from proctor.spec.models import Case
 from proctor.spec.plan import plan_checks
+from proctor.spec.suite import Case
 from proctor.trace import Span, SpanKind, SpanStatus, Trace
 
 MS = 1_000_000

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from proctor.diagnose.scorer import SCORE_KEYS
 from proctor.diagnose.taxonomy import Category
+from proctor.trail.scorer import SCORE_KEYS
 
 if TYPE_CHECKING:
-    from proctor.diagnose.scorer import Scorecard
+    from proctor.trail.scorer import Scorecard
 
     Cards = dict[tuple[str, str], Scorecard]
 

@@ -11,25 +11,29 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from proctor.diagnose.learned.decide import Judge, Judges, considered, pair_features, planned
-from proctor.diagnose.learned.detector import (
+from proctor.diagnose.learned.classifier import (
     MACHINES,
     VIEWS,
     Detector,
+    Judge,
+    Judges,
     Machine,
+    Scorer,
+    considered,
     fact_table,
     likeness,
+    pair_features,
+    planned,
+    trace_features,
 )
-from proctor.diagnose.learned.find import CATEGORIES, Detectors
-from proctor.diagnose.learned.rows import Row, rows_of
-from proctor.diagnose.learned.scoring import Scorer, trace_features
-from proctor.diagnose.learned.words import BUCKETS, NOTHING
-from proctor.diagnose.moves import read_moves
+from proctor.diagnose.learned.detector import CATEGORIES, Detectors
+from proctor.diagnose.learned.text_features import BUCKETS, NOTHING, Row, rows_of
+from proctor.diagnose.quotes import BEARS_ON
 from proctor.diagnose.rules import RULES, apply_rules, heard
-from proctor.diagnose.scores import BEARS_ON
+from proctor.diagnose.steps import read_moves
 from proctor.diagnose.taxonomy import Category, parse_category
-from proctor.diagnose.trail_data import read_annotations
 from proctor.trace.load import load_traces
+from proctor.trail.data import read_annotations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +41,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from proctor.diagnose.model import Finding
-    from proctor.diagnose.trail_data import Annotation
+    from proctor.diagnose.finding import Finding
+    from proctor.trail.data import Annotation
 
     Array = NDArray[np.float64]
 

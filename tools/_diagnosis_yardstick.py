@@ -14,17 +14,17 @@ from _diagnosis_training import SPLITS, Example
 from scipy import sparse
 from scipy.optimize import minimize
 
-from proctor.diagnose.learned.find import CATEGORIES
-from proctor.diagnose.learned.words import BUCKETS, NOTHING
-from proctor.diagnose.scorer import Scorecard, score
-from proctor.diagnose.trail_data import Annotation, Mark
+from proctor.diagnose.learned.detector import CATEGORIES
+from proctor.diagnose.learned.text_features import BUCKETS, NOTHING
+from proctor.trail.data import Annotation, Mark
+from proctor.trail.scorer import Scorecard, score
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from proctor.diagnose.learned.rows import Row
+    from proctor.diagnose.learned.text_features import Row
 
     Array = NDArray[np.float64]
     Folds = Sequence[tuple[list[Example], list[Example]]]

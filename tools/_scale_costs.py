@@ -23,13 +23,13 @@ import msgspec
 import yaml
 
 import proctor
-from proctor.llm.rates import RateLimit, RateLimiter
+from proctor.llm.rate_limits import RateLimit, RateLimiter
 from proctor.results import query
 from proctor.results.finalise import finalise
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Journal, Sync
-from proctor.runs.model import PlannedTrial, Trial
 from proctor.runs.run import Run
+from proctor.runs.trial import PlannedTrial, Trial
 from proctor.seeds import derive_seeds
 
 SMALL = 1_000
@@ -305,7 +305,7 @@ def _uploads() -> tuple[float | None, float | None]:
     try:
         from moto.server import ThreadedMotoServer
 
-        from proctor.runs.remote.bucket import Bucket
+        from proctor.runs.remote.object_store import Bucket
     except ImportError:
         return None, None
     with _s3(ThreadedMotoServer) as url:

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from proctor.diagnose.api import diagnose
-from proctor.diagnose.scorer import score
-from proctor.diagnose.trail_data import Annotation, Mark, read_annotations
 from proctor.trace.load import load_traces
+from proctor.trail.data import Annotation, Mark, read_annotations
+from proctor.trail.scorer import score
 
 SPLITS = {"GAIA": "gaia", "SWE Bench": "swe_bench"}
 

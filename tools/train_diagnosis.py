@@ -24,11 +24,11 @@ from _diagnosis_report import YARDSTICK, Figures, page
 from _diagnosis_training import SPLITS, Example, read, train
 from _diagnosis_yardstick import yardstick
 
-from proctor.diagnose.learned.detector import MODEL_FILE
-from proctor.diagnose.learned.find import Detectors, find, judged
-from proctor.diagnose.scorer import Scorecard, score
-from proctor.diagnose.scores import scores_of
-from proctor.diagnose.trail_data import Annotation, Mark
+from proctor.diagnose.learned.classifier import MODEL_FILE
+from proctor.diagnose.learned.detector import Detectors, find, judged
+from proctor.diagnose.quotes import scores_of
+from proctor.trail.data import Annotation, Mark
+from proctor.trail.scorer import Scorecard, score
 
 FOLDS = 5
 CUTS = 5

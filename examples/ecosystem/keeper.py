@@ -14,7 +14,7 @@ from collections.abc import Generator
 from statistics import mean
 from typing import Any, NamedTuple
 
-from proctor.agents.turns import Turn
+from proctor.agents.actions import Turn
 
 AGAIN = 40
 """Days that must be left for another round: the endangered species needs the rest to recover."""

@@ -4,7 +4,7 @@ The public names below are imported when first used, so that `import proctor` co
 nothing; the price is a table that must name each of them twice.
 """
 
-from proctor.names import imported_when_used
+from proctor._lazy import imported_when_used
 
 TYPE_CHECKING = False  # type checkers take it for typing's, which would be half of our cost
 if TYPE_CHECKING:
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from proctor.api import arun, compare, gate, run
     from proctor.diagnose.methods import diagnose
     from proctor.runs.run import Run
-    from proctor.scenarios.building import build
-    from proctor.scenarios.storage import fetch, store
+    from proctor.scenarios.build import build
+    from proctor.scenarios.scenario import fetch, store
     from proctor.spec import Case, Suite, load_suite
     from proctor.spec.experiment import Experiment
     from proctor.trace import Span, SpanQuery, Trace
@@ -72,11 +72,11 @@ _HOME_OF = {
     "Trace": "proctor.trace",
     "api": "proctor.api",
     "arun": "proctor.api",
-    "build": "proctor.scenarios.building",
+    "build": "proctor.scenarios.build",
     "capture": "proctor.trace.capture",
     "compare": "proctor.api",
     "diagnose": "proctor.diagnose",
-    "fetch": "proctor.scenarios.storage",
+    "fetch": "proctor.scenarios.scenario",
     "gate": "proctor.api",
     "handoff": "proctor.trace.capture",
     "llm_call": "proctor.trace.capture",
@@ -87,7 +87,7 @@ _HOME_OF = {
     "retrieval": "proctor.trace.capture",
     "run": "proctor.api",
     "span": "proctor.trace.capture",
-    "store": "proctor.scenarios.storage",
+    "store": "proctor.scenarios.scenario",
     "tool": "proctor.trace.capture",
     "tool_call": "proctor.trace.capture",
 }

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, Unpack
 
 if TYPE_CHECKING:
-    from proctor.results.compare_runs import Comparison
-    from proctor.results.gating import GateResult
+    from proctor.results.compare import Comparison
+    from proctor.results.filters import Filters
+    from proctor.results.gate import GateResult
     from proctor.results.leaderboard import Leaderboard
-    from proctor.results.planning import Planning
+    from proctor.results.power import Planning
     from proctor.results.result_set import ResultSet
-    from proctor.results.selection import Filters
     from proctor.runs.run import Run
     from proctor.spec import Suite
     from proctor.spec.config import Configuration
@@ -84,7 +84,7 @@ def results_root(
     if results is not None:
         address = _address(results)
         return Path(results) if address is None else _local_copy(address, copy, warn)
-    from proctor.places import settings_may_exist
+    from proctor.user_dirs import settings_may_exist
 
     # Loading settings takes 0.3 s of CPU: skip it where no file and no variable can hold one.
     if not settings_may_exist(Path() if folder is None else Path(folder), os.environ):
@@ -144,7 +144,7 @@ def _address(text: PathLike) -> str | None:
     """Return the address that a text is, checked; None for a path."""
     if isinstance(text, Path) or ":/" not in str(text):  # most often a path: skip the import
         return None
-    from proctor.runs.remote.address import checked, is_address
+    from proctor.runs.remote.object_store import checked, is_address
 
     return checked(str(text)) if is_address(str(text)) else None
 
@@ -379,10 +379,10 @@ async def _run_all(found: Target, keywords: RunKeywords) -> dict[str, Run]:
     import asyncio
 
     from proctor.errors import ProctorError
+    from proctor.runs.remote.upload import shipped_meanwhile
     from proctor.trials.carrying import carry_out
     from proctor.trials.experiments import Changes
     from proctor.trials.prepare import several_agents
-    from proctor.trials.shipping import shipped_meanwhile
     from proctor.trials.targets import address_for, folder_for, prepare_target
 
     _refuse_unknown(keywords, RunKeywords.__annotations__, "run")
@@ -447,10 +447,10 @@ def query(
 
         proctor.results.query("shop/*", agent="careful", since="7d").pass_rate()
     """
+    from proctor.results.database import View
     from proctor.results.discover import discover
+    from proctor.results.filters import conditions
     from proctor.results.result_set import ResultSet
-    from proctor.results.selection import conditions
-    from proctor.results.view import View
 
     selected = conditions(filters)
     more = (run,) if isinstance(run, str | os.PathLike) else run
@@ -473,7 +473,7 @@ def compare(
     change = proctor.compare("main", "latest")
     change.pass_rate.difference, change.pass_rate.p, change.pass_rate.interval
     """
-    from proctor.results.compare_runs import compare_runs
+    from proctor.results.compare import compare_runs
 
     return compare_runs(
         open_run(first, results=results),
@@ -500,7 +500,7 @@ def gate(
     result = proctor.gate("latest", against="main")
     result.verdict, result.reason, result.more_trials
     """
-    from proctor.results.gating import judge_runs
+    from proctor.results.gate import judge_runs
     from proctor.stats.gate import Rule
 
     return judge_runs(
@@ -550,7 +550,7 @@ def power(
         proctor.api.power(0.1, run="latest").suite
     """
     from proctor.results.outcomes import outcomes_of
-    from proctor.results.planning import Asked, plan_experiment
+    from proctor.results.power import Asked, plan_experiment
 
     return plan_experiment(
         effect,

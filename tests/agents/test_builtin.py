@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from proctor.agents.base import AgentError, AgentRequest
-from proctor.agents.person import converse
+from proctor.agents.human import converse
 from proctor.agents.registry import UnknownAgentError, agent_config
 from proctor.trace.capture import capture
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from world_parts import Bare, Corridor, Says, played
 
+from proctor.agents.actions import Turn
 from proctor.agents.base import AgentError, AgentRequest
 from proctor.agents.builtin import ScriptedAgent
-from proctor.agents.person import Kept, converse
+from proctor.agents.human import Kept, converse
 from proctor.agents.registry import agent_config
-from proctor.agents.turns import Turn
 
 ROOT = Path(__file__).resolve().parents[2]
 

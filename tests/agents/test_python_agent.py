@@ -12,7 +12,7 @@ from run_one_parts import Tried, run_one
 
 from proctor.agents.base import AgentError, AgentReply, AgentRequest
 from proctor.agents.python import PythonAgentConfig
-from proctor.runs.model import TrialStatus
+from proctor.runs.trial import TrialStatus
 from proctor.trials.loop import run_to_end
 
 HERE = Path(__file__).parent

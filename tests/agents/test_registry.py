@@ -8,9 +8,9 @@ import pytest
 
 from proctor.agents.base import AgentRequest
 from proctor.agents.chat import ChatAgentConfig
-from proctor.agents.profiles import PROFILES
 from proctor.agents.registry import (
     KINDS,
+    PROFILES,
     UnknownAgentError,
     agent_config,
     find_agent,

@@ -23,7 +23,7 @@ from proctor.agents.command import CommandAgentConfig
 from proctor.agents.http import HttpAgent, HttpAgentConfig
 from proctor.agents.otlp_receiver import MAX_BODY, Receiver
 from proctor.agents.registry import UnknownAgentError, agent_config, known_kinds
-from proctor.runs.model import TrialStatus
+from proctor.runs.trial import TrialStatus
 from proctor.trace import Trace
 from proctor.trace.capture import capture
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.checks.grounding import ground
-from proctor.checks.grounding.score import MAX_CLAIMS
+from proctor.checks.grounding import MAX_CLAIMS, ground
 
 FLIGHT = (
     '{"flights": [{"number": "BA245", "price_usd": 1234.5, "from": "London", "to": "Oslo", '

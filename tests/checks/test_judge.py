@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.checks.judge import Judge, JudgeSettings
-from proctor.checks.judge_cache import JudgeCache
+from proctor.checks.judge import Judge, JudgeCache, JudgeSettings
 from proctor.checks.judge_prompt import Judged
-from proctor.checks.judge_rubric import Criterion, Example, Label, Rubric, label_of, rubric_from
-from proctor.checks.judge_rubrics import RUBRICS
+from proctor.checks.rubrics import RUBRICS, Criterion, Example, Label, Rubric, label_of, rubric_from
 from proctor.errors import ProctorError
 from proctor.llm import ChatReply, MockLLM, PriceTable, TokenUsage, get_model
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.checks.judge_agreement import agreement, cohen_kappa
+from proctor.checks.judge_audit import agreement, cohen_kappa
 from proctor.errors import ProctorError
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from proctor.checks.judge import Judge
 from proctor.checks.judge_prompt import Judged, build_prompt, fence_code, fenced
-from proctor.checks.judge_rubric import Rubric
+from proctor.checks.rubrics import Rubric
 from proctor.llm import MockLLM, get_model
 from proctor.trace import Document, Span, SpanKind, SpanStatus, Trace
 

@@ -11,7 +11,7 @@ from trial_parts import MS, judge_at, llm, span, tool, trace_of, verdict
 
 from proctor.checks.judge import Judge
 from proctor.checks.quality import score_trace, score_trace_with
-from proctor.checks.quality_model import (
+from proctor.checks.quality_dimensions import (
     DIMENSIONS,
     Dimension,
     LatencyTargets,
@@ -23,7 +23,7 @@ from proctor.checks.quality_text import averages
 from proctor.cli.trace_score import score
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM
-from proctor.llm.base import ChatReply, ChatRequest
+from proctor.llm.chat_model import ChatReply, ChatRequest
 from proctor.trace import Trace
 from proctor.trace.export import save_traces
 from proctor.trace.load import load_traces

@@ -8,7 +8,7 @@ import pytest
 from outcome_parts import made_run, suite
 
 from proctor.cli.main import run as command
-from proctor.runs import notes
+from proctor.runs import annotations
 
 
 def told(capsys, *args):
@@ -23,7 +23,7 @@ def test_two_runs_by_tag(tmp_path, capsys):
     """R-Q3: the comparison of a tagged run with the latest, the same in both forms."""
     first = made_run(tmp_path, {"x": suite([(9, 10)] * 6)}, name="old")
     made_run(tmp_path, {"x": suite([(9, 10)] * 5 + [(1, 10)])}, name="new")
-    notes.tag(first, "baseline")
+    annotations.tag(first, "baseline")
     document, text = told(capsys, "compare", "baseline", "latest", "--results", tmp_path)
     (pair,) = document["pairs"]
     overall = pair["metrics"][0]

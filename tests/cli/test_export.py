@@ -8,7 +8,7 @@ import pytest
 from result_parts import CASES, trial, write_run
 
 from proctor.cli.main import run
-from proctor.runs.notes import tag
+from proctor.runs.annotations import tag
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from outcome_parts import made_run, suite
 from run_parts import journal
 
 from proctor.cli.main import run as command
-from proctor.runs import audit, notes
+from proctor.runs import annotations, audit
 from proctor.runs.run import Run
 
 AGENTS = """
@@ -109,7 +109,7 @@ def test_a_baseline_by_its_tag(tmp_path, capsys):
     """R-Q2, R-D5: a tag names the baseline; an unknown one is an error with what was meant."""
     baseline = made_run(tmp_path, {"x": suite([(19, 20)] * 4)}, name="old")
     made_run(tmp_path, {"x": suite([(2, 20)] * 4)}, name="new")
-    notes.tag(baseline, "baseline")
+    annotations.tag(baseline, "baseline")
     assert command(["gate", "latest", "--baseline", "baseline", "--results", str(tmp_path)]) == 1
     assert str(baseline) in capsys.readouterr().out
     assert command(["gate", "latest", "--baseline", "basline", "--results", str(tmp_path)]) == 2

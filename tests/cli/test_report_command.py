@@ -14,7 +14,7 @@ import pytest
 from report_runs import make_run
 
 from proctor.cli.main import run as run_command
-from proctor.runs.notes import annotate, tag
+from proctor.runs.annotations import annotate, tag
 
 
 class Told(NamedTuple):

@@ -10,7 +10,7 @@ import yaml
 from commands import proctor
 
 from proctor.spec import SpecError, load_suite, schema_of
-from proctor.spec.experiment_load import load_experiments
+from proctor.spec.load import load_experiments
 from proctor.trials.experiments import resolve_experiment
 
 

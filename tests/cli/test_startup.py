@@ -58,12 +58,12 @@ def test_imports_nothing_heavy_and_opens_no_socket(args: list[str]) -> None:
     assert top - sys.stdlib_module_names == {"proctor", "click"}
     assert top & HEAVY_STDLIB == set()
     assert [name for name in report["imported"] if name.startswith("proctor.")] == [
+        "proctor._lazy",
         "proctor.cli",
         "proctor.cli._command",
         "proctor.cli.main",
         "proctor.cli.terminal",
         "proctor.errors",
-        "proctor.names",
     ]
     assert report["sockets"] == []
     assert report["code"] == 0

@@ -16,14 +16,13 @@ from hypothesis import strategies as st
 
 import proctor
 from proctor.diagnose.api import diagnose
-from proctor.diagnose.evidence import stands_in
-from proctor.diagnose.learned.decide import Judges
-from proctor.diagnose.learned.detector import MODEL_FILE
-from proctor.diagnose.learned.find import detectors, judged
-from proctor.diagnose.learned.rows import rows_of
-from proctor.diagnose.model import Diagnosis
-from proctor.diagnose.moves import read_moves
+from proctor.diagnose.finding import Diagnosis
+from proctor.diagnose.learned.classifier import MODEL_FILE, Judges
+from proctor.diagnose.learned.detector import detectors, judged
+from proctor.diagnose.learned.text_features import rows_of
+from proctor.diagnose.quotes import stands_in
 from proctor.diagnose.rules import RULES, apply_rules
+from proctor.diagnose.steps import read_moves
 from proctor.errors import ProctorError
 from proctor.trace import Message, Span, SpanKind, Trace
 from proctor.trace.model import SpanStatus

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from proctor.diagnose.api import diagnose
-from proctor.diagnose.learned.detector import shipped
-from proctor.diagnose.learned.find import detectors, find, judged
-from proctor.diagnose.learned.rows import rows_of
-from proctor.diagnose.model import Finding, Impact
-from proctor.diagnose.moves import read_moves
+from proctor.diagnose.finding import Finding, Impact
+from proctor.diagnose.learned.classifier import shipped
+from proctor.diagnose.learned.detector import detectors, find, judged
+from proctor.diagnose.learned.text_features import rows_of
+from proctor.diagnose.quotes import BEARS_ON, scores_of
 from proctor.diagnose.rules import RULES, apply_rules
-from proctor.diagnose.scorer import score
-from proctor.diagnose.scores import BEARS_ON, scores_of
+from proctor.diagnose.steps import read_moves
 from proctor.diagnose.taxonomy import Category
 from proctor.trace import Message, Span, SpanKind, Trace
 from proctor.trace.load import load_traces
 from proctor.trace.model import SpanStatus
+from proctor.trail.scorer import score
 
 TOOLS = Path(__file__).resolve().parent.parent.parent / "tools"
 

@@ -12,18 +12,18 @@ from spans import span, trace
 
 import proctor
 from proctor.diagnose.api import diagnose
-from proctor.diagnose.evidence import stands_in
-from proctor.diagnose.llm.asked import Asking, agentic, group_spans, single_pass
+from proctor.diagnose.finding import Diagnosis, Finding, Impact
+from proctor.diagnose.llm.detector import Asking, agentic, group_spans, single_pass
 from proctor.diagnose.llm.digest import digest, shorten
-from proctor.diagnose.llm.hints import HINTS
-from proctor.diagnose.llm.reading import json_in, read_findings, read_scores, verified
-from proctor.diagnose.model import Diagnosis, Finding, Impact
+from proctor.diagnose.llm.parse import json_in, read_findings, read_scores, verified
+from proctor.diagnose.llm.prompt import HINTS
+from proctor.diagnose.quotes import stands_in
 from proctor.diagnose.taxonomy import Category
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM, get_model
 from proctor.llm.asking import Patience
-from proctor.llm.base import ChatReply
-from proctor.llm.kept import KeptFolder
+from proctor.llm.cache import KeptFolder
+from proctor.llm.chat_model import ChatReply
 from proctor.trace import Message, SpanKind, SpanStatus, Trace
 
 SCORES = {

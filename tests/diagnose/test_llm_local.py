@@ -6,8 +6,8 @@ import pytest
 from spans import span, trace
 
 from proctor.diagnose.api import diagnose
-from proctor.diagnose.evidence import stands_in
-from proctor.diagnose.llm.asked import Asking, agentic, single_pass
+from proctor.diagnose.llm.detector import Asking, agentic, single_pass
+from proctor.diagnose.quotes import stands_in
 from proctor.llm import LocalModel
 from proctor.trace import SpanKind, SpanStatus
 

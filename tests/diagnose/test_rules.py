@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 import proctor
 import proctor.errors
-from proctor.diagnose.evidence import MAX_QUOTE, quote, stands_in
-from proctor.diagnose.model import Finding
-from proctor.diagnose.moves import read_moves
+from proctor.diagnose.finding import Finding
+from proctor.diagnose.quotes import MAX_QUOTE, quote, stands_in
 from proctor.diagnose.rules import RULES, apply_rules
-from proctor.diagnose.scorer import Scorecard, score
+from proctor.diagnose.steps import read_moves
 from proctor.diagnose.taxonomy import Category
-from proctor.diagnose.trail_data import Annotation, Mark, read_annotations
 from proctor.trace import Span, SpanKind, SpanStatus, Trace
 from proctor.trace.model import Message, ToolCall
+from proctor.trail.data import Annotation, Mark, read_annotations
+from proctor.trail.scorer import Scorecard, score
 
 SYSTEM = "You have tools:\n- search: looks things up\n- final_answer: hands in the answer\n"
 PLAN = "Write your plan below. After the last step write the '\n<end_plan>' tag and stop."

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.diagnose.scorer import pearson, score
 from proctor.diagnose.taxonomy import Category, Group, official_label, parse_category
-from proctor.diagnose.trail_data import (
+from proctor.errors import ProctorError
+from proctor.trail.data import (
     Annotation,
     Mark,
     parse_annotation,
     read_annotations,
     without_trailing_commas,
 )
-from proctor.errors import ProctorError
+from proctor.trail.scorer import pearson, score
 
 marks = st.builds(
     Mark,

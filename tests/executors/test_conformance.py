@@ -15,8 +15,8 @@ import proctor
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM
 from proctor.runs.folder import RunFolder
-from proctor.runs.model import PlannedTrial, Trial
 from proctor.runs.run import Run
+from proctor.runs.trial import PlannedTrial, Trial
 from proctor.spec import load_suite
 from proctor.trials.carrying import carry_out, new_folder
 from proctor.trials.options import RunOptions

@@ -21,14 +21,7 @@ from proctor.spec import load_suite
 from proctor.trials.carrying import carry_out, new_folder
 from proctor.trials.executors.ray.asking import Authority
 from proctor.trials.executors.ray.connect import Connection, ray_package
-from proctor.trials.executors.ray.crew import (
-    Load,
-    Member,
-    Resources,
-    give_back,
-    let_go,
-    take_crew,
-)
+from proctor.trials.executors.ray.crew import Load, Member, Resources, give_back, let_go, take_crew
 from proctor.trials.executors.ray.executor import RayExecutor
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import prepare

@@ -7,15 +7,7 @@ import sys
 import pytest
 
 from proctor.errors import ProctorError
-from proctor.llm import (
-    ChatModel,
-    ChatRequest,
-    MockLLM,
-    ModelError,
-    PriceTable,
-    ToolSpec,
-    get_model,
-)
+from proctor.llm import ChatModel, ChatRequest, MockLLM, ModelError, PriceTable, ToolSpec, get_model
 from proctor.trace import Message, ToolCall
 
 NAMES = ["openai:gpt-4o-mini", "openai-responses:gpt-4o-mini", "anthropic:claude-haiku-4-5"]

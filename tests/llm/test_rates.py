@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.llm import ChatReply, ChatRequest, TokenUsage
-from proctor.llm.rates import (
+from proctor.llm.rate_limits import (
     WINDOW,
     RateLimit,
     RateLimited,
@@ -168,7 +168,7 @@ from test_rates import WINDOW, Clock
 from proctor.agents.base import AgentRequest
 from proctor.agents.registry import agent_config
 from proctor.llm import MockLLM
-from proctor.llm.rates import RateLimit, rates_in_force
+from proctor.llm.rate_limits import RateLimit, rates_in_force
 
 
 async def run():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.errors import ProctorError
-from proctor.ops.cron import Cron
+from proctor.ops.schedule import Cron
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

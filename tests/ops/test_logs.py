@@ -14,7 +14,7 @@ from run_parts import until, write_suite
 
 from proctor.errors import ProctorError
 from proctor.ops.logs import cut, logging_to
-from proctor.ops.serving import keep_newest
+from proctor.ops.scheduler import keep_newest
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR) [\w.]+: .+")
 
@@ -126,7 +126,7 @@ import gc, json, os, sys, tracemalloc
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from proctor.ops.schedule import Book, Schedule
-from proctor.ops.serving import Server
+from proctor.ops.scheduler import Server
 
 class Clock:
     # Time passes only when told.

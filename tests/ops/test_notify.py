@@ -14,16 +14,19 @@ from ops_parts import SECRET, sink
 from run_parts import only_run, write_suite
 
 from proctor.errors import ProctorError
-from proctor.ops.notice import (
+from proctor.ops.notify import (
     DEFAULT_TEMPLATE,
     FIELDS,
     Event,
+    Notifier,
+    Wish,
     checked_template,
     filled,
     harmless,
     notice,
+    shown,
+    without_address,
 )
-from proctor.ops.notify import Notifier, Wish, shown, without_address
 
 
 def run(suite: Path, *args: Any, **more: Any) -> subprocess.CompletedProcess[str]:

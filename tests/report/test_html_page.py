@@ -13,8 +13,8 @@ from report_runs import HOSTILE, check, make_run
 from proctor.report import charts
 from proctor.report.html.page import render_page
 from proctor.report.run_facts import facts_of_run
-from proctor.runs.model import Trial, TrialStatus
 from proctor.runs.run import Run
+from proctor.runs.trial import Trial, TrialStatus
 
 TEXT_ON_GROUND = (
     "h1",

@@ -20,8 +20,8 @@ from proctor.report.html.page import MAX_BYTES, columns, data_block, environment
 from proctor.report.html.trial_data import cut, harm_first
 from proctor.report.run_facts import facts_of_run, trial_order
 from proctor.report.text import visible
-from proctor.runs.model import Trial
 from proctor.runs.run import Run
+from proctor.runs.trial import Trial
 
 LIMIT = 3_000_000
 

@@ -17,8 +17,8 @@ from proctor.report.run_facts import facts_of_run
 from proctor.report.run_text import render_report
 from proctor.report.run_words import places
 from proctor.results import query
-from proctor.runs.model import Trial, TrialError, TrialStatus
 from proctor.runs.run import Run
+from proctor.runs.trial import Trial, TrialError, TrialStatus
 from proctor.words import money, percent
 
 

@@ -13,8 +13,8 @@ from report_runs import make_run
 
 from proctor.errors import ProctorError
 from proctor.report.sharing import share
-from proctor.runs.model import Trial
 from proctor.runs.run import Run
+from proctor.runs.trial import Trial
 from proctor.trace.redact import Redactor
 
 KEY = "sk-" + "proj-" + "A1b2C3d4" * 5

@@ -9,8 +9,7 @@ from outcome_parts import arm, case, made_run, suite
 from scipy import stats
 
 from proctor.errors import ProctorError
-from proctor.results.compare_runs import compare_runs
-from proctor.results.comparison import Given, compare_arms
+from proctor.results.compare import Given, compare_arms, compare_runs
 from proctor.results.outcomes import AgentOutcomes
 from proctor.runs.run import Run
 

@@ -25,10 +25,10 @@ from run_parts import until
 from proctor.errors import ProctorError
 from proctor.results import query
 from proctor.results.exchange.export import FORMULA, guarded
-from proctor.results.exchange.reading import import_results, read_results
+from proctor.results.exchange.importing import import_results, read_results
 from proctor.results.outcomes import case_outcomes, outcomes_of
-from proctor.runs.model import TrialStatus
 from proctor.runs.run import Run
+from proctor.runs.trial import TrialStatus
 
 DATA = Path(__file__).parent / "data"
 

@@ -5,8 +5,8 @@ from outcome_parts import arm
 from trial_parts import judge_at, judged, verdict
 
 from proctor.llm import MockLLM
-from proctor.results.flakiness import flakiness_of, votes_of
-from proctor.runs.model import CellKey, Trial, TrialStatus
+from proctor.results.gate import flakiness_of, votes_of
+from proctor.runs.trial import CellKey, Trial, TrialStatus
 
 
 def test_sources_stand_apart():

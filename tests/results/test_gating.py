@@ -7,7 +7,7 @@ import pytest
 from outcome_parts import arm, case, made_run, suite
 
 from proctor.errors import ProctorError
-from proctor.results.gating import judge_arm, judge_runs, pair_arms
+from proctor.results.gate import judge_arm, judge_runs, pair_arms
 from proctor.results.outcomes import AgentOutcomes
 from proctor.runs.run import Run
 from proctor.stats.gate import Rule

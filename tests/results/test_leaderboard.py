@@ -9,12 +9,12 @@ from outcome_parts import arm, case, made_run, suite
 from proctor.errors import ProctorError
 from proctor.report.leaderboard_console import render
 from proctor.report.run_words import leading
-from proctor.results.comparison import Given, compare_arms
+from proctor.results.compare import Given, compare_arms
 from proctor.results.leaderboard import METRICS, Entrant, entrants_of, leaderboard
 from proctor.results.outcomes import AgentOutcomes
 from proctor.runs.run import Run
 from proctor.stats.intervals import case_rate, population_rate
-from proctor.stats.kinds import STOPPED
+from proctor.stats.types import STOPPED
 
 
 def board(arms, **more):

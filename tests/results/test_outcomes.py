@@ -9,8 +9,7 @@ from result_parts import trial, write_run
 
 from proctor.errors import ProctorError
 from proctor.results import query
-from proctor.results.left_out import LeftOut
-from proctor.results.outcomes import case_outcomes, outcomes_of, pair
+from proctor.results.outcomes import LeftOut, case_outcomes, outcomes_of, pair
 from proctor.runs.run import Run
 
 STATUSES = ["passed", "failed", "hard_fail", "infra_error", "cancelled"]

@@ -3,7 +3,7 @@
 import pytest
 from outcome_parts import arm, suite
 
-from proctor.results.planning import Asked, plan_experiment
+from proctor.results.power import Asked, plan_experiment
 
 
 @pytest.mark.parametrize(

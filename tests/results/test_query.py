@@ -14,11 +14,11 @@ from run_parts import Children, journal, only_run, until, write_suite
 
 from proctor.errors import ProctorError
 from proctor.results import query
-from proctor.results.columns import COLUMNS
+from proctor.results.database import COLUMNS
 from proctor.results.discover import FORMAT, discover
-from proctor.results.facts import NAME
+from proctor.results.metadata import NAME
 from proctor.runs import folder as run_folder
-from proctor.runs.notes import tag
+from proctor.runs.annotations import tag
 
 NATURE = ["passed", "failed", "hard_fail", "infra_error", "cancelled"]
 
@@ -223,7 +223,7 @@ def runs(tmp_path: Path) -> Path:
         trial("greet", "careful", i, started_ns=trial().started_ns + 3 * day) for i in range(2)
     ]
     second = write_run(tmp_path, later, name="nightly")
-    from proctor.runs.notes import tag
+    from proctor.runs.annotations import tag
 
     tag(second.path, "baseline")
     return tmp_path

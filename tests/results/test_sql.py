@@ -9,7 +9,7 @@ from result_parts import CASES, trial, write_run
 
 from proctor.errors import ProctorError
 from proctor.results import query
-from proctor.results.columns import COLUMNS
+from proctor.results.database import COLUMNS
 
 
 @pytest.fixture

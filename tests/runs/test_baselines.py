@@ -18,7 +18,7 @@ from proctor.runs.baselines import (
     part_name,
     spec_hash,
 )
-from proctor.runs.model import TrialStatus
+from proctor.runs.trial import TrialStatus
 from proctor.trace import Trace
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)

@@ -14,7 +14,7 @@ from proctor.runs.diff_cost import COST, LATENCY, TOKENS, cost_changes, ratio_ch
 from proctor.runs.diff_facts import error_lines, guardrails, routing, stop_reason
 from proctor.runs.diff_model import CaseDiff, Change, ChangeKind, Diff, NotCompared, Severity
 from proctor.runs.diff_words import MAX_PAIRS, word_changes
-from proctor.runs.model import TrialStatus
+from proctor.runs.trial import TrialStatus
 from proctor.trace import Trace
 
 PASSED = Precheck(status=TrialStatus.PASSED, judged=1, score=1.0)

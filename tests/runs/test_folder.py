@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.runs.folder import FORMAT, RunFolder, RunFolderError, safe_name
 from proctor.runs.journal import Journal, Sync, read_journal
-from proctor.runs.model import Trial, TrialError, TrialStatus
 from proctor.runs.run import Run
 from proctor.runs.segments import SegmentError, SegmentWriter, encode_trace, read_trace, trim
+from proctor.runs.trial import Trial, TrialError, TrialStatus
 from proctor.seeds import derive_seed
 from proctor.trace import Span, Trace
 

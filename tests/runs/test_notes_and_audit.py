@@ -11,7 +11,7 @@ from run_parts import only_run, write_suite
 
 import proctor as package
 from proctor.errors import ProctorError
-from proctor.runs import audit, notes
+from proctor.runs import annotations, audit
 from proctor.runs.find import all_runs, find_run
 from proctor.runs.lines import append_line, read_lines
 
@@ -31,7 +31,7 @@ def contents(run):
     return {
         path.relative_to(run): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(run.rglob("*"))
-        if path.is_file() and path.name != notes.FILE
+        if path.is_file() and path.name != annotations.FILE
     }
 
 
@@ -39,9 +39,9 @@ def test_annotations_stand_beside_the_results(results):
     """R-D5: what people say is kept with who and when; the results stay as they are."""
     run = all_runs(results)[0]
     before = contents(run)
-    notes.annotate(run, "the judge was down until noon")
-    notes.annotate(run, "look at this one", trial="case-1/bots:steady/0/1")
-    first, second = notes.annotations_of(run)
+    annotations.annotate(run, "the judge was down until noon")
+    annotations.annotate(run, "look at this one", trial="case-1/bots:steady/0/1")
+    first, second = annotations.annotations_of(run)
     assert (first.text, first.trial) == ("the judge was down until noon", None)
     assert (second.text, second.trial) == ("look at this one", "case-1/bots:steady/0/1")
     assert first.who
@@ -52,8 +52,8 @@ def test_annotations_stand_beside_the_results(results):
 def test_a_secret_in_an_annotation_does_not_reach_the_disk(results):
     """R-D5: annotations are redacted like everything else that is written."""
     run = all_runs(results)[0]
-    notes.annotate(run, "works with --api-key sk-abcdefghijklmnopqrstuvwxyz123456")
-    assert b"sk-abcdef" not in (run / notes.FILE).read_bytes()
+    annotations.annotate(run, "works with --api-key sk-abcdefghijklmnopqrstuvwxyz123456")
+    assert b"sk-abcdef" not in (run / annotations.FILE).read_bytes()
 
 
 def test_trials_that_differ_by_parameters_have_names_of_their_own(tmp_path, monkeypatch):
@@ -69,10 +69,10 @@ def test_trials_that_differ_by_parameters_have_names_of_their_own(tmp_path, monk
     run = package.run(experiment, results=tmp_path / "results")
     named = [sample.trial for failure in run.failures for sample in failure.samples]
     assert set(named) == {"case-0[x=1]/grumps:wrong/0/0", "case-0[x=2]/grumps:wrong/0/0"}
-    notes.annotate(run.path, "this one", trial="case-0[x=2]/grumps:wrong/0/0")
+    annotations.annotate(run.path, "this one", trial="case-0[x=2]/grumps:wrong/0/0")
     with pytest.raises(ProctorError, match="means 2 trials"):
-        notes.annotate(run.path, "which?", trial="case-0/grumps:wrong/0/0")
-    assert [note.trial for note in notes.annotations_of(run.path)] == [
+        annotations.annotate(run.path, "which?", trial="case-0/grumps:wrong/0/0")
+    assert [note.trial for note in annotations.annotations_of(run.path)] == [
         "case-0[x=2]/grumps:wrong/0/0"
     ]
 
@@ -80,34 +80,34 @@ def test_trials_that_differ_by_parameters_have_names_of_their_own(tmp_path, monk
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda run: notes.annotate(run, "  "), "empty"),
-        (lambda run: notes.annotate(run, "x" * 10_001), "10,001 characters"),
-        (lambda run: notes.annotate(run, "x", trial="case-1/bots:steady/0/9"), "no trial"),
-        (lambda run: notes.annotate(run.parent, "x"), "not a run folder"),
-        (lambda run: notes.tag(run, "two words"), "cannot be a tag"),
-        (lambda run: notes.tag(run, "-x"), "cannot be a tag"),
-        (lambda run: notes.tag(run, "basline", remove=True), "no tag 'basline'"),
+        (lambda run: annotations.annotate(run, "  "), "empty"),
+        (lambda run: annotations.annotate(run, "x" * 10_001), "10,001 characters"),
+        (lambda run: annotations.annotate(run, "x", trial="case-1/bots:steady/0/9"), "no trial"),
+        (lambda run: annotations.annotate(run.parent, "x"), "not a run folder"),
+        (lambda run: annotations.tag(run, "two words"), "cannot be a tag"),
+        (lambda run: annotations.tag(run, "-x"), "cannot be a tag"),
+        (lambda run: annotations.tag(run, "basline", remove=True), "no tag 'basline'"),
     ],
 )
 def test_what_cannot_be_noted_is_said(results, make, said):
     """R-D5: an empty note, an unknown trial, no run, no tag: an error, and nothing written."""
     run = all_runs(results)[1]
-    before = notes.notes_of(run)
+    before = annotations.notes_of(run)
     with pytest.raises(ProctorError, match=said):
         make(run)
-    assert notes.notes_of(run) == before
+    assert annotations.notes_of(run) == before
 
 
 def test_tags_name_runs_and_move(results):
     """R-D5: a tag finds its run; put on another it means that one; taken away it is gone."""
     first, second = all_runs(results)
-    notes.tag(first, "baseline")
+    annotations.tag(first, "baseline")
     assert find_run("baseline", results) == first
-    notes.tag(second, "baseline")
+    annotations.tag(second, "baseline")
     assert find_run("baseline", results) == second
-    assert notes.runs_tagged(results, "baseline") == [first, second]
-    notes.tag(second, "baseline", remove=True)
-    assert notes.tags_of(second) == ()
+    assert annotations.runs_tagged(results, "baseline") == [first, second]
+    annotations.tag(second, "baseline", remove=True)
+    assert annotations.tags_of(second) == ()
     assert find_run("baseline", results) == first
     assert find_run("latest", results) == second
     assert find_run(f"{first.parent.name}/{first.name}", results) == first
@@ -119,7 +119,7 @@ def test_tags_name_runs_and_move(results):
 def test_a_folder_of_the_same_name_does_not_hide_a_tag(results, tmp_path, monkeypatch):
     """R-D5: `baseline` is the tagged run although a folder here is called so too."""
     run = all_runs(results)[0]
-    notes.tag(run, "kept")
+    annotations.tag(run, "kept")
     (tmp_path / "kept").mkdir()
     monkeypatch.chdir(tmp_path)
     assert find_run("kept", results) == run
@@ -128,13 +128,13 @@ def test_a_folder_of_the_same_name_does_not_hide_a_tag(results, tmp_path, monkey
 def test_a_torn_or_foreign_line_is_named_and_skipped(tmp_path):
     """R-D5: what a crash left of a line takes nothing else with it."""
     path = tmp_path / "log.jsonl"
-    note = notes.Note(at="now", who="me", kind="note", text="whole \ud800")
+    note = annotations.Note(at="now", who="me", kind="note", text="whole \ud800")
     append_line(path, note)
     with path.open("ab") as file:
         file.write(b'{"at": "now", "wh')
     append_line(path, note)
     problems = []
-    found = list(read_lines(path, notes.Note, problems))
+    found = list(read_lines(path, annotations.Note, problems))
     assert [each.who for each in found] == ["me", "me"]
     assert len(problems) == 1
     assert "log.jsonl:2" in problems[0]

@@ -6,10 +6,10 @@ import duckdb
 import pytest
 
 from proctor.errors import ProctorError
-from proctor.runs.derived import MIN_OBJECT, parquet_meanwhile, write_parquet
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Sync
-from proctor.runs.model import Trial, TrialStatus
+from proctor.runs.parquet import MIN_OBJECT, parquet_meanwhile, write_parquet
+from proctor.runs.trial import Trial, TrialStatus
 
 
 def folder_with(path: Path, answers: list[str]) -> RunFolder:

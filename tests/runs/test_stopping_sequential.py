@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from run_parts import journal, only_run, write_suite
 
 from proctor.errors import ProctorError
-from proctor.runs.model import CellKey, Trial, TrialStatus
+from proctor.runs.early_stop import CellPlan, EarlyStop, Seen, Sequential, find_stop, rules_named
 from proctor.runs.run import Run
-from proctor.runs.stopping import CellPlan, EarlyStop, Seen, Sequential, find_stop, rules_named
+from proctor.runs.trial import CellKey, Trial, TrialStatus
 
 LIMIT = 60
 

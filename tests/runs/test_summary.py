@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.checks.result import CheckResult, CheckStatus, Layer
-from proctor.runs.model import CellKey, Trial, TrialStatus
-from proctor.runs.stopping import CellPlan, Seen, find_stop, hard_fail, out_of_reach
+from proctor.runs.early_stop import CellPlan, Seen, find_stop, hard_fail, out_of_reach
 from proctor.runs.summary import CellSummary, Verdict, percentile, rank_failures, summarise_cell
+from proctor.runs.trial import CellKey, Trial, TrialStatus
 
 KEY = CellKey("c", "a")
 

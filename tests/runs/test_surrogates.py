@@ -3,8 +3,8 @@
 from trial_parts import trace_of
 
 from proctor.runs.journal import Journal, read_journal
-from proctor.runs.model import Trial, TrialStatus
 from proctor.runs.segments import encode_trace
+from proctor.runs.trial import Trial, TrialStatus
 
 
 def test_a_lone_surrogate_does_not_stop_the_journal(tmp_path):

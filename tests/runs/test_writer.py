@@ -11,8 +11,8 @@ import zstandard
 
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import SYNC_INTERVAL, Journal, JournalError, Sync, read_journal
-from proctor.runs.model import Trial, TrialStatus
 from proctor.runs.segments import SMALL, SegmentWriter, segment_path
+from proctor.runs.trial import Trial, TrialStatus
 from proctor.runs.writer import LONG_MS, MAX_BYTES, MAX_SECONDS, MAX_WAITING, TrialWriter
 
 
@@ -110,7 +110,7 @@ class Disk:
     def __init__(self, monkeypatch, error=None):
         self.begun, self.go_on, self.error, self.forced = Event(), Event(), error, 0
         self._fsync = os.fsync
-        monkeypatch.setattr("proctor.runs.forcing.os.fsync", self.fsync)
+        monkeypatch.setattr("proctor.runs.journal.os.fsync", self.fsync)
 
     def fsync(self, descriptor):
         if threading.current_thread().name == "fsync":

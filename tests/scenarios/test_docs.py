@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from proctor.scenarios import Catalog, expressions, functions, interpreter
-from proctor.scenarios.building import WorldSpec
-from proctor.scenarios.draws import DRAWS, KNOWN
-from proctor.scenarios.functions import CONSTANTS, FUNCTIONS, OTHER
-from proctor.scenarios.names import NameGroup
+from proctor.scenarios.build import WorldSpec
+from proctor.scenarios.functions import CONSTANTS, DRAWS, FUNCTIONS, KNOWN, OTHER
+from proctor.scenarios.opaque_names import NameGroup
 from proctor.scenarios.params import RESERVED, TYPES
 from proctor.scenarios.template import KEYS, MAX_CHARACTERS
 

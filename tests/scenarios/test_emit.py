@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proctor.scenarios.emit import dump
-from proctor.spec.reader import Dialect, read_text
-from proctor.spec.tree import plain
+from proctor.spec.located import plain
+from proctor.spec.yaml_reader import Dialect, read_text
 
 # Separated by a sign that none of them holds.
 ODD = (

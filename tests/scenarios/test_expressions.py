@@ -10,9 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proctor.scenarios.draws import KNOWN
 from proctor.scenarios.expressions import MAX_LENGTH, ExpressionError
-from proctor.scenarios.functions import MAX_BITS, MAX_ITEMS, MAX_TEXT
+from proctor.scenarios.functions import KNOWN, MAX_BITS, MAX_ITEMS, MAX_TEXT
 from proctor.scenarios.interpreter import (
     MAX_STEPS,
     STEPS_PER_WORD,

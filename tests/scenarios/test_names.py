@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.scenarios import Catalog, build
-from proctor.scenarios.names import NameGroup, Names, opaque_names
+from proctor.scenarios.opaque_names import NameGroup, Names, opaque_names
 from proctor.scenarios.randomness import Source
 
 WORDS = st.text("abcdefghij", min_size=3, max_size=8)

@@ -10,7 +10,7 @@ from server_parts import LLM, TOOL, serving, write
 from proctor.server.app import Service
 from proctor.server.pages.traces import AT_ONCE, FRESH, KnownFigures
 from proctor.server.store import open_store
-from proctor.server.store.filters import TraceFilter
+from proctor.server.store.store import TraceFilter
 
 HOSTILE = "<script>window.hacked=1</script><img src=x onerror=window.hacked=1>"
 

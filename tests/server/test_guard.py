@@ -9,7 +9,7 @@ from server_parts import serving, wire_request, write
 
 from proctor.cli.main import cli
 from proctor.server.app import Service
-from proctor.server.guard import HEADERS, check_host, host_of
+from proctor.server.auth import HEADERS, check_host, host_of
 from proctor.server.store import open_store
 
 PROTOBUF = {"content-type": "application/x-protobuf"}

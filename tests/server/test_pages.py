@@ -13,9 +13,9 @@ from spans import span, trace
 
 import proctor
 from proctor.server.app import Service
-from proctor.server.pages.align import aligned
+from proctor.server.pages.span_view import aligned
 from proctor.server.store import open_store
-from proctor.server.store.sql import Evaluation
+from proctor.server.store.store import Evaluation
 from proctor.server.watch import Watcher, WatchOptions
 from proctor.spec import Case, Suite
 from proctor.trace import SpanKind

@@ -9,11 +9,10 @@ import pytest
 from server_parts import LLM, TOOL, TRACE, wire_request, write
 
 from proctor.errors import ProctorError
-from proctor.server.pages.outline import outline
+from proctor.server.pages.span_view import outline
 from proctor.server.store import open_store
-from proctor.server.store.filters import SORTS, Page, TraceFilter
 from proctor.server.store.rows import batch_of
-from proctor.server.store.sql import Evaluation, StoreError
+from proctor.server.store.store import SORTS, Evaluation, Page, StoreError, TraceFilter
 from proctor.server.wire import PROTOBUF, received
 
 SECOND = 1_000_000_000

@@ -11,7 +11,7 @@ from server_parts import TOOL, TRACE, wire_request, write
 from proctor.llm.prices import cost_usd
 from proctor.server.store.rows import batch_of
 from proctor.server.store.schema import MIGRATIONS
-from proctor.server.store.totals import SpanRow, totals_of
+from proctor.server.store.writer import SpanRow, totals_of
 from proctor.server.wire import PROTOBUF, received
 from proctor.trace.redact import Redactor
 

@@ -18,9 +18,9 @@ from starlette.requests import Request
 
 from proctor.server.app import Service
 from proctor.server.ingest import Ingest
-from proctor.server.otlp import endpoint
+from proctor.server.otlp_endpoint import endpoint
 from proctor.server.store import open_store
-from proctor.server.store.sql import StoreError
+from proctor.server.store.store import StoreError
 from proctor.server.wire import SPANS
 
 PROTOBUF = {"content-type": "application/x-protobuf"}

@@ -12,10 +12,17 @@ from server_parts import TOOL, TRACE, write
 from proctor.checks.judge import Judge
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM, get_model
-from proctor.server.alerts import Webhook, log_alert
-from proctor.server.langfuse import Langfuse
+from proctor.server.langfuse_scores import Langfuse
 from proctor.server.store import open_store
-from proctor.server.watch import Alert, Watcher, WatchOptions, planned_checks, sampled
+from proctor.server.watch import (
+    Alert,
+    Watcher,
+    WatchOptions,
+    Webhook,
+    log_alert,
+    planned_checks,
+    sampled,
+)
 
 SECOND = 1_000_000_000
 

@@ -14,8 +14,8 @@ from proctor import Experiment
 from proctor.errors import ProctorError
 from proctor.spec import SpecError, schema_of
 from proctor.spec.experiment import read_seeds
-from proctor.spec.experiment_load import find_experiments, is_experiment, load_experiments
-from proctor.spec.reader import read_text
+from proctor.spec.load import find_experiments, is_experiment, load_experiments
+from proctor.spec.yaml_reader import read_text
 
 WHOLE = """\
 name: baseline

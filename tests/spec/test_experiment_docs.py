@@ -8,7 +8,7 @@ import pytest
 from proctor import Experiment
 from proctor.runs.run import Run
 from proctor.spec.experiment import OUTPUT_TOKENS, Bounds
-from proctor.spec.experiment_load import load_experiments
+from proctor.spec.load import load_experiments
 from proctor.trials.experiments import prepare_experiment
 
 PAGES = ("docs/reference/experiments.md", "docs/how-to/run-an-experiment.md")

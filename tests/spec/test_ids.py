@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.spec.ids import LONGEST_SLUG, problem_with_id, slug
+from proctor.spec.suite import LONGEST_SLUG, problem_with_id, slug
 
 ANY_INPUT = st.text() | st.dictionaries(st.text(), st.text(), min_size=1) | st.integers()
 

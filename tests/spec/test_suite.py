@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from proctor.checks.path import PathChecks
 from proctor.spec import Case, SpecError, Suite, load_suite, restore_suite
-from proctor.spec.reader import read_text
-from proctor.spec.tree import plain
+from proctor.spec.located import plain
+from proctor.spec.yaml_reader import read_text
 
 SUITE = """\
 version: 1

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.errors import ProctorError
-from proctor.stats.betting import confidence_sequence
-from proctor.stats.multiple import benjamini_hochberg, e_benjamini_hochberg
+from proctor.stats.intervals import confidence_sequence
+from proctor.stats.ranking import benjamini_hochberg, e_benjamini_hochberg
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.8])

@@ -19,7 +19,7 @@ from proctor.stats.compare import (
     suite_difference,
     within_case,
 )
-from proctor.stats.effects import cohen_dz, cohen_h, h_of_rates
+from proctor.stats.describe import cohen_dz, cohen_h, h_of_rates
 
 SIDES = ["less", "greater", "two-sided"]
 row = st.integers(1, 6).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))

@@ -6,7 +6,7 @@ import pytest
 from scipy.integrate import quad
 
 from proctor.errors import ProctorError
-from proctor.stats.flaky import agent_flakiness, infrastructure_flakiness, judge_flakiness
+from proctor.stats.gate import agent_flakiness, infrastructure_flakiness, judge_flakiness
 
 
 @pytest.mark.parametrize(("passes", "n"), [(1, 2), (1, 5), (5, 10), (5, 5), (0, 8), (19, 20)])

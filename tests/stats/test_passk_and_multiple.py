@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from proctor.errors import ProctorError
-from proctor.stats.multiple import benjamini_hochberg, holm
-from proctor.stats.passk import pass_at_k, pass_hat_k
+from proctor.stats.intervals import pass_at_k, pass_hat_k
+from proctor.stats.ranking import benjamini_hochberg, holm
 
 
 @pytest.mark.parametrize("n", range(1, 8))

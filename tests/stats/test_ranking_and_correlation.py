@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from proctor.errors import ProctorError
-from proctor.stats.correlate import correlate
-from proctor.stats.multiple import holm
-from proctor.stats.ranking import rank_sets
+from proctor.stats.describe import correlate
+from proctor.stats.ranking import holm, rank_sets
 
 SIDES = ["less", "greater", "two-sided"]
 

@@ -6,8 +6,7 @@ import pytest
 from spans import family, ids, span, trace
 
 from proctor.trace import QueryError, Span, SpanKind, SpanQuery, SpanStatus, Trace
-from proctor.trace.equality import same
-from proctor.trace.query import CONDITIONS, QUERY_KEYS
+from proctor.trace.query import CONDITIONS, QUERY_KEYS, same
 
 # root ─┬─ a ─┬─ a1 ── deep
 #       │     └─ a2

@@ -9,8 +9,7 @@ import yaml
 from spans import MILLISECOND
 
 from proctor.trace import QueryError, Span, SpanKind, SpanStatus, Trace, TraceQuery, parse_query
-from proctor.trace.quantifiers import QUANTIFIERS
-from proctor.trace.query import QUERY_KEYS
+from proctor.trace.query import QUANTIFIERS, QUERY_KEYS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "span-queries.md"
 TEXT = PAGE.read_text(encoding="utf-8")

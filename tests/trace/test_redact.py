@@ -20,7 +20,7 @@ from proctor.errors import ProctorError
 from proctor.trace import Event, Message, SpanKind, ToolCall, Trace
 from proctor.trace.load import load_traces
 from proctor.trace.redact import Redactor, default_redactor
-from proctor.trace.redact_names import secret_kind
+from proctor.trace.secret_patterns import secret_kind
 
 
 @pytest.fixture

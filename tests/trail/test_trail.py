@@ -8,12 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from proctor.cli.main import cli
-from proctor.diagnose.scorer import score
-from proctor.diagnose.trail_data import read_annotations
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM
 from proctor.runs.run import Run
+from proctor.trail.data import read_annotations
 from proctor.trail.experiment import TrailConfig, begin, choose
+from proctor.trail.scorer import score
 from proctor.trials.carrying import carry_out
 from proctor.trials.loop import run_to_end
 

@@ -17,7 +17,7 @@ from run_parts import Children, journal, only_run, until
 import proctor
 from proctor.agents.checkpoint import MOST_BYTES, Checkpoint, CheckpointError, MemoryStore
 from proctor.runs.checkpoints import FOLDER, Checkpoints
-from proctor.runs.model import Trial, TrialStatus
+from proctor.runs.trial import Trial, TrialStatus
 
 # Counts to five, a step for every file `go-N` the test puts there, and says where it began.
 AGENTS = """

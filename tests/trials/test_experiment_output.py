@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from proctor.runs.claim import RunFolderError, claim, earlier_folders
-from proctor.runs.folder import RunFolder
+from proctor.runs.folder import RunFolder, RunFolderError, claim, earlier_folders
 from proctor.spec.experiment import DEFAULT_OUTPUT
 
 NAMES = {"experiment": "exp", "date": "2026-01-31"}
@@ -17,7 +16,7 @@ NAMES = {"experiment": "exp", "date": "2026-01-31"}
 CLAIMING = """
 import json, multiprocessing, sys
 from pathlib import Path
-from proctor.runs.claim import claim
+from proctor.runs.folder import claim
 root, names = Path(sys.argv[1]), json.loads(sys.argv[2])
 def claimed(number):
     return [str(claim(root, "deep/{experiment}/{date}/run-{seq}/here", names)) for _ in range(20)]

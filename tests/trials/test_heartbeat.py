@@ -14,8 +14,17 @@ from commands import proctor
 from run_parts import Children, only_run, until, write_suite
 
 import proctor as api
-from proctor.runs.heartbeat import EVERY, MISSED, NAME, Beat, Life, look_at, read_beat, write_beat
-from proctor.trials.heartbeat import Heart
+from proctor.runs.heartbeat import (
+    EVERY,
+    MISSED,
+    NAME,
+    Beat,
+    Heart,
+    Life,
+    look_at,
+    read_beat,
+    write_beat,
+)
 
 
 def beat_of(run: Path) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import pytest
 import proctor
 from proctor.errors import ProctorError
 from proctor.runs.journal import read_journal
-from proctor.runs.model import PlannedTrial, Trial
 from proctor.runs.run import Run
+from proctor.runs.trial import PlannedTrial, Trial
 from proctor.seeds import derive_seed, derive_seeds
 from proctor.trials.loop import run_to_end
 from proctor.trials.options import RunOptions

@@ -11,7 +11,7 @@ import proctor
 from proctor.agents.base import AgentError
 from proctor.agents.failures import parse_retry_after
 from proctor.agents.python import PythonAgentConfig
-from proctor.runs.model import PlannedTrial, Trial
+from proctor.runs.trial import PlannedTrial, Trial
 from proctor.spec import Case, Suite
 from proctor.trials.executor import LocalExecutor, Throttle
 from proctor.trials.options import RunOptions

@@ -16,8 +16,8 @@ from proctor.checks.evaluate import PlannedCheck
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import Layer, Outcome, broken, held
 from proctor.errors import first_of
-from proctor.runs.model import PlannedTrial, Trial, TrialStatus
 from proctor.runs.run import Run
+from proctor.runs.trial import PlannedTrial, Trial, TrialStatus
 from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.capture import current_trace
 from proctor.trials.executor import LocalExecutor

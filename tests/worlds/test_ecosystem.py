@@ -10,11 +10,10 @@ from scipy.integrate import solve_ivp
 from world_parts import Says, played
 
 from proctor.agents.registry import agent_config
-from proctor.scenarios.building import build
+from proctor.scenarios.build import build
 from proctor.scenarios.catalog import SHIPPED, Catalog
 from proctor.worlds import InvalidAction, WorldError, make_world
-from proctor.worlds.ecosystem import Ecosystem
-from proctor.worlds.ecosystem_rates import Hidden, Levers, drawn_rates
+from proctor.worlds.ecosystem import Ecosystem, Hidden, Levers, drawn_rates
 
 ECOSYSTEM = "proctor.worlds.ecosystem:Ecosystem"
 CATALOG = Catalog([SHIPPED])

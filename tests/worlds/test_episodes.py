@@ -13,8 +13,8 @@ from proctor.checks.evaluate import evaluate
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import CheckStatus
 from proctor.errors import ProctorError
-from proctor.spec.models import Case
 from proctor.spec.plan import plan_checks
+from proctor.spec.suite import Case
 from proctor.trace import SpanKind, SpanStatus, Trace
 from proctor.trace.capture import capture
 from proctor.worlds import WorldError, make_world, play, world_check

@@ -13,7 +13,7 @@ from world_parts import Corridor, played
 from proctor.checks.quality import score_trace
 from proctor.diagnose.api import diagnose
 from proctor.llm import MockLLM
-from proctor.scenarios.building import build
+from proctor.scenarios.build import build
 from proctor.trace.capture import capture
 
 

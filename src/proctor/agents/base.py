@@ -17,7 +17,7 @@ from pydantic import Field
 
 from proctor.agents.checkpoint import Checkpoint, CheckpointStore, MemoryStore
 from proctor.errors import ProctorError
-from proctor.schema import Strict
+from proctor.strict import Strict
 from proctor.trace import Trace
 
 

@@ -17,10 +17,9 @@ from typing import Any, Literal, cast
 from pydantic import Field, model_validator
 
 from proctor.agents import threads
-from proctor.agents.actions import Actions, BadAction, sample
+from proctor.agents.actions import Actions, BadAction, Turn, sample
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
-from proctor.agents.person import Kept, actions_of, ask_person, offer_to_go_on, tell_person
-from proctor.agents.turns import Turn
+from proctor.agents.human import Kept, actions_of, ask_person, offer_to_go_on, tell_person
 from proctor.imports import load_object
 from proctor.trace.capture import current_trace, span
 

@@ -22,9 +22,9 @@ from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_vali
 from proctor.agents import threads
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest
 from proctor.agents.chat_tools import LoadedTool, ToolBox, ToolConfig, ToolError, as_text
-from proctor.llm.base import ChatModel, ChatReply, ChatRequest
+from proctor.llm.chat_model import ChatModel, ChatReply, ChatRequest
 from proctor.llm.providers import is_model_name
-from proctor.llm.rates import provider_of, rate_limited
+from proctor.llm.rate_limits import provider_of, rate_limited
 from proctor.trace import Message, ToolCall
 from proctor.trace.capture import llm_call, span, tool_call
 

@@ -20,8 +20,8 @@ from pydantic_core import ArgsKwargs
 from proctor.agents import threads
 from proctor.errors import ProctorError, did_you_mean
 from proctor.imports import load_object
-from proctor.llm.base import ToolSpec
-from proctor.schema import Strict
+from proctor.llm.chat_model import ToolSpec
+from proctor.strict import Strict
 
 NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
 

@@ -37,7 +37,7 @@ from proctor.agents.base import (
     shortened,
 )
 from proctor.agents.checkpoint import Checkpoint
-from proctor.agents.children import end_group
+from proctor.agents.process import end_group
 from proctor.trace.capture import llm_call, tool_call
 
 MAX_OUTPUT = 64 * 1024 * 1024

@@ -21,11 +21,10 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 import msgspec
 from pydantic import BeforeValidator, Field, model_validator
 
-from proctor.agents.actions import BadAction, understand
+from proctor.agents.actions import BadAction, Turn, understand
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
 from proctor.agents.failures import transient
 from proctor.agents.registry import resolve_agent
-from proctor.agents.turns import Turn
 from proctor.seeds import derive_seed
 from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.capture import current_trace, span

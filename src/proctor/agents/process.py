@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -20,14 +21,28 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from proctor.agents.base import AgentError, AgentReply, AgentRequest
-from proctor.agents.checkpoint_link import linked
-from proctor.agents.children import end_group
+from proctor.agents.checkpoint import linked
 from proctor.llm.cassette import HandedOver, hand_over
 from proctor.trace import Trace
 from proctor.trace.capture import current_trace
 
 if TYPE_CHECKING:
     from proctor.agents.python import PythonAgentConfig
+
+
+# Processes that agents run in: ended with their trial, whatever they started.
+
+
+async def end_group(child: asyncio.subprocess.Process) -> None:
+    """Leave neither the process behind nor any of its group; it was started as a group leader."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(child.pid, signal.SIGKILL)
+        else:
+            child.kill()
+    with contextlib.suppress(ProcessLookupError):
+        await child.wait()
+
 
 MAX_STDERR = 4000
 """Bytes of what a dead process said last: a traceback fits, a flood does not."""
@@ -82,7 +97,7 @@ class ProcessAgent:
                     child = await asyncio.create_subprocess_exec(
                         sys.executable,
                         "-m",
-                        "proctor.agents.child",
+                        "proctor.agents._child",
                         str(result),
                         stdin=subprocess.PIPE,
                         stdout=subprocess.DEVNULL,

@@ -25,9 +25,9 @@ KINDS = {
     "ensemble": "proctor.agents.ensemble:EnsembleAgentConfig",
     "http": "proctor.agents.http:HttpAgentConfig",
     "human": "proctor.agents.builtin:HumanAgentConfig",
-    "langgraph": "proctor.agents.frameworks_langgraph:LangGraphAgentConfig",
-    "openai_agents": "proctor.agents.frameworks_openai:OpenAIAgentsConfig",
-    "pydantic_ai": "proctor.agents.frameworks_pydantic:PydanticAIAgentConfig",
+    "langgraph": "proctor.agents.frameworks.langgraph:LangGraphAgentConfig",
+    "openai_agents": "proctor.agents.frameworks.openai_agents:OpenAIAgentsConfig",
+    "pydantic_ai": "proctor.agents.frameworks.pydantic_ai:PydanticAIAgentConfig",
     "python": "proctor.agents.python:PythonAgentConfig",
     "random": "proctor.agents.builtin:RandomAgentConfig",
     "replay": "proctor.agents.replay:ReplayAgentConfig",
@@ -142,7 +142,6 @@ def named_agents(settings: Mapping[str, Mapping[str, Any]] | None = None) -> dic
 
     Installed ones are listed without being imported; `find_agent` imports the one asked for.
     """
-    from proctor.agents.profiles import PROFILES
 
     found = {name: NamedAgent(name, options, "proctor") for name, options in PROFILES.items()}
     for entry in entry_points(group=NAMED_GROUP):
@@ -211,3 +210,42 @@ def unknown_agent(
             "`proctor agent list` shows those there are; package.module:function needs no name"
         )
     return UnknownAgentError(f"there is no agent {name!r}", hint=hint)
+
+
+# Agents that come with Proctor, by name: common models as they are, and the built-ins.
+#
+# A profile is what a user would write in `agents:`; an agent of the same name there takes its
+# place. Keys stay in the providers' usual environment variables.
+
+
+_MODELS = (
+    "openai:gpt-4o",
+    "openai:gpt-4o-mini",
+    "openai:gpt-4.1",
+    "openai:gpt-4.1-mini",
+    "openai:gpt-5",
+    "openai:gpt-5-mini",
+    "openai:gpt-5-nano",
+    "openai:gpt-5.2",
+    "openai:o4-mini",
+    "anthropic:claude-opus-4-5",
+    "anthropic:claude-opus-4-6",
+    "anthropic:claude-sonnet-4-5",
+    "anthropic:claude-sonnet-4-6",
+    "anthropic:claude-haiku-4-5",
+    "google:gemini-2.5-pro",
+    "google:gemini-2.5-flash",
+    "deepseek:deepseek-chat",
+    "mistral:mistral-large-latest",
+    "groq:llama-3.3-70b-versatile",
+)
+"""In the names of their providers; the profile is called by the part after the colon."""
+
+PROFILES: dict[str, dict[str, Any]] = {
+    **{name.partition(":")[2]: {"kind": "chat", "model": name} for name in _MODELS},
+    "smollm2": {"kind": "chat", "model": "local:smollm2", "max_tokens": 256},
+    "random": {"kind": "random"},
+    "human": {"kind": "human"},
+    "scripted": {"kind": "scripted"},
+}
+"""Name → options. `scripted` without a script follows the solution that a scenario declares."""

@@ -16,7 +16,7 @@ from proctor.checks.fields import Count, Limit, Name, Names, Texts, Weight, refu
 from proctor.checks.judging import JudgeRule
 from proctor.checks.metrics.arguments import ArgumentMode
 from proctor.checks.path_parts import Expected, SpanCheck, read_span_check
-from proctor.schema import Strict
+from proctor.strict import Strict
 
 
 class AssertionBase(Strict):

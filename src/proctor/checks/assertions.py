@@ -39,8 +39,7 @@ from proctor.checks.cost import CostChecks
 from proctor.checks.evaluate import PlannedCheck
 from proctor.checks.judging import judge_by_rule
 from proctor.checks.metrics.arguments import ABSENT, decoded, look_up
-from proctor.checks.metrics.matching import MatchMode
-from proctor.checks.metrics.outcome import shortened
+from proctor.checks.metrics.matching import MatchMode, shortened
 from proctor.checks.path import PathChecks
 from proctor.checks.path_parts import (
     ExpectedCall,

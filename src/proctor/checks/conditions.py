@@ -15,10 +15,10 @@ from pydantic import Field, model_validator
 
 from proctor.checks.fields import refused
 from proctor.checks.metrics.arguments import canonical
-from proctor.checks.metrics.outcome import shortened
+from proctor.checks.metrics.matching import shortened
 from proctor.checks.text import check_pattern, normalised, search, shown
 from proctor.errors import ProctorError, did_you_mean
-from proctor.schema import Strict
+from proctor.strict import Strict
 
 OPERATORS = ("eq", "ne", "gt", "gte", "lt", "lte", "contains", "regex", "exists")
 

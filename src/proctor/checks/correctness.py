@@ -24,13 +24,13 @@ from proctor.checks.judging import (
     judge_safety,
     spelled_rules,
 )
-from proctor.checks.metrics.outcome import shortened
+from proctor.checks.metrics.matching import shortened
 from proctor.checks.naming import named
 from proctor.checks.registry import CheckContext, Outcomes, check
 from proctor.checks.result import Layer, Outcome, broken, held, unscored
 from proctor.checks.text import PatternTimeout, check_pattern, normalised, search, shown
 from proctor.checks.view import document
-from proctor.schema import Strict
+from proctor.strict import Strict
 from proctor.words import and_more
 
 

@@ -15,7 +15,7 @@ from proctor.checks.fields import Count, Limit, Number
 from proctor.checks.registry import CheckContext, check
 from proctor.checks.result import Layer, Outcome, broken, held, skipped
 from proctor.checks.view import milliseconds
-from proctor.schema import Strict
+from proctor.strict import Strict
 from proctor.trace import Span, Trace
 from proctor.words import at_least, dollars
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from proctor.checks.conditions import as_json
 from proctor.checks.grounding import Claim, Grounding, ground
 from proctor.checks.judge_prompt import Judged
-from proctor.checks.quality_model import Dimension
+from proctor.checks.quality_dimensions import Dimension
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import Outcome, skipped
 from proctor.checks.text import shown

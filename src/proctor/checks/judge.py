@@ -10,14 +10,15 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import msgspec
 
-from proctor.checks.judge_cache import FORMAT, JudgeCache, Kept, cache_key
 from proctor.checks.judge_prompt import (
     MAX_BLOCK_CHARS,
+    PROMPT_VERSION,
     Graded,
     Judged,
     Prompt,
@@ -26,14 +27,78 @@ from proctor.checks.judge_prompt import (
     read_reply,
     repair_message,
 )
-from proctor.checks.judge_rubric import HIGHEST, LOWEST, Label, Rubric, label_of, rubric_from
+from proctor.checks.rubrics import HIGHEST, LOWEST, Label, Rubric, label_of, rubric_from
 from proctor.errors import ProctorError
 from proctor.llm.asking import Patience, ask
-from proctor.llm.base import ChatModel, ChatReply, ChatRequest, ModelError, ModelErrorKind
-from proctor.llm.use import NOTHING, ModelUse
+from proctor.llm.cache import KeptFolder, cache_folder, request_key
+from proctor.llm.chat_model import (
+    NOTHING,
+    ChatModel,
+    ChatReply,
+    ChatRequest,
+    ModelError,
+    ModelErrorKind,
+    ModelUse,
+)
 from proctor.trace import Message
 
-__all__ = ["Judge", "JudgeSettings", "Judged", "Label", "Rubric", "Verdict", "Vote"]
+__all__ = [
+    "Judge",
+    "JudgeSettings",
+    "Judged",
+    "Label",
+    "Rubric",
+    "Verdict",
+    "Vote",
+]
+
+
+# Judgements kept on disk by what was asked, so that the same question is paid for once.
+#
+# Failures are never kept.
+
+
+FORMAT = 1
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One judgement on disk. Tokens and cost are those of when it was made."""
+
+    format: int
+    key: str
+    scores: dict[str, int]
+    rationale: str
+    model: str
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost_usd: float | None = None
+
+
+class JudgeCache:
+    """A folder of judgements, laid out as `KeptFolder` draws it."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self._kept = KeptFolder(folder, Kept)
+        self.folder = self._kept.folder
+
+    def get(self, key: str) -> Kept | None:
+        """The judgement of a question, or None when it is absent, unreadable or of old."""
+        kept = self._kept.get(key)
+        return kept if kept is not None and kept.format == FORMAT and kept.key == key else None
+
+    def put(self, kept: Kept) -> None:
+        """Keep a judgement."""
+        self._kept.put(kept.key, kept)
+
+
+def cache_key(identity: str, request: ChatRequest) -> str:
+    """SHA-256 over everything a judgement depends on; the messages hold rubric and inputs."""
+    return request_key(identity, request, PROMPT_VERSION)
+
+
+def default_cache_folder() -> Path:
+    """Where the command line keeps judgements: the user's cache folder."""
+    return cache_folder("judge")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

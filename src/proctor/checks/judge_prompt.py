@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from proctor.checks.judge_rubric import HIGHEST, LOWEST, OVERALL, Example, Rubric
+from proctor.checks.rubrics import HIGHEST, LOWEST, OVERALL, Example, Rubric
 from proctor.errors import ProctorError
 from proctor.trace import Message, SpanKind, Trace
 

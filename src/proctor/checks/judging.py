@@ -19,11 +19,11 @@ from proctor.checks.conditions import as_json
 from proctor.checks.fields import Name, Positive, Share, Text, Texts, Weight, refused
 from proctor.checks.judge import Judge, Verdict
 from proctor.checks.judge_prompt import Judged
-from proctor.checks.judge_rubric import Label, Rubric, label_of, normalised, rubric_from
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import Outcome, skipped, unscored
+from proctor.checks.rubrics import Label, Rubric, label_of, normalised, rubric_from
 from proctor.errors import ProctorError, did_you_mean
-from proctor.schema import Strict
+from proctor.strict import Strict
 
 DEFAULT_JUDGE = "default"
 """The judge asked where a check names none."""
@@ -259,7 +259,7 @@ async def chosen_judge(
     """
     judge = context.judges.get(name or DEFAULT_JUDGE)
     if model is not None:
-        from proctor.llm.base import ClosingModel
+        from proctor.llm.chat_model import ClosingModel
         from proctor.llm.providers import get_model
 
         opened = get_model(model)

@@ -15,10 +15,10 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from proctor.checks.fields import Bound, Count, Name, Names, Share, comparison, refused
+from proctor.checks.metrics.alignment import CallLike
 from proctor.checks.metrics.arguments import ArgumentMode
-from proctor.checks.metrics.calls import CallLike
 from proctor.checks.metrics.matching import MatchMode, match_calls
-from proctor.checks.metrics.tools import (
+from proctor.checks.metrics.tool_usage import (
     edit_similarity,
     loops,
     sequence_similarity,
@@ -45,12 +45,12 @@ from proctor.checks.path_parts import (
     tool_name,
 )
 from proctor.checks.quality import score_context
-from proctor.checks.quality_model import DIMENSIONS, Quality
+from proctor.checks.quality_dimensions import DIMENSIONS, Quality
 from proctor.checks.registry import CheckContext, Outcomes, check
 from proctor.checks.result import Layer, Outcome, broken, held, skipped
 from proctor.checks.view import handoffs_of
 from proctor.errors import hint_among
-from proctor.schema import Strict
+from proctor.strict import Strict
 
 
 class PathChecks(Strict):

@@ -12,14 +12,13 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BeforeValidator
 
 from proctor.checks.fields import Name
+from proctor.checks.metrics.alignment import Call, CallLike
 from proctor.checks.metrics.arguments import ArgumentMode, ArgumentRules, Rule, decoded
-from proctor.checks.metrics.calls import Call, CallLike
-from proctor.checks.metrics.matching import MatchMode, match_calls
-from proctor.checks.metrics.outcome import Match, printable
+from proctor.checks.metrics.matching import Match, MatchMode, match_calls, printable
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import Outcome, broken, held
 from proctor.checks.view import handoffs_of
-from proctor.schema import Strict
+from proctor.strict import Strict
 from proctor.trace import SpanQuery, TraceQuery, parse_query
 from proctor.words import and_more
 

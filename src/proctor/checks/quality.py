@@ -14,15 +14,6 @@ from proctor.checks.grounded import retrieval
 from proctor.checks.judge import Judge, Judged
 from proctor.checks.judging import DEFAULT_JUDGE
 from proctor.checks.quality_dimensions import (
-    efficiency,
-    error_recovery,
-    latencies,
-    latency,
-    redundant_calls,
-    sequence,
-    tool_selection,
-)
-from proctor.checks.quality_model import (
     AVERAGE,
     DIMENSIONS,
     LEVELS,
@@ -31,10 +22,17 @@ from proctor.checks.quality_model import (
     QualityConfig,
     SpanLatency,
     combined,
+    efficiency,
+    error_recovery,
+    latencies,
+    latency,
+    redundant_calls,
+    sequence,
+    tool_selection,
 )
 from proctor.checks.registry import CheckContext
 from proctor.errors import ProctorError, told
-from proctor.llm.base import ClosingModel
+from proctor.llm.chat_model import ClosingModel
 from proctor.trace import Trace
 
 NO_JUDGE = "no judge is configured"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from proctor.checks.quality_model import (
+from proctor.checks.quality_dimensions import (
     AVERAGE,
     DIMENSIONS,
     LEVELS,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
 
-    from proctor.llm.base import ChatModel
+    from proctor.llm.chat_model import ChatModel
     from proctor.runs.run import Run
     from proctor.spec import Case, Suite
     from proctor.trials.options import RunOptions
@@ -150,7 +150,7 @@ def folder_or_address(value: str) -> Path | str:
     """Return a path, or an address such as s3://bucket/prefix as text."""
     if ":/" not in value:  # spares the import
         return Path(value)
-    from proctor.runs.remote.address import checked, is_address
+    from proctor.runs.remote.object_store import checked, is_address
 
     return checked(value) if is_address(value) else Path(value)
 
@@ -163,7 +163,7 @@ def results_option(function: Decorated) -> Decorated:
         if value is None or ":" not in str(value):
             return value
         from proctor.errors import ProctorError
-        from proctor.runs.remote.address import is_address
+        from proctor.runs.remote.object_store import is_address
 
         if not is_address(value.as_posix()):
             return value
@@ -392,7 +392,7 @@ def from_options(
     try:
         return model(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
-        from proctor.spec.located import first_fault
+        from proctor.spec.validation import first_fault
 
         fault = first_fault(error)
         if not fault.loc:  # about several options together

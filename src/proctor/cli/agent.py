@@ -101,8 +101,8 @@ def _settings_path(own: bool) -> Path:
     """The file to write; the project's is made here when there is none."""
     import os
 
-    from proctor.places import user_settings_file
     from proctor.spec.config import find_project_file
+    from proctor.user_dirs import user_settings_file
 
     if own:
         path = user_settings_file(os.environ)

@@ -27,7 +27,7 @@ def annotate(run: str, words: tuple[str, ...], results: Path | None, as_json: bo
     Without a text, list what was said. A trial is named as reports name it
     (case/agent/seed/index) or by its trace id.
     """
-    from proctor.runs import notes
+    from proctor.runs import annotations as notes
 
     if len(words) > 2:
         raise click.UsageError("put the text in quotes: proctor annotate RUN [TRIAL] TEXT")
@@ -44,7 +44,7 @@ def _list(path: Path, *, as_json: bool) -> None:
     import msgspec
 
     from proctor.cli.terminal import printable
-    from proctor.runs import notes
+    from proctor.runs import annotations as notes
 
     problems: list[str] = []
     said = notes.annotations_of(path, problems)

@@ -49,10 +49,10 @@ def carry_out_here(
     from proctor.report.run_log import RunLog, Together, logs_runs
     from proctor.report.run_progress import progress_for
     from proctor.runs.folder import run_name
+    from proctor.runs.remote.upload import shipped
     from proctor.trials.carrying import carry_out
     from proctor.trials.loop import run_to_end
     from proctor.trials.session import UNFINISHED
-    from proctor.trials.shipping import shipped
 
     progress = progress_for(sys.stderr, quiet=quiet, events=events)
     log = RunLog(run_name(folder.path)) if logs_runs() else None

@@ -56,7 +56,7 @@ def demo(ctx: click.Context, model: str | None, results: Path) -> None:
     from proctor.report.run_console import render_run
     from proctor.spec import Configuration, Settings, load_suite
     from proctor.spec.config import DEFAULT
-    from proctor.spec.tree import Tree
+    from proctor.spec.located import Tree
     from proctor.trials.carrying import new_folder
     from proctor.trials.options import RunOptions
     from proctor.trials.prepare import prepare

@@ -19,9 +19,9 @@ from proctor.cli.trace_files import Loaded, redaction_option
 from proctor.errors import ProctorError
 
 if TYPE_CHECKING:
-    from proctor.diagnose.cluster import Clusters
-    from proctor.diagnose.llm.asked import Asking
-    from proctor.diagnose.model import Diagnosis
+    from proctor.diagnose.clusters import Clusters
+    from proctor.diagnose.finding import Diagnosis
+    from proctor.diagnose.llm.detector import Asking
     from proctor.trace import Trace
 
 METHODS = ("offline", "off", "rules", "learned", "single_pass", "agentic", "on")
@@ -107,8 +107,8 @@ def _run_meant(text: str) -> Path | None:
 
 def _asking(options: dict[str, Any]) -> Asking:
     from proctor.diagnose.methods import asking
-    from proctor.llm.base import ChatReply
-    from proctor.llm.kept import KeptFolder, cache_folder
+    from proctor.llm.cache import KeptFolder, cache_folder
+    from proctor.llm.chat_model import ChatReply
 
     name = options["model"]
     return asking(
@@ -163,7 +163,7 @@ def _tell_traces(
 
 
 def _tell_run(path: Path, how: Asking | None, options: dict[str, Any]) -> None:
-    from proctor.diagnose.cluster import Clusters
+    from proctor.diagnose.clusters import Clusters
 
     clusters, diagnoses, seen = Clusters(), list[dict[str, Any]](), 0
     for looked in _trials(path, options["failed"]):

@@ -44,10 +44,10 @@ def diff(
 
     Exits with 1 when a change is an error, else with 2 when a case could not be compared.
     """
-    from proctor.places import room_for
     from proctor.report.diff import DIFF_FORMATS, summary
     from proctor.runs.folder import write_atomic
     from proctor.trials.comparing import diff_with
+    from proctor.user_dirs import room_for
 
     if compare is not None and selection.recorded:
         raise click.UsageError("give --compare or --traces, not both")

@@ -188,9 +188,9 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def settings() -> Iterator[Finding]:
     """Which files of settings are in force, whether they are right, and the agents they name."""
-    from proctor.places import user_settings_file
     from proctor.spec.config import find_project_file, load_configuration
-    from proctor.spec.problems import SpecError
+    from proctor.spec.located import SpecError
+    from proctor.user_dirs import user_settings_file
 
     try:
         configuration = load_configuration()
@@ -229,8 +229,8 @@ def settings() -> Iterator[Finding]:
 
 def folders() -> Iterator[Finding]:
     """Whether the folders we write to can be written, locked, and have room."""
-    from proctor.places import user_folder
     from proctor.spec.config import load_configuration
+    from proctor.user_dirs import user_folder
 
     try:
         results = load_configuration().results

@@ -28,8 +28,8 @@ def fetch(*, name: str, out: Path | None) -> None:
 
     It is verified against the digests it was built with. Prints the folder.
     """
-    from proctor.scenarios.storage import fetch as bring
-    from proctor.spec.ids import problem_with_id
+    from proctor.scenarios.scenario import fetch as bring
+    from proctor.spec.suite import problem_with_id
 
     if out is None and problem_with_id(name) is None:
         out = Path(name)

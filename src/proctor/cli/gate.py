@@ -18,7 +18,7 @@ from proctor.cli._options import (
 from proctor.cli._output import echo_report
 
 if TYPE_CHECKING:
-    from proctor.results.gating import GateResult, Policy
+    from proctor.results.gate import GateResult, Policy
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
     from proctor.stats.gate import Rule

@@ -63,8 +63,7 @@ def import_(
     Takes Inspect logs (.eval, .json), promptfoo's JSON, and trials as CSV, JSONL, JSON or
     Parquet, such as `proctor export` writes. A file is imported whole or not at all.
     """
-    from proctor.results.exchange.reading import read_results
-    from proctor.results.exchange.record import keep
+    from proctor.results.exchange.importing import keep, read_results
 
     root = results_root(results)
     for file in files:

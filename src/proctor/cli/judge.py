@@ -141,8 +141,7 @@ class _Asking:
     async def __aenter__(self) -> Any:
         from dataclasses import replace
 
-        from proctor.checks.judge import Judge, JudgeSettings
-        from proctor.checks.judge_cache import JudgeCache, default_cache_folder
+        from proctor.checks.judge import Judge, JudgeCache, JudgeSettings, default_cache_folder
 
         rubric = _rubric(self._options["rubric"])
         if self._options["threshold"] is not None:
@@ -152,7 +151,7 @@ class _Asking:
         return Judge(self._models, rubric, settings, cache=cache)
 
     async def __aexit__(self, *_: object) -> None:
-        from proctor.llm.base import ClosingModel
+        from proctor.llm.chat_model import ClosingModel
 
         for model in self._models:
             if isinstance(model, ClosingModel):
@@ -160,7 +159,7 @@ class _Asking:
 
 
 def _rubric(name: str) -> Any:
-    from proctor.checks.judge_rubric import rubric_from
+    from proctor.checks.rubrics import rubric_from
     from proctor.errors import ProctorError
 
     if not name.endswith((".yaml", ".yml", ".json")):

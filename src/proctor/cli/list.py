@@ -113,7 +113,7 @@ def experiments(ctx: click.Context, expression: str, as_json: bool) -> None:
     """
     from proctor.cli.run import find_modules_here
     from proctor.spec import load_configuration, select_cases
-    from proctor.spec.experiment_load import find_experiments
+    from proctor.spec.load import find_experiments
     from proctor.trials.targets import listed_experiments
 
     find_modules_here()

@@ -306,7 +306,7 @@ def write_error_report(error: BaseException, args: Sequence[str]) -> "Path | Non
     import traceback
     from datetime import UTC, datetime
 
-    from proctor.places import user_folder
+    from proctor.user_dirs import user_folder
 
     now = datetime.now(UTC)
     text = "\n".join(

@@ -12,7 +12,7 @@ import click
 from proctor.cli._command import Command, Example
 from proctor.cli.terminal import printable
 from proctor.errors import ProctorError
-from proctor.places import room_for
+from proctor.user_dirs import room_for
 from proctor.words import plural
 
 if TYPE_CHECKING:

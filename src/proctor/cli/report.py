@@ -95,10 +95,10 @@ def report(
 
 
 def _write_page(run: Run, facts: ReportFacts, target: Path, show: bool) -> None:
-    from proctor.places import room_for
     from proctor.report import charts
     from proctor.report.html.page import render_page
     from proctor.runs.folder import write_atomic
+    from proctor.user_dirs import room_for
 
     made = render_page(run, facts)
     write_atomic(room_for(target), made.text.encode())

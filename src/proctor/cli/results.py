@@ -118,7 +118,7 @@ def results(
 
 def _tell_groups(found: ResultSet, form: str, group_by: str) -> None:
     from proctor.report.results_console import as_csv, groups_json, render_groups
-    from proctor.results.figures import FLAT
+    from proctor.results.aggregate import FLAT
 
     names = [name.strip() for name in group_by.split(",") if name.strip()]
     groups = found.group_by(*names)

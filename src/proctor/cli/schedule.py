@@ -197,7 +197,7 @@ def run_now(ctx: click.Context, name: str, to_log: bool) -> None:
     """
     from proctor.cli._signals import handle_signals
     from proctor.ops.schedule import utc_now
-    from proctor.ops.serving import RealClock, Server, begun, launch
+    from proctor.ops.scheduler import RealClock, Server, begun, launch
 
     book = book_here()
     found = book.named(name)
@@ -229,7 +229,7 @@ def serve() -> None:
     When told to, it asks runs under way to end and waits for them; they can be resumed.
     """
     from proctor.cli._signals import handle_signals
-    from proctor.ops.serving import RealClock, Server
+    from proctor.ops.scheduler import RealClock, Server
 
     book, clock = book_here(), RealClock()
     with book.serving(), handle_signals(lambda _number, _frame: clock.stop()):

@@ -28,9 +28,9 @@ def schema(asked: Any, kind: Any, output: Path | None) -> None:
     """Print the JSON Schema of suites, experiments or settings."""
     import json
 
-    from proctor.places import room_for
     from proctor.runs.folder import write_atomic
     from proctor.spec import schema_of
+    from proctor.user_dirs import room_for
 
     if asked is not None and kind is not None and asked != kind:
         raise click.UsageError(f"{asked} or --kind {kind}, not both")

@@ -13,7 +13,7 @@ from proctor.cli._options import Duration, host_option, log_options, require_ser
 
 if TYPE_CHECKING:
     from proctor.server.app import Service
-    from proctor.server.store.sql import SqlStore
+    from proctor.server.store.store import SqlStore
     from proctor.server.watch import Watcher
 
 DEFAULT_STORE = "sqlite:///proctor-traces.db"
@@ -91,8 +91,8 @@ def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> 
     then is written first.
     """
     require_server_extra()
-    from proctor.server.guard import check_host
-    from proctor.server.readers import started
+    from proctor.server.auth import check_host
+    from proctor.server.decoder_process import started
 
     check_host(host, token)
     _check_evaluation(options)
@@ -102,8 +102,7 @@ def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> 
 
 
 def _serve(host: str, port: int, url: str, token: str | None, options: dict[str, Any]) -> None:
-    from proctor.server.app import make_app
-    from proctor.server.serving import serve_until_told
+    from proctor.server.app import make_app, serve_until_told
     from proctor.server.store import open_store
     from proctor.spec import load_configuration
 
@@ -143,9 +142,8 @@ def _service(store: SqlStore, options: dict[str, Any]) -> Service:
 
 
 def _watcher(store: SqlStore, options: dict[str, Any]) -> Watcher:
-    from proctor.server.alerts import Webhook, log_alert
-    from proctor.server.langfuse import Langfuse
-    from proctor.server.watch import Watcher, WatchOptions, planned_checks
+    from proctor.server.langfuse_scores import Langfuse
+    from proctor.server.watch import Watcher, WatchOptions, Webhook, log_alert, planned_checks
 
     judge = None
     if options["judge"] is not None:

@@ -75,7 +75,7 @@ def _url(function: Any) -> Any:
 def stats(url: str, *, as_json: bool) -> None:
     """What a store of live traces holds."""
     from proctor.server.store import existing_store
-    from proctor.server.store.filters import Page
+    from proctor.server.store.store import Page
 
     opened = existing_store(url)
     figures = opened.figures()
@@ -179,7 +179,7 @@ def migrate(url: str) -> None:
 def export(url: str, *, output: Path, shape: str, **chosen: Any) -> None:
     """Write traces of a store to a file."""
     from proctor.server.store import existing_store
-    from proctor.server.store.filters import TraceFilter
+    from proctor.server.store.store import TraceFilter
     from proctor.spec import load_configuration
     from proctor.trace.export import save_traces
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from proctor.llm.prices import PriceTable
-    from proctor.server.made import Made
+    from proctor.server.decoder_process import Made
     from proctor.trace import Trace
     from proctor.trace.redact import Redactor
 
@@ -68,7 +68,7 @@ def _made(
     traces: Iterable[Trace], redactor: Redactor | None, prices: PriceTable | None
 ) -> Iterator[Made]:
     """The rows of each trace, made as the server makes those of a request."""
-    from proctor.server.made import make
+    from proctor.server.decoder_process import make
     from proctor.server.wire import PROTOBUF, SPANS
     from proctor.trace.export import write_traces
     from proctor.trace.text import safe

@@ -24,6 +24,6 @@ def keep(*, name: str, folder: Path, force: bool) -> None:
 
     The folder must be as `proctor build` wrote it. Prints where it is kept.
     """
-    from proctor.scenarios.storage import store
+    from proctor.scenarios.scenario import store
 
     click.echo(printable(str(store(name, folder, replace=force))))

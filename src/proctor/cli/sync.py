@@ -15,7 +15,7 @@ from proctor.cli.terminal import printable
 from proctor.words import plural
 
 if TYPE_CHECKING:
-    from proctor.runs.remote.bucket import Patience
+    from proctor.runs.remote.object_store import Patience
     from proctor.runs.remote.transfer import Moved, Step
 
 EXAMPLES = [
@@ -66,7 +66,7 @@ def sync(
     are there already with the same checksum are not sent again. With only an address and --verify,
     what is there is checked. Credentials come from the environment.
     """
-    from proctor.runs.remote.bucket import Patience
+    from proctor.runs.remote.object_store import Patience
 
     patience = Patience(**given)
     root = results_root(results)
@@ -90,25 +90,25 @@ def _work(
 ) -> tuple[Coroutine[Any, Any, list[Moved]], Path | None]:
     """What is to be done, by which side is where; and the folder of runs it is put on record in."""
     from proctor.runs import audit
-    from proctor.runs.remote import address, sync
+    from proctor.runs.remote import object_store, transfer
     from proctor.runs.remote.manifest import NAME
 
-    far = source if address.is_address(source) else None
+    far = source if object_store.is_address(source) else None
     if far is None and (Path(source) / NAME).is_file():
-        far = address.of_folder(Path(source))
+        far = object_store.of_folder(Path(source))
     if target is None:
         if far is None or not verify:
             raise click.UsageError("say where to: a folder, or an address such as s3://bucket/x")
-        return sync.look_over(far, patience, tell=tell), None
-    to_far = address.is_address(target)
+        return transfer.look_over(far, patience, tell=tell), None
+    to_far = object_store.is_address(target)
     if far is not None:
         if to_far:
             raise click.UsageError("one of the two must be a folder: bring the run here first")
-        return sync.bring(far, Path(target), patience, tell=tell), Path(target)
-    runs = sync.runs_meant(source, root)
+        return transfer.bring(far, Path(target), patience, tell=tell), Path(target)
+    runs = transfer.runs_meant(source, root)
     base = Path(source) if len(runs) > 1 else root
-    to = target if to_far else address.of_folder(Path(target))
-    work = sync.send(runs, base, to, patience, verify=verify, tell=tell)
+    to = target if to_far else object_store.of_folder(Path(target))
+    work = transfer.send(runs, base, to, patience, verify=verify, tell=tell)
     return work, audit.root_of(runs[0])
 
 

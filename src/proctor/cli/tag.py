@@ -30,7 +30,7 @@ def tag(
     Without a name, list tags. Tags stand beside the results. Where several runs carry one, the
     one tagged last is meant.
     """
-    from proctor.runs import notes
+    from proctor.runs import annotations as notes
 
     root = results_root(results)
     if remove and name is None:
@@ -58,7 +58,7 @@ def _list(root: Path, *, as_json: bool) -> None:
     import json
 
     from proctor.cli.terminal import printable
-    from proctor.runs.notes import tagged
+    from proctor.runs.annotations import tagged
 
     problems: list[str] = []
     found = tagged(root, problems)

@@ -35,7 +35,7 @@ class Telling:
         """A run has ended; begin to tell of it."""
         if self._notifier is None:
             return
-        from proctor.ops.notice import of_run
+        from proctor.ops.notify import of_run
         from proctor.runs.audit import root_of
 
         interrupted = carried.signal is not None
@@ -58,8 +58,7 @@ class Telling:
     ) -> None:
         if self._notifier is None:
             return
-        from proctor.ops.notice import of_failed_start
-        from proctor.ops.notify import HURRY, PATIENCE
+        from proctor.ops.notify import HURRY, PATIENCE, of_failed_start
 
         if isinstance(error, ProctorError):
             self._notifier.send(of_failed_start(self._name, error, error.exit_code))

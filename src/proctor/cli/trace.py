@@ -74,7 +74,7 @@ def trace() -> None:
 @redaction_option
 def show(files: tuple[str, ...], as_json: bool, max_spans: int | None, no_redact: bool) -> None:
     """Show what an agent did, as a tree."""
-    from proctor.trace.render_json import described
+    from proctor.trace.render import described
 
     if as_json and max_spans is not None:
         raise click.UsageError("--max-spans shortens the tree; --json always has every span")
@@ -111,7 +111,7 @@ def query(files: tuple[str, ...], query: str, as_json: bool, no_redact: bool) ->
     with 1 when it does not hold of all of them.
     """
     from proctor.trace import SpanQuery
-    from proctor.trace.query_text import read_query_text
+    from proctor.trace.query import read_query_text
 
     asked = read_query_text(query)
     loaded = Loaded(files)
@@ -194,8 +194,7 @@ def _echo_trace(found: "Trace", max_spans: int, file: str, *, first: bool) -> No
 def _list_spans(loaded: Loaded, asked: "SpanQuery", as_json: bool, redact: bool) -> None:
     """Ask the spans as they are; only what is told about them is redacted."""
     from proctor.trace.redact import redactor_for
-    from proctor.trace.render import span_row
-    from proctor.trace.render_json import described_span
+    from proctor.trace.render import described_span, span_row
 
     redactor = redactor_for(redact)
     traces: list[int] = []

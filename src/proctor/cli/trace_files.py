@@ -104,7 +104,7 @@ class Loaded:
 
 def write_json(key: str, items: "Iterable[Any]", loaded: Loaded) -> None:
     """One document: the items as they come, then what was wrong."""
-    from proctor.trace.render_json import document
+    from proctor.trace.render import document
 
     for piece in document(key, items, loaded.problems):
         sys.stdout.buffer.write(piece)

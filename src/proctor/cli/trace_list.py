@@ -49,7 +49,7 @@ def list_traces(files: tuple[str, ...], as_json: bool, no_redact: bool) -> None:
 
 
 def _described(traces: "Iterator[Trace]", loaded: Loaded) -> "Iterator[dict[str, Any]]":
-    from proctor.trace.render_json import described
+    from proctor.trace.render import described
 
     for trace in traces:
         facts = described(trace)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from proctor.checks.judge import Judge
-    from proctor.checks.quality_model import Quality, QualityConfig
+    from proctor.checks.quality_dimensions import Quality, QualityConfig
     from proctor.trace import Trace
     from proctor.trace.redact import Redactor
 
@@ -110,13 +110,13 @@ def _scored(
 
 
 def _config(path: Path | None, expect: str | None) -> "QualityConfig":
-    from proctor.checks.quality_model import QualityConfig
+    from proctor.checks.quality_dimensions import QualityConfig
 
     config = QualityConfig()
     if path is not None:
-        from proctor.spec.located import validated
-        from proctor.spec.problems import SpecError
-        from proctor.spec.reader import read
+        from proctor.spec.located import SpecError
+        from proctor.spec.validation import validated
+        from proctor.spec.yaml_reader import read
 
         document = read(path)
         read_config = document.tree and validated(document.tree, QualityConfig, document.problems)

@@ -95,7 +95,7 @@ def run(ctx: click.Context, **given: Any) -> None:
     """
     from proctor.cli.carrying import carry_out_here
     from proctor.trail.experiment import TrailConfig, begin, conclude
-    from proctor.trail.told import score_lines
+    from proctor.trail.report import score_lines
     from proctor.trials.session import INFRA
 
     told = {name: given[name] for name in TrailConfig.model_fields if name in given}
@@ -144,10 +144,10 @@ def score(ctx: click.Context, gold_dir: Path, generated_dir: Path, *, as_json: b
 
     Files that cannot be read are named; then the exit code is 2.
     """
-    from proctor.diagnose.scorer import score as scored
-    from proctor.diagnose.trail_data import read_annotations
+    from proctor.trail.data import read_annotations
     from proctor.trail.experiment import card_record
-    from proctor.trail.told import score_lines
+    from proctor.trail.report import score_lines
+    from proctor.trail.scorer import score as scored
 
     gold, predicted = read_annotations(gold_dir), read_annotations(generated_dir)
     record = card_record(scored(gold.by_trace, predicted.by_trace))
@@ -181,7 +181,7 @@ def _tell_problems(side: str, problems: Iterable[str]) -> None:
 def compare(names: tuple[str, ...], output_dir: Path, *, as_json: bool) -> None:
     """Lay experiments side by side."""
     from proctor.trail.experiment import logged
-    from proctor.trail.told import log_lines
+    from proctor.trail.report import log_lines
 
     found = logged(output_dir, names)
     if as_json:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from proctor.scenarios.template import Template
     from proctor.spec import Configuration, Problem, Suite
     from proctor.spec.experiment import Experiment
-    from proctor.spec.tree import Tree
+    from proctor.spec.located import Tree
     from proctor.trials.experiments import Resolved
 
 EXAMPLES = [
@@ -75,9 +75,8 @@ def validate(ctx: click.Context, files: tuple[Path, ...], as_json: bool, traces:
 def _checked(path: Path, *, traces: bool) -> Good | list[Problem]:
     from proctor.errors import ProctorError
     from proctor.spec import Place, Problem, SpecError, load_configuration
-    from proctor.spec.experiment_load import is_experiment, load_experiments
-    from proctor.spec.load import suite_of
-    from proctor.spec.reader import read
+    from proctor.spec.load import is_experiment, load_experiments, suite_of
+    from proctor.spec.yaml_reader import read
 
     try:
         if path.suffix == ".py":

@@ -36,9 +36,8 @@ def view(
     require_server_extra()
     from proctor import api
     from proctor.errors import ProctorError
-    from proctor.server.app import Service, make_app
-    from proctor.server.guard import check_host
-    from proctor.server.serving import serve_until_told
+    from proctor.server.app import Service, make_app, serve_until_told
+    from proctor.server.auth import check_host
     from proctor.server.store import existing_store
 
     root = results or api.results_root()

@@ -1,13 +1,14 @@
+# ruff: noqa: S608 (only numbers and words of small letters get into a statement)
 """Two clerks of a bicycle shop: the same rules, one with good habits, one with bad ones.
 
 Their brain is a list of rules, not a language model, so they need no key and cost nothing. What
 the hasty one gets wrong depends on the trial's seed alone: the same seed, the same mistakes.
 """
-# ruff: noqa: S608 (only numbers and words of small letters get into a statement)
 
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -149,3 +150,21 @@ class HastyClerk(Clerk):
         if self._slips(0.5):
             return f"Order {number} is on its way with Nordpost."
         return super().not_found(number)
+
+
+# The shop's tools as plain functions, for a language model to call.
+
+
+def order_status(number: int) -> str:
+    """Where an order is."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Shop(Path(folder)).query_database(
+            f"SELECT status, carrier FROM orders WHERE number = {int(number)}"
+        )
+    return str(rows[0]) if rows else f"there is no order {number}"
+
+
+def policy(name: str) -> str:
+    """The text of a policy: returns or shipping."""
+    with tempfile.TemporaryDirectory() as folder:
+        return Shop(Path(folder)).read_policy(name)

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from proctor.diagnose.model import Diagnosis
+    from proctor.diagnose.finding import Diagnosis
     from proctor.trace import Trace
 
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from proctor.diagnose.finding import Diagnosis
+from proctor.diagnose.quotes import scores_of
+from proctor.diagnose.rules import RULES, apply_rules
+from proctor.diagnose.steps import read_moves
 from proctor.errors import ProctorError, did_you_mean
 
-from .model import Diagnosis
-from .moves import read_moves
-from .rules import RULES, apply_rules
-from .scores import scores_of
-
 if TYPE_CHECKING:
+    from proctor.diagnose.finding import Finding
+    from proctor.diagnose.steps import Moves
     from proctor.trace import Trace
-
-    from .model import Finding
-    from .moves import Moves
 
 METHODS = {"offline": "offline", "off": "offline", "rules": "rules", "learned": "learned"}
 """Names users write, and the method each stands for: `offline` is the best that needs no LLM."""
@@ -56,8 +54,8 @@ def _learned(
     moves: Moves, rules: list[Finding], method: str
 ) -> tuple[list[Finding], list[float] | None]:
     """Findings in the order of spans, and scores. Numpy is not loaded before it is needed."""
-    from .learned.find import detectors, find
-    from .learned.rows import rows_of
+    from proctor.diagnose.learned.detector import detectors, find
+    from proctor.diagnose.learned.text_features import rows_of
 
     found = find(detectors(), rows_of(moves, rules), rules, method)
     order = moves.trace.index.position

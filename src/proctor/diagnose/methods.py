@@ -14,9 +14,9 @@ from proctor.diagnose.api import diagnose as offline_diagnosis
 from proctor.errors import ProctorError, hint_among
 
 if TYPE_CHECKING:
-    from proctor.diagnose.llm.asked import Asking
-    from proctor.diagnose.model import Diagnosis
-    from proctor.llm.base import ChatModel
+    from proctor.diagnose.finding import Diagnosis
+    from proctor.diagnose.llm.detector import Asking
+    from proctor.llm.chat_model import ChatModel
     from proctor.trace import Trace
 
 ASKED = {"single_pass": "single_pass", "agentic": "agentic", "on": "agentic"}
@@ -27,7 +27,7 @@ METHODS = (*OFFLINE, *ASKED)
 
 def asking(model: ChatModel | str | None, **how: Any) -> Asking:
     """How a model is asked, from its name or itself; see `Asking` for the options."""
-    from proctor.diagnose.llm.asked import Asking
+    from proctor.diagnose.llm.detector import Asking
     from proctor.llm.providers import get_model
 
     if model is None:
@@ -42,9 +42,9 @@ async def adiagnose(trace: Trace, method: str = "offline", how: Asking | None = 
     """Find what broke in a trace; `how` says which model is asked, for methods that ask one."""
     if not asks(method):
         return offline_diagnosis(trace, method)
-    from proctor.diagnose.llm import asked
+    from proctor.diagnose.llm import detector
 
-    look = asked.agentic if ASKED[method] == "agentic" else asked.single_pass
+    look = detector.agentic if ASKED[method] == "agentic" else detector.single_pass
     return await look(trace, how or asking(None), offline_diagnosis(trace, "offline"))
 
 

@@ -6,10 +6,10 @@ names are imported when first used, because clients and price tables are slow to
 
 from typing import TYPE_CHECKING
 
-from proctor.names import imported_when_used
+from proctor._lazy import imported_when_used
 
 if TYPE_CHECKING:
-    from proctor.llm.base import (
+    from proctor.llm.chat_model import (
         ChatModel,
         ChatReply,
         ChatRequest,
@@ -39,16 +39,16 @@ __all__ = [
 ]
 
 _HOME_OF = {
-    "ChatModel": "proctor.llm.base",
-    "ChatReply": "proctor.llm.base",
-    "ChatRequest": "proctor.llm.base",
+    "ChatModel": "proctor.llm.chat_model",
+    "ChatReply": "proctor.llm.chat_model",
+    "ChatRequest": "proctor.llm.chat_model",
     "LocalModel": "proctor.llm.local",
     "MockLLM": "proctor.llm.mock",
-    "ModelError": "proctor.llm.base",
-    "ModelErrorKind": "proctor.llm.base",
+    "ModelError": "proctor.llm.chat_model",
+    "ModelErrorKind": "proctor.llm.chat_model",
     "PriceTable": "proctor.llm.prices",
-    "TokenUsage": "proctor.llm.base",
-    "ToolSpec": "proctor.llm.base",
+    "TokenUsage": "proctor.llm.chat_model",
+    "ToolSpec": "proctor.llm.chat_model",
     "cost_usd": "proctor.llm.prices",
     "get_model": "proctor.llm.providers",
 }

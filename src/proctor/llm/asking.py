@@ -11,8 +11,8 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from proctor.llm.base import ChatModel, ChatReply, ChatRequest, ModelError
-from proctor.llm.rates import rate_limited
+from proctor.llm.chat_model import ChatModel, ChatReply, ChatRequest, ModelError
+from proctor.llm.rate_limits import rate_limited
 
 
 @dataclass(frozen=True, slots=True)

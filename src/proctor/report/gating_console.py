@@ -8,7 +8,7 @@ import click
 
 from proctor.report.figures import named
 from proctor.report.text import line
-from proctor.results.gating import ArmGate, GateResult, RunRef
+from proctor.results.gate import ArmGate, GateResult, RunRef
 from proctor.words import in_points, level_of, p_text, percent, plural, points, table
 
 MOST_MOVES = 10

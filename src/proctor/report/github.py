@@ -16,7 +16,7 @@ from proctor.checks.result import CheckStatus
 from proctor.report import markdown
 from proctor.report.facts import CaseFacts, CasePlace, Report
 from proctor.report.text import line, shown
-from proctor.runs.model import TrialStatus
+from proctor.runs.trial import TrialStatus
 from proctor.words import plural
 
 MOST_INLINE = 10

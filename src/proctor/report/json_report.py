@@ -14,7 +14,7 @@ from proctor import __version__
 from proctor.checks.result import CheckResult, CheckStatus
 from proctor.report.facts import CaseFacts, Report
 from proctor.report.text import plain
-from proctor.runs.model import TrialStatus
+from proctor.runs.trial import TrialStatus
 
 SCHEMA_VERSION = 1
 """Rises when a key changes its meaning or goes."""

@@ -18,7 +18,7 @@ from pathlib import PurePath
 from proctor.checks.result import CheckResult, CheckStatus
 from proctor.report.facts import MOST_SPANS, TOLD, CaseFacts, Report
 from proctor.report.text import line, shown, xml
-from proctor.runs.model import TrialStatus
+from proctor.runs.trial import TrialStatus
 
 
 def render(report: Report) -> str:

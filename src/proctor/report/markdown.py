@@ -11,7 +11,7 @@ from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.report.console import counts
 from proctor.report.facts import MOST_SPANS, TOLD, CaseFacts, Report
 from proctor.report.text import markdown, markdown_code, markdown_table, seconds, shown
-from proctor.runs.model import TrialStatus
+from proctor.runs.trial import TrialStatus
 from proctor.words import DASH, money
 
 _MARKS = {

@@ -22,7 +22,7 @@ from proctor.report.run_words import (
     score,
 )
 from proctor.report.text import markdown, markdown_table, seconds
-from proctor.results.gating import ArmGate, GateResult
+from proctor.results.gate import ArmGate, GateResult
 from proctor.results.leaderboard import Row
 from proctor.runs.folder import run_name
 from proctor.runs.summary import CellSummary, RankedFailure

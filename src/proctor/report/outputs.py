@@ -15,10 +15,10 @@ from typing import NamedTuple
 import click
 
 from proctor.errors import ProctorError
-from proctor.places import room_for
 from proctor.report.facts import Report
 from proctor.report.formats import FORMATS, render
 from proctor.runs.folder import write_atomic
+from proctor.user_dirs import room_for
 
 STDOUT = "-"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import click
 
 from proctor.report.text import line
-from proctor.results.planning import Planning, PlanRow
+from proctor.results.power import Planning, PlanRow
 from proctor.words import DASH, in_points, money, percent, table
 
 

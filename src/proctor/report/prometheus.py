@@ -14,7 +14,7 @@ from typing import NamedTuple
 from proctor.checks.result import CheckStatus
 from proctor.report.facts import CaseFacts, Report
 from proctor.report.text import line
-from proctor.runs.model import TrialStatus
+from proctor.runs.trial import TrialStatus
 
 
 class Sample(NamedTuple):

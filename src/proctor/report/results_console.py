@@ -15,8 +15,8 @@ from typing import Any
 
 from proctor.report.figures import document, ends, figure
 from proctor.report.text import line
+from proctor.results.aggregate import GroupRow
 from proctor.results.exchange.export import cell
-from proctor.results.figures import GroupRow
 from proctor.results.sql import Answer
 from proctor.words import DASH, money, percent, plural, table
 

@@ -16,15 +16,14 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from proctor.report.run_words import case_text, research_lines, sentence
-from proctor.results.gating import GateResult, judge_runs
+from proctor.results.gate import GateResult, judge_runs
 from proctor.results.leaderboard import Leaderboard, entrants_of, leaderboard
-from proctor.results.lenient import as_text
+from proctor.results.metadata import as_text
 from proctor.results.outcomes import case_properties
-from proctor.runs.model import Trial, TrialStatus
-from proctor.runs.notes import Note, annotations_of, runs_tagged, tags_of
-from proctor.runs.run import Run
+from proctor.runs.annotations import Note, annotations_of, runs_tagged, tags_of
+from proctor.runs.run import Run, Totals
 from proctor.runs.summary import CellSummary, RankedError, RankedFailure, Verdict
-from proctor.runs.totals import Totals
+from proctor.runs.trial import Trial, TrialStatus
 
 _LEVELS = ("trivial", "easy", "simple", "low", "medium", "moderate", "hard", "high", "expert")
 """Words for difficulty from easy to hard; numbers sort as numbers, other words by alphabet."""

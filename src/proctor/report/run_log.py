@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from proctor.report.run_progress import Ticking, progress_line
-from proctor.runs.model import TrialStatus
+from proctor.runs.trial import TrialStatus
 
 if TYPE_CHECKING:
-    from proctor.runs.model import PlannedTrial, Trial
     from proctor.runs.run import Run
+    from proctor.runs.trial import PlannedTrial, Trial
     from proctor.trials.session import Observer
 
 log = logging.getLogger("proctor.run")

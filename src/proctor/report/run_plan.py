@@ -11,7 +11,7 @@ from proctor.report.text import line
 from proctor.words import columns, money, plural
 
 if TYPE_CHECKING:
-    from proctor.runs.model import CellKey
+    from proctor.runs.trial import CellKey
     from proctor.trials.estimate import Estimate
     from proctor.trials.prepare import RunContext
 

@@ -18,7 +18,7 @@ from proctor.trials.progress import Progress
 from proctor.words import money, percent, plural
 
 if TYPE_CHECKING:
-    from proctor.runs.model import PlannedTrial, Trial
+    from proctor.runs.trial import PlannedTrial, Trial
 
 LIVE_INTERVAL = 0.1
 """Seconds between two states of the live line: faster is flicker."""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from proctor.report.text import line, plain
+from proctor.runs.run import Totals
 from proctor.runs.summary import CellSummary, RankedError, Verdict
-from proctor.runs.totals import Totals
 from proctor.words import DASH, in_points, level_of, money, p_text, plural, points
 
 if TYPE_CHECKING:

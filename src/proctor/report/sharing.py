@@ -23,7 +23,6 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError
-from proctor.places import room_for
 from proctor.report.html.page import render_page
 from proctor.report.html.trial_data import PageTexts
 from proctor.report.markdown_run import render_run
@@ -31,10 +30,11 @@ from proctor.report.run_facts import ReportFacts, facts_of_run
 from proctor.results.finalise import finalise
 from proctor.runs.folder import RunFolder, run_name, write_atomic
 from proctor.runs.journal import Sync
-from proctor.runs.model import Trial
 from proctor.runs.run import Run
 from proctor.runs.segments import SegmentWriter, encode_trace
+from proctor.runs.trial import Trial
 from proctor.trace.redact import Redactor
+from proctor.user_dirs import room_for
 from proctor.words import plural
 
 PRIVATE = ("host", "user", "platform")

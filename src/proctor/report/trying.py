@@ -18,7 +18,7 @@ from proctor.agents.base import AgentConfig
 from proctor.agents.replay import ReplayAgentConfig
 from proctor.errors import ProctorError
 from proctor.report.facts import CaseFacts, CasePlace, Report, facts_of
-from proctor.runs.model import PlannedTrial
+from proctor.runs.trial import PlannedTrial
 from proctor.spec import Case, Configuration, Suite, load_configuration, load_suite, select_cases
 from proctor.trials.choose import choose_agents
 from proctor.trials.once import Finished, try_once

@@ -10,14 +10,14 @@ used, so that importing this package is cheap.
 
 from typing import TYPE_CHECKING
 
-from proctor.names import imported_when_used
+from proctor._lazy import imported_when_used
 
 if TYPE_CHECKING:
     from proctor.api import query
-    from proctor.results.compare_runs import Comparison
-    from proctor.results.gating import GateResult
+    from proctor.results.compare import Comparison
+    from proctor.results.gate import GateResult
     from proctor.results.leaderboard import Leaderboard
-    from proctor.results.planning import Planning
+    from proctor.results.power import Planning
     from proctor.results.result_set import Groups, ResultSet
 
 __all__ = [
@@ -31,11 +31,11 @@ __all__ = [
 ]
 
 _HOME_OF = {
-    "Comparison": "proctor.results.compare_runs",
-    "GateResult": "proctor.results.gating",
+    "Comparison": "proctor.results.compare",
+    "GateResult": "proctor.results.gate",
     "Groups": "proctor.results.result_set",
     "Leaderboard": "proctor.results.leaderboard",
-    "Planning": "proctor.results.planning",
+    "Planning": "proctor.results.power",
     "ResultSet": "proctor.results.result_set",
     "query": "proctor.api",
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
-from proctor.results.lenient import as_mapping
+from proctor.results.metadata import as_mapping
 from proctor.results.outcomes import case_properties
 from proctor.runs.baselines import spec_hash
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from proctor.errors import ProctorError
-from proctor.results.facts import RunFacts, facts_of_spec, read_facts
+from proctor.results.metadata import RunFacts, facts_of_spec, read_facts
 
 SPEC, JOURNAL, PARQUET = "_spec_.yaml", "trials.jsonl", "results.parquet"
 NOTES = "notes.jsonl"
@@ -176,7 +176,7 @@ def read_run(folder: Path, root: Path, *, noted: bool = True) -> FoundRun:
     name = _name(folder, root)
     tags: tuple[str, ...] = ()
     if noted:
-        from proctor.runs.notes import tags_of
+        from proctor.runs.annotations import tags_of
 
         tags = tags_of(folder)
     kept = read_facts(folder)

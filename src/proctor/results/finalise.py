@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from proctor.results.facts import write_facts
-from proctor.runs.derived import parquet_meanwhile, write_summaries
+from proctor.results.metadata import write_facts
 from proctor.runs.folder import RunFolder
-from proctor.runs.model import Trial
+from proctor.runs.parquet import parquet_meanwhile, write_summaries
 from proctor.runs.run import Run
+from proctor.runs.trial import Trial
 
 
 def finalise(

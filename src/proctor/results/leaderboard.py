@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from proctor.errors import ProctorError, hint_among
-from proctor.results.comparison import stopped_note
-from proctor.results.figures import rate_over
+from proctor.results.aggregate import rate_over
+from proctor.results.compare import stopped_note
 from proctor.results.outcomes import AgentOutcomes, CaseOutcome, outcomes_of
 from proctor.runs.folder import place_of, run_name
 from proctor.stats.describe import percentile
-from proctor.stats.intervals import bootstrap_over_cases
-from proctor.stats.kinds import LEVEL, STOPPED, Interval, mean
-from proctor.stats.passk import PassK, pass_at_k, pass_hat_k
+from proctor.stats.intervals import PassK, bootstrap_over_cases, pass_at_k, pass_hat_k
 from proctor.stats.ranking import Pair, rank_sets
+from proctor.stats.types import LEVEL, STOPPED, Interval, mean
 from proctor.words import plural
 
 if TYPE_CHECKING:

@@ -14,13 +14,25 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
-from proctor.results.facts import CLUSTER
-from proctor.results.left_out import LeftOut
-from proctor.results.lenient import as_mapping, as_text
-from proctor.runs.model import CellKey, Trial, TrialStatus, arm_name
+from proctor.results.metadata import CLUSTER, as_mapping, as_text
+from proctor.runs.early_stop import CellPlan, Seen, find_stop, rules_named
 from proctor.runs.run import Run
-from proctor.runs.stopping import CellPlan, Seen, find_stop, rules_named
-from proctor.stats.kinds import CaseCounts, mean
+from proctor.runs.trial import CellKey, Trial, TrialStatus, arm_name
+from proctor.stats.types import CaseCounts, mean
+from proctor.words import plural
+
+# What a figure does not count, said beside it.
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """Trials or cases that no estimate counts, and why."""
+
+    what: str
+    count: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{plural(self.count, self.what.removesuffix('s'))}: {self.why}"
 
 
 class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 import msgspec
 
 from proctor.errors import ProctorError
-from proctor.results.columns import COLUMNS, Named, literal, named, quoted
-from proctor.results.figures import (
+from proctor.results.aggregate import (
     OF_JUDGED,
     TALLY,
     TALLY_COLUMNS,
@@ -30,21 +29,21 @@ from proctor.results.figures import (
     rate_of,
     tally,
 )
-from proctor.results.left_out import LeftOut
-from proctor.results.selection import Condition, Filters, conditions
-from proctor.results.view import View
+from proctor.results.database import COLUMNS, Named, View, literal, named, quoted
+from proctor.results.filters import Condition, Filters, conditions
+from proctor.results.outcomes import LeftOut
 from proctor.stats.describe import PERCENTILES
-from proctor.stats.kinds import LEVEL, Interval
+from proctor.stats.types import LEVEL, Interval
 from proctor.words import plural
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from proctor.results.arms import Difference
+    from proctor.results.compare import Difference
     from proctor.results.outcomes import AgentOutcomes
     from proctor.results.sql import Answer
-    from proctor.stats.correlate import Correlation
-    from proctor.stats.passk import PassK
+    from proctor.stats.describe import Correlation
+    from proctor.stats.intervals import PassK
 
 JSON_COLUMNS = tuple(name for name, column in COLUMNS.items() if column.kind == "JSON")
 
@@ -142,13 +141,13 @@ class ResultSet:
 
     def pass_at_k(self, k: int) -> PassK:
         """How likely at least one of k trials passes, without bias; the mean over cells."""
-        from proctor.stats.passk import pass_at_k
+        from proctor.stats.intervals import pass_at_k
 
         return pass_at_k([(t.passed, t.judged, t.infra_error) for t in self._cells().values()], k)
 
     def pass_hat_k(self, k: int) -> PassK:
         """How likely all of k trials pass, without bias; the mean over cells."""
-        from proctor.stats.passk import pass_hat_k
+        from proctor.stats.intervals import pass_hat_k
 
         return pass_hat_k([(t.passed, t.judged, t.infra_error) for t in self._cells().values()], k)
 
@@ -186,7 +185,7 @@ class ResultSet:
         self, first: Any, second: Any, *, by: str = "agent", level: float = LEVEL
     ) -> Difference:
         """Two values of a column (two agents, two runs) against each other, case by case."""
-        from proctor.results.arms import difference
+        from proctor.results.compare import difference
 
         return difference(self, first, second, by=by, level=level)
 
@@ -198,13 +197,13 @@ class ResultSet:
         method: Literal["pearson", "spearman"] = "spearman",
     ) -> Correlation:
         """How a number that belongs to the cases goes with a figure of theirs; one pair a case."""
-        from proctor.results.arms import correlation
+        from proctor.results.compare import correlation
 
         return correlation(self, column, value, method)
 
     def outcomes(self) -> tuple[AgentOutcomes, ...]:
         """What estimators take, by agent and parameters; see `proctor.results.outcomes`."""
-        from proctor.results.arms import outcomes_in
+        from proctor.results.compare import outcomes_in
 
         return outcomes_in(self)
 

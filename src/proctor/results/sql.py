@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError
-from proctor.results.columns import COLUMNS, Source, literal, literal_list
-from proctor.results.facts import as_glob
-from proctor.results.selection import Condition
+from proctor.results.database import COLUMNS, Source, literal, literal_list
+from proctor.results.filters import Condition
+from proctor.results.metadata import as_glob
 
 if TYPE_CHECKING:
     import duckdb
 
-    from proctor.results.view import View
+    from proctor.results.database import View
 
 CHECKS = {
     "run": "run",

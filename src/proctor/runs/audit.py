@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from proctor.errors import ProctorError
-from proctor.runs.identity import git_state, host, proctor_version, who
 from proctor.runs.lines import append_line, read_lines
+from proctor.runs.provenance import git_state, host, proctor_version, who
 from proctor.trace.redact import Redactor, default_redactor
 
 FILE = "audit.jsonl"

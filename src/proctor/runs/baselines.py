@@ -18,7 +18,7 @@ import msgspec
 import proctor
 from proctor.errors import ProctorError, did_you_mean
 from proctor.runs.folder import safe_name, write_atomic
-from proctor.runs.model import TrialStatus
+from proctor.runs.trial import TrialStatus
 from proctor.trace import Trace
 from proctor.trace.assemble import Collector
 from proctor.trace.formats import native

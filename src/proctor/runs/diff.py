@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from proctor.checks.metrics import ABSENT, Match, match_calls, sequence_similarity
-from proctor.checks.metrics.outcome import shortened
+from proctor.checks.metrics.matching import shortened
 from proctor.checks.offered import offered_handoffs
 from proctor.checks.result import Layer
 from proctor.checks.view import handoffs_of, plain

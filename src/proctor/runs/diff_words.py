@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from itertools import groupby
 
-from proctor.checks.metrics.sequences import lcs_alignment, positions_of
+from proctor.checks.metrics.alignment import lcs_alignment, positions_of
 from proctor.runs.diff_model import WordChange
 
 # A word, a character of a script that does not part words, or a sign; then its white space.

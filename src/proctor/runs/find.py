@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 
 from proctor.errors import ProctorError, did_you_mean
+from proctor.runs.annotations import tagged
 from proctor.runs.folder import place_of
-from proctor.runs.notes import tagged
 
 LATEST = "latest"
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from proctor.checks.result import CheckResult
-from proctor.runs.model import Trial
+from proctor.runs.trial import Trial
 
 CLOCKS_AND_IDS = frozenset(
     {"started_ns", "duration_ms", "latency_ms", "trace_id", "trace", "workdir"}

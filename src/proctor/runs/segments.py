@@ -17,7 +17,7 @@ import zstandard
 
 from proctor.errors import ProctorError
 from proctor.runs.journal import write_whole
-from proctor.runs.model import TraceRef
+from proctor.runs.trial import TraceRef
 from proctor.trace import Trace
 from proctor.trace.formats.native import without_surrogates
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from proctor.checks.result import FAILED, CheckResult
-from proctor.runs.model import Trial
+from proctor.runs.trial import Trial
 
 _Key = tuple[object, ...]
 

@@ -15,8 +15,8 @@ from operator import attrgetter
 import msgspec
 
 from proctor.checks.result import FAILED, CheckResult
-from proctor.runs.model import JUDGED, CellKey, Trial, TrialError, TrialStatus
-from proctor.runs.stopping import CellPlan, Seen, StoppingRule, find_stop
+from proctor.runs.early_stop import CellPlan, Seen, StoppingRule, find_stop
+from proctor.runs.trial import JUDGED, CellKey, Trial, TrialError, TrialStatus
 
 SAMPLES = 3
 """Examples kept with a ranked failure: enough to see a pattern, few enough to read."""

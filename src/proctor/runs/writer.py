@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Sync
-from proctor.runs.model import Trial
 from proctor.runs.segments import SegmentWriter
+from proctor.runs.trial import Trial
 
 MAX_WAITING = 32
 """Trials that may share a write: with more of them a write is no longer what a trial costs."""

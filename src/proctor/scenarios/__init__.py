@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from proctor.names import imported_when_used
+from proctor._lazy import imported_when_used
 
 if TYPE_CHECKING:
-    from proctor.scenarios.building import build, build_template, find_template
-    from proctor.scenarios.built import Built
+    from proctor.scenarios.build import build, build_template, find_template
     from proctor.scenarios.catalog import Catalog, UnknownTemplateError, catalog_for
-    from proctor.scenarios.storage import fetch, store
+    from proctor.scenarios.scenario import Built, fetch, store
     from proctor.scenarios.template import Template
 
 __all__ = [
@@ -30,16 +29,16 @@ __all__ = [
 ]
 
 _HOME_OF = {
-    "Built": "proctor.scenarios.built",
+    "Built": "proctor.scenarios.scenario",
     "Catalog": "proctor.scenarios.catalog",
     "Template": "proctor.scenarios.template",
     "UnknownTemplateError": "proctor.scenarios.catalog",
-    "build": "proctor.scenarios.building",
-    "build_template": "proctor.scenarios.building",
+    "build": "proctor.scenarios.build",
+    "build_template": "proctor.scenarios.build",
     "catalog_for": "proctor.scenarios.catalog",
-    "fetch": "proctor.scenarios.storage",
-    "find_template": "proctor.scenarios.building",
-    "store": "proctor.scenarios.storage",
+    "fetch": "proctor.scenarios.scenario",
+    "find_template": "proctor.scenarios.build",
+    "store": "proctor.scenarios.scenario",
 }
 """Public name → the module that defines it."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.scenarios.template import FILE, Template, read_template
-from proctor.spec.ids import LONGEST_ID, problem_with_id
+from proctor.spec.suite import LONGEST_ID, problem_with_id
 
 if TYPE_CHECKING:
     from proctor.spec.config import Configuration

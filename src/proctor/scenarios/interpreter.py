@@ -13,12 +13,13 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from proctor.errors import did_you_mean
-from proctor.scenarios import portable
-from proctor.scenarios.draws import DRAWS, KNOWN
+from proctor.scenarios import randomness
 from proctor.scenarios.expressions import LITERALS, ExpressionError, parse, place_of
 from proctor.scenarios.functions import (
     CONSTANTS,
+    DRAWS,
     FUNCTIONS,
+    KNOWN,
     MAX_BITS,
     MAX_ITEMS,
     MAX_TEXT,
@@ -354,7 +355,7 @@ def _power(left: Number, right: Number) -> Value:
             raise RefusedError(f"the number has more than {MAX_BITS} bits")
         return left**right if abs(left) > 1 else left ** (right % 2 if left < 0 else min(right, 1))
     try:
-        return portable.power(float(left), float(right))
+        return randomness.power(float(left), float(right))
     except ValueError as error:
         raise RefusedError(f"{error} is not a real number") from None
 

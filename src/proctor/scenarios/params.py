@@ -14,9 +14,8 @@ from proctor.errors import ProctorError, did_you_mean, hint_among
 from proctor.scenarios import functions
 from proctor.scenarios.expressions import is_name
 from proctor.scenarios.functions import RefusedError, Value, bounded, same_kind, shown
-from proctor.spec.problems import Place, Problem
-from proctor.spec.reader import Dialect, read_text
-from proctor.spec.tree import Tree, plain
+from proctor.spec.located import Place, Problem, Tree, plain
+from proctor.spec.yaml_reader import Dialect, read_text
 
 TYPES = ("int", "float", "bool", "str", "choice", "list")
 

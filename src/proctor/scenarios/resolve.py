@@ -16,9 +16,8 @@ from proctor.scenarios.functions import RefusedError, Value, bounded
 from proctor.scenarios.interpreter import Budget, Scope, UnknownNameError, evaluate
 from proctor.scenarios.params import Param
 from proctor.scenarios.randomness import Place, Source, Stream
-from proctor.spec.problems import Place as FilePlace
-from proctor.spec.problems import Problem, SpecError
-from proctor.spec.tree import Tree, replace_content
+from proctor.spec.located import Place as FilePlace
+from proctor.spec.located import Problem, SpecError, Tree, replace_content
 from proctor.words import clipped
 
 EV, REF = "!ev", "!ref"

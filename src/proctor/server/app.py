@@ -7,27 +7,33 @@ the application.
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import logging
+import socket
 import sys
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.routing import Route
+from uvicorn.config import LOGGING_CONFIG
 
 from proctor.errors import ProctorError
 from proctor.runs.rounds import Rounds
-from proctor.server import api, otlp
-from proctor.server.guard import Guard
+from proctor.server import json_api, otlp_endpoint
+from proctor.server.auth import Guard
 from proctor.server.ingest import Ingest
-from proctor.server.pages.render import page, static_file
 from proctor.server.pages.runs import Runs
+from proctor.server.pages.templating import page, static_file
 from proctor.server.pages.traces import Traces
-from proctor.server.store.sql import SqlStore
+from proctor.server.store.store import SqlStore
 from proctor.trace.redact import default_redactor
 from proctor.trace.text import safe
 
@@ -36,8 +42,9 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp
 
-    from proctor.server.readers import Child
+    from proctor.server.decoder_process import Child
     from proctor.server.watch import Watcher
+
 
 PRUNE_EVERY = 60.0
 """Seconds between looks for traces older than they may be kept."""
@@ -109,13 +116,13 @@ def make_app(service: Service, token: str | None = None) -> ASGIApp:
 
 def _routes(service: Service) -> Iterator[Route]:
     if service.ingest is not None:  # first, since they are asked most and looked for in order
-        for path, what in otlp.PATHS.items():
-            yield Route(path, otlp.endpoint(service.ingest, what), methods=["POST"])
+        for path, what in otlp_endpoint.PATHS.items():
+            yield Route(path, otlp_endpoint.endpoint(service.ingest, what), methods=["POST"])
     yield Route("/healthz", health)
     yield Route("/static/{name:str}", static_file)
     yield Route("/", home)
     if service.store is not None:
-        yield from api.routes(service.store)
+        yield from json_api.routes(service.store)
         yield from Traces(service.store).routes()
     if service.results is not None:
         yield from Runs(service.results).routes()
@@ -155,3 +162,80 @@ def _for_people(request: Request) -> bool:
 async def health(_request: Request) -> Response:
     """That the server runs: nothing more is told to strangers."""
     return PlainTextResponse("ok")
+
+
+# Serve an application until somebody says stop, and say where it listens once it does.
+
+
+GRACE = 5
+"""Seconds open connections get after Ctrl-C; a viewer that follows a run would never end."""
+
+
+COLLECT_AFTER = 20_000
+"""Objects after which rings of them are looked for: rows are many and never rings, and with the
+usual 700 every request would be gone through several times."""
+
+
+class _Server(uvicorn.Server):
+    """Tells its address when it is ready to take requests."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[str], None], host: str) -> None:
+        super().__init__(config)
+        self._ready = ready
+        self._host = host
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then say so."""
+        await super().startup(sockets)
+        if self.started:
+            port = self.servers[0].sockets[0].getsockname()[1]
+            name = "localhost" if self._host == "127.0.0.1" else self._host
+            self._ready(f"http://{f'[{name}]' if ':' in name else name}:{port}")
+
+
+def serve_until_told(app: ASGIApp, host: str, port: int, ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; a port that is taken is one clear line."""
+    config = uvicorn.Config(
+        app,
+        # Where somebody has set up logs, what is logged goes there and not past them.
+        log_config=None if logging.getLogger().handlers else LOGGING_CONFIG,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=GRACE,
+        # Bodies beyond it would be refused anyway; this bounds what a slow client may hold.
+        limit_concurrency=1000,
+    )
+    bound = _bound(host, port)
+    server = _Server(config, ready, host)
+    with contextlib.suppress(KeyboardInterrupt), _seldom_collected():
+        server.run(sockets=[bound])
+
+
+@contextlib.contextmanager
+def _seldom_collected() -> Generator[None]:
+    """Let the collector leave alone what is there already, and look at the rest less often."""
+    usual = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+        gc.unfreeze()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise ProctorError(
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            hint="another program may use the port: choose one with --port, or 0 for any",
+        ) from None
+    return bound

@@ -18,10 +18,9 @@ from typing import NamedTuple
 
 from proctor.errors import ProctorError
 from proctor.llm.prices import warm_up
-from proctor.server.made import Made
-from proctor.server.readers import Child, Here, Reader
+from proctor.server.decoder_process import Child, Here, Made, Reader
 from proctor.server.store.rows import Batch
-from proctor.server.store.sql import BadRows, SqlStore
+from proctor.server.store.store import BadRows, SqlStore
 from proctor.server.wire import SPANS, Refused
 from proctor.trace.redact import Redactor
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import logging
 import sys
 import threading
 import time
@@ -18,21 +19,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import httpx
+
 from proctor.checks.evaluate import PlannedCheck, evaluate
 from proctor.checks.quality import score_trace, score_traces_with
-from proctor.checks.quality_model import Level, Quality, QualityConfig
+from proctor.checks.quality_dimensions import Level, Quality, QualityConfig
 from proctor.checks.registry import CheckContext
 from proctor.diagnose.api import diagnose
 from proctor.errors import ProctorError
-from proctor.server.store.sql import Evaluation, SqlStore, StoreError
+from proctor.server.store.store import Evaluation, SqlStore, StoreError
 from proctor.trace.text import safe
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from proctor.checks.judge import Judge
-    from proctor.diagnose.model import Diagnosis
+    from proctor.diagnose.finding import Diagnosis
     from proctor.trace import Trace
+
 
 PAUSE = 1.0
 """Seconds between looks at which traces are quiet."""
@@ -222,3 +226,39 @@ def planned_checks(path: Path) -> tuple[Any, Sequence[PlannedCheck]]:
             where=str(path),
         )
     return suite.cases[0], plan_checks(suite.cases[0])
+
+
+# Alerts about live traces: a line on standard error, or a JSON document to an address.
+#
+# An alert that cannot be delivered is said on standard error and never stops the watch.
+
+
+TIMEOUT = 10.0
+"""Seconds a receiver of alerts may take."""
+
+
+def log_alert(alert: Alert) -> None:
+    """Say it on standard error."""
+    words = f"alert: {alert.name} {alert.figure:.2f} in trace {safe(alert.trace_id, 64)}"
+    if alert.words:
+        words += f": {safe(alert.words, 200)}"
+    logging.getLogger("proctor.serve").info("%s", words)
+    sys.stderr.write(f"{words}\n")
+
+
+class Webhook:
+    """Posts alerts as JSON: trace_id, name, figure, words."""
+
+    def __init__(self, url: str) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ProctorError(f"{url!r} is not an address alerts can be posted to")
+        self._url = url
+
+    def __call__(self, alert: Alert) -> None:
+        """Post one alert."""
+        try:
+            reply = httpx.post(self._url, json=alert._asdict(), timeout=TIMEOUT)
+            reply.raise_for_status()
+        except httpx.HTTPError as error:
+            log_alert(alert)
+            sys.stderr.write(f"warning: the alert was not delivered: {safe(str(error), 200)}\n")

@@ -5,17 +5,16 @@ Start at `load_suite`, `Suite` and `Case`; names are imported when first used.
 
 from typing import TYPE_CHECKING
 
-from proctor.names import imported_when_used
+from proctor._lazy import imported_when_used
 
 if TYPE_CHECKING:
     from proctor.spec.config import Configuration, Settings, load_configuration
     from proctor.spec.json_schema import schema_of
     from proctor.spec.load import load_suite, restore_suite
-    from proctor.spec.models import Case, CustomCheck, Suite
+    from proctor.spec.located import Place, Problem, SpecError
     from proctor.spec.plan import plan_checks
-    from proctor.spec.problems import Place, Problem, SpecError
-    from proctor.spec.refs import AgentRef, JudgeConfig
     from proctor.spec.select import Filter, parse_filter, select_cases
+    from proctor.spec.suite import AgentRef, Case, CustomCheck, JudgeConfig, Suite
 
 __all__ = [
     "AgentRef",
@@ -39,17 +38,17 @@ __all__ = [
 ]
 
 _HOME_OF = {
-    "AgentRef": "proctor.spec.refs",
-    "Case": "proctor.spec.models",
+    "AgentRef": "proctor.spec.suite",
+    "Case": "proctor.spec.suite",
     "Configuration": "proctor.spec.config",
-    "CustomCheck": "proctor.spec.models",
+    "CustomCheck": "proctor.spec.suite",
     "Filter": "proctor.spec.select",
-    "JudgeConfig": "proctor.spec.refs",
-    "Place": "proctor.spec.problems",
-    "Problem": "proctor.spec.problems",
+    "JudgeConfig": "proctor.spec.suite",
+    "Place": "proctor.spec.located",
+    "Problem": "proctor.spec.located",
     "Settings": "proctor.spec.config",
-    "SpecError": "proctor.spec.problems",
-    "Suite": "proctor.spec.models",
+    "SpecError": "proctor.spec.located",
+    "Suite": "proctor.spec.suite",
     "load_configuration": "proctor.spec.config",
     "load_suite": "proctor.spec.load",
     "parse_filter": "proctor.spec.select",

@@ -19,18 +19,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 from pydantic import AfterValidator, BaseModel, Field
 
 from proctor.errors import ProctorError, did_you_mean
-from proctor.llm.rates import RateLimit
-from proctor.places import project_settings_files, user_settings_file
-from proctor.runs.remote.address import is_address
-from proctor.schema import Strict
-from proctor.spec.located import validated
-from proctor.spec.models import DEFAULT_TRIALS, Trials
-from proctor.spec.problems import Place, Problem, SpecError
-from proctor.spec.reader import MAX_BYTES, read
-from proctor.spec.refs import Agent, Judge
-from proctor.spec.shapes import Shapes
-from proctor.spec.toml import read_toml
-from proctor.spec.tree import Tree, merged, replace_content
+from proctor.llm.rate_limits import RateLimit
+from proctor.runs.remote.object_store import is_address
+from proctor.spec.data import read_toml
+from proctor.spec.located import Place, Problem, SpecError, Tree, merged, replace_content
+from proctor.spec.suite import DEFAULT_TRIALS, Agent, Judge, Trials
+from proctor.spec.validation import Shapes, validated
+from proctor.spec.yaml_reader import MAX_BYTES, read
+from proctor.strict import Strict
+from proctor.user_dirs import project_settings_files, user_settings_file
 
 if TYPE_CHECKING:
     from proctor.llm.prices import PriceTable

@@ -22,14 +22,11 @@ from pydantic import (
 )
 
 from proctor.errors import did_you_mean
-from proctor.schema import Strict
-from proctor.spec.ids import problem_with_id
-from proctor.spec.located import Fault, faults_error
-from proctor.spec.models import Trials
-from proctor.spec.problems import Place
-from proctor.spec.refs import Agent, AgentRef, Judge, JudgeConfig
+from proctor.spec.located import Place, Tree, replace_content
 from proctor.spec.research import Research
-from proctor.spec.tree import Tree, replace_content
+from proctor.spec.suite import Agent, AgentRef, Judge, JudgeConfig, Trials, problem_with_id
+from proctor.spec.validation import Fault, faults_error
+from proctor.strict import Strict
 
 DEFAULT_OUTPUT = "{experiment}/{date}_{seq}"
 OUTPUT_TOKENS = ("experiment", "date", "seq")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from proctor.spec.config import Settings
 from proctor.spec.experiment import Experiment
-from proctor.spec.models import CASE_SPELLINGS, SUITE_SPELLINGS, Suite
+from proctor.spec.suite import CASE_SPELLINGS, SUITE_SPELLINGS, Suite
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -1,269 +1,194 @@
-"""Check a tree against a model, and say what is wrong in the user's terms and at the user's place.
+"""Places in files, and what is wrong there.
 
-pydantic finds the errors; here each gets its place, a wording that needs no Python, and for an
-unknown word the nearest known one. Where a value may have several shapes, only the errors of the
-shape it comes nearest to are told.
+Promise: a problem names file, line and column, says what to do when that can be guessed, and
+travels with all others of the same file, so that a user mends a suite in one go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias, cast
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails, PydanticCustomError
+from proctor.errors import ProctorError
 
-from proctor.errors import did_you_mean
-from proctor.spec.problems import Place, Problem
-from proctor.spec.shapes import Shapes, model_keys
-from proctor.spec.tree import Tree, plain
-
-Model = TypeVar("Model", bound=BaseModel)
-
-_ELSEWHERE = "elsewhere"
-"""The type of an error that knows, better than pydantic can, which values it is about."""
+MOST_NOTES = 20
+"""Problems shown below a traceback: as many as are mended before the file is tried again."""
 
 
-class Fault(NamedTuple):
-    """Something wrong with a value inside the model that found it; `loc` leads there."""
+class Place(NamedTuple):
+    """Somewhere a person can go to: `file:line:column`, counted from 1.
 
-    loc: tuple[str | int, ...]
+    What has no lines (an environment variable, an option) is a name alone.
+    """
+
+    file: str
+    line: int | None = None
+    column: int | None = None
+
+    def __str__(self) -> str:
+        return ":".join(str(part) for part in self if part is not None)
+
+
+class Problem(NamedTuple):
+    """One thing to put right, where it is, and (when it can be guessed) how."""
+
+    place: Place
     message: str
     hint: str | None = None
 
+    @property
+    def file(self) -> str:
+        """The file, as it was named on the way to it."""
+        return self.place.file
 
-def faults_error(faults: Sequence[Fault]) -> PydanticCustomError:
-    """What a validator raises to report several values inside its model, each at its own place."""
-    text = "; ".join(fault.message for fault in faults)
-    return PydanticCustomError(_ELSEWHERE, "{text}", {"text": text, "faults": list(faults)})
+    @property
+    def line(self) -> int | None:
+        """The line, from 1; None for what has no lines."""
+        return self.place.line
 
+    @property
+    def column(self) -> int | None:
+        """The column in characters, from 1; None for what has no lines."""
+        return self.place.column
 
-def validated(tree: Tree, model: type[Model], problems: list[Problem]) -> Model | None:
-    """The tree as a model, or None with the reasons added to `problems`."""
-    try:
-        return model.model_validate(plain(tree))
-    except ValidationError as error:
-        problems.extend(located(error, tree, model))
-        return None
-
-
-def first_fault(error: ValidationError) -> Fault:
-    """The first error of values that stand in no file: options of a command, arguments in Python.
-
-    `loc` leads to the value; the message names it as users write it.
-    """
-    detail = error.errors(include_url=False)[0]
-    return _told(detail, (), secret=False)._replace(loc=detail["loc"])
+    def __str__(self) -> str:
+        return f"{self.place}: {self.message}"
 
 
-def located(error: ValidationError, tree: Tree, model: type[BaseModel]) -> list[Problem]:
-    """Every error of a validation, at its place. Values with known problems are not told twice."""
-    found = [
-        _Found.of(detail, loc, tree, model)
-        for detail in error.errors(include_url=False)
-        if not _follows_from_others(detail)
-        for loc in _locations(detail)
-    ]
-    return [item.problem for item in _nearest_shape(found) if not item.target.broken]
+class SpecError(ProctorError):
+    """What a user wrote cannot be used; `problems` holds every reason, in the order of the file."""
 
-
-def _follows_from_others(detail: ErrorDetails) -> bool:
-    """pydantic counts only good items, and so calls a tuple of bad ones too short as well."""
-    least = detail.get("ctx", {}).get("min_length", 0)
-    return detail["type"] == "too_short" and len(detail["input"]) >= least
-
-
-def _locations(detail: ErrorDetails) -> list[tuple[tuple[str | int, ...], Fault | None]]:
-    if detail["type"] != _ELSEWHERE:
-        return [(detail["loc"], None)]
-    faults: list[Fault] = detail.get("ctx", {})["faults"]
-    return [((*detail["loc"], *fault.loc), fault) for fault in faults]
-
-
-class _Found(NamedTuple):
-    """An error on its way to becoming a problem.
-
-    `choice` is the value with several shapes that it lies in (if any), `branch` the shape tried.
-    """
-
-    problem: Problem
-    target: Tree
-    choice: Tree | None
-    branch: str | int
-    expects: str | None
-
-    @classmethod
-    def of(
-        cls,
-        detail: ErrorDetails,
-        where: tuple[tuple[str | int, ...], Fault | None],
-        tree: Tree,
-        model: type[BaseModel],
-    ) -> _Found:
-        loc, fault = where
-        target, shapes = tree, Shapes.of(model)
-        keys: tuple[str, ...] = model_keys(model)
-        choice: Tree | None = None
-        branch: str | int = ""
-        place: Place | None = None
-        for step in loc:
-            if shapes.several:
-                if choice is None:
-                    choice, branch = target, step
-                shapes = shapes.narrowed(step)
-                continue
-            keys = shapes.keys()
-            shapes = shapes.inside(step)
-            child = target.child(step)
-            place = target.keys.get(str(step)) if isinstance(target.value, dict) else None
-            if child is None:
-                break
-            target = child
-        is_key = detail["type"] in ("extra_forbidden", "missing")
-        told = fault or _told(detail, keys, secret=bool(target.secrets))
-        at = place if is_key and place is not None else target.place
-        if detail["type"] == "union_tag_invalid" and (tag := target.child(_tag_key(detail))):
-            at = tag.place
-        message = _without_secrets(told.message, target)
-        problem = Problem(at, message, told.hint)
-        return cls(problem, target, choice, branch, _EXPECTS.get(detail["type"]))
-
-
-def _nearest_shape(found: Iterable[_Found]) -> list[_Found]:
-    """Of the shapes tried for one value keep the one it resembles: whose errors lie deepest."""
-    kept: list[_Found] = []
-    choices: dict[int, list[_Found]] = {}
-    for item in found:
-        if item.choice is None:
-            kept.append(item)
-        else:
-            choices.setdefault(id(item.choice), []).append(item)
-    for group in choices.values():
-        branches: dict[str | int, list[_Found]] = {}
-        for item in group:
-            branches.setdefault(item.branch, []).append(item)
-        inside = [
-            items
-            for items in branches.values()
-            if not any(i.expects and i.target is i.choice for i in items)
-        ]
-        if inside:
-            kept.extend(min(inside, key=len))
-        else:
-            kept.append(_any_of(group))
-    return kept
-
-
-def _any_of(group: Sequence[_Found]) -> _Found:
-    """One error for a value that is none of the shapes it may have."""
-    expected = list(dict.fromkeys(item.expects for item in group if item.expects))
-    first = group[0]
-    if len(expected) < 2:
-        return first
-    got = kind_of(first.target.value)
-    message = f"expected {' or '.join(expected)}, got {got}"
-    return first._replace(problem=first.problem._replace(message=message))
-
-
-def _without_secrets(message: str, tree: Tree) -> str:
-    """The message with what environment variables held put back to their references."""
-    secrets = {pair for part in tree.walk() for pair in part.secrets}
-    for held, reference in sorted(secrets, key=lambda pair: -len(pair[0])):
-        for form in (held, repr(held)[1:-1]):
-            message = message.replace(form, reference)
-    return message
-
-
-# -- wording -------------------------------------------------------------------------------------
-
-_EXPECTS = {
-    "string_type": "text",
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
-    "list_type": "a list",
-    "tuple_type": "a list",
-    "set_type": "a list",
-    "dict_type": "a mapping",
-    "mapping_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
-    "none_required": "null",
-}
-
-_BOUNDS = {
-    "greater_than_equal": ("at least", "ge"),
-    "greater_than": ("more than", "gt"),
-    "less_than_equal": ("at most", "le"),
-    "less_than": ("less than", "lt"),
-}
-
-
-def kind_of(value: Any) -> str:
-    """What a value is, in the words of someone who writes YAML."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return "text" if value.strip() else "empty text"
-    if isinstance(value, int | float):
-        return f"the number {value}"
-    return "a mapping" if isinstance(value, Mapping) else "a list"
-
-
-def _told(detail: ErrorDetails, keys: tuple[str, ...], *, secret: bool) -> Fault:
-    """An error in words, with a hint where one can be given."""
-    kind, context, given = detail["type"], detail.get("ctx", {}), detail["input"]
-    name = str(detail["loc"][-1]) if detail["loc"] else ""
-    if kind == "extra_forbidden":
-        hint = did_you_mean(name, keys) or (f"known here: {', '.join(keys)}" if keys else None)
-        return Fault((), f"unknown key {name!r}", hint)
-    if kind == "missing":
-        return Fault((), f"the key {name!r} is missing")
-    if kind in _BOUNDS:
-        words, limit = _BOUNDS[kind]
-        got = "" if secret else f", got {given}"
-        return Fault((), f"{name} must be {words} {context[limit]:g}{got}")
-    if kind in ("literal_error", "enum"):
-        return _choice(name, str(context.get("expected", "")), given, secret=secret)
-    if kind == "union_tag_invalid":
-        return _choice(
-            _tag_key(detail),
-            str(context.get("expected_tags", "")),
-            context.get("tag"),
-            secret=secret,
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = sorted_problems(problems)
+        first = self.problems[0]
+        more = len(self.problems) - 1
+        others = f" (and {more} more problem{'s' if more > 1 else ''})" if more else ""
+        see_all = f"`proctor validate {first.file}` lists them all"
+        super().__init__(
+            first.message + others,
+            where=str(first.place),
+            hint=first.hint or (see_all if more else None),
         )
-    if kind == "union_tag_not_found":
-        return Fault((), f"the key {context.get('discriminator', 'type')} is missing")
-    if kind in ("too_short", "string_too_short"):
-        return Fault((), f"{name} must not be empty")
-    if kind in _EXPECTS:
-        return Fault((), f"{_named(name)}expected {_EXPECTS[kind]}, got {kind_of(given)}")
-    message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    if secret and kind in ("value_error", "assertion_error"):
-        return Fault((), "the value of an environment variable is not accepted here")
-    return Fault((), message)
+        for problem in self.problems[1:MOST_NOTES]:
+            self.add_note(f"{problem}\n  hint: {problem.hint}" if problem.hint else str(problem))
 
 
-def _tag_key(detail: ErrorDetails) -> str:
-    return str(detail.get("ctx", {}).get("discriminator", "")).strip("'")
-
-
-def _named(name: str) -> str:
-    # Union labels such as `list[str]` and positions say nothing to the reader.
-    return (
-        f"{name}: " if name.isidentifier() and name not in ("str", "int", "float", "bool") else ""
+def sorted_problems(problems: Iterable[Problem]) -> list[Problem]:
+    """In the order a reader meets them, each once: a slip in `defaults` shows in every case."""
+    return sorted(
+        dict.fromkeys(problems),
+        key=lambda p: (p.file, p.line or 0, p.column or 0, p.message),
     )
 
 
-def _choice(name: str, expected: str, given: Any, *, secret: bool) -> Fault:
-    words = [word.strip(" '") for word in expected.replace(" or ", ", ").split(",")]
-    got = "" if secret or isinstance(given, Mapping | list) else f", got {given!r}"
-    near = did_you_mean(str(given), words) if isinstance(given, str) and not secret else None
-    choice = f"one of {', '.join(words)}" if len(words) > 1 else words[0]
-    return Fault((), f"{name} must be {choice}{got}", near)
+# Values that remember where they were written.
+#
+# A `Tree` is a YAML value whose every part knows its place, so that merging defaults or
+# including files loses no line number. Trees are shared (an alias is the same tree twice) and so
+# are never changed; whoever needs another makes a new one.
+
+
+Scalar = str | int | float | bool | None
+Content: TypeAlias = "Scalar | list[Tree] | dict[str, Tree]"
+
+
+@dataclass(slots=True, eq=False)
+class Tree:
+    """A value and its place.
+
+    `keys` are the places of a mapping's keys. `written` is the text as it stands in the file when
+    environment variables were put into it, `secrets` what they held. `broken` means that a problem
+    with this very value is already known. `size` and `depth` count every use of an alias. `tag` is
+    what stands before a scalar that still has to be worked out (`!ev` in a scenario template).
+    """
+
+    place: Place
+    value: Content
+    keys: dict[str, Place] = field(default_factory=dict[str, Place])
+    written: str | None = None
+    secrets: tuple[tuple[str, str], ...] = ()
+    broken: bool = False
+    spliced: bool = False
+    size: int = 1
+    depth: int = 1
+    tag: str | None = None
+
+    def __post_init__(self) -> None:
+        for child in self.children():
+            self.size += child.size
+            self.depth = max(self.depth, child.depth + 1)
+
+    def children(self) -> Iterator[Tree]:
+        """The values directly inside, in the order they were written."""
+        if isinstance(self.value, dict):
+            yield from self.value.values()
+        elif isinstance(self.value, list):
+            yield from self.value
+
+    def child(self, step: str | int) -> Tree | None:
+        """The value under a key or at an index, if there is one."""
+        if isinstance(self.value, dict) and isinstance(step, str):
+            return self.value.get(step)
+        if isinstance(self.value, list) and isinstance(step, int) and step < len(self.value):
+            return self.value[step]
+        return None
+
+    def walk(self) -> Iterator[Tree]:
+        """This value and all inside it."""
+        yield self
+        for child in self.children():
+            yield from child.walk()
+
+
+def plain(tree: Tree, *, as_written: bool = False) -> Any:
+    """The bare value; `as_written` leaves environment variables as the references they were."""
+    if isinstance(tree.value, dict):
+        return {key: plain(value, as_written=as_written) for key, value in tree.value.items()}
+    if isinstance(tree.value, list):
+        return [plain(item, as_written=as_written) for item in tree.value]
+    if as_written:
+        return escaped(tree.value) if tree.written is None else tree.written
+    return tree.value
+
+
+def escaped(value: Any) -> Any:
+    """A value whose texts mean themselves when environment variables are put in."""
+    if isinstance(value, str):
+        return value.replace("${", "$${")
+    if isinstance(value, list):
+        return [escaped(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {key: escaped(item) for key, item in cast("dict[str, Any]", value).items()}
+    return value
+
+
+def merged(base: Tree, over: Tree) -> Tree:
+    """`over` laid upon `base`: mappings key by key, anything else (lists too) replaces."""
+    if not (isinstance(base.value, dict) and isinstance(over.value, dict)):
+        return over
+    value: dict[str, Tree] = dict(base.value)
+    for key, item in over.value.items():
+        value[key] = merged(value[key], item) if key in value else item
+    return Tree(over.place, value, {**base.keys, **over.keys}, broken=over.broken)
+
+
+def renamed(tree: Tree, spellings: Mapping[str, str]) -> Tree:
+    """A mapping with accepted spellings replaced by the proper key.
+
+    Where both stand, the proper one counts; `keys` still has the other, so that it can be told.
+    """
+    if not isinstance(tree.value, dict) or not any(key in tree.value for key in spellings):
+        return tree
+    value, keys = dict(tree.value), dict(tree.keys)
+    for other, key in spellings.items():
+        if other in value and key in value:
+            del value[other]
+        elif other in value:
+            value[key], keys[key] = value.pop(other), keys.pop(other)
+    return replace_content(tree, value, keys)
+
+
+def replace_content(tree: Tree, value: Content, keys: dict[str, Place] | None = None) -> Tree:
+    """The same place with another content."""
+    return replace(tree, value=value, keys=tree.keys if keys is None else keys, size=1, depth=1)

@@ -27,10 +27,10 @@ from proctor.checks.evaluate import PlannedCheck
 from proctor.checks.registry import CHECKS, CheckFunction, CheckKind
 from proctor.checks.result import Layer
 from proctor.errors import ProctorError, did_you_mean
-from proctor.spec.located import Fault
+from proctor.spec.validation import Fault
 
 if TYPE_CHECKING:
-    from proctor.spec.models import Case, CustomCheck
+    from proctor.spec.suite import Case, CustomCheck
 
 _ORDER = {Layer.CORRECTNESS: 0, Layer.PATH: 2, Layer.COST: 3}
 

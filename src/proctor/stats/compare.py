@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from proctor.stats.distributions import binomial_cdf, normal_quantile, t_cdf
-from proctor.stats.kinds import (
+from proctor.stats.types import (
     LEVEL,
     RESAMPLES,
     TIES,

@@ -6,12 +6,20 @@ error takes the values as independent: give it one value a case, not trials of s
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from proctor.errors import ProctorError
-from proctor.stats.kinds import Estimand, finite
+from proctor.stats.compare import gaps_of, mean_and_deviation, permutation_p
+from proctor.stats.types import RESAMPLES, Alternative, Estimand, finite, paired, same_length
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 
 PERCENTILES = (50, 90, 95, 99)
 """The middle, and the tails that latency and cost are judged by."""
@@ -60,3 +68,153 @@ def percentile(ordered: list[float], q: float) -> float | None:
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+# How large a difference is, apart from whether it is real.
+#
+# The difference in points stands in every comparison; here are the sizes that can be set side by
+# side across suites. None of them says anything about noise.
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A standardised difference, second minus first; `n` counts what it was computed from."""
+
+    value: float | None
+    method: str
+    estimand: Estimand
+    n: int
+    cases: int
+    left_out: int = 0
+    reason: str | None = None
+
+
+def cohen_h(first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]]) -> Effect:
+    """Cohen's h of the mean rates: a difference counts the same near 0 and 1 as in the middle."""
+    arms = paired(first, second)
+    facts = ("Cohen's h", "suite", arms.n, len(arms.first), arms.left_out)
+    if not arms.first:
+        return Effect(None, *facts, reason="no case in both arms")
+    before, after = (
+        math.fsum(row.rate for row in arm) / len(arm) for arm in (arms.first, arms.second)
+    )
+    return Effect(h_of_rates(before, after), *facts)
+
+
+def h_of_rates(first: float, second: float) -> float:
+    """Cohen's h of two rates."""
+    for rate in (first, second):
+        if not 0 <= rate <= 1:
+            raise ProctorError(f"{rate} is not a rate", hint="rates lie between 0 and 1")
+    return 2 * math.asin(math.sqrt(second)) - 2 * math.asin(math.sqrt(first))
+
+
+def cohen_dz(first: Sequence[float], second: Sequence[float]) -> Effect:
+    """The mean difference of one value a case, in standard deviations of the differences."""
+    gaps = gaps_of(first, second)
+    facts = ("Cohen's d_z", "population", 2 * len(gaps), len(gaps))
+    if len(gaps) < 2:
+        return Effect(None, *facts, reason="d_z needs two cases")
+    mean, deviation = mean_and_deviation(gaps)
+    if not deviation:
+        return Effect(None, *facts, reason="all differences are equal: there is no spread")
+    return Effect(mean / deviation, *facts)
+
+
+# How a score goes with a property of the cases: Pearson or Spearman, with a permutation p.
+#
+# One pair of values a case: trials of one case share its property and would be counted as if
+# they were independent. A permutation assumes nothing of the values' distribution; ties are no
+# trouble.
+
+
+ENUMERATE_UP_TO = 7
+"""Values whose 7! = 5,040 orders are counted one by one; beyond, they are sampled."""
+
+_CELLS_AT_ONCE = 4_000_000
+"""Permuted values held in memory at a time: about 32 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correlation:
+    """A coefficient over `n` cases; `resamples` is None where every order was counted."""
+
+    coefficient: float | None
+    p_value: float | None
+    n: int
+    method: str
+    alternative: Alternative
+    resamples: int | None = None
+    estimand: Estimand = "population"
+    reason: str | None = None
+
+
+def correlate(
+    values: Sequence[float],
+    scores: Sequence[float],
+    *,
+    method: Literal["pearson", "spearman"] = "spearman",
+    alternative: Alternative = "two-sided",
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Correlation:
+    """Correlate a property of the cases with their mean scores."""
+    import numpy as np
+
+    same_length(values, scores)
+    x = np.asarray(finite(values, "property"), dtype=np.float64)
+    y = np.asarray(finite(scores, "scores"), dtype=np.float64)
+    n = len(x)
+    exact = n <= ENUMERATE_UP_TO
+    label = f"{method}, permutation p, " + ("exact" if exact else f"seed {seed}")
+    if n < 3:
+        why = "a correlation needs three cases"
+        return Correlation(None, None, n, label, alternative, reason=why)
+    for what, row in (("the property", x), ("the score", y)):
+        if float(np.ptp(row)) == 0:
+            why = f"{what} is the same in every case"
+            return Correlation(None, None, n, label, alternative, reason=why)
+    if method == "spearman":
+        x, y = ranks(x), ranks(y)
+    x, y = _standard(x), _standard(y)
+    observed = float(x @ y)
+    drawn = _permuted(x, y, None if exact else resamples, seed)
+    p_value = permutation_p(drawn, observed, alternative, exact=exact)
+    coefficient = min(1.0, max(-1.0, observed))
+    counted = None if exact else resamples
+    return Correlation(coefficient, p_value, n, label, alternative, counted)
+
+
+def ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ranks from 1; ties share the mean of theirs."""
+    import numpy as np
+
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return (last - (counts - 1) / 2)[place]
+
+
+def _standard(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Centred, with length 1: the product of two such is their correlation."""
+    import numpy as np
+
+    centred = values - values.mean()
+    return centred / math.sqrt(float(np.sum(centred**2)))
+
+
+def _permuted(
+    x: NDArray[np.float64], y: NDArray[np.float64], resamples: int | None, seed: int
+) -> NDArray[np.float64]:
+    """The correlation under every order of `y`, or under `resamples` of them."""
+    import numpy as np
+
+    if resamples is None:
+        return np.asarray([float(x @ np.asarray(order)) for order in itertools.permutations(y)])
+    rng = np.random.default_rng(seed)
+    parts: list[NDArray[np.float64]] = []
+    left, at_once = resamples, max(1, _CELLS_AT_ONCE // len(y))
+    while left:
+        now = min(left, at_once)
+        parts.append(rng.permuted(np.tile(y, (now, 1)), axis=1) @ x)
+        left -= now
+    return np.concatenate(parts)

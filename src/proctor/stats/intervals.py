@@ -10,19 +10,16 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from proctor.errors import ProctorError
-from proctor.stats.distributions import (
-    beta_quantile,
-    normal_quantile,
-    scipy_module,
-    t_quantile,
-)
-from proctor.stats.kinds import (
+from proctor.stats.distributions import beta_quantile, normal_quantile, scipy_module, t_quantile
+from proctor.stats.types import (
     LEVEL,
     RESAMPLES,
     CaseCounts,
+    Estimand,
     Interval,
     checked,
     finite,
@@ -32,6 +29,7 @@ from proctor.stats.kinds import (
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
 
 RateMethod = Literal["wilson", "clopper-pearson", "jeffreys"]
 
@@ -220,3 +218,124 @@ def _quantile(q: float) -> Callable[..., Any]:
         return np.quantile(values, q, axis=axis)
 
     return statistic
+
+
+# A confidence sequence for the mean of bounded scores: valid however often one looks.
+#
+# The hedged betting martingale of Waudby-Smith and Ramdas: a mean is ruled out once a gambler
+# who bets against it would have made 1/alpha of the stake. Wider than a fixed-n interval, and
+# the one to report after stopping early; scores must come one after another from the same
+# source.
+
+
+GRID = 1_000
+"""Means tried; the ends are rounded outwards to the next one, 0.1 % of the range."""
+
+_BOLDNESS = 0.5
+"""The largest share of the stake put at risk in one bet, as in the paper: no bet can ruin."""
+
+
+def confidence_sequence(
+    values: Sequence[float],
+    *,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    level: float = LEVEL,
+) -> Interval:
+    """The mean of values in the order they came; for paired differences, bounds are (−1, 1)."""
+    import numpy as np
+
+    share(level, "level")
+    least, most = finite(bounds, "bounds")
+    kept = finite(values, "values")
+    if least >= most or any(not least <= value <= most for value in kept):
+        raise ProctorError(
+            f"a value lies outside {least} to {most}", hint="give the bounds of the scores"
+        )
+    n, method = len(kept), "betting confidence sequence, hedged"
+    if not n:
+        return Interval(None, None, None, level, method, "suite", 0, 0, reason="no value")
+    span = most - least
+    means = np.linspace(0.0, 1.0, GRID + 1)
+    # A bet of a share of 1/m (or 1/(1−m)); at the ends any bet of the kind is safe.
+    cap_up = _BOLDNESS / np.maximum(means, 1 / GRID)
+    cap_down = _BOLDNESS / np.maximum(1 - means, 1 / GRID)
+    up, down = np.zeros(GRID + 1), np.zeros(GRID + 1)
+    ruled_out = np.zeros(GRID + 1, dtype=bool)
+    threshold = math.log(2 / (1 - level))
+    total, squares = 0.5, 0.25
+    for t, value in enumerate(((x - least) / span for x in kept), start=1):
+        # `squares` is t times the variance of what came before: a bet may not see its outcome.
+        bet = math.sqrt(2 * threshold / (squares * math.log(t + 1)))
+        up += np.log1p(np.minimum(bet, cap_up) * (value - means))
+        down += np.log1p(-np.minimum(bet, cap_down) * (value - means))
+        ruled_out |= np.maximum(up, down) >= threshold
+        total += value
+        squares += (value - total / (t + 1)) ** 2
+    mean = math.fsum(kept) / n
+    left = means[~ruled_out]
+    if not len(left):
+        why = "every mean is ruled out: the values do not come from one unchanging source"
+        return Interval(mean, None, None, level, method, "suite", n, 1, reason=why)
+    low = max(0.0, float(left.min()) - 1 / GRID)
+    high = min(1.0, float(left.max()) + 1 / GRID)
+    return Interval(mean, least + span * low, least + span * high, level, method, "suite", n, 1)
+
+
+# pass@k and pass^k without bias, from n trials a case.
+#
+# Both count subsets: the share of all sets of k of a case's trials that hold at least one pass,
+# or nothing but passes. Cases with fewer than k trials are refused, never extrapolated.
+
+
+@dataclass(frozen=True, slots=True)
+class PassK:
+    """The mean over cases; `left_out` counts cases without a judged trial."""
+
+    value: float | None
+    k: int
+    method: Literal["pass@k", "pass^k"]
+    n: int
+    cases: int
+    left_out: int
+    estimand: Estimand = "suite"
+    reason: str | None = None
+
+
+def pass_at_k(counts: Sequence[tuple[int, ...]], k: int) -> PassK:
+    """How likely it is that at least one of k trials passes: mean of 1 − C(n−c,k)/C(n,k)."""
+    return _mean_over_cases(
+        counts,
+        k,
+        "pass@k",
+        lambda row: 1 - math.comb(row.trials - row.passes, k) / math.comb(row.trials, k),
+    )
+
+
+def pass_hat_k(counts: Sequence[tuple[int, ...]], k: int) -> PassK:
+    """How likely it is that all of k trials pass: mean of C(c,k)/C(n,k)."""
+    return _mean_over_cases(
+        counts, k, "pass^k", lambda row: math.comb(row.passes, k) / math.comb(row.trials, k)
+    )
+
+
+def _mean_over_cases(
+    counts: Sequence[tuple[int, ...]],
+    k: int,
+    method: Literal["pass@k", "pass^k"],
+    of_case: Callable[[CaseCounts], float],
+) -> PassK:
+    if k < 1:
+        raise ProctorError(f"{method}: k is {k}", hint="k is 1 or more")
+    rows = judged(counts)
+    short = [row.trials for row in rows if row.trials < k]
+    if short:
+        raise ProctorError(
+            f"{method}: {len(short)} of {len(rows)} cases have fewer than {k} trials"
+            f" (the fewest: {min(short)})",
+            hint=f"run at least {k} trials a case, or ask for k ≤ {min(short)}",
+        )
+    n, left_out = sum(row.trials for row in rows), len(counts) - len(rows)
+    if not rows:
+        return PassK(None, k, method, n, 0, left_out, reason="no judged trial")
+    value = math.fsum(of_case(row) for row in rows) / len(rows)
+    return PassK(value, k, method, n, len(rows), left_out)

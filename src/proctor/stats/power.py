@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from proctor.errors import ProctorError
 from proctor.stats.compare import arm_variance
 from proctor.stats.distributions import normal_quantile
-from proctor.stats.kinds import Estimand, judged, paired, share
+from proctor.stats.types import Estimand, judged, paired, share
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from proctor.errors import ProctorError
 from proctor.stats.distributions import log_beta_mass_below
-from proctor.stats.kinds import Estimand, checked, share
+from proctor.stats.types import Estimand, checked, share
 
 Verdict = Literal["continue", "meets", "below", "undecided"]
 """meets: the required rate is met. below: it is not. undecided: the trials ran out."""

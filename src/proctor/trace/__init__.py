@@ -3,7 +3,7 @@
 Nothing here knows of cases, checks or runs. Start at `load_traces`, `Trace` and `SpanQuery`.
 """
 
-from .model import (
+from proctor.trace.model import (
     Document,
     Event,
     Message,
@@ -14,9 +14,8 @@ from .model import (
     Trace,
     Usage,
 )
-from .quantifiers import QueryResult, TraceQuery, parse_query
-from .query import QueryError, SpanQuery
-from .tree import SpanNode, SpanTree
+from proctor.trace.query import QueryError, QueryResult, SpanQuery, TraceQuery, parse_query
+from proctor.trace.tree import SpanNode, SpanTree
 
 __all__ = [
     "Document",

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from .query import Matcher, as_mask
-from .tree import SpanNode, SpanTree
+from proctor.trace.query import Matcher, as_mask
+from proctor.trace.tree import SpanNode, SpanTree
 
 Number = TypeVar("Number", int, float)
 
@@ -217,7 +217,7 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
 
     def tree(self, *, max_spans: int = 1000) -> str:
         """The trace as indented text for a person."""
-        from .render import tree_text
+        from proctor.trace.render import tree_text
 
         return tree_text(self, max_spans=max_spans)
 

@@ -11,12 +11,59 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from itertools import compress
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from proctor.errors import ProctorError, did_you_mean
-from proctor.trace.equality import may_be_json, same
 from proctor.trace.tree import Mask, SpanNode, SpanTree
+
+# When two attribute values are the same.
+#
+# Promise: a structure equals its JSON text, a list equals a tuple, booleans equal only booleans,
+# and nothing else is converted. No text, however broken or deep, raises.
+
+
+_CONTAINERS = (dict, list, tuple)
+
+
+def same(actual: Any, expected: Any) -> bool:
+    """Equality of attribute values.
+
+    A list equals a tuple; a mapping or list equals its JSON text (that is how instrumentations
+    write them); booleans equal only booleans; other primitives are never decoded.
+    """
+    if isinstance(actual, str) and isinstance(expected, _CONTAINERS):
+        return _same_as_json(actual, expected)
+    if isinstance(expected, str) and isinstance(actual, _CONTAINERS):
+        return _same_as_json(expected, actual)
+    if isinstance(actual, bool) or isinstance(expected, bool):
+        return actual is expected
+    if isinstance(actual, dict) and isinstance(expected, dict):
+        held, wanted = cast(dict[Any, Any], actual), cast(dict[Any, Any], expected)
+        return held.keys() == wanted.keys() and all(same(held[k], wanted[k]) for k in wanted)
+    if isinstance(actual, list | tuple) and isinstance(expected, list | tuple):
+        items, others = cast(Sequence[Any], actual), cast(Sequence[Any], expected)
+        return len(items) == len(others) and all(map(same, items, others))
+    return bool(actual == expected)
+
+
+def may_be_json(text: str) -> bool:
+    """Whether a text can be a JSON object or array, by a look at how it begins."""
+    return text.lstrip()[:1] in ("{", "[")
+
+
+def _same_as_json(text: str, structure: Any) -> bool:
+    if not may_be_json(text):
+        return False
+    try:
+        # The standard library's decoder, because producers also write NaN and lone surrogates.
+        return same(json.loads(text), structure)
+    except (ValueError, RecursionError):
+        return False
+
 
 _MISSING = object()
 _PLAIN = re.compile(r"(?!(?i:true|false|null|yes|no|on|off)\Z)[A-Za-z_][\w.-]*")
@@ -431,3 +478,223 @@ CONDITIONS: dict[str, Condition] = {
 
 
 QUERY_KEYS = (*CONDITIONS, "stop_recursing_when")
+
+
+# What holds of a whole trace: quantifiers and order over span queries.
+#
+# Promise: a result says whether it holds, why, and which spans it is about. Asking for "some
+# span that does not match" forbids nothing, hence `none`, `all` and `count` beside `any`.
+
+
+class QueryResult(NamedTuple):
+    """Whether something holds of a trace, why, and the spans it is about."""
+
+    holds: bool
+    reason: str
+    span_ids: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceQuery:
+    """Quantifiers over all spans of a trace, AND-ed.
+
+    any / all / none: a span query. count: `{where: query, min: 1, max: 3}`. before, after: a
+    pair of queries [A, B]: the first A starts before the first B; the last A starts after the
+    last B. Both need an A and a B to exist: a misspelt query must not pass by default.
+    """
+
+    clauses: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def parse(cls, quantifiers: Mapping[str, Any], where: str = "") -> TraceQuery:
+        """A trace query from a mapping; an unknown quantifier is an error with a suggestion."""
+        if not isinstance(quantifiers, Mapping) or not quantifiers:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise QueryError(
+                f"a trace query needs one of {', '.join(QUANTIFIERS)}", where=where or None
+            )
+        clauses: list[tuple[str, Any]] = []
+        for name, value in quantifiers.items():
+            if name not in QUANTIFIERS:
+                raise QueryError(
+                    f"unknown quantifier {name!r}", where=where or None, hint=_quantifier_hint(name)
+                )
+            clauses.append((name, QUANTIFIERS[name].parse(value, f"{where}.{name}".strip("."))))
+        return cls(tuple(clauses))
+
+    def evaluate(self, tree: SpanTree) -> QueryResult:
+        """Whether all quantifiers hold of the trace; the first that does not gives the reason."""
+        results = [QUANTIFIERS[name].holds(tree, argument) for name, argument in self.clauses]
+        for result in results:
+            if not result.holds:
+                return result
+        ids = list(dict.fromkeys(span_id for result in results for span_id in result.span_ids))
+        return QueryResult(True, "; ".join(result.reason for result in results), ids)
+
+
+class Count(NamedTuple):
+    """How many spans must match a query; a bound that is None does not bind."""
+
+    where: SpanQuery
+    least: int | None
+    most: int | None
+
+
+class Quantifier(NamedTuple):
+    """How one quantifier reads its argument and judges a trace."""
+
+    parse: Callable[[Any, str], Any]
+    holds: Callable[[SpanTree, Any], QueryResult]
+
+
+def _quantifier_hint(name: object) -> str | None:
+    if name in QUERY_KEYS:
+        return f"conditions on a span go below a quantifier, as in `any: {{{name}: …}}`"
+    return did_you_mean(str(name), QUANTIFIERS)
+
+
+def _ids(tree: SpanTree, mask: Mask) -> list[str]:
+    return [span.span_id for span in compress(tree.spans, mask)]
+
+
+def _any(tree: SpanTree, query: SpanQuery) -> QueryResult:
+    found = _ids(tree, query.mask(tree))
+    return QueryResult(bool(found), f"{len(found)} of {len(tree)} spans match {query}", found)
+
+
+def _all(tree: SpanTree, query: SpanQuery) -> QueryResult:
+    others = _ids(tree, invert(query.mask(tree)))
+    reason = f"{len(others)} of {len(tree)} spans do not match {query}"
+    return QueryResult(not others, reason, others)
+
+
+def _no(tree: SpanTree, query: SpanQuery) -> QueryResult:
+    found = _ids(tree, query.mask(tree))
+    return QueryResult(not found, f"{len(found)} of {len(tree)} spans match {query}", found)
+
+
+def _counted(tree: SpanTree, count: Count) -> QueryResult:
+    found = _ids(tree, count.where.mask(tree))
+    holds = (count.least is None or len(found) >= count.least) and (
+        count.most is None or len(found) <= count.most
+    )
+    bounds = [
+        f"at least {count.least}" if count.least is not None else "",
+        f"at most {count.most}" if count.most is not None else "",
+    ]
+    asked = " and ".join(filter(None, bounds))
+    reason = f"{len(found)} of {len(tree)} spans match {count.where}, asked for {asked}"
+    return QueryResult(holds, reason, found)
+
+
+def _read_bounds(value: Any, where: str) -> Count:
+    known = ("where", "min", "max")
+    mapping = read_mapping(value, where)
+    for key in mapping:
+        if key not in known:
+            raise QueryError(f"unknown key {key!r}", where=where, hint=did_you_mean(key, known))
+    if "min" not in mapping and "max" not in mapping:
+        raise QueryError("count needs min, max or both", where=where)
+    least, most = (
+        read_count(mapping[bound], f"{where}.{bound}") if bound in mapping else None
+        for bound in ("min", "max")
+    )
+    if least is not None and most is not None and least > most:
+        raise QueryError(f"min {least} is more than max {most}", where=where)
+    return Count(SpanQuery.parse(mapping.get("where", {}), f"{where}.where"), least, most)
+
+
+def _read_pair(value: Any, where: str) -> list[SpanQuery]:
+    pair = read_queries(value, where)
+    if len(pair) != 2:
+        raise QueryError(f"expected a pair of span queries, got {len(pair)}", where=where)
+    return pair
+
+
+def _ordered(tree: SpanTree, pair: list[SpanQuery], *, last: bool) -> QueryResult:
+    masks = [query.mask(tree) for query in pair]
+    ends = [mask.rfind(1) if last else mask.find(1) for mask in masks]
+    for query, end in zip(pair, ends, strict=True):
+        if end < 0:
+            return QueryResult(False, f"no span matches {query}", [])
+    first, second = (tree.at(end) for end in ends)
+    holds = ends[0] > ends[1] if last else ends[0] < ends[1]
+    which, relation = ("last", "after") if last else ("first", "before")
+    verb = "starts" if holds else "does not start"
+    ours, theirs = (f"{which} {q} ({n.name})" for q, n in zip(pair, (first, second), strict=True))
+    reason = f"the {ours} {verb} {relation} the {theirs}"
+    return QueryResult(holds, reason, [first.span_id, second.span_id])
+
+
+def _before(tree: SpanTree, pair: list[SpanQuery]) -> QueryResult:
+    return _ordered(tree, pair, last=False)
+
+
+def _after(tree: SpanTree, pair: list[SpanQuery]) -> QueryResult:
+    return _ordered(tree, pair, last=True)
+
+
+QUANTIFIERS: dict[str, Quantifier] = {
+    "any": Quantifier(read_query, _any),
+    "all": Quantifier(read_query, _all),
+    "none": Quantifier(read_query, _no),
+    "count": Quantifier(_read_bounds, _counted),
+    "before": Quantifier(_read_pair, _before),
+    "after": Quantifier(_read_pair, _after),
+}
+
+
+def parse_query(mapping: Mapping[str, Any]) -> SpanQuery | TraceQuery:
+    """A span query, or a trace query when its keys are quantifiers."""
+    if isinstance(mapping, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if any(key in QUANTIFIERS for key in mapping):
+            return TraceQuery.parse(mapping)
+        for key in mapping:
+            if key not in QUERY_KEYS:
+                known = (*QUANTIFIERS, *QUERY_KEYS)
+                raise QueryError(f"unknown key {key!r}", hint=did_you_mean(str(key), known))
+    return SpanQuery.parse(mapping)
+
+
+# Span and trace queries as people type them: YAML or JSON text, or `@file`.
+#
+# Promise: what cannot be understood is one line with its place in the text; nothing in a query
+# is ever executed.
+
+
+def read_query_text(text: str) -> SpanQuery | TraceQuery:
+    """The query in a text, or in the file that `@path` names."""
+    where, body = "query", text
+    if text.startswith("@"):
+        where = text[1:]
+        try:
+            body = Path(where).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            raise QueryError(f"cannot read the query: {reason}", where=where) from None
+    mapping = _mapping(body, where)
+    try:
+        return parse_query(mapping)
+    except QueryError as error:
+        place = f"{where}: {error.where}" if error.where else where
+        raise QueryError(error.message, where=place, hint=error.hint) from None
+
+
+def _mapping(body: str, where: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        found: Any = yaml.safe_load(body)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
+        raise QueryError(f"not YAML: {error.problem or 'cannot be read'}", where=place) from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise QueryError(f"not YAML: {str(error).splitlines()[0]}", where=where) from None
+    if not isinstance(found, dict):
+        raise QueryError(
+            f"a query is a mapping, not {'nothing' if found is None else repr(found)[:60]}",
+            where=where,
+            hint="for example '{kind: tool, has_status: error}'",
+        )
+    mapping = cast("dict[Any, Any]", found)
+    return {str(key): value for key, value in mapping.items()}

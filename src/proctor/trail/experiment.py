@@ -9,26 +9,158 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import msgspec
 from pydantic import Field
 
-from proctor.diagnose.scorer import Scorecard, score
-from proctor.diagnose.trail_data import Annotation, Annotations, parse_annotation, read_annotations
+from proctor.agents import threads
+from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest
+from proctor.checks.result import Outcome, skipped, unscored
 from proctor.errors import ProctorError
 from proctor.runs.folder import RunFolder, safe_name, write_atomic
 from proctor.runs.run import Run
-from proctor.schema import Strict
 from proctor.spec import Case, Suite
-from proctor.spec.models import CustomCheck
-from proctor.trail.agent import DiagnosisAgentConfig
-from proctor.trail.told import TRAINED, Concluded, summary_lines
+from proctor.spec.suite import CustomCheck
+from proctor.strict import Strict
+from proctor.trace.capture import llm_call
+from proctor.trail.data import Annotation, Annotations, parse_annotation, read_annotations
+from proctor.trail.report import TRAINED, Concluded, summary_lines
+from proctor.trail.scorer import Scorecard, score
 from proctor.trials.carrying import new_folder
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import RunContext, prepare
 from proctor.trials.resume import restore
+from proctor.words import percent
+
+if TYPE_CHECKING:
+    from proctor.checks.registry import CheckContext
+    from proctor.diagnose.finding import Diagnosis
+    from proctor.diagnose.llm.detector import Asking
+    from proctor.llm.chat_model import ModelUse
+    from proctor.trace import Trace
+
+
+# A detector as an agent under test: it is given a trace and answers with its diagnosis.
+
+
+class DiagnosisAgentConfig(AgentConfig):
+    """Diagnoses the trace named in the case's input; answers in TRAIL's JSON."""
+
+    kind: Literal["diagnosis"] = "diagnosis"
+    method: str = "offline"
+    """offline, rules, learned, single_pass or agentic."""
+    model: str | None = None
+    """PROVIDER:MODEL, for methods that ask one."""
+    base_url: str | None = None
+    """An endpoint that speaks the provider's protocol."""
+    api_key_env: str | None = None
+    """The environment variable that holds the key."""
+    prompt_version: str = "v2"
+    """The words a model is asked with."""
+    evidence: Literal["strict", "off"] = "strict"
+    """Whether a model's quotes must stand in their span."""
+    limit: int = Field(default=120_000, ge=1000)
+    """Characters of a trace in one prompt."""
+    max_cost_usd: float | None = Field(default=None, gt=0)
+    """Dollars for one trace at most."""
+
+    def create(self) -> Agent:
+        """A detector; the model's connections are shared."""
+        return DiagnosisAgent(self)
+
+    @cached_property
+    def asking(self) -> Asking | None:
+        """How a model is asked, for methods that ask one."""
+        from proctor.diagnose.methods import asking, asks
+        from proctor.llm.cache import KeptFolder, cache_folder
+        from proctor.llm.chat_model import ChatReply
+        from proctor.llm.providers import get_model
+
+        if not asks(self.method):
+            return None
+        model = self.model
+        if model is not None:
+            model = get_model(model, base_url=self.base_url, api_key_env=self.api_key_env)
+        return asking(
+            model,
+            prompt_version=self.prompt_version,
+            evidence=self.evidence,
+            limit=self.limit,
+            max_cost_usd=self.max_cost_usd,
+            cache=KeptFolder(cache_folder("diagnose"), ChatReply),
+        )
+
+    @property
+    def provider(self) -> str | None:
+        """Whose rate limits its calls count against."""
+        from proctor.llm.rate_limits import provider_of
+
+        return None if self.model is None else provider_of(self.model)
+
+    def version(self) -> dict[str, Any]:
+        """The method and, where one is asked, the model and its prompt."""
+        asked = self.asking
+        if asked is None:
+            return {"method": self.method}
+        return {
+            "method": self.method,
+            "model": asked.model.identity,
+            "prompt_version": self.prompt_version,
+        }
+
+
+class DiagnosisAgent:
+    """One look at one trace."""
+
+    def __init__(self, config: DiagnosisAgentConfig) -> None:
+        self._config = config
+
+    async def run(self, request: AgentRequest) -> AgentReply:
+        """Load the trace, diagnose it, answer with the findings."""
+        from proctor.diagnose.methods import adiagnose, diagnose
+
+        trace = await threads.shared.run(load_one, trace_path(request.input))
+        if self._config.asking is None:
+            # Pure computing: a thread keeps the loop free for the others.
+            found: Diagnosis = await threads.shared.run(diagnose, trace, self._config.method)
+        else:
+            found = await adiagnose(trace, self._config.method, self._config.asking)
+        if found.use is not None:
+            _account(found.use, self._config.model)
+        answer = msgspec.json.encode(found.to_dict()).decode()
+        return AgentReply(answer=answer, output=found.to_dict())
+
+
+def trace_path(value: Any) -> Path:
+    """The file a case is about: its input, or the `trace` of its input."""
+    path: Any = value.get("trace") if isinstance(value, dict) else value  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    if not isinstance(path, str):
+        raise AgentError("the case does not name a trace", hint="write `input: {trace: FILE}`")
+    return Path(path)
+
+
+def load_one(path: Path) -> Trace:
+    """The only trace of a file."""
+    from proctor.trace.load import load_traces
+
+    try:
+        traces = load_traces(path)
+    except ProctorError as error:
+        raise AgentError(error.message, where=error.where, hint=error.hint) from error
+    if len(traces) != 1:
+        raise AgentError(f"the file holds {len(traces)} traces, not one", where=str(path))
+    return traces[0]
+
+
+def _account(use: ModelUse, model: str | None) -> None:
+    """One span for what the model was asked, so that the trial knows its tokens and its cost."""
+    with llm_call(model, name="diagnose") as span:
+        span.input_tokens, span.output_tokens = use.input_tokens, use.output_tokens
+        span.cost_usd = use.cost_usd if not use.unpriced else None
+
 
 SPLITS = {"GAIA": "gaia", "SWE Bench": "swe_bench"}
 """A split's folder of traces → the end of its folder of gold annotations."""
@@ -170,7 +302,7 @@ def begin(config: TrailConfig, root: Path, max_workers: int = 4, **limits: Any) 
 
 def _case(path: Path, config: TrailConfig) -> Case:
     gold = CustomCheck(
-        check="proctor.trail.check:AgainstGold",
+        check="proctor.trail.experiment:AgainstGold",
         params={"gold": str(config.gold.resolve())},
         id="joint_accuracy",
         required=False,
@@ -334,3 +466,35 @@ def _read(path: Path) -> Concluded:
     except (OSError, ValueError) as error:
         raise ProctorError(f"the experiment cannot be read: {error}", where=str(path)) from None
     return Concluded(config, metrics, path)
+
+
+# A diagnosis against the gold annotation of its trace: the official measure, trace by trace.
+
+
+class AgainstGold:
+    """The share of gold (span, category) pairs that were found: joint accuracy of one trace."""
+
+    def __init__(self, gold: str) -> None:
+        self._gold = Path(gold)
+
+    def __call__(self, context: CheckContext) -> Outcome:
+        """The score of the diagnosis in the answer; skipped where there is no gold."""
+        name = str(context.case.id)
+        path = self._gold / f"{name}.json"
+        if not path.is_file():
+            return skipped("no gold annotation of this trace")
+        try:
+            gold, _ = parse_annotation(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            return unscored(f"the gold annotation cannot be read: {error}")
+        told, _ = parse_annotation(context.answer)
+        return _outcome(name, gold, told)
+
+
+def _outcome(name: str, gold: Annotation, told: Annotation) -> Outcome:
+    card = score({name: gold}, {name: told})
+    found = len({(m.location, m.label) for m in told.marks})
+    wanted = len({(m.location, m.label) for m in gold.marks})
+    share = card.joint_accuracy or 0.0
+    reason = f"{percent(share)} of {wanted} gold pairs found, with {found} findings"
+    return Outcome(passed=share > 0 or not wanted, score=share, reason=reason)

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from proctor.errors import ProctorError
-from proctor.runs.model import params_key
+from proctor.runs.trial import params_key
 from proctor.seeds import derive_seed
 from proctor.spec.experiment import Axis, Experiment, Interval
 

@@ -10,16 +10,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from proctor.imports import needs_extra
-from proctor.llm.rates import rates_in_force
+from proctor.llm.rate_limits import rates_in_force
 from proctor.results.finalise import finalise
 from proctor.runs import audit
 from proctor.runs.checkpoints import Checkpoints
+from proctor.runs.early_stop import rules_named
 from proctor.runs.folder import RunFolder
-from proctor.runs.identity import git_state
+from proctor.runs.heartbeat import Heart
+from proctor.runs.provenance import git_state
 from proctor.runs.run import Run
-from proctor.runs.stopping import rules_named
 from proctor.trials.executor import executors_for
-from proctor.trials.heartbeat import Heart
 from proctor.trials.limits import Spending
 from proctor.trials.options import ExecutorName
 from proctor.trials.plan import Plan

@@ -22,8 +22,8 @@ from proctor.agents.registry import (
 from proctor.errors import did_you_mean
 from proctor.imports import IMPORT_PATH
 from proctor.spec import Configuration, Suite
-from proctor.spec.refs import AgentRef
-from proctor.spec.tree import Tree, escaped, plain
+from proctor.spec.located import Tree, escaped, plain
+from proctor.spec.suite import AgentRef
 
 
 class ChosenAgent(NamedTuple):

@@ -28,7 +28,7 @@ from proctor.runs.baselines import (
 )
 from proctor.runs.diff import Side, compare_case
 from proctor.runs.diff_model import CaseDiff, Diff, NotCompared
-from proctor.runs.model import PlannedTrial, Trial, TrialStatus
+from proctor.runs.trial import PlannedTrial, Trial, TrialStatus
 from proctor.spec import Case, Suite, load_configuration
 from proctor.trials.baselines import hashes_of, store_of
 from proctor.trials.choose import choose_agents

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proctor.runs.claim import OUTPUT
+from proctor.runs.folder import OUTPUT
 from proctor.trials.axes import Axes
 from proctor.trials.kept_templates import restored_scenarios, scenarios_record
 from proctor.trials.research.outline import Outline

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from proctor.runs.claim import OUTPUT, earlier_folders
-from proctor.runs.folder import RunFolder
-from proctor.runs.model import CellKey
+from proctor.runs.folder import OUTPUT, RunFolder, earlier_folders
 from proctor.runs.summary import CellSummary
+from proctor.runs.trial import CellKey
 
 if TYPE_CHECKING:
     from proctor.trials.prepare import RunContext

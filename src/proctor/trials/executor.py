@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 from proctor.agents.failures import Transient
-from proctor.runs.model import PlannedTrial, Trial
+from proctor.runs.trial import PlannedTrial, Trial
 from proctor.trials.options import ExecutorName
 from proctor.trials.run_trial import run_trial
 

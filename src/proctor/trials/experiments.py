@@ -19,9 +19,9 @@ from proctor.errors import ProctorError
 from proctor.spec import Configuration, Suite, load_configuration, restore_suite
 from proctor.spec.config import find_project_file
 from proctor.spec.experiment import SET_CASE, Experiment, Interval
-from proctor.spec.located import first_fault
-from proctor.spec.refs import AgentRef
-from proctor.spec.tree import escaped, plain
+from proctor.spec.located import escaped, plain
+from proctor.spec.suite import AgentRef
+from proctor.spec.validation import first_fault
 from proctor.trials.axes import Axes, axes_of
 from proctor.trials.choose import ChosenAgent, choose_agents
 from proctor.trials.design import Design
@@ -29,11 +29,7 @@ from proctor.trials.gather import Gathered, gather, parameters_set, told_at
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import AgentLike, RunContext, chosen_agents, given_agents, prepare
 from proctor.trials.research.resolve import Around, resolve_research, swept
-from proctor.trials.staging import (
-    ScenarioPool,
-    check_parameter,
-    check_required,
-)
+from proctor.trials.staging import ScenarioPool, check_parameter, check_required
 
 DEFAULT_TRIALS = 1
 """Repeats of a seed where nobody says: seeds are the repeats of an experiment."""

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError
-from proctor.results.gating import GateResult, judge_runs
+from proctor.results.gate import GateResult, judge_runs
 from proctor.runs.folder import RunFolder
-from proctor.runs.identity import git_state
+from proctor.runs.provenance import git_state
 from proctor.runs.run import Run
 from proctor.stats.gate import Rule
 from proctor.trials.prepare import AgentLike, RunContext

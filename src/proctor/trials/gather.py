@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, cast
 from proctor.errors import ProctorError, hint_among
 from proctor.spec import Case, Configuration, JudgeConfig, Suite, load_suite, select_cases
 from proctor.spec.experiment import SET_CASE, Experiment, Selector
-from proctor.spec.ids import same_id
+from proctor.spec.located import escaped
 from proctor.spec.select import parse_filter
-from proctor.spec.tree import escaped
+from proctor.spec.suite import same_id
 from proctor.trials.baselines import store_of
 from proctor.trials.design import Origin
 from proctor.trials.staging import Scenario, ScenarioPool, laid_over

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from proctor.runs.model import Trial
+from proctor.runs.trial import Trial
 from proctor.words import dollars, plural
 
 COST_REACHED, TOKENS_REACHED = "cost limit reached", "token limit reached"

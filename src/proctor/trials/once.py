@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from proctor.runs.model import PlannedTrial, Trial
+from proctor.runs.trial import PlannedTrial, Trial
 from proctor.trace import Trace
 from proctor.trials.executor import LocalExecutor
 from proctor.trials.prepare import RunContext, closing

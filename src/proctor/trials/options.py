@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from proctor.errors import ProctorError
+from proctor.runs.early_stop import FREE_RULES, rule_named
 from proctor.runs.journal import Sync
-from proctor.runs.stopping import FREE_RULES, rule_named
-from proctor.schema import Strict
+from proctor.strict import Strict
 from proctor.trials.limits import Limits
 from proctor.trials.retry import MAX_RETRIES
 

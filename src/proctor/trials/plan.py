@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from proctor.errors import ProctorError
-from proctor.runs.model import CellKey, PlannedTrial, params_key
-from proctor.runs.stopping import CellPlan
+from proctor.runs.early_stop import CellPlan
+from proctor.runs.trial import CellKey, PlannedTrial, params_key
 from proctor.spec import Case
 from proctor.trials.axes import MAX_PLANNED, Axes
 from proctor.trials.options import RunOptions

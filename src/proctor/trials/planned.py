@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, islice
 from typing import Any, NamedTuple, cast, overload
 
-from proctor.runs.model import PlannedTrial
+from proctor.runs.trial import PlannedTrial
 from proctor.seeds import derive_seeds
 
 

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from proctor.agents.base import AgentConfig
 from proctor.agents.registry import agent_config
-from proctor.checks.judge import Judge
-from proctor.checks.judge_cache import JudgeCache, default_cache_folder
+from proctor.checks.judge import Judge, JudgeCache, default_cache_folder
 from proctor.checks.judging import DEFAULT_JUDGE
 from proctor.errors import ProctorError
-from proctor.llm.base import ClosingModel
+from proctor.llm.chat_model import ClosingModel
 from proctor.llm.prices import PriceTable
 from proctor.llm.providers import get_model
-from proctor.runs.claim import OUTPUT
+from proctor.runs.folder import OUTPUT
 from proctor.spec import (
     Case,
     Configuration,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from proctor.runs.model import PlannedTrial, Trial
-from proctor.runs.totals import Totals
+from proctor.runs.run import Totals
+from proctor.runs.trial import PlannedTrial, Trial
 
 
 class Progress:

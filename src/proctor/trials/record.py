@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from proctor.runs.identity import new_run_id, provenance
+from proctor.runs.provenance import new_run_id, provenance
 from proctor.spec import Configuration
-from proctor.spec.tree import plain
+from proctor.spec.located import plain
 from proctor.trace.redact import default_redactor
 from proctor.trials.prepare import RunContext
 

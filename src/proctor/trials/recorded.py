@@ -12,11 +12,11 @@ from typing import Any, cast
 
 from proctor.agents.replay import Recordings, ReplayAgentConfig
 from proctor.errors import did_you_mean
-from proctor.runs.model import PlannedTrial
+from proctor.runs.trial import PlannedTrial
 from proctor.seeds import derive_seed
 from proctor.spec import Case, Place, Problem, SpecError
-from proctor.spec.reader import read
-from proctor.spec.tree import plain
+from proctor.spec.located import plain
+from proctor.spec.yaml_reader import read
 
 Chosen = Mapping[str, str | list[str]]
 """Case id → what its traces are called: trace ids or files."""

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from proctor.runs.claim import OUTPUT, RunFolderError
-from proctor.runs.folder import RunFolder
+from proctor.runs.folder import OUTPUT, RunFolder, RunFolderError
 from proctor.runs.run import Run
 from proctor.runs.sameness import Sameness, compare_trials
 from proctor.trials.carrying import carry_out

@@ -18,17 +18,17 @@ from typing import Any, NamedTuple
 
 from proctor.errors import ProctorError
 from proctor.runs.folder import RunFolder
+from proctor.runs.remote.upload import shipped_meanwhile
 from proctor.runs.run import Run
 from proctor.spec import Configuration, Place, Problem, Settings, SpecError, Suite, restore_suite
 from proctor.spec.data import tree_of
-from proctor.spec.located import validated
+from proctor.spec.validation import validated
 from proctor.trials.carrying import carry_out
 from proctor.trials.design import Design
 from proctor.trials.options import OF_WORKERS, ExecutorName, RunOptions
 from proctor.trials.plan import Plan
 from proctor.trials.prepare import AgentLike, RunContext, given_agents, prepare
 from proctor.trials.session import UNFINISHED, Observer, Rerun
-from proctor.trials.shipping import shipped_meanwhile
 
 FIXED = ("trials", "default_trials", "more_trials", "seed", "early_stop")
 """Options that say which trials there are: with others it would be another run."""

@@ -30,8 +30,8 @@ from proctor.checks.result import CheckStatus, Judgement
 from proctor.errors import told
 from proctor.llm.cassette import cassette_trial
 from proctor.llm.prices import PriceTable, price_trace
-from proctor.runs.model import PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.runs.segments import encode_trace
+from proctor.runs.trial import PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.trace import Trace
 from proctor.trace.capture import Recorder, new_trace_id
 from proctor.trials.retry import MAX_RETRY_AFTER, delay_before

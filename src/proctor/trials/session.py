@@ -17,12 +17,12 @@ from msgspec.structs import replace
 
 from proctor.errors import ProctorError, first_of
 from proctor.runs.checkpoints import Checkpoints
-from proctor.runs.derived import RowOrder, row_order
+from proctor.runs.early_stop import CellPlan, EarlyStop, StoppingRule
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Sync, read_journal
-from proctor.runs.model import CellKey, PlannedTrial, Trial, TrialError, TrialStatus
+from proctor.runs.parquet import RowOrder, row_order
 from proctor.runs.slim import Pool
-from proctor.runs.stopping import CellPlan, EarlyStop, StoppingRule
+from proctor.runs.trial import CellKey, PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.runs.writer import TrialWriter
 from proctor.trials.executor import Executor
 from proctor.trials.limits import Spending

@@ -13,14 +13,8 @@ from typing import Any, NamedTuple, cast
 from proctor.agents.base import Agent, AgentReply, AgentRequest
 from proctor.agents.registry import resolve_agent
 from proctor.errors import ProctorError, did_you_mean
-from proctor.runs.model import PlannedTrial, params_key
-from proctor.scenarios import (
-    Built,
-    Catalog,
-    Template,
-    UnknownTemplateError,
-    catalog_for,
-)
+from proctor.runs.trial import PlannedTrial, params_key
+from proctor.scenarios import Built, Catalog, Template, UnknownTemplateError, catalog_for
 from proctor.spec import Case, Configuration, plan_checks, select_cases
 from proctor.trials.run_trial import PreparedCase
 from proctor.worlds import play, world_check

@@ -16,25 +16,25 @@ from pydantic import ValidationError
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.runs.folder import RunFolder
-from proctor.runs.remote.address import checked, is_address
+from proctor.runs.remote.object_store import checked, is_address
+from proctor.runs.remote.upload import folder_at
 from proctor.scenarios.template import FILE as TEMPLATE
 from proctor.spec import Configuration, Suite, load_configuration, select_cases
 from proctor.spec.experiment import Experiment
-from proctor.spec.experiment_load import (
+from proctor.spec.load import (
     SUFFIXES,
     experiments_of,
     find_experiments,
     is_experiment,
     load_experiments,
+    suite_of,
 )
-from proctor.spec.load import suite_of
-from proctor.spec.located import first_fault
-from proctor.spec.reader import read
+from proctor.spec.validation import first_fault
+from proctor.spec.yaml_reader import read
 from proctor.trials.carrying import new_folder
 from proctor.trials.experiments import Changes, option_error, prepare_experiment
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import RunContext, given_agents, prepare
-from proctor.trials.shipping import folder_at
 from proctor.trials.staging import ScenarioPool
 
 

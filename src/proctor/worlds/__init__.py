@@ -3,16 +3,8 @@
 Worlds are made by name, an episode is one trial, each step is a span.
 """
 
-from proctor.worlds.base import (
-    InvalidAction,
-    Outcome,
-    Scores,
-    Step,
-    Trajectory,
-    World,
-    WorldError,
-)
-from proctor.worlds.make import make_world
+from proctor.worlds.base import InvalidAction, Outcome, Scores, Step, Trajectory, World, WorldError
+from proctor.worlds.loading import make_world
 from proctor.worlds.play import episode, play
 from proctor.worlds.scoring import Scoring, world_check
 

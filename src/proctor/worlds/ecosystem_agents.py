@@ -11,7 +11,7 @@ import math
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, cast
 
-from proctor.agents.turns import Turn
+from proctor.agents.actions import Turn
 
 Moves = Generator[dict[str, Any], Turn, None]
 

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from proctor.agents import threads
-from proctor.agents.actions import Actions, BadAction, call_of, understand
+from proctor.agents.actions import Actions, BadAction, Turn, call_of, understand
 from proctor.agents.base import Agent, AgentError, AgentReply, AgentRequest
-from proctor.agents.turns import Turn
 from proctor.errors import ProctorError
 from proctor.trace import Span, SpanStatus
 from proctor.trace.capture import current_trace, span, tool_call

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proctor.checks.metrics import ArgumentRules, Call, Match, match_calls, match_messages
-from proctor.checks.metrics.pairing import largest_pairing
+from proctor.checks.metrics.alignment import largest_pairing
 from proctor.errors import ProctorError
 
 MODES = ("strict", "unordered", "superset", "subset", "in_order")

@@ -6,7 +6,7 @@ from result_parts import append, finish, trial, write_run
 
 from proctor.cli.main import run as command
 from proctor.runs.folder import RunFolder
-from proctor.runs.remote.shipping import Destination, Shipper, begin_at
+from proctor.runs.remote.upload import Destination, Shipper, begin_at
 
 TO = "s3://bucket/kept"
 

@@ -12,7 +12,7 @@ from result_parts import append, finish, trial, write_run
 
 from proctor.cli.main import run as command
 from proctor.runs.folder import RunFolder
-from proctor.runs.remote.shipping import Destination, Shipper, begin_at
+from proctor.runs.remote.upload import Destination, Shipper, begin_at
 
 TO = "s3://bucket/kept"
 MB = 1 << 20
@@ -160,8 +160,8 @@ def test_small_pieces_become_one(
     enough: int,
 ) -> None:
     """R-D6: a long run with little in each round does not end as thousands of objects."""
-    monkeypatch.setattr("proctor.runs.remote.pieces.MANY", many)
-    monkeypatch.setattr("proctor.runs.remote.pieces.ENOUGH", enough)
+    monkeypatch.setattr("proctor.runs.remote.transfer.MANY", many)
+    monkeypatch.setattr("proctor.runs.remote.transfer.ENOUGH", enough)
     growing.ship()
     for index in range(10):
         growing.grow(100, index=3 + index)

@@ -15,10 +15,10 @@ from result_parts import append, finish, trial, write_run
 from run_parts import until
 
 from proctor.cli.main import run as command
-from proctor.runs import audit, notes
+from proctor.runs import annotations, audit
 from proctor.runs.folder import RunFolder
 from proctor.runs.heartbeat import Beat, State, write_beat
-from proctor.runs.remote.shipping import Destination, Shipper, begin_at
+from proctor.runs.remote.upload import Destination, Shipper, begin_at
 
 TO = "s3://bucket/kept"
 
@@ -48,7 +48,7 @@ def made(root: Path, passes: int, name: str = "shop") -> RunFolder:
 def runs(tmp_path: Path, s3: Proxy) -> tuple[RunFolder, RunFolder]:
     """A baseline, tagged so, and a worse run after it; both at the store as well."""
     first, second = (made(tmp_path / "results", passes) for passes in (8, 0))
-    notes.tag(first.path, "baseline")
+    annotations.tag(first.path, "baseline")
     assert command(["sync", str(tmp_path / "results"), TO]) == 0
     s3.requests.clear()
     return first, second

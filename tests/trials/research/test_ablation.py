@@ -8,7 +8,7 @@ from research_parts import researched
 
 from proctor.errors import ProctorError
 from proctor.stats.compare import paired_means
-from proctor.stats.multiple import holm
+from proctor.stats.ranking import holm
 from proctor.trials.loop import run_to_end
 from proctor.trials.rerun import arerun
 

@@ -17,7 +17,7 @@ from research_parts import (
 
 import proctor
 from proctor.errors import ProctorError
-from proctor.runs.model import TrialStatus
+from proctor.runs.trial import TrialStatus
 from proctor.spec.research import Adaptive, Research
 from proctor.trials.axes import Axes
 from proctor.trials.loop import run_to_end

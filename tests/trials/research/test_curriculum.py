@@ -19,8 +19,8 @@ from research_parts import (
 
 import proctor
 from proctor.errors import ProctorError
-from proctor.runs.model import Trial, TrialStatus
 from proctor.runs.run import Run
+from proctor.runs.trial import Trial, TrialStatus
 from proctor.trials.extend import extend
 from proctor.trials.loop import run_to_end
 from proctor.trials.rerun import arerun

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from proctor.runs.run import Run
-from proctor.spec.experiment_load import load_experiments
+from proctor.spec.load import load_experiments
 from proctor.spec.research import Ablation, Adaptive, Curriculum, Level, Promotion, Scale, Sweep
 from proctor.trials.experiments import prepare_experiment
 

@@ -9,9 +9,9 @@ from research_parts import CHANCE, experiment
 
 import proctor
 from proctor import build
+from proctor.agents.actions import Turn
 from proctor.agents.base import AgentRequest
-from proctor.agents.person import Kept
-from proctor.agents.turns import Turn
+from proctor.agents.human import Kept
 from proctor.runs.run import Run
 
 CASE = "mutualism.hidden_dependency@easy"

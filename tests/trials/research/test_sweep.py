@@ -9,7 +9,7 @@ from research_parts import INVESTIGATOR, experiment, outcomes, record_of, resear
 
 import proctor
 from proctor.errors import ProctorError
-from proctor.runs.model import params_key
+from proctor.runs.trial import params_key
 from proctor.trials.loop import run_to_end
 from proctor.trials.rerun import arerun
 from proctor.trials.resume import aresume

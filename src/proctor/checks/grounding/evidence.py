@@ -10,19 +10,21 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from proctor.checks.grounding.claims import Candidate
-from proctor.checks.grounding.quantities import (
+from proctor.checks.grounding.claims import (
     CLOCK,
     COUNTABLE,
     DAY,
     NUMBER,
     NUMBER_WORDS,
+    WORD,
+    Candidate,
     Quantity,
     dates,
+    folded,
     label_before,
     read_quantities,
+    stem,
 )
-from proctor.checks.grounding.words import WORD, folded, stem
 
 # A sentence is looked for in stretches of this many words, two neighbours at a time: about a
 # paragraph. Over a whole long document any sentence's words would be found somewhere.

@@ -4,6 +4,15 @@ Promise: no spec, no trace, no I/O; anything with `name`, `arguments` and `span_
 Formulas and edge cases: docs/reference/metrics.md.
 """
 
+from proctor.checks.metrics.alignment import (
+    Call,
+    CallLike,
+    calls_of,
+    edit_distance,
+    lcs_length,
+    names_of,
+    turns_of,
+)
 from proctor.checks.metrics.arguments import (
     ABSENT,
     ArgumentDifference,
@@ -11,11 +20,17 @@ from proctor.checks.metrics.arguments import (
     ArgumentRule,
     ArgumentRules,
 )
-from proctor.checks.metrics.calls import Call, CallLike, calls_of, names_of, turns_of
-from proctor.checks.metrics.matching import MatchMode, match_calls, match_messages
-from proctor.checks.metrics.outcome import Different, Match, Pair, Placed, TurnDifference
-from proctor.checks.metrics.sequences import edit_distance, lcs_length
-from proctor.checks.metrics.tools import (
+from proctor.checks.metrics.matching import (
+    Different,
+    Match,
+    MatchMode,
+    Pair,
+    Placed,
+    TurnDifference,
+    match_calls,
+    match_messages,
+)
+from proctor.checks.metrics.tool_usage import (
     Loops,
     Redundancy,
     edit_similarity,

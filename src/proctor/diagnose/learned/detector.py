@@ -1,18 +1,23 @@
-"""The learned detector: how strongly each span looks like each kind of error.
+"""Findings by the learned detector, alone or together with the rules (`offline`).
 
-Promise: three ridge machines, shipped as plain arrays (no pickle), the same answer every time.
-They were trained on TRAIL's own kind of traces; `Reading.familiar` says how like those a trace is.
+Promise: on a trace unlike those it was trained on the detector keeps silent, and `offline` is
+what the rules say. So is a trace in which nothing failed, no rule speaks and nobody planned:
+there is nothing to hold the agent to.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import re
 from functools import cache
-from importlib.resources import files
-from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from proctor.diagnose.finding import Finding, Impact
+from proctor.diagnose.learned.classifier import Detector, Judges, Reading, Scorer, planned, shipped
+from proctor.diagnose.quotes import quote
+from proctor.diagnose.rules import heard
+from proctor.diagnose.taxonomy import Category
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,161 +25,142 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from .rows import Row
-    from .words import Words
+    from proctor.diagnose.learned.text_features import Row
 
-    Array = NDArray[np.float32]
+CATEGORIES = tuple(Category)
 
-MODEL_FILE = "model.npz"
-"""Written by tools/train_diagnosis.py."""
+FAMILIAR = 0.7
+"""Mean cosine of a trace's spans to known ones. Traces of TRAIL held out lie above 0.74; those of
+one half of TRAIL seen from the other below 0.59, those of other frameworks that act below 0.7."""
 
-WIDTH = 0.05
-"""Of the likeness exp(-WIDTH * distance²) of facts: from 0.02 to 0.1 it hardly matters."""
+_SENTENCE = re.compile(r"[^.\n]{20,200}")
 
-
-class Machine(NamedTuple):
-    """What one ridge machine looks at, and how much it is held back."""
-
-    likeness: float
-    """Weight of the likeness of facts to those of known spans: rules with exceptions."""
-    facts: float
-    """Weight of facts as such: straight lines."""
-    words: Mapping[str, float]
-    """Weight of each field of words."""
-    penalty: float
-
-
-MACHINES = (
-    Machine(1.0, 0.0, {"told": 0.7, "failed before": 0.3}, 1.0),
-    Machine(0.0, 0.15, {"said": 0.2, "told": 0.2, "failed": 0.2, "shown": 0.2}, 5.0),
-    Machine(1.0, 0.0, {"said": 0.5, "plan": 0.5}, 1.5),
+_HIGH = frozenset(
+    {
+        Category.LANGUAGE_ONLY,
+        Category.TOOL_RELATED,
+        Category.GOAL_DEVIATION,
+        Category.MISREAD_OUTPUT,
+        Category.WRONG_PROBLEM,
+    }
 )
-"""Three views that err differently; their weights moved the figures by no more than chance does."""
-
-VIEWS = tuple((number, field) for number, m in enumerate(MACHINES) for field in m.words)
-"""Machine and field of each block of word weights."""
+"""Categories that annotators mark HIGH more often than not: they touch the answer."""
 
 
-class _Products(NamedTuple):
-    """Rows times rows: all that likeness and cosines need, worked out once."""
+class Detectors(NamedTuple):
+    """The detector, and the judges over it: alone, and with the rules heard."""
 
-    one: Array
-    other: Array
-    both: Array
-
-    @classmethod
-    def of(cls, one: Array, other: Array) -> Self:
-        """The squared sizes of the rows of each, and every row times every other."""
-        return cls((one * one).sum(axis=1), (other * other).sum(axis=1), one @ other.T)
-
-    def likeness(self) -> Array:
-        """exp(-WIDTH * squared distance) of each row of one to each of the other."""
-        squares = self.one[:, None] + self.other[None, :]
-        return np.exp(-WIDTH * np.maximum(squares - 2.0 * self.both, 0.0))
-
-
-class Reading(NamedTuple):
-    """What the machines make of one trace."""
-
-    scores: NDArray[np.float64]
-    """By machine, row and category: near the share of such spans that are marked so; 0 for rows
-    of which a part is lost."""
-    familiar: float
-    """How like the traces trained on this one is, 0 to 1: the mean cosine of its spans."""
-
-
-@dataclass(frozen=True, slots=True)
-class Detector:
-    """The arrays of a trained detector. Categories are the last axis, in the taxonomy's order."""
-
-    fact_names: tuple[str, ...]
-    support: Array
-    """Facts of the spans trained on: what likeness is measured to."""
-    alphas: Array
-    """By machine and span trained on: what likeness to it says."""
-    fact_weights: Array
-    rarity: Array
-    """By field of VIEWS and bucket: how much a word counts."""
-    word_weights: Array
-    base: Array
-    """How often each category is marked on a span."""
-
-    def read_rows(self, rows: Sequence[Row]) -> Reading:
-        """What the machines make of the spans of one trace."""
-        if not rows:
-            return Reading(np.zeros((len(MACHINES), 0, len(self.base))), 0.0)
-        facts = fact_table(rows, self.fact_names)
-        products = _Products.of(facts, self.support)
-        near = products.likeness()
-        scores = np.empty((len(MACHINES), len(rows), len(self.base)))
-        for number, machine in enumerate(MACHINES):
-            scores[number] = self.base
-            if machine.likeness:
-                scores[number] += near @ self.alphas[number]
-            if machine.facts:
-                scores[number] += facts @ self.fact_weights
-        for block, (number, field) in enumerate(VIEWS):
-            for place, row in enumerate(rows):
-                words = row.words.get(field)
-                if words is not None and len(words.buckets):
-                    values = weighed(words, self.rarity[block])
-                    scores[number, place] += values @ self.word_weights[block, words.buckets]
-        scores[:, [row.cut for row in rows]] = 0.0
-        return Reading(scores, self._familiar(rows, products))
-
-    def _familiar(self, rows: Sequence[Row], products: _Products) -> float:
-        """The cosine of each row's facts to the nearest known ones, in the mean.
-
-        Facts never seen in training count against a row. Distance would not do: a row of which
-        little is known lies near to everything.
-        """
-        known = set(self.fact_names)
-        strange = [sum(v * v for n, v in row.facts.items() if n not in known) for row in rows]
-        size = np.sqrt(products.one + np.array(strange))
-        cosines = products.both / (np.outer(size, np.sqrt(products.other)) + 1e-9)
-        return float(cosines.max(axis=1).mean())
+    detector: Detector
+    learned: Judges
+    offline: Judges
+    scorer: Scorer
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """What a file keeps of it; words and facts at half precision."""
-        arrays = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
-        for name in ("support", "word_weights", "rarity"):
-            arrays[name] = arrays[name].astype(np.float16)
-        return arrays
+        """What a file keeps of them."""
+        return {
+            **self.detector.arrays(),
+            **self.learned.arrays("learned"),
+            **self.offline.arrays("offline"),
+            **self.scorer.arrays(),
+        }
 
     @classmethod
     def read(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
-        """A detector from its arrays."""
-        names = [f.name for f in fields(cls) if f.name != "fact_names"]
-        numbers = {name: arrays[name].astype(np.float32) for name in names}
-        return cls(fact_names=tuple(str(name) for name in arrays["fact_names"]), **numbers)
+        """The detectors a file keeps."""
+        judges = (Judges.read("learned", arrays), Judges.read("offline", arrays))
+        return cls(Detector.read(arrays), *judges, Scorer.read(arrays))
 
-
-def fact_table(rows: Sequence[Row], names: Sequence[str]) -> Array:
-    """Rows by facts, at the half precision in which the model keeps them."""
-    column = {name: number for number, name in enumerate(names)}
-    table = np.zeros((len(rows), len(names)), dtype=np.float16)
-    for place, row in enumerate(rows):
-        for name, value in row.facts.items():
-            here = column.get(name)
-            if here is not None:
-                table[place, here] = value
-    return table.astype(np.float32)
-
-
-def likeness(one: Array, other: Array) -> Array:
-    """exp(-WIDTH * squared distance) of each row of one to each of the other."""
-    return _Products.of(one, other).likeness()
-
-
-def weighed(words: Words, rarity: Array) -> Array:
-    """The weights of a text's buckets, scaled to length one."""
-    values = words.values * rarity[words.buckets]
-    return values / np.sqrt((values * values).sum())
+    def chances(
+        self, reading: Reading, rows: Sequence[Row], rules: Sequence[Finding], method: str
+    ) -> NDArray[np.float64]:
+        """Rows by categories: how likely each is an error."""
+        said = np.zeros((len(rows), len(CATEGORIES)))
+        if method == "offline":
+            place = {row.span.span_id: number for number, row in enumerate(rows)}
+            for finding in heard(rules):
+                if finding.location in place:
+                    column = CATEGORIES.index(finding.category)
+                    said[place[finding.location], column] = finding.confidence
+        judges = self.offline if method == "offline" else self.learned
+        return judges.of(rows).chances(reading.scores, said)
 
 
 @cache
-def shipped() -> Mapping[str, NDArray[np.generic]]:
-    """The arrays of the shipped model, read once."""
-    data = (files("proctor.diagnose.learned") / MODEL_FILE).read_bytes()
-    with np.load(BytesIO(data), allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
+def detectors() -> Detectors:
+    """The shipped ones, read once."""
+    return Detectors.read(shipped())
+
+
+class Found(NamedTuple):
+    """What was found in one trace; scores are None where the detector does not know it."""
+
+    findings: list[Finding]
+    scores: list[float] | None
+
+
+def find(known: Detectors, rows: Sequence[Row], rules: Sequence[Finding], method: str) -> Found:
+    """The findings of `learned` or `offline`, in no order; `rules` are those of the rules."""
+    reading = known.detector.read_rows(rows)
+    held = bool(rules) or planned(rows) or any(row.scene.kind for row in rows)
+    if not held or reading.familiar < FAMILIAR:
+        return Found(list(rules) if method == "offline" else [], None)
+    chances = known.chances(reading, rows, rules, "offline")
+    scores = known.scorer.values(rows, chances, known.detector.fact_names)
+    return Found(judged(known, reading, rows, rules, method), scores)
+
+
+def judged(
+    known: Detectors,
+    reading: Reading,
+    rows: Sequence[Row],
+    rules: Sequence[Finding],
+    method: str,
+) -> list[Finding]:
+    """Every pair of span and category from the threshold on, however strange the trace is.
+
+    What rules say of spans that are no row, such as an agent that crashed, stands as it is.
+    """
+    chances = known.chances(reading, rows, rules, method)
+    threshold = (known.offline if method == "offline" else known.learned).of(rows).threshold
+    by_rule = {(f.location, f.category): f for f in rules} if method == "offline" else {}
+    judgeable = {row.span.span_id for row in rows}
+    findings = [rule for rule in by_rule.values() if rule.location not in judgeable]
+    for number in np.flatnonzero(chances >= threshold):
+        place, column = divmod(int(number), len(CATEGORIES))
+        row, category, sure = rows[place], CATEGORIES[column], float(chances[place, column])
+        rule = by_rule.get((row.span.span_id, category))
+        evidence = rule.evidence if rule else _evidence(row)
+        if not evidence:  # an empty span: nothing to point at
+            continue
+        findings.append(
+            Finding(
+                category=category,
+                location=row.span.span_id,
+                evidence=evidence,
+                description=rule.description if rule else _description(category, row),
+                impact=rule.impact if rule else _impact(category),
+                confidence=sure,
+                detector=f"{rule.detector}+learned" if rule else "learned",
+            )
+        )
+    return findings
+
+
+def _evidence(row: Row) -> str:
+    move = row.scene.move
+    if row.span is not move.span:
+        return quote(row.span, row.span.error_message or "")
+    lines = [line for line in move.failure.splitlines() if line.strip()][:2]
+    said = _SENTENCE.findall(move.text)[:1] or [call.arguments for call in move.calls]
+    return quote(row.span, *lines, *said)
+
+
+def _description(category: Category, row: Row) -> str:
+    what = "This tool call" if row.span is not row.scene.move.span else "This model call"
+    return f"{what} looks like others marked {category.value}: {category.meaning}"
+
+
+def _impact(category: Category) -> Impact:
+    if category in _HIGH:
+        return Impact.HIGH
+    return Impact.LOW if category is Category.FORMATTING else Impact.MEDIUM

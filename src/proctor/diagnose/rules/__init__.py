@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .base import Hit, Rule, apply_rules
-from .behaviour import (
+from proctor.diagnose.rules._base import Hit, Rule, apply_rules
+from proctor.diagnose.rules.behaviour import (
     AnswerWithoutWork,
+    LimitExceeded,
+    MissingTag,
     RepeatedCall,
     ReportOverruled,
     ToolPassedOver,
     UnsupportedAnswer,
 )
-from .failures import (
+from proctor.diagnose.rules.failures import (
     BrokenCode,
     EmptySearch,
     FailedCall,
@@ -20,12 +22,11 @@ from .failures import (
     MissingResource,
     SystemFault,
 )
-from .instructions import LimitExceeded, MissingTag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from proctor.diagnose.model import Finding
+    from proctor.diagnose.finding import Finding
 
 RULES: tuple[Rule, ...] = (
     UnsupportedAnswer(),

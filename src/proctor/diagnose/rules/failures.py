@@ -12,17 +12,16 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from proctor.diagnose.model import Impact
-from proctor.diagnose.moves import plain
+from proctor.diagnose.finding import Impact
+from proctor.diagnose.rules._base import Hit, Rule
+from proctor.diagnose.steps import plain
 from proctor.diagnose.taxonomy import Category
 from proctor.trace import SpanKind
-
-from .base import Hit, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from proctor.diagnose.moves import Move, Moves
+    from proctor.diagnose.steps import Move, Moves
     from proctor.trace import Span
 
 _MALFORMED = re.compile(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from proctor.llm.mock import wire
+from proctor.llm.mock import _shared
+from proctor.llm.mock._shared import Event
 from proctor.llm.mock.script import Asked, Failure, Reply
-from proctor.llm.mock.wire import Event
 from proctor.trace import Message, ToolCall
 
 _ERROR_TYPES = {
@@ -32,9 +32,9 @@ class Messages:
     def messages(self, body: Mapping[str, Any]) -> list[Message]:
         """The conversation of a request."""
         messages: list[Message] = []
-        if (system := wire.text_of(body.get("system"))) is not None:
+        if (system := _shared.text_of(body.get("system"))) is not None:
             messages.append(Message("system", system))
-        for item in wire.mappings(body.get("messages")):
+        for item in _shared.mappings(body.get("messages")):
             messages += _messages(item)
         return messages
 
@@ -44,9 +44,9 @@ class Messages:
         if reply.text or not reply.tool_calls:
             content.append({"type": "text", "text": reply.text, "citations": None})
         content += [_tool_use(reply, i, serial) for i in range(len(reply.tool_calls))]
-        counts = wire.usage_of(asked, reply)
+        counts = _shared.usage_of(asked, reply)
         return {
-            "id": wire.reply_id("msg", serial),
+            "id": _shared.reply_id("msg", serial),
             "type": "message",
             "role": "assistant",
             "model": reply.model or asked.model,
@@ -67,12 +67,12 @@ class Messages:
         first_call = len(document["content"]) - len(reply.tool_calls)
         for index, block in enumerate(document["content"]):
             if index < first_call:
-                deltas = [{"type": "text_delta", "text": p} for p in wire.pieces(reply.text)]
+                deltas = [{"type": "text_delta", "text": p} for p in _shared.pieces(reply.text)]
             else:
-                written = wire.arguments_text(reply.tool_calls[index - first_call].arguments)
+                written = _shared.arguments_text(reply.tool_calls[index - first_call].arguments)
                 deltas = [
                     {"type": "input_json_delta", "partial_json": piece}
-                    for piece in wire.pieces(written)
+                    for piece in _shared.pieces(written)
                 ]
             yield from _block_events(index, block, deltas)
         yield _event(
@@ -111,9 +111,9 @@ def _tool_use(reply: Reply, index: int, serial: int) -> dict[str, Any]:
     call = reply.tool_calls[index]
     return {
         "type": "tool_use",
-        "id": wire.call_id(reply, index, serial, "toolu"),
+        "id": _shared.call_id(reply, index, serial, "toolu"),
         "name": call.name,
-        "input": wire.parsed_arguments(call.arguments),
+        "input": _shared.parsed_arguments(call.arguments),
     }
 
 
@@ -139,9 +139,9 @@ def _messages(item: Mapping[str, Any]) -> list[Message]:
     role, content = str(item.get("role", "user")), item.get("content")
     if isinstance(content, str):
         return [Message(role, content)]
-    parts = wire.mappings(content)
+    parts = _shared.mappings(content)
     messages = [
-        Message("tool", wire.text_of(part.get("content")), tool_call_id=part.get("tool_use_id"))
+        Message("tool", _shared.text_of(part.get("content")), tool_call_id=part.get("tool_use_id"))
         for part in parts
         if part.get("type") == "tool_result"
     ]

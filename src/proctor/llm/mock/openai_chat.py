@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from proctor.llm.mock import wire
+from proctor.llm.mock import _shared
+from proctor.llm.mock._shared import Event
 from proctor.llm.mock.script import Asked, Failure, Reply
-from proctor.llm.mock.wire import Event
 from proctor.trace import Message, ToolCall
 
 _ERROR_TYPES = {
@@ -26,7 +26,7 @@ class ChatCompletions:
 
     def messages(self, body: Mapping[str, Any]) -> list[Message]:
         """The conversation of a request."""
-        return [_message(item) for item in wire.mappings(body.get("messages"))]
+        return [_message(item) for item in _shared.mappings(body.get("messages"))]
 
     def whole(self, asked: Asked, reply: Reply, serial: int) -> dict[str, Any]:
         """The reply as one JSON document."""
@@ -56,13 +56,13 @@ class ChatCompletions:
             return Event(document)
 
         yield chunk({"role": "assistant", "content": "" if not reply.tool_calls else None})
-        for piece in wire.pieces(reply.text):
+        for piece in _shared.pieces(reply.text):
             yield chunk({"content": piece})
         for index, call in enumerate(reply.tool_calls):
             first = _call(reply, index, serial)
             first["function"] = {"name": call.name, "arguments": ""}
             yield chunk({"tool_calls": [{"index": index, **first}]})
-            for piece in wire.pieces(wire.arguments_text(call.arguments)):
+            for piece in _shared.pieces(_shared.arguments_text(call.arguments)):
                 part = {"index": index, "function": {"arguments": piece}}
                 yield chunk({"tool_calls": [part]})
         yield chunk({}, _finish(reply))
@@ -89,9 +89,9 @@ def openai_error(failure: Failure) -> dict[str, Any]:
 
 def _head(kind: str, asked: Asked, reply: Reply, serial: int) -> dict[str, Any]:
     return {
-        "id": wire.reply_id("chatcmpl", serial),
+        "id": _shared.reply_id("chatcmpl", serial),
         "object": kind,
-        "created": wire.CREATED,
+        "created": _shared.CREATED,
         "model": reply.model or asked.model,
     }
 
@@ -99,9 +99,9 @@ def _head(kind: str, asked: Asked, reply: Reply, serial: int) -> dict[str, Any]:
 def _call(reply: Reply, index: int, serial: int) -> dict[str, Any]:
     call = reply.tool_calls[index]
     return {
-        "id": wire.call_id(reply, index, serial, "call"),
+        "id": _shared.call_id(reply, index, serial, "call"),
         "type": "function",
-        "function": {"name": call.name, "arguments": wire.arguments_text(call.arguments)},
+        "function": {"name": call.name, "arguments": _shared.arguments_text(call.arguments)},
     }
 
 
@@ -110,7 +110,7 @@ def _finish(reply: Reply) -> str:
 
 
 def _usage(asked: Asked, reply: Reply) -> dict[str, Any] | None:
-    counts = wire.usage_of(asked, reply)
+    counts = _shared.usage_of(asked, reply)
     if counts is None:
         return None
     return {
@@ -124,11 +124,11 @@ def _message(item: Mapping[str, Any]) -> Message:
     calls = [call.get("function", {}) | {"id": call.get("id")} for call in _calls(item)]
     return Message(
         role=str(item.get("role", "user")),
-        content=wire.text_of(item.get("content")),
+        content=_shared.text_of(item.get("content")),
         tool_calls=tuple(
             ToolCall(
                 name=str(call.get("name", "")),
-                arguments=wire.parsed_arguments(call.get("arguments")),
+                arguments=_shared.parsed_arguments(call.get("arguments")),
                 id=call.get("id"),
             )
             for call in calls
@@ -139,4 +139,4 @@ def _message(item: Mapping[str, Any]) -> Message:
 
 
 def _calls(item: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [dict(call) for call in wire.mappings(item.get("tool_calls"))]
+    return [dict(call) for call in _shared.mappings(item.get("tool_calls"))]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from proctor.llm.mock import wire
+from proctor.llm.mock import _shared
+from proctor.llm.mock._shared import Event
 from proctor.llm.mock.openai_chat import openai_error
 from proctor.llm.mock.script import Asked, Failure, Reply
-from proctor.llm.mock.wire import Event
 from proctor.trace import Message, ToolCall
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -27,7 +27,7 @@ class Responses:
         given = body.get("input")
         if isinstance(given, str):
             messages.append(Message("user", given))
-        messages += [_message(item) for item in wire.mappings(given)]
+        messages += [_message(item) for item in _shared.mappings(given)]
         return messages
 
     def whole(self, asked: Asked, reply: Reply, serial: int) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _text_steps(
     opened: dict[str, Any] = {**item, "status": "in_progress", "content": []}
     yield "response.output_item.added", {**index, "item": opened}
     yield "response.content_part.added", {**at, "part": empty}
-    for piece in wire.pieces(part["text"]):
+    for piece in _shared.pieces(part["text"]):
         yield "response.output_text.delta", {**at, "delta": piece, "logprobs": []}
     yield "response.output_text.done", {**at, "text": part["text"], "logprobs": []}
     yield "response.content_part.done", {**at, "part": part}
@@ -91,7 +91,7 @@ def _call_steps(
     index = {"output_index": place["output_index"]}
     opened = {**item, "status": "in_progress", "arguments": ""}
     yield "response.output_item.added", {**index, "item": opened}
-    for piece in wire.pieces(item["arguments"]):
+    for piece in _shared.pieces(item["arguments"]):
         yield "response.function_call_arguments.delta", {**place, "delta": piece}
     done = {**place, "name": item["name"], "arguments": item["arguments"]}
     yield "response.function_call_arguments.done", done
@@ -100,9 +100,9 @@ def _call_steps(
 
 def _document(asked: Asked, reply: Reply, serial: int, **rest: Any) -> dict[str, Any]:
     return {
-        "id": wire.reply_id("resp", serial),
+        "id": _shared.reply_id("resp", serial),
         "object": "response",
-        "created_at": wire.CREATED,
+        "created_at": _shared.CREATED,
         "model": reply.model or asked.model,
         "error": None,
         "incomplete_details": None,
@@ -120,7 +120,7 @@ def _document(asked: Asked, reply: Reply, serial: int, **rest: Any) -> dict[str,
 
 def _text_item(reply: Reply, serial: int) -> dict[str, Any]:
     return {
-        "id": wire.reply_id("msg", serial),
+        "id": _shared.reply_id("msg", serial),
         "type": "message",
         "role": "assistant",
         "status": "completed",
@@ -131,17 +131,17 @@ def _text_item(reply: Reply, serial: int) -> dict[str, Any]:
 def _call_item(reply: Reply, index: int, serial: int) -> dict[str, Any]:
     call = reply.tool_calls[index]
     return {
-        "id": f"{wire.reply_id('fc', serial)}_{index}",
+        "id": f"{_shared.reply_id('fc', serial)}_{index}",
         "type": "function_call",
-        "call_id": wire.call_id(reply, index, serial, "call"),
+        "call_id": _shared.call_id(reply, index, serial, "call"),
         "name": call.name,
-        "arguments": wire.arguments_text(call.arguments),
+        "arguments": _shared.arguments_text(call.arguments),
         "status": "completed",
     }
 
 
 def _usage(asked: Asked, reply: Reply) -> dict[str, Any] | None:
-    counts = wire.usage_of(asked, reply)
+    counts = _shared.usage_of(asked, reply)
     if counts is None:
         return None
     return {
@@ -158,12 +158,12 @@ def _message(item: Mapping[str, Any]) -> Message:
         case "function_call":
             call = ToolCall(
                 name=str(item.get("name", "")),
-                arguments=wire.parsed_arguments(item.get("arguments")),
+                arguments=_shared.parsed_arguments(item.get("arguments")),
                 id=item.get("call_id"),
             )
             return Message("assistant", None, (call,))
         case "function_call_output":
-            output = wire.text_of(item.get("output"))
+            output = _shared.text_of(item.get("output"))
             return Message("tool", output, tool_call_id=item.get("call_id"))
         case _:
-            return Message(str(item.get("role", "user")), wire.text_of(item.get("content")))
+            return Message(str(item.get("role", "user")), _shared.text_of(item.get("content")))

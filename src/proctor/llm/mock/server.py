@@ -17,14 +17,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from proctor.errors import ProctorError
-from proctor.llm.mock import wire
+from proctor.llm.mock import _shared
 from proctor.llm.mock.anthropic import Messages
 from proctor.llm.mock.openai_chat import ChatCompletions, openai_error
 from proctor.llm.mock.openai_responses import Responses
 from proctor.llm.mock.script import Asked, Failure, Reply, load_script
 
 if TYPE_CHECKING:
-    from proctor.llm.mock.wire import Wire
+    from proctor.llm.mock._shared import Wire
 
 HOST = "127.0.0.1"
 
@@ -150,7 +150,7 @@ class MockLLM:
         """Record a request and take its reply from the script."""
         import dataclasses
 
-        asked = wire.read(protocol, path, body, headers)
+        asked = _shared.read(protocol, path, body, headers)
         with self._lock:
             try:
                 place, reply = self.script.answer(asked)
@@ -222,7 +222,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self._path() == "/models":
-            model = {"id": "mock", "object": "model", "created": wire.CREATED, "owned_by": "mock"}
+            model = {
+                "id": "mock",
+                "object": "model",
+                "created": _shared.CREATED,
+                "owned_by": "mock",
+            }
             self._json(200, {"object": "list", "data": [model], "has_more": False})
         else:
             self._not_found()
@@ -235,8 +240,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/embeddings":
             self._json(200, _embeddings(body))
         elif path == "/messages/count_tokens":
-            asked = wire.read(WIRES["/messages"], self.path, body, {})
-            self._json(200, {"input_tokens": wire.estimate_tokens(asked.text)})
+            asked = _shared.read(WIRES["/messages"], self.path, body, {})
+            self._json(200, {"input_tokens": _shared.estimate_tokens(asked.text)})
         elif path in WIRES:
             headers = {name.lower(): value for name, value in self.headers.items()}
             self._answer(self.server.mock.exchange(WIRES[path], self.path, body, headers))
@@ -351,10 +356,10 @@ def _embeddings(body: Mapping[str, Any]) -> dict[str, Any]:
     dimensions = asked if isinstance(asked, int) and 0 < asked <= 4096 else EMBEDDING_DIMENSIONS
     data: list[dict[str, Any]] = []
     for index, text in enumerate(texts):
-        vector: Any = wire.embedding(str(text), dimensions)
+        vector: Any = _shared.embedding(str(text), dimensions)
         if body.get("encoding_format") == "base64":
             vector = base64.b64encode(struct.pack(f"<{dimensions}f", *vector)).decode("ascii")
         data.append({"object": "embedding", "index": index, "embedding": vector})
-    tokens = sum(wire.estimate_tokens(str(text)) for text in texts)
+    tokens = sum(_shared.estimate_tokens(str(text)) for text in texts)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "model": body.get("model", "mock"), "data": data, "usage": usage}

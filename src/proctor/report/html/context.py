@@ -27,10 +27,10 @@ from proctor.report.run_words import (
     score,
 )
 from proctor.report.text import seconds
-from proctor.results.gating import ArmGate, GateResult
+from proctor.results.gate import ArmGate, GateResult
 from proctor.runs.folder import run_name
-from proctor.runs.model import TrialStatus
 from proctor.runs.summary import CellSummary, percentile
+from proctor.runs.trial import TrialStatus
 from proctor.words import DASH, at_least, money, percent, plural, points
 
 MAX_FAILURES = 20

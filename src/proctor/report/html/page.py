@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError
-from proctor.llm.kept import cache_folder
+from proctor.llm.cache import cache_folder
 from proctor.report import charts
 from proctor.report.chart_style import config
 from proctor.report.html.context import report_context, section_links
@@ -37,8 +37,8 @@ from proctor.report.html.trial_data import (
 from proctor.report.run_facts import ReportFacts, TrialRow, trial_order
 from proctor.report.text import visible
 from proctor.runs.folder import write_atomic
-from proctor.runs.model import Trial
 from proctor.runs.run import Run
+from proctor.runs.trial import Trial
 from proctor.trace.redact import Redactor, default_redactor
 from proctor.words import plural
 

@@ -19,11 +19,10 @@ import msgspec
 
 from proctor.errors import ProctorError
 from proctor.report.text import plain, tokens, visible
-from proctor.runs.model import Trial, TrialStatus
+from proctor.runs.trial import Trial, TrialStatus
 from proctor.trace import Span, Trace
 from proctor.trace.model import Message
-from proctor.trace.redact import Redactor
-from proctor.trace.redact_marks import MARK
+from proctor.trace.redact import MARK, Redactor
 
 BLOCK_BYTES = 96 * 1024
 """JSON bytes of a block: a few milliseconds to inflate, large enough to compress well."""

@@ -18,7 +18,7 @@ import msgspec
 
 from proctor.errors import ProctorError, hint_among
 from proctor.files import replacing
-from proctor.results.columns import COLUMNS
+from proctor.results.database import COLUMNS
 
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet

@@ -18,9 +18,9 @@ import msgspec
 
 from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.errors import ProctorError
-from proctor.results.exchange.record import Imported, Record
+from proctor.results.exchange.importing import Imported, Record
 from proctor.results.exchange.tables import started_ns
-from proctor.results.lenient import as_list, as_mapping, as_text
+from proctor.results.metadata import as_list, as_mapping, as_text
 
 ZSTANDARD = 93
 """The number of Zstandard among the methods of zip; Python's zipfile knows it from 3.14 on."""

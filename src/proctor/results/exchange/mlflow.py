@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from proctor.errors import ProctorError
-from proctor.results.figures import rate_over
+from proctor.results.aggregate import rate_over
 from proctor.results.outcomes import AgentOutcomes
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.errors import ProctorError
-from proctor.results.exchange.record import Imported, Record
-from proctor.results.lenient import as_mapping, as_text
+from proctor.results.exchange.importing import Imported, Record
+from proctor.results.metadata import as_mapping, as_text
 
 ERRORED = 2
 """promptfoo's `failureReason` of a test whose provider failed; 1 is a failed assertion."""

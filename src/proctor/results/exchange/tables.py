@@ -19,8 +19,8 @@ import msgspec
 
 from proctor.checks.result import CheckResult
 from proctor.errors import ProctorError, hint_among
-from proctor.results.exchange.record import Imported, Record
-from proctor.runs.model import TrialStatus
+from proctor.results.exchange.importing import Imported, Record
+from proctor.runs.trial import TrialStatus
 
 LONGEST_CELL = 100_000_000
 """Characters of one cell: traces in a column are long, and Python's own limit is 131,072."""

@@ -10,7 +10,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from proctor.runs.claim import RunFolderError
+from proctor.runs.folder import RunFolderError
 
 _BLOCK = 1 << 20
 

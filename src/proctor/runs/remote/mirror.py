@@ -25,17 +25,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from proctor.errors import ProctorError
-from proctor.places import user_folder
 from proctor.runs.folder import COPY_OF, address_of, write_atomic
 from proctor.runs.heartbeat import MOST_BYTES as MOST_BEAT
 from proctor.runs.heartbeat import NAME as HEARTBEAT
 from proctor.runs.lines import wait_for_others
-from proctor.runs.remote.address import checked
-from proctor.runs.remote.bucket import Bucket, Patience
 from proctor.runs.remote.manifest import JOURNAL, SPEC, Manifest, RemoteError, facts_of
-from proctor.runs.remote.sync import runs_at
-from proctor.runs.remote.transfer import pull, read_manifest
+from proctor.runs.remote.object_store import Bucket, Patience, checked
+from proctor.runs.remote.transfer import pull, read_manifest, runs_at
 from proctor.runs.remote.waiting import to_end
+from proctor.user_dirs import user_folder
 
 
 class Reading(NamedTuple):

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
+from proctor.runs.find import all_runs, find_run
 from proctor.runs.folder import RunFolder
-from proctor.runs.remote import pieces
+from proctor.runs.remote import object_store
 from proctor.runs.remote.aside import Aside
-from proctor.runs.remote.bucket import Bucket
 from proctor.runs.remote.manifest import (
     FORMAT,
     MOST_BYTES,
@@ -31,9 +33,186 @@ from proctor.runs.remote.manifest import (
     RemoteError,
     decode,
     facts_of,
+    is_inside,
     run_files,
 )
-from proctor.runs.remote.pieces import Piece
+from proctor.runs.remote.object_store import Bucket, Patience
+
+# Files that came in pieces, because they grew while they were shipped.
+#
+# A piece is named by where it starts and by the beginning of its SHA-256, and never changes.
+# Promise: what is put together has no gap and no byte that its name does not vouch for; what
+# comes after a gap is left. The price: small pieces are sent once more, many as one, so that a
+# long run does not end as thousands of objects.
+
+
+MARK = 16
+"""Hexadecimal digits of the checksum in a name: 64 bits tell damage, which is what they are for."""
+
+PIECE = 8 << 20
+"""Bytes of a piece at most: it is held in memory while it is sent."""
+
+PIECES_SMALL = 1 << 20
+"""Bytes below which a piece is small: requests for it cost more than its bytes."""
+
+MANY, ENOUGH = 64, 4 << 20
+"""Small neighbours are sent again as one when they are so many, or so many bytes in all: what has
+been joined is then rarely joined again."""
+
+_KEY = re.compile(rf"{PIECES}/(?P<file>.+)/(?P<start>\d{{15}})-(?P<mark>[0-9a-f]{{{MARK}}})")
+
+
+class DamagedPieceError(RemoteError):
+    """A piece is not what its name says."""
+
+
+class Piece(NamedTuple):
+    """Bytes of a file, from `start` on."""
+
+    start: int
+    size: int
+    key: str
+    mark: str
+
+    @property
+    def end(self) -> int:
+        """Where the next piece starts."""
+        return self.start + self.size
+
+    @property
+    def name(self) -> str:
+        """What the piece is called beside the others of its file."""
+        return self.key.rpartition("/")[2]
+
+
+def piece_of(file: str, start: int, content: bytes) -> Piece:
+    """The piece that a part of a file makes; its key is below its run."""
+    mark = _mark(content)
+    return Piece(start, len(content), f"{PIECES}/{file}/{start:015d}-{mark}", mark)
+
+
+def growing(listed: Mapping[str, int], where: str) -> dict[str, list[Piece]]:
+    """Files of which there are pieces: those that join without a gap, from the start."""
+    found: dict[str, list[Piece]] = {}
+    for key, size in listed.items():
+        if match := _KEY.fullmatch(key):
+            file = match["file"]
+            if not is_inside(file):
+                raise RemoteError(f"a piece is of a file outside the run: {file!r}", where=where)
+            found.setdefault(file, []).append(Piece(int(match["start"]), size, key, match["mark"]))
+    return {file: _joined(all_of) for file, all_of in found.items()}
+
+
+def _joined(found: list[Piece]) -> list[Piece]:
+    chain: list[Piece] = []
+    end = 0
+    # Of two that start alike (an upload whose answer was lost) the longer has both.
+    for piece in sorted(found, key=lambda piece: (piece.start, -piece.size)):
+        if piece.start == end and piece.size:
+            chain.append(piece)
+            end = piece.end
+    return chain
+
+
+def named(file: str, names: Sequence[str], size: int, where: str) -> list[Piece]:
+    """The pieces that a manifest names, which join to a file of that size."""
+    found = [_KEY.fullmatch(f"{PIECES}/{file}/{name}") for name in names]
+    keys = [match for match in found if match]
+    starts = [int(match["start"]) for match in keys]
+    sizes = [end - start for start, end in pairwise([*starts, size])]
+    if len(keys) < len(found) or starts[:1] != [0] or not all(0 < s <= PIECE for s in sizes):
+        raise RemoteError(f"the manifest's pieces of {file!r} do not join", where=where)
+    rows = zip(starts, sizes, keys, strict=True)
+    return [Piece(start, size, match[0], match["mark"]) for start, size, match in rows]
+
+
+def that_are_of(path: Path, chain: Iterable[Piece]) -> list[Piece]:
+    """The pieces that a file here begins with: what comes after them is not of this file."""
+    good: list[Piece] = []
+    for piece in chain:
+        here = read_part(path, piece.start, piece.size)
+        if len(here) < piece.size or _mark(here) != piece.mark:
+            break
+        good.append(piece)
+    return good
+
+
+async def that_are_whole(bucket: Bucket, chain: Iterable[Piece]) -> list[Piece]:
+    """The pieces, read where they are, up to the first that is gone or damaged."""
+    good: list[Piece] = []
+    for piece in chain:
+        content = await bucket.read(piece.key, piece.size)
+        if content is None or _mark(content) != piece.mark:
+            break
+        good.append(piece)
+    return good
+
+
+async def lengthen(bucket: Bucket, file: str, path: Path, chain: list[Piece], end: int) -> None:
+    """Send what a file has beyond its pieces; each is in the chain as soon as it is there."""
+    start = chain[-1].end if chain else 0
+    while start < end:
+        content = await asyncio.to_thread(read_part, path, start, min(PIECE, end - start))
+        if not content:  # it became shorter: whoever looks next sees it as it is
+            return
+        chain.append(await _put(bucket, piece_of(file, start, content), content))
+        start = chain[-1].end
+
+
+async def join_small(bucket: Bucket, file: str, path: Path, chain: list[Piece]) -> None:
+    """Send the last pieces again as one where they are many and small.
+
+    Those it stands for stay where they are, for whoever reads them now.
+    """
+    last = list(takewhile(lambda piece: piece.size < PIECES_SMALL, reversed(chain)))
+    size = sum(piece.size for piece in last)
+    if len(last) < MANY and size < ENOUGH:
+        return
+    start = last[-1].start
+    content = await asyncio.to_thread(read_part, path, start, size)
+    if len(content) == size:
+        joined = await _put(bucket, piece_of(file, start, content), content)
+        chain[-len(last) :] = [joined]
+
+
+async def _put(bucket: Bucket, piece: Piece, content: bytes) -> Piece:
+    await bucket.put(piece.key, content, hashlib.sha256(content).hexdigest())
+    return piece
+
+
+async def fetch(bucket: Bucket, chain: list[Piece], take: Callable[[bytes], object]) -> None:
+    """Hand over a file's pieces in order, each checked first."""
+    for piece in chain:
+        content = await bucket.read(piece.key, piece.size)
+        if content is None:
+            raise RemoteError(
+                "the piece is gone",
+                where=bucket.at(piece.key),
+                hint="somebody may have sent the run meanwhile: try again",
+            )
+        if _mark(content) != piece.mark:
+            raise DamagedPieceError(
+                "the piece is damaged: its checksum is wrong",
+                where=bucket.at(piece.key),
+                hint="`proctor sync RUN ADDRESS --verify` sends it again from where the run is; of "
+                "one that had not ended, delete the piece to bring back what came before it",
+            )
+        take(content)
+
+
+def read_part(path: Path, start: int, size: int) -> bytes:
+    """Bytes of a file; fewer, or none, where it does not have them."""
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            return file.read(size)
+    except FileNotFoundError:
+        return b""
+
+
+def _mark(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:MARK]
+
 
 SMALL = 4 << 20
 """Bytes up to which a file is read once, for its checksum and to be sent: then both are of the
@@ -104,7 +283,7 @@ async def push(
         before = await read_manifest(bucket)
         _refuse_other(before.run_id if before else None, run_id, bucket.url)
         sizes = await bucket.sizes()
-        shipped = pieces.growing(sizes, bucket.url)
+        shipped = growing(sizes, bucket.url)
         _refuse_earlier(before, shipped, facts, bucket.url)
         if before is None or (before.state == "complete" and before.files != facts):
             unfinished = Manifest(run_id=run_id, name=name, state="replacing", files=facts)
@@ -121,7 +300,7 @@ async def push(
                     return
             if known.size > WHOLE and (chain := shipped.get(each)):
                 if verify:
-                    chain = await pieces.that_are_whole(bucket, chain)
+                    chain = await that_are_whole(bucket, chain)
                 joined[each], sent = await _send_rest(bucket, each, path, chain, known.size)
                 count.add(each, sent or known.size, moved=sent > 0)
                 return
@@ -149,9 +328,9 @@ async def _send_rest(
     bucket: Bucket, file: str, path: Path, chain: list[Piece], end: int
 ) -> tuple[list[Piece], int]:
     """Send what is not there of a file that came in pieces: all of these, and the bytes sent."""
-    good = await asyncio.to_thread(pieces.that_are_of, path, chain)
+    good = await asyncio.to_thread(that_are_of, path, chain)
     there = good[-1].end if good else 0
-    await pieces.lengthen(bucket, file, path, good, end)
+    await lengthen(bucket, file, path, good, end)
     return good, end - there
 
 
@@ -267,7 +446,7 @@ def _run_id_of(target: Path) -> str | None:
 def _pieces_of(manifest: Manifest, name: str, where: str) -> list[Piece]:
     """The pieces that a file is there in; none when it is there as it is."""
     names = manifest.pieces.get(name)
-    return pieces.named(name, names, manifest.files[name].size, where) if names else []
+    return named(name, names, manifest.files[name].size, where) if names else []
 
 
 async def _bring(
@@ -279,7 +458,7 @@ async def _bring(
         return False
     with Aside(path) as aside:
         if chain:
-            await pieces.fetch(bucket, chain, aside.write)
+            await fetch(bucket, chain, aside.write)
         else:
             await bucket.fetch(name, aside.write)
         if FileFacts(aside.size, aside.sha256) != known:
@@ -312,12 +491,12 @@ async def _pull_running(
 ) -> Moved:
     """What was shipped of a run that had not ended: whole lines, and every trace they refer to."""
     listed = await bucket.sizes()
-    growing = pieces.growing(listed, bucket.url)
-    wanted = {n: found for n, found in growing.items() if only is None or n in only}
+    growing_ = growing(listed, bucket.url)
+    wanted = {n: found for n, found in growing_.items() if only is None or n in only}
     count = _Count(len(wanted) + 1, tell)
     for name in sorted(wanted):  # "traces/…" before "trials.jsonl"
         with Aside(target / name) as aside:
-            await pieces.fetch(bucket, wanted[name], aside.write)
+            await fetch(bucket, wanted[name], aside.write)
             if name in ONLY_GROW:
                 aside.refuse_to_shorten()
             aside.put_in_place()
@@ -358,8 +537,8 @@ async def _check_files(bucket: Bucket, manifest: Manifest, count: _Count | None)
             size += len(block)
 
         try:
-            await (pieces.fetch(bucket, chain, take) if chain else bucket.fetch(name, take))
-        except pieces.DamagedPieceError as error:
+            await (fetch(bucket, chain, take) if chain else bucket.fetch(name, take))
+        except DamagedPieceError as error:
             return error
         if count is not None:
             count.add(name, size, moved=False)
@@ -374,3 +553,77 @@ async def _check_files(bucket: Bucket, manifest: Manifest, count: _Count | None)
         raise RemoteError(f"{len(wrong)} objects are damaged: {listed}", hint=wrong[0].hint)
     if wrong:
         raise wrong[0]
+
+
+# Which runs a sync is about: one, or all below a folder or a prefix.
+#
+# Promise: a run keeps its name, `<experiment>/<date>_<seq>`, wherever it goes, so that a folder
+# or prefix of runs is used the same way on both sides.
+
+
+async def send(
+    runs: list[Path],
+    root: Path,
+    to: str,
+    patience: Patience,
+    *,
+    verify: bool = False,
+    tell: Tell | None = None,
+) -> list[Moved]:
+    """Send runs to their names below an address, one after the other."""
+    moved: list[Moved] = []
+    for run in runs:
+        name = name_of(run, root)
+        bucket = Bucket(object_store.joined(object_store.checked(to), name), patience)
+        moved.append(await push(run, name, bucket, verify=verify, tell=tell))
+    return moved
+
+
+async def bring(
+    source: str, root: Path, patience: Patience, *, tell: Tell | None = None
+) -> list[Moved]:
+    """Bring the run at an address, or all runs below it, to their names below a folder."""
+    places = await runs_at(source, patience)
+    return [await pull(Bucket(place, patience), root, tell=tell) for place in places]
+
+
+async def look_over(source: str, patience: Patience, *, tell: Tell | None = None) -> list[Moved]:
+    """Check the run at an address, or all runs below it, where they are."""
+    places = await runs_at(source, patience)
+    return [await check(Bucket(place, patience), tell=tell) for place in places]
+
+
+async def runs_at(source: str, patience: Patience) -> list[str]:
+    """The addresses of the runs at or below one."""
+    bucket = Bucket(source, patience)
+    listed = await bucket.sizes()
+    if NAME in listed:
+        return [bucket.url]
+    found = sorted(key.removesuffix(f"/{NAME}") for key in listed if key.endswith(f"/{NAME}"))
+    if not found:
+        raise RemoteError(
+            f"there is no run here: nothing has a {NAME}",
+            where=bucket.url,
+            hint="`proctor sync RUN ADDRESS` sends one",
+        )
+    return [object_store.joined(bucket.url, name) for name in found]
+
+
+def runs_meant(text: str, root: Path) -> list[Path]:
+    """The run that a text names, or every run of the folder that it is."""
+    place = Path(text)
+    if place.is_dir() and not (place / "_spec_.yaml").is_file() and (runs := all_runs(place)):
+        return runs
+    return [find_run(text, root)]
+
+
+def name_of(run: Path, root: Path) -> str:
+    """A run's name: its place below the folder of runs, else its last two folders."""
+    full = run.resolve()
+    name = "/".join(full.parts[-2:])
+    base = root.resolve()
+    if full != base and full.is_relative_to(base):
+        name = full.relative_to(base).as_posix()
+    if not is_inside(name):
+        raise RemoteError(f"a run cannot be called {name!r} at a remote place", where=str(run))
+    return name

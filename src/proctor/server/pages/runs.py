@@ -20,12 +20,11 @@ from starlette.routing import Route
 from proctor.errors import ProctorError
 from proctor.runs.find import all_runs
 from proctor.runs.heartbeat import look_at
-from proctor.runs.model import CellKey, Trial
 from proctor.runs.run import Run
 from proctor.runs.summary import CellSummary
-from proctor.server.pages.align import aligned
-from proctor.server.pages.outline import detail, outline
-from proctor.server.pages.render import in_thread, page
+from proctor.runs.trial import CellKey, Trial
+from proctor.server.pages.span_view import aligned, detail, outline
+from proctor.server.pages.templating import in_thread, page
 from proctor.server.pages.traces import span_of
 
 if TYPE_CHECKING:

@@ -16,16 +16,16 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from proctor.errors import ProctorError
-from proctor.server.api import BadQuery, filter_of, page_of
-from proctor.server.pages.outline import detail, outline
-from proctor.server.pages.render import Query, in_thread, page
-from proctor.server.store.filters import SORTS, TraceFilter
+from proctor.server.json_api import BadQuery, filter_of, page_of
+from proctor.server.pages.span_view import detail, outline
+from proctor.server.pages.templating import Query, in_thread, page
+from proctor.server.store.store import SORTS, TraceFilter
 from proctor.trace.text import safe
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from proctor.server.store.sql import Evaluation, Figures, Share, SqlStore, TraceRow
+    from proctor.server.store.store import Evaluation, Figures, Share, SqlStore, TraceRow
     from proctor.trace import Span, Trace
 
 KEPT = 8

@@ -15,7 +15,7 @@ from proctor.errors import ProctorError
 
 if TYPE_CHECKING:
     from proctor.llm.prices import PriceTable
-    from proctor.server.store.sql import SqlStore
+    from proctor.server.store.store import SqlStore
 
 __all__ = ["existing_store", "open_store"]
 

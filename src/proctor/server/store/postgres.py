@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from proctor.server.store.schema import SPAN_COLUMNS
-from proctor.server.store.sql import BadRows, SqlStore, StoreError
+from proctor.server.store.store import BadRows, SqlStore, StoreError
 
 if TYPE_CHECKING:
     import psycopg

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from proctor.server.store.schema import SPAN_COLUMNS
-from proctor.server.store.sql import BadRows, SqlStore, StoreError
+from proctor.server.store.store import BadRows, SqlStore, StoreError
 
 BUSY_MS = 30_000
 """How long a writer of another process is waited for."""

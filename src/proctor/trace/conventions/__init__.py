@@ -14,16 +14,15 @@ from proctor.trace.conventions import (
     adk,
     adot,
     genai,
-    langfuse_sdk,
+    langfuse,
     openinference,
+    openllmetry,
     pydantic_ai,
-    traceloop,
     vercel,
 )
-from proctor.trace.conventions.errors import read_error
+from proctor.trace.conventions._whole_trace import finish, summarise
 from proctor.trace.conventions.proctor import from_attributes
-from proctor.trace.conventions.values import MOST_KEYS
-from proctor.trace.conventions.whole_trace import finish, summarise
+from proctor.trace.conventions.values import MOST_KEYS, read_error
 from proctor.trace.model import Span, SpanKind
 
 __all__ = ["DIALECTS", "finish", "normalise", "summarise"]
@@ -51,11 +50,11 @@ class Dialect(Protocol):
 DIALECTS: tuple[Dialect, ...] = (
     genai,
     openinference,
-    traceloop,
+    openllmetry,
     pydantic_ai,
     vercel,
     adk,
-    langfuse_sdk,
+    langfuse,
     adot,
 )
 

@@ -6,7 +6,7 @@ declare. Embedding calls become `other`, because they are no model turns; tokens
 
 from __future__ import annotations
 
-from proctor.trace.conventions.filling import (
+from proctor.trace.conventions._unwrap import (
     documents_from,
     fill,
     fill_messages,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proctor.trace.conventions.filling import (
+from proctor.trace.conventions._unwrap import (
     document,
     documents_from,
     fill,

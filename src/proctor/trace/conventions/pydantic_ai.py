@@ -5,18 +5,9 @@ Format 1 names no operation on agent and tool spans; they are known by what only
 
 from __future__ import annotations
 
-from proctor.trace.conventions.envelopes import conversation
-from proctor.trace.conventions.filling import fill, fill_messages, fill_tool
+from proctor.trace.conventions._unwrap import conversation, fill, fill_messages, fill_tool
 from proctor.trace.conventions.messages import messages_from
-from proctor.trace.conventions.values import (
-    count,
-    first,
-    is_list,
-    is_mapping,
-    number,
-    parsed,
-    text,
-)
+from proctor.trace.conventions.values import count, first, is_list, is_mapping, number, parsed, text
 from proctor.trace.model import Message, Span, SpanKind
 
 HEADS = frozenset(

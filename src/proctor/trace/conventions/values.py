@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, TypeGuard, TypeVar, cast
 
 import msgspec
+
+from proctor.trace.model import Event, Span
 
 T = TypeVar("T")
 
@@ -191,3 +194,43 @@ def convert(kind: type[T], value: str) -> T | None:
             return msgspec.convert(decode_json(value), kind)
         except (ValueError, RecursionError, msgspec.ValidationError):
             return None
+
+
+# What went wrong in a span that failed: from its exception event, else from its status.
+#
+# Promise: only spans that failed get an error; an exception that was recorded and handled is
+# none.
+
+
+# "RuntimeError: tool exploded", as OpenTelemetry's SDK writes a status description.
+_TYPED = re.compile(r"([A-Za-z_][\w.]{0,200}(?:Error|Exception|Timeout|Interrupt))(?:: |$)")
+
+
+def read_error(span: Span) -> None:
+    """Fill the error's type and message; the reader has put the status message in place."""
+    event = _exception(span)
+    said = span.error_message or None
+    if event is not None:
+        span.error_type = text(event.attributes.get("exception.type")) or span.error_type
+        said = text(event.attributes.get("exception.message")) or said
+    if span.error_type is None:
+        span.error_type = text(span.attributes.get("error.type"))
+    if span.error_type is None and said is not None:
+        found = _TYPED.match(said)
+        span.error_type = found[1] if found is not None else None
+    span.error_message = _without_type(said, span.error_type)
+
+
+def _without_type(said: str | None, kind: str | None) -> str | None:
+    """The message alone: a status description repeats the type in front of it."""
+    if said and kind:
+        said = said.removeprefix(kind.rpartition(".")[2] + ": ")
+    return said or None
+
+
+def _exception(span: Span) -> Event | None:
+    """The last exception recorded: earlier ones may have been caught."""
+    for event in reversed(span.events):
+        if event.name == "exception":
+            return event
+    return None

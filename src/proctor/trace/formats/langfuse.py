@@ -12,7 +12,7 @@ from typing import Any
 
 from proctor.trace.assemble import Collector
 from proctor.trace.conventions.values import parsed, text
-from proctor.trace.formats.wire import (
+from proctor.trace.formats.fields import (
     BadValue,
     array,
     first_object,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from proctor.trace.assemble import Collector
-from proctor.trace.formats.wire import (
+from proctor.trace.formats.fields import (
     BadValue,
     first_object,
     in_range,

@@ -11,7 +11,7 @@ from typing import Any
 
 from proctor.trace.assemble import Collector, LogRecord
 from proctor.trace.conventions.values import text
-from proctor.trace.formats.wire import (
+from proctor.trace.formats.fields import (
     BadValue,
     array,
     first_object,

@@ -10,8 +10,7 @@ from typing import Any
 
 from proctor.trace.assemble import Collector
 from proctor.trace.conventions.values import text
-from proctor.trace.formats.otlp import log_event
-from proctor.trace.formats.wire import (
+from proctor.trace.formats.fields import (
     BadValue,
     array,
     first_object,
@@ -26,6 +25,7 @@ from proctor.trace.formats.wire import (
     optional_id,
     status_of,
 )
+from proctor.trace.formats.otlp import log_event
 from proctor.trace.model import Event, Span, SpanStatus
 
 NAME = "trail"

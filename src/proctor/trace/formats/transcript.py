@@ -12,7 +12,7 @@ from typing import Any
 from proctor.trace.assemble import MALFORMED, Collector
 from proctor.trace.conventions.messages import messages_from
 from proctor.trace.conventions.values import count, parsed, text
-from proctor.trace.formats.wire import (
+from proctor.trace.formats.fields import (
     content_id,
     first_object,
     is_array,

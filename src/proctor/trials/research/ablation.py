@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from proctor.runs.model import Trial, params_key
+from proctor.runs.trial import Trial, params_key
 from proctor.stats.compare import paired_means
 from proctor.stats.intervals import bootstrap_over_cases
-from proctor.stats.multiple import holm
+from proctor.stats.ranking import holm
 from proctor.trials.plan import plan_trials
 from proctor.trials.research.outline import Variant
 from proctor.trials.research.rounds import Course, Found, Round, Setup

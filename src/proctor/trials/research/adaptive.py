@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from proctor.runs.model import Trial
+from proctor.runs.trial import Trial
 from proctor.spec.research import Adaptive
 from proctor.trials.research.outline import Stage
 from proctor.trials.research.rounds import Course, Found, Round, Setup, planned, side_by_side

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from proctor.runs.model import PlannedTrial, Trial
+from proctor.runs.trial import PlannedTrial, Trial
 from proctor.spec.research import Curriculum
 from proctor.trials.research.outline import Stage
 from proctor.trials.research.rounds import Course, Found, Round, Setup, planned, side_by_side

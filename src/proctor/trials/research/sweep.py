@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from proctor.errors import ProctorError
-from proctor.runs.model import PlannedTrial, Trial, params_key
+from proctor.runs.trial import PlannedTrial, Trial, params_key
 from proctor.spec.research import Sweep
 from proctor.stats.intervals import bootstrap_over_cases
 from proctor.trials.plan import plan_trials

@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.runs.early_stop import CellPlan
 from proctor.runs.folder import RunFolder, write_atomic
-from proctor.runs.model import CellKey, PlannedTrial, Trial, TrialStatus
-from proctor.runs.stopping import CellPlan
+from proctor.runs.trial import CellKey, PlannedTrial, Trial, TrialStatus
 from proctor.spec import Case
 from proctor.trials.axes import Axes
 from proctor.trials.options import RunOptions

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from proctor.agents.checkpoint import CheckpointError, CheckpointStore
 from proctor.errors import ProctorError
-from proctor.llm.rates import WINDOW, Reservation, limiter_in_force
+from proctor.llm.rate_limits import WINDOW, Reservation, limiter_in_force
 from proctor.trials.executors.ray.wire import Answer, Ask
 
 PERMIT, SETTLE, SLOW_DOWN = "permit", "settle", "slow_down"

@@ -12,7 +12,7 @@ import contextlib
 from typing import Any, NamedTuple
 
 from proctor.errors import ProctorError
-from proctor.runs.model import PlannedTrial
+from proctor.runs.trial import PlannedTrial
 from proctor.trials.executors.ray.connect import Connection, ray_package
 from proctor.trials.executors.ray.wire import Answer, Parcel, pack, parcel_of
 

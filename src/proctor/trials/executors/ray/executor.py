@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from proctor.errors import ProctorError
-from proctor.runs.model import PlannedTrial, Trial, TrialError, TrialStatus
+from proctor.runs.trial import PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.trials.executor import Deliver, Throttle
 from proctor.trials.executors.ray.asking import Authority
 from proctor.trials.executors.ray.crew import Load, Member, WorkerLost

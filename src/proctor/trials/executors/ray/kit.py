@@ -25,9 +25,9 @@ import msgspec
 from proctor import __version__
 from proctor.agents.registry import UnknownAgentError, kind_class
 from proctor.errors import ProctorError
-from proctor.llm.rates import limited_providers
+from proctor.llm.rate_limits import limited_providers
 from proctor.spec.config import find_project_file
-from proctor.spec.tree import plain
+from proctor.spec.located import plain
 from proctor.trace.redact import default_redactor
 from proctor.trials.executors.ray.connect import ray_package
 

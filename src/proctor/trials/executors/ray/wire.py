@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from proctor.runs.model import PlannedTrial, Trial
+from proctor.runs.trial import PlannedTrial, Trial
 from proctor.trace.formats.native import without_surrogates
 
 

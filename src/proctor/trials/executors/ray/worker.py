@@ -18,8 +18,8 @@ from typing import Any
 from proctor import __version__
 from proctor.agents.failures import Transient
 from proctor.errors import ProctorError
-from proctor.llm.rates import limiters_in_force
-from proctor.runs.model import PlannedTrial, TrialError, TrialStatus
+from proctor.llm.rate_limits import limiters_in_force
+from proctor.runs.trial import PlannedTrial, TrialError, TrialStatus
 from proctor.trials.executors.ray.asking import SLOW_DOWN, Asking, DriverLimiter, DriverStore
 from proctor.trials.executors.ray.kit import Kit, Unpacked
 from proctor.trials.executors.ray.wire import (

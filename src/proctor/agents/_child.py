@@ -1,0 +1,80 @@
+"""The other end of `process`: run one trial in this process and send back what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from proctor.agents.base import AgentRequest
+from proctor.agents.checkpoint import LinkedStore
+from proctor.agents.failures import transient
+from proctor.agents.process import ChildJob, ChildResult
+from proctor.agents.python import PythonAgentConfig
+from proctor.errors import told
+from proctor.files import replacing
+from proctor.llm.cassette import taken_over
+from proctor.trace.capture import capture
+
+
+def main() -> None:
+    """Read the job from standard input, write the result to the file named by the argument."""
+    place = Path(sys.argv[1])
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=ChildJob)
+    _limit_memory(job.memory_mb)
+    with taken_over(job.cassette):
+        result = asyncio.run(_run(job))
+    with replacing(place, sync=False) as aside:
+        aside.write_bytes(msgspec.json.encode(result, enc_hook=str))
+    # Threads the agent left running must not keep the process.
+    os._exit(0)
+
+
+async def _run(job: ChildJob) -> ChildResult:
+    config = PythonAgentConfig(
+        target=job.target,
+        factory=job.factory,
+        base_dir=Path(job.base_dir) if job.base_dir else None,
+    )
+    request = AgentRequest(
+        job.input,
+        case=job.case,
+        trial=job.trial,
+        index=job.index,
+        seed=job.seed,
+        params=job.params,
+        timeout=job.timeout,
+    )
+    request.give_workdir(Path(job.workdir))
+    if job.checkpoint is not None:
+        request.keep_states(LinkedStore(job.checkpoint), job.trial)
+    result = ChildResult()
+    try:
+        with capture(job.input, name="process", trace_id=job.trace_id) as trace:
+            result.trace = trace
+            result.reply = await config.create().run(request)
+    except Exception as error:  # noqa: BLE001 (handed to the parent, which raises it)
+        result.error_type = type(error).__name__
+        result.error_message = told(error)
+        if (passing := transient(error)) is not None:
+            result.transient = True
+            result.status_code, result.retry_after = passing
+    return result
+
+
+def _limit_memory(megabytes: int | None) -> None:
+    if megabytes is None:
+        return
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit.
+        return
+    limit = megabytes * 1024 * 1024
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+if __name__ == "__main__":
+    main()

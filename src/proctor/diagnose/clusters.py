@@ -1,0 +1,151 @@
+"""The same failure seen forty times is one row: findings of many traces, grouped.
+
+Promise: findings fall together when their category, their place in the flow and what they say,
+without names, numbers and quotes, agree; which trace came first does not matter. A cluster counts
+traces, so one trace that fails twice in the same way counts once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from proctor.diagnose.finding import Diagnosis, Finding, Impact
+from proctor.diagnose.taxonomy import Category
+
+if TYPE_CHECKING:
+    from proctor.trace import Span, Trace
+
+SAMPLES = 3
+"""Examples kept with a cluster: enough to see a pattern, few enough to read."""
+
+ALIKE = 0.6
+"""Two messages that share this part of their words tell the same thing."""
+
+_QUOTED = re.compile(r"""(?<!\w)(?P<q>['"`]).{1,300}?(?P=q)(?!\w)""", re.DOTALL)
+_ADDRESS = re.compile(r"\b[a-z]+://\S+|(?:\.{0,2}/)?(?:[\w.-]+/)+[\w.-]+", re.IGNORECASE)
+_NUMBER = re.compile(r"\b(?=\w*\d)\w+\b")
+_WORD = re.compile(r"[^\W\d_]+")
+_WORST = {Impact.HIGH: 0, Impact.MEDIUM: 1, Impact.LOW: 2}
+
+
+class Sample(NamedTuple):
+    """One occurrence: which trial or trace, which span, what it shows."""
+
+    where: str
+    location: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A failure and how often it was seen: in `count` of the `of` traces looked at."""
+
+    category: Category
+    place: str
+    message: str
+    impact: Impact
+    count: int
+    of: int
+    findings: int
+    samples: tuple[Sample, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """As JSON keeps it."""
+        return {
+            "category": self.category.value,
+            "place": self.place,
+            "message": self.message,
+            "impact": self.impact.value,
+            "count": self.count,
+            "of": self.of,
+            "findings": self.findings,
+            "samples": [sample._asdict() for sample in self.samples],
+        }
+
+
+class _Noted(NamedTuple):
+    where: str
+    finding: Finding
+    words: frozenset[str]
+
+
+class Clusters:
+    """Takes diagnoses one by one, keeps what grouping needs, gives clusters."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._by_place: dict[tuple[Category, str], list[_Noted]] = defaultdict(list)
+
+    def add(self, where: str, trace: Trace, diagnosis: Diagnosis) -> None:
+        """Take what was found in one trace; `where` is how people call it."""
+        self._seen += 1
+        spans = {span.span_id: span for span in trace.spans}
+        for finding in diagnosis.findings:
+            place = place_of(spans.get(finding.location))
+            words = frozenset(_WORD.findall(normalised(finding.description)))
+            self._by_place[finding.category, place].append(_Noted(where, finding, words))
+
+    def all(self) -> list[Cluster]:
+        """Every cluster, the most frequent first, then the most harmful."""
+        found = [
+            self._cluster(category, place, group)
+            for (category, place), noted in self._by_place.items()
+            for group in _alike(noted)
+        ]
+        return sorted(
+            found, key=lambda c: (-c.count, _WORST[c.impact], c.category, c.place, c.message)
+        )
+
+    def _cluster(self, category: Category, place: str, group: list[_Noted]) -> Cluster:
+        samples: dict[str, Sample] = {}
+        for noted in group:
+            finding = noted.finding
+            samples.setdefault(noted.where, Sample(noted.where, finding.location, finding.evidence))
+        return Cluster(
+            category=category,
+            place=place,
+            message=group[0].finding.description,
+            impact=min((noted.finding.impact for noted in group), key=_WORST.__getitem__),
+            count=len(samples),
+            of=self._seen,
+            findings=len(group),
+            samples=tuple(samples.values())[:SAMPLES],
+        )
+
+
+def _alike(noted: Iterable[_Noted]) -> list[list[_Noted]]:
+    """Groups of findings that say the same; each joins the first group it is like."""
+    groups: list[list[_Noted]] = []
+    ordered = sorted(noted, key=lambda n: (n.finding.description, n.where, n.finding.location))
+    for one in ordered:
+        home = next((g for g in groups if _overlap(g[0].words, one.words) >= ALIKE), None)
+        if home is None:
+            groups.append([one])
+        else:
+            home.append(one)
+    return groups
+
+
+def _overlap(a: frozenset[str], b: frozenset[str]) -> float:
+    """The part of all their words that both have; two empty messages are alike."""
+    together = a | b
+    return len(a & b) / len(together) if together else 1.0
+
+
+def normalised(message: str) -> str:
+    """A message without what differs from trace to trace: quotes, addresses, numbers."""
+    bare = _QUOTED.sub(" … ", message.casefold())
+    return " ".join(_NUMBER.sub("#", _ADDRESS.sub("…", bare)).split())
+
+
+def place_of(span: Span | None) -> str:
+    """Where in the flow a span stands, in words that are the same in every trace."""
+    if span is None:
+        return "somewhere"
+    what = span.tool_name or span.handoff_to or _NUMBER.sub("#", span.name)
+    by = f" of {span.agent_name}" if span.agent_name and span.agent_name != what else ""
+    return f"{span.kind.value} {what}{by}".strip()

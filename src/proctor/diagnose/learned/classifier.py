@@ -1,0 +1,354 @@
+"""The learned detector: how strongly each span looks like each kind of error.
+
+Promise: three ridge machines, shipped as plain arrays (no pickle), the same answer every time.
+They were trained on TRAIL's own kind of traces; `Reading.familiar` says how like those a trace is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.resources import files
+from io import BytesIO
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Self
+
+    from numpy.typing import NDArray
+
+    from proctor.diagnose.learned.text_features import Row, Words
+
+    Array = NDArray[np.float32]
+
+MODEL_FILE = "model.npz"
+"""Written by tools/train_diagnosis.py."""
+
+WIDTH = 0.05
+"""Of the likeness exp(-WIDTH * distance²) of facts: from 0.02 to 0.1 it hardly matters."""
+
+
+class Machine(NamedTuple):
+    """What one ridge machine looks at, and how much it is held back."""
+
+    likeness: float
+    """Weight of the likeness of facts to those of known spans: rules with exceptions."""
+    facts: float
+    """Weight of facts as such: straight lines."""
+    words: Mapping[str, float]
+    """Weight of each field of words."""
+    penalty: float
+
+
+MACHINES = (
+    Machine(1.0, 0.0, {"told": 0.7, "failed before": 0.3}, 1.0),
+    Machine(0.0, 0.15, {"said": 0.2, "told": 0.2, "failed": 0.2, "shown": 0.2}, 5.0),
+    Machine(1.0, 0.0, {"said": 0.5, "plan": 0.5}, 1.5),
+)
+"""Three views that err differently; their weights moved the figures by no more than chance does."""
+
+VIEWS = tuple((number, field) for number, m in enumerate(MACHINES) for field in m.words)
+"""Machine and field of each block of word weights."""
+
+
+class _Products(NamedTuple):
+    """Rows times rows: all that likeness and cosines need, worked out once."""
+
+    one: Array
+    other: Array
+    both: Array
+
+    @classmethod
+    def of(cls, one: Array, other: Array) -> Self:
+        """The squared sizes of the rows of each, and every row times every other."""
+        return cls((one * one).sum(axis=1), (other * other).sum(axis=1), one @ other.T)
+
+    def likeness(self) -> Array:
+        """exp(-WIDTH * squared distance) of each row of one to each of the other."""
+        squares = self.one[:, None] + self.other[None, :]
+        return np.exp(-WIDTH * np.maximum(squares - 2.0 * self.both, 0.0))
+
+
+class Reading(NamedTuple):
+    """What the machines make of one trace."""
+
+    scores: NDArray[np.float64]
+    """By machine, row and category: near the share of such spans that are marked so; 0 for rows
+    of which a part is lost."""
+    familiar: float
+    """How like the traces trained on this one is, 0 to 1: the mean cosine of its spans."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detector:
+    """The arrays of a trained detector. Categories are the last axis, in the taxonomy's order."""
+
+    fact_names: tuple[str, ...]
+    support: Array
+    """Facts of the spans trained on: what likeness is measured to."""
+    alphas: Array
+    """By machine and span trained on: what likeness to it says."""
+    fact_weights: Array
+    rarity: Array
+    """By field of VIEWS and bucket: how much a word counts."""
+    word_weights: Array
+    base: Array
+    """How often each category is marked on a span."""
+
+    def read_rows(self, rows: Sequence[Row]) -> Reading:
+        """What the machines make of the spans of one trace."""
+        if not rows:
+            return Reading(np.zeros((len(MACHINES), 0, len(self.base))), 0.0)
+        facts = fact_table(rows, self.fact_names)
+        products = _Products.of(facts, self.support)
+        near = products.likeness()
+        scores = np.empty((len(MACHINES), len(rows), len(self.base)))
+        for number, machine in enumerate(MACHINES):
+            scores[number] = self.base
+            if machine.likeness:
+                scores[number] += near @ self.alphas[number]
+            if machine.facts:
+                scores[number] += facts @ self.fact_weights
+        for block, (number, field) in enumerate(VIEWS):
+            for place, row in enumerate(rows):
+                words = row.words.get(field)
+                if words is not None and len(words.buckets):
+                    values = weighed(words, self.rarity[block])
+                    scores[number, place] += values @ self.word_weights[block, words.buckets]
+        scores[:, [row.cut for row in rows]] = 0.0
+        return Reading(scores, self._familiar(rows, products))
+
+    def _familiar(self, rows: Sequence[Row], products: _Products) -> float:
+        """The cosine of each row's facts to the nearest known ones, in the mean.
+
+        Facts never seen in training count against a row. Distance would not do: a row of which
+        little is known lies near to everything.
+        """
+        known = set(self.fact_names)
+        strange = [sum(v * v for n, v in row.facts.items() if n not in known) for row in rows]
+        size = np.sqrt(products.one + np.array(strange))
+        cosines = products.both / (np.outer(size, np.sqrt(products.other)) + 1e-9)
+        return float(cosines.max(axis=1).mean())
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """What a file keeps of it; words and facts at half precision."""
+        arrays = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
+        for name in ("support", "word_weights", "rarity"):
+            arrays[name] = arrays[name].astype(np.float16)
+        return arrays
+
+    @classmethod
+    def read(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
+        """A detector from its arrays."""
+        names = [f.name for f in fields(cls) if f.name != "fact_names"]
+        numbers = {name: arrays[name].astype(np.float32) for name in names}
+        return cls(fact_names=tuple(str(name) for name in arrays["fact_names"]), **numbers)
+
+
+def fact_table(rows: Sequence[Row], names: Sequence[str]) -> Array:
+    """Rows by facts, at the half precision in which the model keeps them."""
+    column = {name: number for number, name in enumerate(names)}
+    table = np.zeros((len(rows), len(names)), dtype=np.float16)
+    for place, row in enumerate(rows):
+        for name, value in row.facts.items():
+            here = column.get(name)
+            if here is not None:
+                table[place, here] = value
+    return table.astype(np.float32)
+
+
+def likeness(one: Array, other: Array) -> Array:
+    """exp(-WIDTH * squared distance) of each row of one to each of the other."""
+    return _Products.of(one, other).likeness()
+
+
+def weighed(words: Words, rarity: Array) -> Array:
+    """The weights of a text's buckets, scaled to length one."""
+    values = words.values * rarity[words.buckets]
+    return values / np.sqrt((values * values).sum())
+
+
+@cache
+def shipped() -> Mapping[str, NDArray[np.generic]]:
+    """The arrays of the shipped model, read once."""
+    data = (files("proctor.diagnose.learned") / MODEL_FILE).read_bytes()
+    with np.load(BytesIO(data), allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+# From scores to findings: how sure each pair of span and category is, beside all others.
+#
+# Promise: a chance between 0 and 1, calibrated on traces the detector had not seen. What else a
+# trace holds counts: annotators mark the worst spans of each trace, not spans above a fixed
+# line.
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Self
+
+    from numpy.typing import NDArray
+
+    from proctor.diagnose.learned.text_features import Row
+
+    Numbers = NDArray[np.float64]
+
+LEAST = 0.03
+"""A mean score below it is not looked at further, unless a rule speaks: one in a hundred of
+TRAIL's errors lies there, and four of five pairs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """A logistic regression over what is known of a pair."""
+
+    mean: Numbers
+    scale: Numbers
+    weights: Numbers
+    bias: Numbers
+    threshold: Numbers
+    """The chance from which a pair is a finding."""
+    prior: Numbers
+    """How often each category is marked on a span."""
+
+    def chances(self, scores: Numbers, rules: Numbers) -> Numbers:
+        """Rows by categories: how likely each pair is an error; 0 where nothing speaks for it."""
+        if not scores.shape[1]:
+            return np.zeros_like(rules)
+        inputs = (pair_features(scores, rules, self.prior) - self.mean) / self.scale
+        chances = 1.0 / (1.0 + np.exp(-(inputs @ self.weights + self.bias)))
+        return np.where(considered(scores, rules), chances, 0.0)
+
+    def arrays(self, name: str) -> dict[str, NDArray[np.float64]]:
+        """Its arrays, under names of its own."""
+        return {f"{name}_{f.name}": getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def read(cls, name: str, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
+        """A judge from arrays named so."""
+        return cls(**{f.name: arrays[f"{name}_{f.name}"].astype(np.float64) for f in fields(cls)})
+
+
+class Judges(NamedTuple):
+    """One judge for traces in which somebody plans, one for those without a plan.
+
+    Their annotators mark differently: with a plan, whatever departs from it; without, every
+    step that breaks the instructions.
+    """
+
+    planned: Judge
+    unplanned: Judge
+
+    def of(self, rows: Sequence[Row]) -> Judge:
+        """The judge for a trace."""
+        return self.planned if planned(rows) else self.unplanned
+
+    def arrays(self, name: str) -> dict[str, NDArray[np.float64]]:
+        """Their arrays, under names of their own."""
+        named = zip(self._fields, self, strict=True)
+        return {k: v for kind, judge in named for k, v in judge.arrays(f"{name}_{kind}").items()}
+
+    @classmethod
+    def read(cls, name: str, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
+        """Judges from arrays named so."""
+        return cls(*(Judge.read(f"{name}_{kind}", arrays) for kind in cls._fields))
+
+
+def planned(rows: Sequence[Row]) -> bool:
+    """Whether somebody makes a plan in a trace."""
+    return any(row.scene.role == "plan" for row in rows)
+
+
+def considered(scores: Numbers, rules: Numbers) -> NDArray[np.bool_]:
+    """The pairs worth a closer look."""
+    return (scores.mean(axis=0) >= LEAST) | (rules > 0)
+
+
+def pair_features(scores: Numbers, rules: Numbers, prior: Numbers) -> Numbers:
+    """Rows by categories by features: the scores, and where the pair stands in its trace.
+
+    `scores` is machines by rows by categories, of one trace; `rules` the confidence of rules.
+    """
+    mean = np.clip(scores.mean(axis=0), 0.0, 1.0)
+    rows, columns = mean.shape
+    total = max(float(mean.sum()), 0.01)
+    of_category, of_span = mean.sum(axis=0), mean.sum(axis=1)
+    top_category = np.maximum(mean.max(axis=0), 0.01)
+    top_span = np.maximum(mean.max(axis=1), 0.01)
+    everywhere = np.ones((rows, columns))
+    parts = [
+        mean,
+        *scores,
+        rules,
+        np.log1p(_ranks(mean.reshape(-1)).reshape(mean.shape)),
+        np.apply_along_axis(_ranks, 0, mean),
+        np.apply_along_axis(_ranks, 1, mean),
+        np.log(total + 0.1) * everywhere,
+        of_category[None, :] * everywhere,
+        of_span[:, None] * everywhere,
+        mean / total,
+        mean / top_category[None, :],
+        mean / top_span[:, None],
+        prior[None, :] * everywhere,
+        np.log(rows) * everywhere,
+        mean / (of_category[None, :] + 0.1),
+    ]
+    return np.stack(parts, axis=-1)
+
+
+def _ranks(values: Numbers) -> Numbers:
+    """The place of each value from the top, ties in order."""
+    order = np.argsort(-values, kind="stable")
+    ranks = np.empty(len(values))
+    ranks[order] = np.arange(len(values))
+    return ranks
+
+
+# The learned part of the scores: a ridge regression over what a trace holds.
+#
+# It looks at how likely each kind of error is in the trace, and at the mean of each fact.
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Self
+
+    from numpy.typing import NDArray
+
+    from proctor.diagnose.learned.text_features import Row
+
+    Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """Arrays of the regression: inputs by scores."""
+
+    mean: Numbers
+    scale: Numbers
+    weights: Numbers
+    bias: Numbers
+
+    def values(self, rows: Sequence[Row], chances: Numbers, names: Sequence[str]) -> list[float]:
+        """The scores of one trace, in the order of `BEARS_ON`."""
+        inputs = (trace_features(rows, chances, names) - self.mean) / self.scale
+        return [float(value) for value in inputs @ self.weights + self.bias]
+
+    def arrays(self) -> dict[str, Numbers]:
+        """What a file keeps of it."""
+        return {f"score_{f.name}": getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def read(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
+        """The scorer a file keeps."""
+        return cls(**{f.name: arrays[f"score_{f.name}"].astype(np.float64) for f in fields(cls)})
+
+
+def trace_features(rows: Sequence[Row], chances: Numbers, names: Sequence[str]) -> Numbers:
+    """How many errors of each category are expected (their root), and the mean of each fact."""
+    expected = np.sqrt(chances.sum(axis=0))
+    facts = fact_table(rows, names).mean(axis=0).astype(np.float64)
+    return np.concatenate([expected, facts])

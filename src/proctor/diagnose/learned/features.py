@@ -1,0 +1,661 @@
+"""Facts of a span that a detector can learn from: its place, its outcome, its turns of phrase.
+
+Promise: facts are read from `Scene`s, never from a wire format, and carry plain names, so that
+what the model goes by can be looked up. A value lies between 0 and 1, or up to TELLING for facts
+that join several others; absent means 0.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from proctor.diagnose.steps import ANSWERING, asks_for_plan, offered_in
+
+if TYPE_CHECKING:
+    from proctor.diagnose.steps import Move, Moves
+
+
+# A move seen in its place: its role, how it failed, what it repeats, what its plan promised.
+#
+# Promise: everything here reads `Moves`, so it holds for any framework's traces; each text is
+# cut and read once, so that a trace costs milliseconds.
+
+
+_FACTS = re.compile(r"list of facts|facts survey|Facts given|Facts to look up")
+_AGAIN = re.compile(r"\bnew (?:plan|list of facts)\b|\bupdated? (?:plan|list of facts)\b")
+_ERROR = re.compile(r"\b(\w+(?:Error|Exception))\b")
+_WORD = re.compile(r"[A-Za-z_]{3,24}|\d+(?:\.\d+)?")
+
+KINDS = (
+    ("parse", re.compile(r"SyntaxError|IndentationError|code parsing|Code parsing|regex pattern")),
+    ("arguments", re.compile(r"unexpected keyword|required positional|multiple values|TypeError")),
+    ("import", re.compile(r"Import (?:of|from)|not allowed|ModuleNotFound|forbidden")),
+    ("missing", re.compile(r"FileNotFound|No such file|not found|KeyError|IndexError")),
+    ("empty", re.compile(r"[Nn]o (?:search )?results|less (?:restrictive|specific) query")),
+    ("limit", re.compile(r"RateLimit|rate_limit|[Tt]imed? ?out|maximum number|context_length")),
+    ("code", re.compile(r"[Cc]ode execution|InterpreterError|Traceback")),
+)
+"""How failures read, the most telling first."""
+
+OUTCOMES = {
+    "not found": re.compile(r"was not found|[Nn]o results|[Nn]ot found|Could not find|couldn't"),
+    "refused": re.compile(r"Error 4\d\d|403 Forbidden|Enable JavaScript"),
+    "empty": re.compile(r"Execution logs:\s*Last output|None\s*\Z"),
+    "gives up": re.compile(r"\b[Uu]nable to|could not be|no (?:direct|definitive|explicit)"),
+    "letters": re.compile(r"\n\w\n\w\n\w\n\w\n"),
+}
+"""What an observation can say of how a step went."""
+
+OBSERVED = 3000
+"""Characters of an observation that say how a step went; the rest is content."""
+
+WORDS = 1500
+"""Characters compared for likeness: enough to tell a repeated step from a new one."""
+
+
+@dataclass(slots=True)
+class Scene:
+    """One move with what surrounds it."""
+
+    move: Move
+    place: int
+    role: str
+    kind: str
+    """How it failed: one of KINDS, "other", or empty when it did not."""
+    words: frozenset[str]
+    previous: Scene | None = None
+    following: Scene | None = None
+    plan: Scene | None = None
+    """The latest plan its agent made before it."""
+    streak: int = 0
+    """Failures in a row up to and with this one."""
+    failures: int = 0
+    """Failed moves of its agent before it."""
+    successes: int = 0
+    """Working moves of its agent before it that did not fail."""
+    likeness: float = 0.0
+    """To the most similar earlier move of its agent and role, 0 to 1."""
+    alike: int = 0
+    """Earlier moves of its agent with the same first call."""
+    run: int = 0
+    """Moves in a row with the same first call, up to and with this one; planning between counts
+    as a pause, not as an end."""
+    same_failures: int = 0
+    """Earlier failures of its agent in the same call and of the same kind."""
+    call_likeness: float = 0.0
+    """To the arguments of the latest earlier call of the same tool, 0 to 1."""
+    outcomes: tuple[str, ...] = ()
+    """What the observation that came back says of it: some of OUTCOMES."""
+    acted: Scene | None = None
+    """The latest earlier move of its agent that was not planning."""
+    segment: int = 0
+    """Moves in a row with the same first call, up to and with this one; planning ends the row."""
+    sources: int = 0
+    """Of a plan: how often it speaks of places to look something up."""
+    self_contained: bool = False
+    """Of a plan: whether it needs only thought."""
+    offered: frozenset[str] = field(default_factory=frozenset[str])
+    """Tools its prompt offers, besides the one that answers."""
+
+    @property
+    def call(self) -> str:
+        """The name of its first call; empty without any."""
+        return self.move.calls[0].name if self.move.calls else ""
+
+    @property
+    def named(self) -> frozenset[str]:
+        """Offered tools that its text names."""
+        return frozenset(name for name in self.offered if name in self.move.text)
+
+    @property
+    def planning(self) -> bool:
+        """Whether it plans or surveys facts, and does no work."""
+        return self.role.endswith(("plan", "facts"))
+
+    @property
+    def errors(self) -> list[str]:
+        """Names of exceptions in its failure."""
+        return _ERROR.findall(self.move.failure[:1000])[:3]
+
+
+def role_of(move: Move) -> str:
+    """What a move is for."""
+    end = move.told[-1500:]
+    again = "re" if _AGAIN.search(end) else ""
+    if asks_for_plan(end):
+        return f"{again}plan"
+    if _FACTS.search(end) or (not move.index and _FACTS.search(move.told)):
+        return f"{again}facts"
+    if not move.agent:
+        return "aside"
+    if move.answers:
+        return "work and answer" if move.works else "answer"
+    if move.works:
+        return "act"
+    return "code" if "```" in move.text else "say"
+
+
+def kind_of(failure: str) -> str:
+    """How a failure reads."""
+    if not failure:
+        return ""
+    head = failure[:1500]
+    return next((name for name, pattern in KINDS if pattern.search(head)), "other")
+
+
+def scenes_of(moves: Moves) -> list[Scene]:
+    """Every move in its place, by start time."""
+    scenes: list[Scene] = []
+    by_agent: dict[str, list[Scene]] = {}
+    offers = _offers(moves)
+    for place, move in enumerate(moves.moves):
+        said = move.text[:WORDS] + " ".join(f" {c.name} {c.arguments[:200]}" for c in move.calls)
+        words = frozenset(word.lower() for word in _WORD.findall(said))
+        scene = Scene(move, place, role_of(move), kind_of(move.failure), words)
+        scene.offered = offers[move.agent]
+        if scene.role.endswith("plan"):
+            scene.sources, scene.self_contained = move.sources, move.self_contained
+        head = move.came_back[:OBSERVED]
+        scene.outcomes = tuple(name for name, p in OUTCOMES.items() if p.search(head))
+        _scene_place(scene, by_agent.setdefault(move.agent, []))
+        scenes.append(scene)
+    return scenes
+
+
+def _offers(moves: Moves) -> dict[str, frozenset[str]]:
+    """The tools each agent is offered, in any of its prompts, besides the one that answers."""
+    prompts: dict[str, set[str]] = {}
+    for move in moves.moves:
+        read = prompts.setdefault(move.agent, set())
+        read.add(move.rules)
+        if move.plans:
+            read.add(move.told)
+    return {
+        agent: frozenset(name for text in read for name in offered_in(text)) - ANSWERING
+        for agent, read in prompts.items()
+    }
+
+
+def _scene_place(scene: Scene, earlier: list[Scene]) -> None:
+    """Link a scene with the earlier ones of its agent, then add it to them."""
+    failed = bool(scene.move.failure)
+    if earlier:
+        last = earlier[-1]
+        scene.previous, last.following = last, scene
+        scene.acted = last.acted if last.planning else last
+        scene.plan = last if last.role.endswith("plan") else last.plan
+        scene.failures = last.failures + bool(last.move.failure)
+        scene.successes = last.successes + (last.move.works and not last.move.failure)
+        scene.streak = last.streak + 1 if failed else 0
+    else:
+        scene.streak = int(failed)
+    for other in earlier:
+        if other.role == scene.role:
+            scene.likeness = max(scene.likeness, likeness(scene.words, other.words))
+        if scene.call and other.call == scene.call:
+            scene.alike += 1
+            scene.call_likeness = likeness(scene.words, other.words)
+            scene.same_failures += bool(scene.kind) and other.kind == scene.kind
+    acted = next((other for other in reversed(earlier) if other.call), None)
+    same = bool(scene.call) and acted is not None and acted.call == scene.call
+    scene.run = (acted.run + 1 if same and acted else 1) if scene.call else 0
+    before = scene.previous
+    goes_on = before is not None and before.call == scene.call
+    scene.segment = (before.segment + 1 if before and goes_on else 1) if scene.call else 0
+    earlier.append(scene)
+
+
+def likeness(one: frozenset[str], other: frozenset[str]) -> float:
+    """How many of the words of either are words of both."""
+    union = len(one | other)
+    return len(one & other) / union if union else 1.0
+
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from proctor.trace import Span
+
+    Facts = dict[str, float]
+    Rules = Mapping[str, Sequence[str]]
+
+_NUMBER = re.compile(r"\d[\d,.]*\d|\d")
+
+READ = 4000
+"""Characters of an output in which turns of phrase are looked for."""
+
+LITTLE = 200
+"""Characters of an observation that can hardly hold what was looked for."""
+
+MUCH = 1000
+"""Characters of an observation beyond which a reader skims."""
+
+TELLING = 2.0
+"""How much a fact of the situation as a whole counts beside plain ones: few spans share it, so the
+machines would otherwise hear it too softly. From 2 to 3 nothing changes."""
+
+PHRASES = {
+    "simulates": re.compile(r"\bsimulat|\bhypothetical|\bfor demonstration|\bplaceholder|\bdummy"),
+    "assumes": re.compile(r"\b[Aa]ssum|\bsuppose|\bpresum|\bimagine"),
+    "knows": re.compile(
+        r"\bI recall|\bI know|\b(?:well[- ]|is )known\b|\bmemory\b|\b[Bb]ased on (?:my|what we)"
+        r"|\bunderstanding of|\bliterature\b|\bmy knowledge"
+    ),
+    "found": re.compile(
+        r"\b[Bb]ased on (?:the|our|all|extensive|confirm)|\b[Vv]erified|\bconfirm(?:s|ed)"
+        r"|\bindicates|\bprovided by|\binvestigation|\bour search"
+        r"|\bfindings|\brecords? (?:show|list)"
+    ),
+    "according": re.compile(r"\b[Aa]ccording to"),
+    "ran": re.compile(
+        r"\b[Cc]ode (?:confirmed|execution|output|show)|\bcomputed result|\bsimulation"
+    ),
+    "intends": re.compile(r"\bI will (?:now )?(?:ask|use|call|request|contact)|\bLet(?:'s| me)"),
+    "retries": re.compile(r"\bagain\b|\b[Rr]etry|\bdifferent approach|\b[Ii]nstead\b|\bprevious"),
+    "gives up": re.compile(
+        r"\b[Uu]nable to|\bcould(?: not|n't)|\bcannot|\bfailed to|\bno (?:clear|direct)"
+    ),
+    "sorry": re.compile(r"\b[Aa]pologi|\b[Ss]orry"),
+    "understands": re.compile(r"\bNow I (?:understand|have|can|see)|\bI understand"),
+    "prints": re.compile(r"\bprint\("),
+    "searches text": re.compile(r"\bre\.(?:search|findall|compile)|\.find\("),
+    "slices": re.compile(r"\[\s*:?\s*\d{3,}\s*:?|:\s*\d{3,}\s*\]"),
+    "defines": re.compile(r"^\s*def \w+|^\s*class \w+", re.MULTILINE),
+    "imports": re.compile(r"^\s*(?:import|from) \w+", re.MULTILINE),
+    "patch": re.compile(r"diff --git|^[-+]{3} [ab]/", re.MULTILINE),
+    "tag": re.compile(r"<end_\w+>"),
+    "numbered": re.compile(r"^\s*1\. ", re.MULTILINE),
+    "approximate": re.compile(
+        r"\b[Aa]pproximately|\babout \d|\b[Rr]oughly|\b[Tt]ypical|\blikely\b"
+    ),
+    "retrieves": re.compile(
+        r"\b(?:[Ss]earch|[Rr]etrieve|[Ll]ocate|[Ll]ook up|[Aa]ccess|[Cc]onsult)\b"
+    ),
+    "reads files": re.compile(r"\b(?:attached|file)\b"),
+    "ends with period": re.compile(r"\.\s*\Z"),
+    "refuses": re.compile(r"\bI'm sorry|\bcopyright|\bpolicy\b"),
+}
+"""Turns of phrase that tell a guess from work."""
+
+
+def facts_of_trace(scenes: Sequence[Scene], rules: Rules) -> Facts:
+    """Facts that every span of a trace shares."""
+    count = len(scenes)
+    failures = sum(bool(s.move.failure) for s in scenes)
+    found = {name for names in rules.values() for name in names}
+    plan = next((s for s in scenes if s.role == "plan"), None)
+    return {
+        "trace self-contained": float(plan is not None and plan.self_contained),
+        "trace length": _scaled(count, 40),
+        "trace short": float(count <= 4),
+        "trace failures": _scaled(failures, 10),
+        "trace fails": float(failures > 0),
+        "trace agents": _scaled(len({s.move.agent for s in scenes}), 4),
+        "trace answers": float(any(s.move.answers for s in scenes)),
+        "trace works": float(any(s.move.works for s in scenes)),
+    } | {f"trace rule {name}": 1.0 for name in found}
+
+
+def facts_of_move(scene: Scene, scenes: Sequence[Scene]) -> Facts:
+    """Facts of one model call."""
+    move = scene.move
+    head = move.text[:READ]
+    facts = _place(scene, scenes) | _outcome(scene, scenes) | _sizes(scene)
+    facts |= _run(scene, scenes) | {f"shown {name}": 1.0 for name in scene.outcomes}
+    facts |= {f"call {call.name}": 1.0 for call in move.calls}
+    facts |= {f"error {name}": 1.0 for name in scene.errors}
+    facts |= {f"says {name}": 1.0 for name, p in PHRASES.items() if p.search(head)}
+    situation = _needs(scene) | _report(scene) | _segment(scene)
+    facts |= {name: TELLING * value for name, value in situation.items()}
+    facts |= _plan(scene) | _support(scene) | _acted(scene)
+    return facts | _before(scene) | _after(scene)
+
+
+def _place(scene: Scene, scenes: Sequence[Scene]) -> Facts:
+    """Where in its trace and among the moves of its agent it stands, and what it repeats."""
+    move = scene.move
+    alike = [s for s in scenes if s.move.agent == move.agent and s.role == scene.role]
+    return {
+        "top agent": float(move.agent == scenes[0].move.agent),
+        "place": scene.place / max(len(scenes) - 1, 1),
+        "index": _scaled(move.index, 20),
+        "left": _scaled(move.of - 1 - move.index, 20),
+        "last": float(move.index == move.of - 1),
+        "last but one": float(move.index == move.of - 2),
+        "first of role": float(alike[0] is scene),
+        "last of role": float(alike[-1] is scene),
+        "times of role": _scaled(len(alike), 10),
+        "likeness": scene.likeness,
+        "much alike": float(scene.likeness > 0.7),
+        "alike": _scaled(scene.alike, 8),
+    }
+
+
+def _outcome(scene: Scene, scenes: Sequence[Scene]) -> Facts:
+    """How its step ended, and how those of its agent had ended until then."""
+    agent = scene.move.agent
+    failing = [s for s in scenes if s.move.agent == agent and s.move.failure]
+    return {
+        "fails": float(bool(scene.move.failure)),
+        f"fails {scene.kind}": float(bool(scene.kind)),
+        "streak": _scaled(scene.streak, 5),
+        "first failure": float(bool(failing) and failing[0] is scene),
+        "last failure": float(bool(failing) and failing[-1] is scene),
+        "failures before": _scaled(scene.failures, 8),
+        "failed before": float(scene.failures > 0),
+        "successes before": _scaled(scene.successes, 8),
+        "unworked": float(scene.successes == 0),
+        "never tried": float(scene.successes + scene.failures == 0),
+    }
+
+
+def _sizes(scene: Scene) -> Facts:
+    """How much it said, was told and was shown, and which of its tools it named."""
+    move, shown = scene.move, len(scene.move.came_back)
+    return {
+        "says": _scaled(len(move.text), 6000),
+        "says nothing": float(not move.text.strip() and not move.calls),
+        "told": _scaled(len(move.told), 20000),
+        "shown": _scaled(shown, 20000),
+        "shown little": float(0 < shown < LITTLE),
+        "shown nothing": float(scene.following is not None and not shown),
+        "shown much": float(shown > MUCH),
+        "shown very much": float(shown > 4 * MUCH),
+        "prints": _scaled(move.text.count("print("), 12),
+        "calls": _scaled(len(move.calls), 4),
+        "tools": _scaled(len(move.tools), 4),
+        "names tools": _scaled(len(scene.named), 4),
+        "names no tool": float(not scene.named),
+        "names uncalled": float(bool(scene.named - {c.name for c in move.calls})),
+    }
+
+
+def _before(scene: Scene) -> Facts:
+    """What the move before was, how it ended and what it brought."""
+    before = scene.previous
+    if before is None:
+        return {}
+    shown = len(before.move.came_back)
+    facts = {
+        f"after {before.role}": 1.0,
+        f"after failure {before.kind}": float(bool(before.kind)),
+        "after failure": float(bool(before.kind)),
+        "same failure": float(bool(before.kind) and before.kind == scene.kind),
+        "was shown": _scaled(shown, 20000),
+        "was shown little": float(0 < shown < LITTLE),
+        "was shown nothing": float(not shown),
+        "was shown much": float(shown > MUCH),
+        "was shown very much": float(shown > 4 * MUCH),
+        "told the same": float(before.move.told == scene.move.told),
+    }
+    facts |= {f"was shown {name}": 1.0 for name in before.outcomes}
+    facts |= {f"after error {name}": 1.0 for name in before.errors}
+    return facts | {f"after call {call.name}": 1.0 for call in before.move.calls}
+
+
+def _after(scene: Scene) -> Facts:
+    """What the move after is, and how it ends."""
+    after = scene.following
+    if after is None:
+        return {}
+    facts = {f"before {after.role}": 1.0, f"before failure {after.kind}": 1.0}
+    return facts | {f"before call {call.name}": 1.0 for call in after.move.calls}
+
+
+def _needs(scene: Scene) -> Facts:
+    """Whether the plan, its own or the one it follows, brings in anything from outside: who only
+    has to think may answer without any work."""
+    plan = scene if scene.role.endswith("plan") else scene.plan
+    if plan is None:
+        return {}
+    worked = "worked" if scene.successes else "unworked"
+    needs = "self-contained" if plan.self_contained else "needs sources"
+    return {
+        "plan sources": _scaled(plan.sources, 8),
+        needs: 1.0,
+        f"{scene.role} {needs}": 1.0,
+        f"{scene.role} {worked} {needs}": 1.0,
+    }
+
+
+def _report(scene: Scene) -> Facts:
+    """What an agent that worked for this one has handed in, and what this one makes of it."""
+    report = scene.move.report
+    if report is None:
+        return {}
+    outcome = "report without result" if report.gives_up else "report"
+    ends = "gives up" if scene.move.gives_up else "goes on"
+    return {
+        outcome: 1.0,
+        f"{scene.role} after {outcome}": 1.0,
+        f"{scene.role} after {outcome}, {ends}": 1.0,
+    }
+
+
+def _segment(scene: Scene) -> Facts:
+    """Whether it ends a row of like calls, at a pause or at another call."""
+    if scene.segment < 2:
+        return {}
+    after = scene.following
+    ends = after is None or after.call != scene.call
+    return {
+        "segment": _scaled(scene.segment, 5),
+        "segment ends": float(ends),
+        "segment ends in planning": float(after is not None and after.planning),
+        f"segment of {scene.call} ends": float(ends),
+        "segment ends failing": float(ends and bool(scene.kind)),
+        "segment ends without failure": float(ends and not scene.kind),
+    }
+
+
+def _acted(scene: Scene) -> Facts:
+    """How its agent's latest step ended, whatever planning lies between."""
+    acted = scene.acted
+    if acted is None:
+        return {}
+    between = "" if acted is scene.previous else " and planning"
+    return {
+        "acts after failure": float(bool(acted.kind)),
+        f"acts after failure {acted.kind}": float(bool(acted.kind)),
+        f"acts after failure{between}": float(bool(acted.kind)),
+        "acts after the same": float(bool(scene.call) and acted.call == scene.call),
+        "told and fails": float(bool(acted.kind) and bool(scene.kind)),
+        "told only": float(bool(acted.kind) and not scene.kind),
+        "fails only": float(bool(scene.kind) and not acted.kind),
+    }
+
+
+def _plan(scene: Scene) -> Facts:
+    """What its plan promised to use, and what of that was never called."""
+    plan = scene.plan
+    if plan is None:
+        return {"no plan": 1.0}
+    called: set[str] = set()
+    step: Scene | None = scene
+    while step is not None and step is not plan:
+        called |= {call.name for call in step.move.calls}
+        step = step.previous
+    promised = plan.named
+    return {
+        "plan names tools": float(bool(promised)),
+        "plan undone": float(bool(promised - called)),
+        "plan done": float(bool(promised) and not promised - called),
+        "plan lacks tag": float("<end_plan>" not in plan.move.text),
+        "plan again": float(plan.role == "replan"),
+        "plan retrieves": float(bool(PHRASES["retrieves"].search(plan.move.text))),
+        "plan reads files": float(bool(PHRASES["reads files"].search(plan.move.text))),
+        "plan tools": _scaled(len(promised), 4),
+        "plan tool share": len(promised - called) / len(promised) if promised else 0.0,
+    }
+
+
+def _run(scene: Scene, scenes: Sequence[Scene]) -> Facts:
+    """Whether it calls the same again, how often by now, and whether it is the last time."""
+    if not scene.call:
+        return {}
+    later = [s for s in scenes[scene.place + 1 :] if s.call and s.move.agent == scene.move.agent]
+    ends = not later or later[0].call != scene.call
+    fails_on = any(s.call == scene.call and s.kind == scene.kind for s in later)
+    return {
+        "run": _scaled(scene.run, 8),
+        "run ends": float(ends and scene.run > 1),
+        "run starts": float(scene.run == 1 and not ends),
+        "same failures": _scaled(scene.same_failures, 6),
+        "first such failure": float(bool(scene.kind) and not scene.same_failures),
+        "last such failure": float(bool(scene.kind) and not fails_on),
+        "call likeness": scene.call_likeness,
+        "same call": float(scene.call_likeness > 0.75),
+        "never again": float(not any(s.call == scene.call for s in later)),
+    }
+
+
+def _support(scene: Scene) -> Facts:
+    """Whether the numbers of its answer stand in what it was shown."""
+    answers = [call.arguments for call in scene.move.calls if call.answers]
+    if not answers:
+        return {}
+    shown = " ".join((m.content or "")[:20_000] for m in scene.move.span.input_messages)
+    numbers = _NUMBER.findall(answers[-1][:300])
+    unseen = [number for number in numbers if number not in shown]
+    return {
+        "answer numbers": float(bool(numbers)),
+        "answer unseen": float(bool(unseen)),
+        "answer ends with period": float(bool(re.search(r"""\.['")\s]*\Z""", answers[-1][:300]))),
+        "answer long": float(len(answers[-1]) > 150),
+    }
+
+
+def facts_of_rules(scene: Scene, rules: Rules) -> Facts:
+    """What the rules say of a model call and of the ones next to it."""
+    facts = {f"rule {name}": 1.0 for name in rules.get(scene.move.span_id, ())}
+    for near, other in (("after", scene.previous), ("before", scene.following)):
+        if other is not None:
+            names = rules.get(other.move.span_id, ())
+            facts |= {f"{near} rule {name}": 1.0 for name in names}
+    return facts
+
+
+def facts_of_tool(scene: Scene, tool: Span, scenes: Sequence[Scene]) -> Facts:
+    """Facts of one tool span."""
+    alike = [
+        t
+        for s in scenes
+        if s.move.agent == scene.move.agent
+        for t in s.move.tools
+        if t.tool_name == tool.tool_name
+    ]
+    failed = [t for t in alike if t.failed]
+    kind = kind_of(tool.error_message or "") if tool.failed else ""
+    return {
+        f"tool {tool.tool_name}": 1.0,
+        "failed": float(tool.failed),
+        f"failed {kind}": float(tool.failed),
+        "silent": float(tool.tool_output is None),
+        "move cut": float(scene.move.cut),
+        "place": scene.place / max(len(scenes) - 1, 1),
+        "last alike": float(alike[-1] is tool),
+        "first alike": float(alike[0] is tool),
+        "alike": _scaled(len(alike), 10),
+        "once": float(len(alike) == 1),
+        "failed alike": _scaled(len(failed), 10),
+        "last failed": float(bool(failed) and failed[-1] is tool),
+        "first failed": float(bool(failed) and failed[0] is tool),
+        "streak": _scaled(scene.streak, 5),
+        "unworked": float(scene.successes == 0),
+        "failures before": _scaled(scene.failures, 8),
+    } | {f"move {name}": value for name, value in _around(scene, scenes).items()}
+
+
+def _around(scene: Scene, scenes: Sequence[Scene]) -> Facts:
+    """Facts of a move that tell about its tool spans too."""
+    return _plan(scene) | _run(scene, scenes) | _segment(scene) | _acted(scene)
+
+
+def _scaled(count: float, most: float) -> float:
+    """A count on a log scale, 0 to 1, level from `most` on."""
+    return math.log1p(min(count, most)) / math.log1p(most)
+
+
+# How much a step reads at a time: what its code cuts out of a text, and what it was then shown.
+#
+# Agents that work on long files are told to read them in small pieces, and annotators mark those
+# that do not: at the step that asks for too much, or at the one that is shown it.
+
+
+_SLICE = re.compile(r"\[[^\]\n:]*:\s*[^\]\n]*?(\d{2,7})\]")
+_CODE = re.compile(
+    r"^[ \t]*(?:def|return|if|for|import|from|class|raise|else|elif|try|except|with|while|@\w+)\b"
+    r"|^[ \t]*self\.",
+    re.MULTILINE,
+)
+_LETTERS = re.compile(r"(?:^\w?$\n){5}|(?:'.', ){5}", re.MULTILINE)
+"""A text printed letter by letter, as lines or as a list: the code took it for a list of lines."""
+
+_NOTHING = re.compile(r"output from code snippet:\s*None\s*\Z")
+
+AMOUNTS_READ = 20_000
+"""Characters of an observation in which lines of code are counted."""
+
+LETTERS_WITHIN = 4000
+"""Characters of an observation in which a text printed letter by letter is looked for."""
+
+PIECE = 500
+"""Characters that prompts allow at a time; code that slices at most so many keeps to it."""
+
+SOME = 2000
+"""A slice up to here is meant to be printed; a longer one to be searched."""
+
+LONG = 950
+"""Characters of an observation beyond a piece of 500 and the framework's own words."""
+
+SHORT = 130
+"""Characters of an observation that holds nothing besides the framework's own words."""
+
+FEW, MANY = 3, 8
+"""Lines of code that tell a passage of a file from a name in it, and from a single function."""
+
+
+def facts_of_amounts(scene: Scene) -> dict[str, float]:
+    """Facts of a model call: what it asks to read, and what it was shown before."""
+    facts = _asked(scene)
+    before = scene.previous
+    if before is None:
+        return facts
+    shown = before.move.came_back
+    lines = len(_CODE.findall(shown[:AMOUNTS_READ]))
+    too_much = not before.move.failure and lines >= FEW and len(shown) > LONG
+    asks = bool(facts.get("reads too much"))
+    return facts | {
+        "was shown code": math.log1p(min(lines, 60)) / math.log1p(60),
+        "was shown some code": float(lines >= FEW),
+        "was shown much code": float(lines >= MANY),
+        "was shown a piece": float(len(shown) > PIECE + 200),
+        "was shown more than a piece": float(len(shown) > LONG),
+        "was shown single letters": float(bool(_LETTERS.search(shown[:LETTERS_WITHIN]))),
+        "was shown None": float(len(shown) < SHORT and bool(_NOTHING.search(shown))),
+        "was shown too much": float(too_much),
+        "over the limit": float(too_much or asks),
+        "twice over the limit": float(too_much and asks),
+        "read too much before": float(max(_slices(before), default=0) > PIECE),
+    }
+
+
+def _asked(scene: Scene) -> dict[str, float]:
+    """What the slices of its code say; the first move of an agent only looks around."""
+    sizes = _slices(scene) if scene.move.index else []
+    if not sizes:
+        return {}
+    most, over = max(sizes), sum(size > PIECE for size in sizes)
+    return {
+        "reads pieces": float(most <= PIECE),
+        "reads too much": float(PIECE < most <= SOME),
+        "reads all": float(most > SOME),
+        "slices too long": math.log1p(min(over, 5)) / math.log1p(5),
+    }
+
+
+def _slices(scene: Scene) -> list[int]:
+    return [int(size) for size in _SLICE.findall(scene.move.text)]

@@ -1,0 +1,152 @@
+"""Texts of a span as hashed words: the same buckets on every machine, no vocabulary to ship.
+
+Two words may share a bucket. Texts are cut, so that a long trace costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from proctor.diagnose.learned.features import (
+    facts_of_amounts,
+    facts_of_move,
+    facts_of_rules,
+    facts_of_tool,
+    facts_of_trace,
+    scenes_of,
+)
+from proctor.diagnose.rules import heard
+from proctor.diagnose.steps import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from proctor.diagnose.finding import Finding
+    from proctor.diagnose.learned.features import Scene
+    from proctor.diagnose.steps import Moves
+    from proctor.trace import Span
+
+
+BUCKETS = 1 << 13
+"""Doubling it gains nothing measurable on TRAIL; the model stays small."""
+
+_WORD = re.compile(r"[a-z_]{2,24}|[<>/=]{2,}")
+
+FIELDS = ("said", "told", "failed", "shown", "failed before", "plan")
+"""What a span said, what it was told last, how its step failed, what came back, how the step
+before failed, and the plan it follows. Each has buckets of its own."""
+
+_SINGLE = frozenset({"told"})
+"""Fields whose pairs of words are left out: prompts repeat, and pairs would only count that."""
+
+_MOST = {"said": 3000, "told": 1200, "failed": 500, "shown": 1200}
+"""Characters read of each field."""
+
+_STRIDE = 31
+"""Tells the first word of a pair from the second."""
+
+
+class Words(NamedTuple):
+    """The buckets a text falls into, each once, and the log of how often."""
+
+    buckets: NDArray[np.intp]
+    values: NDArray[np.float32]
+
+
+NOTHING = Words(np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.float32))
+
+
+class Hasher:
+    """Counts words into buckets, remembering the codes of words within one trace."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+
+    def __call__(self, field: str, text: str) -> Words:
+        """Log counts of a text's words, and of pairs of them, by bucket."""
+        words = _WORD.findall(text[: _MOST[field]].lower())
+        if not words:
+            return NOTHING
+        known = self._codes
+        for word in set(words) - known.keys():
+            known[word] = crc32(word.encode())
+        codes = np.fromiter((known[word] for word in words), dtype=np.int64, count=len(words))
+        if field not in _SINGLE:
+            codes = np.concatenate([codes, codes[:-1] * _STRIDE + codes[1:]])
+        counts = np.bincount(codes % BUCKETS, minlength=BUCKETS)
+        buckets = np.flatnonzero(counts)
+        return Words(buckets, np.log1p(counts[buckets]).astype(np.float32))
+
+
+# One row for each span a detector may mark: model calls and tool spans, with facts and words.
+
+
+class Row(NamedTuple):
+    """One span to judge: facts by name, words of each field by bucket."""
+
+    span: Span
+    scene: Scene
+    facts: dict[str, float]
+    words: dict[str, Words]
+
+    @property
+    def cut(self) -> bool:
+        """Whether it is a model call of which a part is lost: it is neither learned nor judged."""
+        return self.span is self.scene.move.span and self.scene.move.cut
+
+
+def rows_of(moves: Moves, findings: Iterable[Finding]) -> list[Row]:
+    """A row for every model call and every tool span, by start time of their moves.
+
+    `findings` are what the rules say; agreement with them is among the facts.
+    """
+    rules: dict[str, list[str]] = {}
+    for finding in heard(findings):
+        name = f"{finding.detector.removeprefix('rule:')}: {finding.category.value}"
+        rules.setdefault(finding.location, []).append(name)
+    scenes = scenes_of(moves)
+    trace = facts_of_trace(scenes, rules)
+    hasher = Hasher()
+    words: dict[int, dict[str, Words]] = {}
+    rows: list[Row] = []
+    for scene in scenes:
+        facts = facts_of_move(scene, scenes) | trace | facts_of_rules(scene, rules)
+        facts |= facts_of_amounts(scene)
+        words[scene.place] = _words(scene, words, hasher)
+        rows.append(_row(scene.move.span, scene, "model", facts, words[scene.place]))
+        for tool in scene.move.tools:
+            facts = facts_of_tool(scene, tool, scenes) | trace
+            facts |= {f"rule {name}": 1.0 for name in rules.get(tool.span_id, ())}
+            shown = f"{plain(tool.tool_output)[:800]} {plain(tool.tool_input)[:400]}"
+            held: dict[str, Words] = {"failed": hasher("failed", tool.error_message or "")}
+            held["shown"] = hasher("shown", shown)
+            rows.append(_row(tool, scene, "tool", facts, held))
+    return rows
+
+
+def _row(
+    span: Span, scene: Scene, kind: str, facts: dict[str, float], words: dict[str, Words]
+) -> Row:
+    held = {name: value for name, value in facts.items() if value}
+    held["is tool" if kind == "tool" else f"is {scene.role}"] = 1.0
+    return Row(span, scene, held, words)
+
+
+def _words(scene: Scene, known: dict[int, dict[str, Words]], hasher: Hasher) -> dict[str, Words]:
+    """The words of a move; those of the move before and of the plan are counted already."""
+    move, before, plan = scene.move, scene.previous, scene.plan
+    asked = " ".join(f"{call.name} {call.arguments}" for call in move.calls)
+    return {
+        "said": hasher("said", f"{move.text[:2500]} {asked}"),
+        "told": hasher("told", move.told[-1200:]),
+        "failed": hasher("failed", move.failure),
+        "shown": hasher("shown", move.came_back),
+        "failed before": known[before.place]["failed"] if before else NOTHING,
+        "plan": known[plan.place]["said"] if plan else NOTHING,
+    }

@@ -1,0 +1,285 @@
+"""From a model's reply to findings: what is said becomes what can be shown.
+
+Promise: whatever the reply, a result or a ValueError that says why. Unknown categories and places
+are dropped and counted, duplicates merged; with `strict` evidence every quote stands in its span.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from proctor.diagnose.finding import Finding, Impact, Score
+from proctor.diagnose.llm.prompt import SCORES
+from proctor.diagnose.quotes import MAX_QUOTE, span_texts, stands_in
+from proctor.diagnose.taxonomy import parse_category
+
+if TYPE_CHECKING:
+    from proctor.trace import Span, Trace
+
+_STRING_OR_COMMA = re.compile(r'"(?:[^"\\]|\\.)*"|,(?=\s*[\]}])', re.DOTALL)
+"""A whole string, so that commas inside one are skipped, or a comma that ends a list."""
+
+Evidence = Literal["strict", "off"]
+
+CUT = "(cut off)"
+"""The key that marks entries taken from a reply whose end is missing."""
+
+MAX_FINDINGS = 200
+"""More in one reply is a flood, not a diagnosis; the first ones are read."""
+
+MAX_REPLY = 1_000_000
+"""Characters of a reply that are looked at."""
+
+MAX_OPENINGS = 200
+"""Places in a reply at which an object may begin that are tried."""
+
+CONFIDENCE = {Impact.HIGH: 0.7, Impact.MEDIUM: 0.6, Impact.LOW: 0.5}
+"""What a finding of a model is worth before anyone measured that model: more than chance."""
+
+_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+_ID = re.compile(r"[\w.:-]+")
+
+
+def without_trailing_commas(text: str) -> str:
+    """Return the text without commas right before a closing bracket, outside strings."""
+    return _STRING_OR_COMMA.sub(lambda m: "" if m.group() == "," else m.group(), text)
+
+
+@dataclass(slots=True)
+class Cleaned:
+    """Findings that hold, and how many were dropped, by reason."""
+
+    findings: list[Finding] = field(default_factory=list[Finding])
+    dropped: dict[str, int] = field(default_factory=dict[str, int])
+    cut: bool = False
+    """Whether the reply ended in the middle of its list."""
+
+    def drop(self, reason: str) -> None:
+        """Count one that does not hold."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+
+    def join(self, other: Cleaned) -> None:
+        """Count what another reply lost, too."""
+        self.cut = self.cut or other.cut
+        for reason, times in other.dropped.items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + times
+
+    def notes(self) -> list[str]:
+        """What was dropped, for a reader."""
+        cut = ["the model's reply was cut off: more may be missing"] if self.cut else []
+        dropped = [f"{n} of the model's findings dropped: {why}" for why, n in self.dropped.items()]
+        return cut + dropped
+
+
+def json_in(text: str) -> dict[str, Any]:
+    """The JSON object in a reply, alone, in a fence or amid prose; ValueError when there is none.
+
+    The largest object wins, since prose may quote small ones. A comma before a closing bracket is
+    passed over, a bare list is one of errors, and a cut-off list gives the entries that are whole
+    (`CUT` says so).
+    """
+    text = text[:MAX_REPLY]
+    found: dict[str, Any] | None = None
+    longest = 0
+    for candidate in (text, *_FENCE.findall(text)):
+        if (value := _object(candidate)) is not None:
+            return value
+    decoder = json.JSONDecoder()
+    end = 0
+    for number, match in enumerate(re.finditer(r"\{", text)):
+        if number >= MAX_OPENINGS:
+            break
+        if match.start() < end:
+            continue
+        try:
+            value, stop = decoder.raw_decode(text, match.start())
+        except (ValueError, RecursionError):
+            continue
+        end = stop
+        if isinstance(value, dict) and stop - match.start() > longest:
+            found, longest = cast("dict[str, Any]", value), stop - match.start()
+    rescued = _entries(text) if found is None or "errors" not in found else []
+    if rescued:
+        return {"errors": rescued, CUT: True}
+    if found is None:
+        raise ValueError("there is no JSON object in it")
+    return found
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    for said in (text, without_trailing_commas(text)):
+        try:
+            value: Any = json.loads(said)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            return cast("dict[str, Any]", value)
+        if isinstance(value, list) and any(isinstance(e, dict) for e in cast("list[Any]", value)):
+            return {"errors": value}
+        return None
+    return None
+
+
+def _entries(text: str) -> list[dict[str, Any]]:
+    """Whole entries of an `errors` list whose end is missing."""
+    begun = re.search(r'"errors"\s*:\s*\[', text)
+    if begun is None:
+        return []
+    decoder, at, entries = json.JSONDecoder(), begun.end(), list[dict[str, Any]]()
+    while len(entries) < MAX_FINDINGS and (start := text.find("{", at)) >= 0:
+        try:
+            value, at = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            break
+        if isinstance(value, dict):
+            entries.append(cast("dict[str, Any]", value))
+    return entries
+
+
+def read_findings(
+    reply: Mapping[str, Any], trace: Trace, *, evidence: Evidence, detector: str
+) -> Cleaned:
+    """The findings of a reply that can be shown in the trace."""
+    listed = reply.get("errors")
+    if not isinstance(listed, list):
+        raise ValueError("`errors` is not a list")
+    spans = {span.span_id: span for span in trace.spans}
+    cleaned = Cleaned(cut=bool(reply.get(CUT)))
+    merged: dict[tuple[str, str], Finding] = {}
+    entries = cast("list[Any]", listed)
+    for _ in entries[MAX_FINDINGS:]:
+        cleaned.drop(f"beyond the first {MAX_FINDINGS}")
+    for entry in entries[:MAX_FINDINGS]:
+        finding = _finding(entry, trace, spans, evidence, detector, cleaned)
+        if finding is None:
+            continue
+        key = (finding.location, finding.category.value)
+        if key in merged:
+            cleaned.drop("the same span and category again")
+        merged.setdefault(key, finding)
+    cleaned.findings = list(merged.values())
+    return cleaned
+
+
+def _finding(
+    entry: Any,
+    trace: Trace,
+    spans: Mapping[str, Span],
+    evidence: Evidence,
+    detector: str,
+    cleaned: Cleaned,
+) -> Finding | None:
+    if not isinstance(entry, dict):
+        cleaned.drop("not an object")
+        return None
+    said = cast("dict[str, Any]", entry)
+    category = parse_category(str(said.get("category") or ""))
+    if category is None:
+        cleaned.drop("an unknown category")
+        return None
+    passage = str(said.get("evidence") or "").strip()
+    span = _located(str(said.get("location") or ""), passage, spans)
+    if span is None:
+        cleaned.drop("a place that is not in the trace")
+        return None
+    shown = passage[:MAX_QUOTE] if evidence == "off" else verified(span, passage)
+    if not shown and evidence == "strict":
+        cleaned.drop("a quote that does not stand in its span")
+        return None
+    impact = _impact(said.get("impact"))
+    return Finding(
+        category=category,
+        location=span.span_id,
+        evidence=shown,
+        description=_plain(said.get("description"), category.meaning),
+        impact=impact,
+        confidence=CONFIDENCE[impact],
+        detector=detector,
+    )
+
+
+def _located(said: str, passage: str, spans: Mapping[str, Span]) -> Span | None:
+    """The span meant: by its id, by the only id that begins or stands so, or by its quote."""
+    text = said.strip().strip("`'\"")
+    if text in spans:
+        return spans[text]
+    for token in _ID.findall(text):
+        if token in spans:
+            return spans[token]
+    if len(text) >= 6:  # shorter beginnings fit by chance
+        close = [span for span_id, span in spans.items() if span_id.startswith(text)]
+        if len(close) == 1:
+            return close[0]
+    named = [span for span in spans.values() if text and span.name == text]
+    if len(named) == 1:
+        return named[0]
+    if len(passage) >= 12:
+        holding = [span for span in spans.values() if stands_in(span, passage)]
+        if len(holding) == 1:
+            return holding[0]
+    return None
+
+
+def verified(span: Span, passage: str) -> str:
+    """The quote as it stands in the span; empty when it does not. White space may differ."""
+    cut = passage[:MAX_QUOTE].strip()
+    if cut and stands_in(span, cut):
+        return cut
+    words = cut.split()
+    if not words:
+        return ""
+    pattern = re.compile(r"\s+".join(re.escape(word) for word in words))
+    for text in span_texts(span):
+        if (found := pattern.search(text)) is not None:
+            return found.group()
+    return ""
+
+
+def _impact(value: Any) -> Impact:
+    text = str(value or "").strip().upper()
+    return Impact(text) if text in Impact.__members__ else Impact.MEDIUM
+
+
+def read_scores(reply: Mapping[str, Any]) -> dict[str, Score]:
+    """The scores of a reply that are numbers from 0 to 5; the others are left out."""
+    given = reply.get("scores")
+    if isinstance(given, list):
+        listed = cast("list[Any]", given)
+        given = listed[0] if listed else None
+    if not isinstance(given, dict):
+        return {}
+    return dict(_scores(cast("dict[str, Any]", given)))
+
+
+def _scores(given: Mapping[str, Any]) -> Iterator[tuple[str, Score]]:
+    for name in SCORES:
+        value = given.get(name, given.get(f"{name}_score"))
+        reason: Any = given.get(f"{name}_reasoning") or ""
+        if isinstance(value, dict):
+            inner = cast("dict[str, Any]", value)
+            value, reason = inner.get("value"), inner.get("reason") or ""
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            number = float(value)
+            if math.isfinite(number) and 0 <= number <= 5:
+                yield name, Score(number, _plain(reason, "The model gave no reason."))
+
+
+def _plain(text: Any, otherwise: str) -> str:
+    """A model's words, cut, without halves of characters, which no file can hold."""
+    return str(text or otherwise)[:1000].encode(errors="replace").decode()
+
+
+def read_choice(reply: Mapping[str, Any], of: int) -> list[int]:
+    """The numbers of the findings that are kept, from 1; ValueError when there is no list."""
+    kept = reply.get("keep")
+    if not isinstance(kept, list):
+        raise ValueError("`keep` is not a list")
+    numbers: Iterable[Any] = cast("list[Any]", kept)
+    return sorted(
+        {n for n in numbers if isinstance(n, int) and not isinstance(n, bool) and 1 <= n <= of}
+    )

@@ -1,0 +1,212 @@
+"""`litellm/PROVIDER/MODEL` names, through litellm (extra `litellm`).
+
+Its price map is forced to the packaged copy before it is imported, because it otherwise fetches
+one from the network. Its import takes seconds, so it happens at the first call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from proctor.imports import absent_extra
+from proctor.llm.chat_model import ChatReply, ModelError, ModelErrorKind, TokenUsage, kind_of_status
+from proctor.llm.providers import UNREADABLE, NamedModel, key_from
+from proctor.trace import Message, ToolCall
+
+if TYPE_CHECKING:
+    from proctor.llm.chat_model import ChatRequest
+
+
+_FINISH = {"tool_calls": "tool_call", "function_call": "tool_call"}
+"""OpenAI's words for what the rest of the protocol calls `tool_call`."""
+
+
+class LiteModel(NamedModel):
+    """A `ChatModel` over `litellm.acompletion`."""
+
+    @property
+    def name(self) -> str:
+        """The model as the user wrote it."""
+        return f"litellm/{self._model}"
+
+    async def complete(self, request: ChatRequest) -> ChatReply:
+        """Answer once; whatever goes wrong is a `ModelError`."""
+        litellm = _litellm(self.name)
+        openai: Any = importlib.import_module("openai")  # litellm's errors derive from its own
+        options = self._options(request)
+        try:
+            async with asyncio.timeout(request.timeout):
+                response = await litellm.acompletion(**options)
+            return self._reply(response)
+        except TimeoutError as error:
+            raise self._too_late(request) from error
+        except openai.OpenAIError as error:
+            raise self._failed(error) from error
+        except UNREADABLE as error:
+            raise self._unreadable(error) from error
+
+    def _options(self, request: ChatRequest) -> dict[str, Any]:
+        options: dict[str, Any] = {
+            "model": self._model,
+            "messages": [_message(message) for message in request.messages],
+            "temperature": request.temperature,
+            "max_tokens": request.max_tokens,
+            "seed": request.seed,
+            "timeout": request.timeout,
+            "num_retries": 0,
+            "max_retries": 0,
+            "drop_params": True,  # a model that takes no seed is still worth asking
+        }
+        if self._base_url is not None:
+            options["api_base"] = self._base_url
+        key = key_from(self._api_key_env, self.name)
+        if key is not None or self._base_url is not None:
+            # As in `get_model`: the user's own key is not sent to an endpoint they only named.
+            options["api_key"] = key or "no-key"
+        if request.tools:
+            options["tools"] = [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": tool.name,
+                        "description": tool.description,
+                        "parameters": tool.schema,
+                    },
+                }
+                for tool in request.tools
+            ]
+        if request.schema is not None:
+            name = request.schema.get("title") or "reply"
+            described = {"name": name, "schema": request.schema, "strict": True}
+            options["response_format"] = {"type": "json_schema", "json_schema": described}
+        return {key: value for key, value in options.items() if value is not None}
+
+    def _reply(self, response: Any) -> ChatReply:
+        choice = response.choices[0]
+        usage = _usage(getattr(response, "usage", None))
+        return ChatReply(
+            text=choice.message.content or "",
+            model=response.model or self._model,
+            tool_calls=tuple(
+                ToolCall(
+                    name=call.function.name, arguments=_json(call.function.arguments), id=call.id
+                )
+                for call in choice.message.tool_calls or ()
+            ),
+            usage=usage,
+            finish_reason=_FINISH.get(choice.finish_reason, choice.finish_reason),
+            cost_usd=self._cost(usage),
+            id=response.id,
+        )
+
+    def _cost(self, usage: TokenUsage) -> float | None:
+        provider, _, model = self._model.rpartition("/")
+        known_by_user = self._prices is not None and self._prices.find(model, provider)
+        if self._base_url is not None and not known_by_user:
+            return None
+        return self._price(model, provider or None, usage)
+
+    def _failed(self, error: Any) -> ModelError:
+        openai: Any = importlib.import_module("openai")
+        chain = _chain(error)
+        status = next((c.response.status_code for c in chain if _answered(c)), None)
+        # litellm calls a cut connection or broken JSON "internal server error, 500", so the
+        # errors underneath are asked first.
+        if any(isinstance(c, openai.APITimeoutError) for c in chain):
+            kind = ModelErrorKind.TIMEOUT
+        elif status is not None:
+            kind = kind_of_status(status)
+        elif any(isinstance(c, openai.APIConnectionError | OSError) for c in chain[1:]):
+            kind = ModelErrorKind.CONNECTION
+        elif any(isinstance(c, UNREADABLE) for c in chain[1:]):
+            kind = ModelErrorKind.BAD_REPLY
+        else:
+            kind = kind_of_status(getattr(error, "status_code", None) or 500)
+        return ModelError(
+            str(getattr(error, "message", error)),
+            kind=kind,
+            model=self.name,
+            status=status,
+            retry_after=next((s for c in chain if (s := _retry_after(c)) is not None), None),
+        )
+
+
+def _chain(error: BaseException) -> list[Any]:
+    """An error and what it was raised from or while handling."""
+    chain: list[Any] = []
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        current = current.__cause__ or current.__context__
+    return chain
+
+
+def _answered(error: Any) -> bool:
+    """Whether an error comes from an HTTP response of the provider, not from litellm itself."""
+    own = type(error).__module__.startswith("litellm")
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return isinstance(status, int) and not own
+
+
+def _litellm(name: str) -> Any:
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    try:
+        module: Any = importlib.import_module("litellm")
+    except ImportError as error:
+        raise absent_extra(name, "litellm") from error
+    module.suppress_debug_info = True  # it prints advertisements for its issue tracker
+    module.telemetry = False
+    return module
+
+
+def _message(message: Message) -> dict[str, Any]:
+    converted: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        converted["tool_calls"] = [
+            {
+                "id": call.id or f"call_{index}",
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments or {})},
+            }
+            for index, call in enumerate(message.tool_calls)
+        ]
+    if message.tool_call_id is not None:
+        converted["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        converted["name"] = message.name
+    return converted
+
+
+def _usage(usage: Any) -> TokenUsage:
+    counted = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
+    if not any(counted):
+        return TokenUsage()
+    details = getattr(usage, "prompt_tokens_details", None)
+    return TokenUsage(
+        input_tokens=counted[0],
+        output_tokens=counted[1],
+        cached_tokens=getattr(details, "cached_tokens", None),
+    )
+
+
+def _json(text: Any) -> Any:
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError):
+        return text
+
+
+def _retry_after(error: Any) -> float | None:
+    headers: Any = getattr(getattr(error, "response", None), "headers", None)
+    if headers is None:
+        return None
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        try:
+            return max(float(headers.get(name)) / unit, 0.0)
+        except (TypeError, ValueError):
+            continue
+    return None

@@ -1,0 +1,334 @@
+"""Models of every common provider, through `pydantic_ai.direct` (extra `llm`).
+
+Promise: one HTTP request per `complete`, nothing retried behind the caller's back. The client is
+kept per event loop, because its connections die with the loop they were opened in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from proctor.errors import ProctorError
+from proctor.imports import absent_extra
+from proctor.llm.chat_model import ChatReply, ModelError, ModelErrorKind, TokenUsage, kind_of_status
+from proctor.llm.providers import UNREADABLE, NamedModel, key_from
+from proctor.trace import ToolCall
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import Model, ModelRequestParameters
+    from pydantic_ai.providers import Provider
+    from pydantic_ai.settings import ModelSettings
+
+    from proctor.llm.chat_model import ChatRequest
+    from proctor.llm.prices import PriceTable
+
+
+_CHAT_COMPLETIONS = frozenset({"openai", "openai-chat"})
+"""Providers that, with a base URL, mean any endpoint that speaks OpenAI chat completions."""
+
+_PRICED_AS = {"openai-chat": "openai", "openai-responses": "openai", "google-cloud": "google"}
+"""Provider prefix → its name in the price table, where the two differ."""
+
+
+class DirectModel(NamedModel):
+    """A `ChatModel` over one of pydantic-ai's models."""
+
+    def __init__(
+        self,
+        provider: str,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key_env: str | None = None,
+        prices: PriceTable | None = None,
+        identity: str | None = None,
+    ) -> None:
+        super().__init__(
+            model, base_url=base_url, api_key_env=api_key_env, prices=prices, identity=identity
+        )
+        self._provider = provider
+        self._opening: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Model] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    @property
+    def name(self) -> str:
+        """The model as the user wrote it."""
+        return f"{self._provider}:{self._model}"
+
+    async def complete(self, request: ChatRequest) -> ChatReply:
+        """Answer once; whatever goes wrong is a `ModelError`."""
+        model = await self._open()
+        from pydantic_ai import direct
+        from pydantic_ai.exceptions import AgentRunError, UserError
+
+        try:
+            async with asyncio.timeout(request.timeout):
+                with warnings.catch_warnings():
+                    # A model that takes no temperature or seed is still worth asking.
+                    warnings.simplefilter("ignore", UserWarning)
+                    response = await direct.model_request(
+                        model,
+                        to_messages(request),
+                        model_settings=_settings(request),
+                        model_request_parameters=_parameters(request, model),
+                        instrument=False,
+                    )
+        except TimeoutError as error:
+            raise self._too_late(request) from error
+        except UserError as error:
+            raise self._refused(error) from error
+        except AgentRunError as error:
+            raise self._failed(error) from error
+        except UNREADABLE as error:
+            raise self._unreadable(error) from error
+        return self._reply(response)
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop."""
+        model = self._by_loop.pop(asyncio.get_running_loop(), None)
+        if model is not None:
+            await model.__aexit__(None, None, None)
+
+    # -- from and to the client -----------------------------------------------------------
+
+    async def _open(self) -> Model:
+        loop = asyncio.get_running_loop()
+        model = self._by_loop.get(loop)
+        if model is not None:
+            return model
+        # Calls that begin together share one client, and none uses it before it is open.
+        async with self._opening.setdefault(loop, asyncio.Lock()):
+            model = self._by_loop.get(loop)
+            if model is None:
+                model = self._build()
+                await model.__aenter__()
+                self._by_loop[loop] = model
+        return model
+
+    def _build(self) -> Model:
+        try:
+            from pydantic_ai.exceptions import UserError
+            from pydantic_ai.models import infer_model
+        except ImportError as error:
+            raise absent_extra(self.name, "llm") from error
+        try:
+            return infer_model(self._wire_name, self._make_provider)
+        except ImportError as error:
+            raise ProctorError(
+                f"{self.name} needs a client library that is not installed: {error}",
+                hint=f'pip install "pydantic-ai-slim[{self._provider}]"',
+            ) from error
+        except UserError as error:
+            raise self._refused(error) from error
+
+    @property
+    def _wire_name(self) -> str:
+        """The name for pydantic-ai, where `openai:` means the responses API.
+
+        Other endpoints that call themselves OpenAI-compatible speak chat completions.
+        """
+        compatible = self._base_url is not None and self._provider in _CHAT_COMPLETIONS
+        return f"openai-chat:{self._model}" if compatible else self.name
+
+    def _make_provider(self, name: str) -> Provider[Any]:
+        from pydantic_ai.providers import infer_provider, infer_provider_class
+
+        if self._base_url is None and self._api_key_env is None:
+            try:
+                return infer_provider(name)
+            except ValueError as error:
+                raise ProctorError(f"{self.name}: no provider {name!r} is known") from error
+        key = key_from(self._api_key_env, self.name)
+        if self._base_url is not None and name in _CHAT_COMPLETIONS:
+            from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
+
+            return OpenAICompatibleProvider("openai", base_url=self._base_url, api_key=key)
+        options: dict[str, Any] = {"api_key": key} if key else {}
+        if self._base_url is not None:
+            # Some clients insist on a key; a placeholder keeps the user's real one at home.
+            options = {"base_url": self._base_url, "api_key": key or "no-key"}
+        try:
+            provider_class: Any = infer_provider_class(name)
+            return provider_class(**options)
+        except (TypeError, ValueError) as error:
+            raise ProctorError(
+                f"{self.name}: {error}",
+                hint="use openai:NAME for an endpoint that speaks OpenAI chat completions",
+            ) from error
+
+    def _reply(self, response: ModelResponse) -> ChatReply:
+        from pydantic_ai.messages import ToolCallPart
+
+        usage = _usage(response)
+        provider = _PRICED_AS.get(self._provider, self._provider)
+        model = response.model_name or self._model
+        calls = tuple(
+            ToolCall(name=part.tool_name, arguments=_arguments(part), id=part.tool_call_id)
+            for part in response.parts
+            if isinstance(part, ToolCallPart)
+        )
+        if not calls and not response.text and response.finish_reason is None:
+            # A stream of events that the client did not know ends like this.
+            raise ModelError("an empty reply", kind=ModelErrorKind.BAD_REPLY, model=self.name)
+        # Only some protocols say so themselves.
+        called = bool(calls) and response.finish_reason in (None, "stop")
+        return ChatReply(
+            text=response.text or "",
+            model=model,
+            tool_calls=calls,
+            usage=usage,
+            finish_reason="tool_call" if called else response.finish_reason,
+            cost_usd=self._cost(model, provider, usage),
+            id=response.provider_response_id,
+        )
+
+    def _cost(self, model: str, provider: str, usage: TokenUsage) -> float | None:
+        priced = self._prices is not None and (
+            self._prices.find(self._model, provider) or self._prices.find(model, provider)
+        )
+        if self._base_url is not None and not priced:
+            return None  # someone else's endpoint: its price is not the provider's
+        known_by_user = self._prices is not None and self._prices.find(self._model, provider)
+        return self._price(self._model if known_by_user else model, provider, usage)
+
+    def _refused(self, error: Exception) -> ModelError:
+        missing_key = "API_KEY" in str(error)
+        return ModelError(
+            str(error),
+            kind=ModelErrorKind.AUTH if missing_key else ModelErrorKind.REFUSED,
+            model=self.name,
+        )
+
+    def _failed(self, error: Exception) -> ModelError:
+        from pydantic_ai import exceptions as pai
+
+        status: int | None = getattr(error, "status_code", None)
+        transient: bool | None = None
+        match error:
+            case pai.ContentFilterError():
+                kind = ModelErrorKind.REFUSED
+            case pai.ModelQuotaExceededError():
+                kind, transient = ModelErrorKind.RATE_LIMITED, False
+            case pai.ModelTimeoutError() | pai.ModelRequestTimeout():
+                kind = ModelErrorKind.TIMEOUT
+            case pai.ModelConnectionError():
+                kind = ModelErrorKind.CONNECTION
+            case pai.ModelHTTPError(status_code=int(code)):
+                kind = kind_of_status(code)
+            case _:
+                kind = ModelErrorKind.BAD_REPLY
+        retry_after: float | None = getattr(error, "retry_after", None)
+        return ModelError(
+            _explain(error),
+            kind=kind,
+            model=self.name,
+            status=status,
+            retry_after=retry_after,
+            transient=transient,
+        )
+
+
+def to_messages(request: ChatRequest) -> list[ModelMessage]:
+    """The conversation as pydantic-ai writes it."""
+    m = importlib.import_module("pydantic_ai.messages")
+    tool_names = {call.id: call.name for message in request.messages for call in message.tool_calls}
+    converted: list[Any] = []
+    for message in request.messages:
+        content = message.content or ""
+        if message.role == "assistant":
+            parts: list[Any] = [m.TextPart(content)] if content else []
+            parts += [
+                m.ToolCallPart(call.name, call.arguments or {}, call.id or f"call_{index}")
+                for index, call in enumerate(message.tool_calls)
+            ]
+            converted.append(m.ModelResponse(parts=parts))
+            continue
+        if message.role in ("system", "developer"):
+            part = m.SystemPromptPart(content)
+        elif message.role == "tool":
+            name = message.name or tool_names.get(message.tool_call_id) or "tool"
+            part = m.ToolReturnPart(name, content, message.tool_call_id or "call_0")
+        else:
+            part = m.UserPromptPart(content)
+        converted.append(m.ModelRequest(parts=[part]))
+    return converted
+
+
+def _settings(request: ChatRequest) -> ModelSettings:
+    settings: ModelSettings = {"max_retries": 0}  # whoever asks decides about asking again
+    if request.temperature is not None:
+        settings["temperature"] = request.temperature
+    if request.max_tokens is not None:
+        settings["max_tokens"] = request.max_tokens
+    if request.seed is not None:
+        settings["seed"] = request.seed
+    if request.timeout is not None:
+        settings["timeout"] = request.timeout
+    return settings
+
+
+def _parameters(request: ChatRequest, model: Model) -> ModelRequestParameters:
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.output import OutputObjectDefinition
+    from pydantic_ai.tools import ToolDefinition
+
+    tools = [
+        ToolDefinition(
+            name=tool.name, description=tool.description, parameters_json_schema=tool.schema
+        )
+        for tool in request.tools
+    ]
+    if request.schema is None:
+        return ModelRequestParameters(function_tools=tools)
+    native = bool(model.profile.get("supports_json_schema_output", False))
+    return ModelRequestParameters(
+        function_tools=tools,
+        output_mode="native" if native else "prompted",
+        output_object=OutputObjectDefinition(
+            json_schema=request.schema, name=request.schema.get("title") or "reply", strict=True
+        ),
+    )
+
+
+def _usage(response: ModelResponse) -> TokenUsage:
+    usage = response.usage
+    if usage.unmeasured_requests or not (usage.input_tokens or usage.output_tokens):
+        return TokenUsage()
+    return TokenUsage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_tokens=usage.cache_read_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+    )
+
+
+def _arguments(part: Any) -> Any:
+    """Arguments as an object; what is not valid JSON is kept as the text it is."""
+    import json
+
+    if not isinstance(part.args, str):
+        return part.args
+    try:
+        return json.loads(part.args)
+    except ValueError:
+        return part.args
+
+
+def _explain(error: Exception) -> str:
+    body = getattr(error, "body", None)
+    status = getattr(error, "status_code", None)
+    text = str(error)
+    if isinstance(body, dict):
+        inner: Any = body.get("error", body)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        if isinstance(inner, dict) and isinstance(inner.get("message"), str):  # pyright: ignore[reportUnknownMemberType]
+            text = str(inner["message"])  # pyright: ignore[reportUnknownArgumentType]
+    return f"HTTP {status}: {text}" if status else text

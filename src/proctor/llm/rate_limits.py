@@ -1,0 +1,259 @@
+"""How often a provider may be asked: requests and tokens per minute, first come first served.
+
+Promise: in no 60 seconds are more requests started, or more tokens reserved, than the limit says,
+wherever those 60 seconds begin. That is why this is a sliding window and not a token bucket,
+which lets through twice its rate around a refill. Tokens are estimated before a call and put
+right after it; a call larger than the whole limit goes alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+from pydantic import Field
+
+from proctor.strict import Strict
+
+if TYPE_CHECKING:
+    from proctor.llm.chat_model import ChatModel, ChatReply, ChatRequest
+
+WINDOW = 60.0
+"""Seconds; providers state their limits per minute."""
+
+CHARS_PER_TOKEN = 4
+"""English text in the tokenizers of today; close enough for a reservation."""
+
+REPLY_TOKENS = 500
+"""Reserved for a reply when the request sets no maximum."""
+
+Clock = Callable[[], float]
+Sleep = Callable[[float], Coroutine[Any, Any, None]]
+
+_ALIASES = {
+    "openai-chat": "openai",
+    "openai-responses": "openai",
+    "google-gla": "google",
+    "google-vertex": "google",
+    "google-cloud": "google",
+}
+"""Prefixes that spend from the same account → its name in the settings."""
+
+
+class RateLimit(Strict):
+    """What one provider may be asked in a minute; None is no limit."""
+
+    requests_per_minute: Annotated[int, Field(ge=1)] | None = None
+    tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
+
+
+class Reservation:
+    """What one call took from a limit. `settle` puts the estimate right."""
+
+    __slots__ = ("_limiter", "at", "tokens")
+
+    def __init__(self, at: float, tokens: int, limiter: RateLimiter | None = None) -> None:
+        self.at = at
+        self.tokens = tokens
+        self._limiter = limiter
+
+    def settle(self, tokens: int | None) -> None:
+        """The call used this many tokens; None when it is not known, and the estimate stays."""
+        if tokens is None:
+            return
+        if self._limiter is None:
+            self.tokens = tokens
+        else:
+            self._limiter.put_right(self, tokens)
+
+
+class Permit(Protocol):
+    """What one call may take."""
+
+    def settle(self, tokens: int | None) -> None:
+        """The call used this many tokens; None when it is not known."""
+        ...
+
+
+class Limiter(Protocol):
+    """Whoever hands out permits: a `RateLimiter` here, or one that another process keeps."""
+
+    async def acquire(self, tokens: int = 0) -> Permit:
+        """Wait for one request of about `tokens` tokens."""
+        ...
+
+
+class RateLimiter:
+    """Lets calls through in the order they came, as fast as the limit allows."""
+
+    def __init__(
+        self, limit: RateLimit, *, clock: Clock = time.monotonic, sleep: Sleep = asyncio.sleep
+    ) -> None:
+        self.limit = limit
+        self._clock = clock
+        self._sleep = sleep
+        self._recent: deque[Reservation] = deque()
+        # Kept, not added up: a window may hold tens of thousands of calls.
+        self._used = 0
+        self._guard = threading.Lock()
+        # A lock of asyncio belongs to one event loop, a limiter to the process.
+        self._queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    async def acquire(self, tokens: int = 0) -> Reservation:
+        """Wait for one request of about `tokens` tokens."""
+        queue = self._queues.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        async with queue:  # whoever waits longest holds it, so nobody overtakes
+            while True:
+                taken = self._take(tokens)
+                if isinstance(taken, Reservation):
+                    return taken
+                await self._sleep(taken)
+
+    def _take(self, tokens: int) -> Reservation | float:
+        """A reservation, or the seconds until one may be had."""
+        with self._guard:
+            now = self._clock()
+            while self._recent and _leaves(self._recent[0]) <= now:
+                self._used -= self._recent.popleft().tokens
+            free_at = max(self._requests_free_at(now), self._tokens_free_at(now, tokens))
+            if free_at > now:
+                return free_at - now
+            taken = Reservation(now, tokens, self)
+            self._recent.append(taken)
+            self._used += tokens
+            return taken
+
+    def put_right(self, taken: Reservation, tokens: int) -> None:
+        """A call used so many tokens; of one that has left the window nothing is counted."""
+        with self._guard:
+            if self._recent and taken.at >= self._recent[0].at:
+                self._used += tokens - taken.tokens
+            taken.tokens = tokens
+
+    def _requests_free_at(self, now: float) -> float:
+        most = self.limit.requests_per_minute
+        if most is None or len(self._recent) < most:
+            return now
+        return _leaves(self._recent[len(self._recent) - most])
+
+    def _tokens_free_at(self, now: float, tokens: int) -> float:
+        most = self.limit.tokens_per_minute
+        if most is None:
+            return now
+        used = self._used
+        free_at = now
+        for taken in self._recent:
+            # With nothing left in the window even a call beyond the limit may go.
+            if used + tokens <= most or used <= 0:
+                break
+            used -= taken.tokens
+            free_at = _leaves(taken)
+        return free_at
+
+
+def _leaves(taken: Reservation) -> float:
+    """When a call is no longer in the window, later than any rounding could say."""
+    return math.nextafter(taken.at + WINDOW, math.inf)
+
+
+class RateLimited:
+    """A `ChatModel` that asks its limiter first."""
+
+    def __init__(self, model: ChatModel, limiter: Limiter) -> None:
+        self._model = model
+        self._limiter = limiter
+
+    @property
+    def name(self) -> str:
+        """The model as the user wrote it."""
+        return self._model.name
+
+    @property
+    def identity(self) -> str:
+        """The model and where it runs."""
+        return self._model.identity
+
+    async def complete(self, request: ChatRequest) -> ChatReply:
+        """Wait for a place, then answer once."""
+        reservation = await self._limiter.acquire(estimate_tokens(request))
+        reply = await self._model.complete(request)
+        usage = reply.usage
+        if usage.input_tokens is not None and usage.output_tokens is not None:
+            reservation.settle(usage.input_tokens + usage.output_tokens)
+        return reply
+
+
+def estimate_tokens(request: ChatRequest) -> int:
+    """About how many tokens a call will use, input and reply."""
+    characters = sum(len(message.content or "") for message in request.messages)
+    characters += sum(
+        len(str(call.arguments)) for message in request.messages for call in message.tool_calls
+    )
+    characters += sum(len(tool.description) + len(str(tool.schema)) for tool in request.tools)
+    reply = REPLY_TOKENS if request.max_tokens is None else request.max_tokens
+    return characters // CHARS_PER_TOKEN + reply
+
+
+def provider_of(model: str) -> str | None:
+    """Whose limits a model's name counts against: `openai:gpt-4o` → `openai`."""
+    if model.startswith("litellm/"):
+        provider = model.removeprefix("litellm/").partition("/")[0]
+    else:
+        provider, colon, _ = model.partition(":")
+        if not colon:
+            return None
+    return _ALIASES.get(provider, provider)
+
+
+# -- the limits of a run -------------------------------------------------------------------------
+
+_in_force: ContextVar[Mapping[str, Limiter] | None] = ContextVar("proctor_rates", default=None)
+
+
+@contextmanager
+def rates_in_force(
+    rates: Mapping[str, RateLimit], *, clock: Clock = time.monotonic, sleep: Sleep = asyncio.sleep
+) -> Generator[None]:
+    """Hold every model call made inside the block, and in tasks started in it, to these limits."""
+    limiters = {
+        _ALIASES.get(provider, provider): RateLimiter(limit, clock=clock, sleep=sleep)
+        for provider, limit in rates.items()
+    }
+    with limiters_in_force(limiters):
+        yield
+
+
+@contextmanager
+def limiters_in_force(limiters: Mapping[str, Limiter]) -> Generator[None]:
+    """As `rates_in_force`, with whoever hands out the permits of each provider."""
+    token = _in_force.set(limiters)
+    try:
+        yield
+    finally:
+        _in_force.reset(token)
+
+
+def limiter_in_force(provider: str) -> Limiter | None:
+    """Who hands out permits of a provider here; None when it has no limit."""
+    return (_in_force.get() or {}).get(provider)
+
+
+def limited_providers() -> tuple[str, ...]:
+    """The providers that have limits here."""
+    return tuple(_in_force.get() or ())
+
+
+def rate_limited(model: ChatModel, provider: str | None = None) -> ChatModel:
+    """The model, held to the limits in force for its provider, if there are any."""
+    limiter = limiter_in_force(provider or provider_of(model.name) or "")
+    return model if limiter is None else RateLimited(model, limiter)

@@ -1,0 +1,268 @@
+"""Figures over a selection of trials: each with what it counts and what it leaves out.
+
+A figure that is not defined is None with a reason. The unit of a mean is the cell (a case put to
+an agent under fixed parameters): trials of one case are not independent, so a case that was tried
+more often does not weigh more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, cast
+
+import msgspec
+
+from proctor.results.outcomes import LeftOut
+from proctor.runs.trial import params_key
+from proctor.stats.intervals import case_rate, population_rate
+from proctor.stats.types import LEVEL, CaseCounts, Interval
+
+Over = Literal["cases", "trials"]
+"""What a figure is over: one value a cell (its mean), or every trial by itself."""
+
+OF_JUDGED = frozenset({"score", "passed", "latency_ms"})
+"""Columns whose figures are of judged trials; others (cost, tokens, …) are of all counted ones."""
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """A number over `n` values of `selected` trials.
+
+    `left_out` says which of the selected trials are not among the values, and why.
+    """
+
+    value: float | None
+    n: int
+    trials: int
+    selected: int
+    left_out: tuple[LeftOut, ...]
+    method: str
+    reason: str | None = None
+
+    def __float__(self) -> float:
+        if self.value is None:
+            raise ValueError(f"not defined: {self.reason}")
+        return self.value
+
+
+class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Percentiles over `n` trials, by linear interpolation (type 7)."""
+
+    values: dict[float, float | None]
+    n: int
+    selected: int
+    left_out: tuple[LeftOut, ...]
+    method: str = "percentiles of type 7 over trials"
+    reason: str | None = None
+
+    def __getitem__(self, q: float) -> float | None:
+        return self.values[q]
+
+
+class Tally(msgspec.Struct):
+    """Counts and sums over trials; every trial is in one of the first five."""
+
+    passed: int = 0
+    failed: int = 0
+    infra_error: int = 0
+    cancelled: int = 0
+    after_stop: int = 0
+    scored: int = 0
+    score_sum: float = 0.0
+    costed: int = 0
+    cost_usd: float = 0.0
+    unpriced_calls: int = 0
+
+    @property
+    def judged(self) -> int:
+        """The denominator of the pass rate."""
+        return self.passed + self.failed
+
+    @property
+    def trials(self) -> int:
+        """All trials, whatever came of them."""
+        return self.judged + self.infra_error + self.cancelled + self.after_stop
+
+    def add(self, other: Tally) -> None:
+        """Count another's as well."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """What a rate of judged trials leaves out."""
+        found = (
+            LeftOut("trials", self.infra_error, "infrastructure error"),
+            LeftOut("trials", self.cancelled, "cancelled"),
+            LeftOut("trials", self.after_stop, "ran on after an early stop"),
+        )
+        return tuple(part for part in found if part.count)
+
+
+TALLY = """
+    count(*) FILTER (counted AND status = 'passed'),
+    count(*) FILTER (counted AND status IN ('failed', 'hard_fail')),
+    count(*) FILTER (counted AND status = 'infra_error'),
+    count(*) FILTER (counted AND status = 'cancelled'),
+    count(*) FILTER (NOT counted),
+    count(score) FILTER (counted AND judged),
+    coalesce(sum(score) FILTER (counted AND judged), 0),
+    count(cost_usd) FILTER (counted),
+    coalesce(sum(cost_usd) FILTER (counted), 0),
+    coalesce(sum(unpriced_calls) FILTER (counted), 0)::BIGINT
+"""
+"""A `Tally` in SQL, field by field."""
+
+TALLY_COLUMNS = frozenset({"counted", "status", "judged", "score", "cost_usd", "unpriced_calls"})
+
+
+def tally(values: Iterable[Any]) -> Tally:
+    """A tally from the values of `TALLY`."""
+    return Tally(*values)
+
+
+class Cell(NamedTuple):
+    """A case put to an agent under parameters."""
+
+    agent: str
+    params: str
+    case: str
+
+
+def cell_of(agent: str, params: str | None, case: str) -> Cell:
+    """A cell; parameters in one spelling, whatever order they were written in."""
+    given = cast("dict[str, Any]", msgspec.json.decode(params)) if params else {}
+    return Cell(agent, params_key(given), case)
+
+
+class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What the trials of one group come to. `key` holds the values they share."""
+
+    key: dict[str, Any]
+    cases: int
+    trials: int
+    judged: int
+    passed: int
+    infra_error: int
+    cancelled: int
+    after_stop: int
+    pass_rate: Interval
+    score: Figure
+    cost_usd: float | None
+    cost_of: int
+    unpriced_calls: int
+
+    def flat(self) -> dict[str, Any]:
+        """One level of names and values, for tables."""
+        return {
+            **self.key,
+            "cases": self.cases,
+            "trials": self.trials,
+            "judged": self.judged,
+            "passed": self.passed,
+            "infra_error": self.infra_error,
+            "cancelled": self.cancelled,
+            "after_stop": self.after_stop,
+            "pass_rate": self.pass_rate.value,
+            "pass_rate_low": self.pass_rate.low,
+            "pass_rate_high": self.pass_rate.high,
+            "pass_rate_reason": self.pass_rate.reason,
+            "score_mean": self.score.value,
+            "score_n": self.score.trials,
+            "score_reason": self.score.reason,
+            "cost_usd": self.cost_usd,
+            "cost_of": self.cost_of,
+            "unpriced_calls": self.unpriced_calls,
+        }
+
+
+FLAT = (
+    *("cases", "trials", "judged", "passed", "infra_error", "cancelled", "after_stop"),
+    *("pass_rate", "pass_rate_low", "pass_rate_high", "pass_rate_reason"),
+    *("score_mean", "score_n", "score_reason", "cost_usd", "cost_of", "unpriced_calls"),
+)
+"""The columns of a group but its key, for a table without any row."""
+
+
+def group_row(
+    key: dict[str, Any],
+    cells: Mapping[Cell, Tally],
+    clusters: Mapping[str, str],
+    level: float = LEVEL,
+) -> GroupRow:
+    """The row of a group from its cells."""
+    total = Tally()
+    for one in cells.values():
+        total.add(one)
+    return GroupRow(
+        key=key,
+        cases=len({cell.case for cell in cells}),
+        trials=total.trials,
+        judged=total.judged,
+        passed=total.passed,
+        infra_error=total.infra_error,
+        cancelled=total.cancelled,
+        after_stop=total.after_stop,
+        pass_rate=rate_of(cells, level, clusters),
+        score=mean_score(cells, total),
+        cost_usd=total.cost_usd if total.costed else None,
+        cost_of=total.costed,
+        unpriced_calls=total.unpriced_calls,
+    )
+
+
+def rate_of(
+    cells: Mapping[Cell, Tally], level: float = LEVEL, clusters: Mapping[str, str] | None = None
+) -> Interval:
+    """The pass rate: the mean of the cells' rates, its interval clustered by case.
+
+    `clusters` names, for some cases, what they share with others.
+    """
+    counts = [CaseCounts(t.passed, t.judged, t.infra_error) for t in cells.values()]
+    cases = [cell.case for cell in cells]
+    if not clusters and len(set(cases)) == len(cases):
+        return rate_over(counts, level=level)
+    groups = [(clusters or {}).get(case, f"case {case}") for case in cases]
+    return rate_over(counts, clusters=groups, level=level)
+
+
+def rate_over(
+    counts: Sequence[CaseCounts],
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    level: float = LEVEL,
+) -> Interval:
+    """The pass rate over cells; of one alone its own, since it says nothing of other cases."""
+    if len(counts) == 1:
+        return case_rate(counts[0].passes, counts[0].trials, level=level)
+    return population_rate(counts, clusters=clusters, level=level)
+
+
+def mean_score(cells: Mapping[Cell, Tally], total: Tally) -> Figure:
+    """The mean of the cells' mean scores."""
+    means = [t.score_sum / t.scored for t in cells.values() if t.scored]
+    unscored = LeftOut("trials", total.judged - total.scored, "judged without a score")
+    return Figure(
+        value=sum(means) / len(means) if means else None,
+        n=len(means),
+        trials=total.scored,
+        selected=total.trials,
+        left_out=total.left_out + ((unscored,) if unscored.count else ()),
+        method="mean of the cells' means",
+        reason=None if means else "no scored trial",
+    )
+
+
+def merged(rows: Iterable[tuple[Any, ...]], keys: int) -> dict[tuple[Any, ...], dict[Cell, Tally]]:
+    """Tallies by group and cell, from rows of group values, agent, params, case and `TALLY`."""
+    groups: dict[tuple[Any, ...], dict[Cell, Tally]] = defaultdict(dict)
+    for row in rows:
+        key, (agent, params, case) = row[:keys], row[keys : keys + 3]
+        cells = groups[key]
+        cell = cell_of(agent, params, case)
+        found = tally(row[keys + 3 :])
+        if cell in cells:
+            cells[cell].add(found)
+        else:
+            cells[cell] = found
+    return groups

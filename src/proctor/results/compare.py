@@ -1,0 +1,693 @@
+"""Two agents, or one agent in two runs, on the same cases: what differs, how much, how surely.
+
+Promise: every figure names its estimand, its n and what it leaves out; what is not defined is
+None with a reason. Suite figures are about these very cases, population figures about the world
+they were drawn from. After early stopping no test at a fixed n holds, so none is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import msgspec
+
+from proctor.errors import ProctorError, hint_among
+from proctor.results.aggregate import OF_JUDGED, cell_of
+from proctor.results.comparability import changed_cases, remarks
+from proctor.results.database import named
+from proctor.results.gate import CaseFlakiness, Votes, flakiness_of, judge_votes
+from proctor.results.outcomes import (
+    AgentOutcomes,
+    CaseOutcome,
+    LeftOut,
+    by_agent,
+    outcomes_of,
+    pair,
+    pick,
+)
+from proctor.runs.folder import run_name
+from proctor.runs.run import Run
+from proctor.runs.trial import CellKey
+from proctor.stats.compare import paired_means, stratified, suite_difference, within_case
+from proctor.stats.describe import Correlation, Effect, cohen_dz, cohen_h, correlate
+from proctor.stats.intervals import bootstrap_over_cases, case_rate
+from proctor.stats.ranking import benjamini_hochberg, holm
+from proctor.stats.types import LEVEL, STOPPED, CaseCounts, DifferenceTest, Interval, mean
+from proctor.words import plural
+
+if TYPE_CHECKING:
+    from proctor.results.result_set import ResultSet
+
+
+Metric = Literal["pass_rate", "score", "cost_usd", "latency_ms"]
+
+LOOK_HERE = 0.10
+"""The share of false alarms taken in a list that says "look here" (Benjamini–Hochberg)."""
+
+
+class Given(NamedTuple):
+    """One arm of a comparison, and what to call it."""
+
+    name: str
+    outcomes: AgentOutcomes
+    votes: Votes = {}  # noqa: RUF012 (an empty mapping that nobody changes)
+
+
+class CaseDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """One case in both arms. `adjusted` is after Benjamini–Hochberg over the compared cases."""
+
+    case: str
+    first: Interval
+    second: Interval
+    difference: Interval
+    test: DifferenceTest
+    adjusted: float | None
+    score_difference: float | None
+    flaky: tuple[str, ...]
+    """`first agent` and the like: in which arm it was unsettled, and what about it."""
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether it belongs in a list of cases to look at."""
+        return self.adjusted is not None and self.adjusted <= LOOK_HERE
+
+
+class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure over all compared cases: mean of the cases, second minus first.
+
+    `suite` tests these very cases, `population` the world they come from. The pass rate is what
+    a comparison is made for, one test planned beforehand, so `adjusted` is its own p-value; the
+    other metrics are looked at beside it, and theirs is after Holm over them.
+    """
+
+    metric: Metric
+    first: float | None
+    second: float | None
+    interval: Interval
+    suite: DifferenceTest | None
+    population: DifferenceTest
+    population_interval: Interval
+    effect: Effect
+    adjusted: float | None
+
+    @property
+    def difference(self) -> float | None:
+        """Second minus first; None where either has no value."""
+        return self.interval.value
+
+    @property
+    def p(self) -> float | None:
+        """The p-value, adjusted for the metrics tested together; None where no test holds."""
+        return self.adjusted
+
+
+class ArmComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two arms, case by case and overall.
+
+    `left_out` names the cases that were not compared, with why; trials that no figure counts are
+    in `not_counted`, by arm.
+    """
+
+    first: str
+    second: str
+    cases: tuple[CaseDifference, ...]
+    metrics: tuple[MetricDifference, ...]
+    flaky: tuple[CaseFlakiness, ...]
+    left_out: Mapping[str, str]
+    not_counted: Mapping[str, tuple[str, ...]]
+    n: tuple[int, int]
+    passes: tuple[int, int]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def overall(self) -> MetricDifference:
+        """The pass rate, which every comparison has."""
+        return self.metrics[0]
+
+
+def compare_arms(
+    first: Given,
+    second: Given,
+    *,
+    incomparable: Mapping[str, str] | None = None,
+    pattern: str | None = None,
+    level: float = LEVEL,
+    seed: int = 0,
+) -> ArmComparison:
+    """Compare two arms on the cases both judged under the same conditions.
+
+    `incomparable` names cases that changed between the arms; `pattern` keeps the cases whose id
+    it matches (`refund-*`).
+    """
+    kept = [_matching(arm.outcomes, pattern) for arm in (first, second)]
+    sides = pair(*kept)
+    left_out = {
+        **dict.fromkeys(sides.only_first, f"only in {first.name}"),
+        **dict.fromkeys(sides.only_second, f"only in {second.name}"),
+        **{case: why for case, why in (incomparable or {}).items() if case in sides.cases},
+    }
+    for case, a, b in zip(sides.cases, sides.first, sides.second, strict=True):
+        if case not in left_out and not (a.trials and b.trials):
+            where = " and ".join(
+                arm.name for arm, seen in ((first, a), (second, b)) if not seen.trials
+            )
+            left_out[case] = f"no judged trial in {where}"
+    rows = [
+        (a, b)
+        for case, a, b in zip(sides.cases, sides.first, sides.second, strict=True)
+        if case not in left_out
+    ]
+    before, after = [a for a, _ in rows], [b for _, b in rows]
+    flaky = _flaky((first, second), {a.case for a in before})
+    return ArmComparison(
+        first=first.name,
+        second=second.name,
+        cases=_cases(rows, flaky, (first.name, second.name), level),
+        metrics=_metrics(before, after, level, seed),
+        flaky=tuple(each for _, each in flaky),
+        left_out=left_out,
+        not_counted={
+            arm.name: tuple(str(part) for part in seen.left_out)
+            for arm, seen in zip((first, second), kept, strict=True)
+        },
+        n=(sum(a.trials for a in before), sum(b.trials for b in after)),
+        passes=(sum(a.passes for a in before), sum(b.passes for b in after)),
+        notes=tuple(_notes(before, after)),
+    )
+
+
+def _matching(arm: AgentOutcomes, pattern: str | None) -> AgentOutcomes:
+    if pattern is None:
+        return arm
+    cases = tuple(case for case in arm.cases if fnmatch.fnmatchcase(case.case, pattern))
+    return msgspec.structs.replace(arm, cases=cases)
+
+
+def _flaky(arms: Iterable[Given], compared: set[str]) -> list[tuple[str, CaseFlakiness]]:
+    return [
+        (arm.name, each)
+        for arm in arms
+        for each in flakiness_of(arm.outcomes, arm.votes)
+        if each.flaky and each.case in compared
+    ]
+
+
+def _notes(before: Sequence[CaseOutcome], after: Sequence[CaseOutcome]) -> Iterable[str]:
+    yield from stopped_note((*before, *after))
+    short = sum(
+        case.asked is not None and not case.stopped and _seen(case) < case.asked
+        for case in (*before, *after)
+    )
+    if short:
+        cells = plural(short, "cell")
+        yield f"{cells} with fewer trials than planned: a run was stopped or is still going"
+
+
+def stopped_note(cases: Iterable[CaseOutcome]) -> Iterator[str]:
+    """What early stopping takes from those who compare these cases; nothing where none was."""
+    if stopped := sum(bool(case.stopped) for case in cases):
+        yield (
+            f"{plural(stopped, 'cell')} stopped early: such rates are biased and no interval or"
+            " test at a fixed number of trials holds; run without --early-stop to compare"
+        )
+
+
+def _seen(case: CaseOutcome) -> int:
+    return case.trials + case.infra + case.cancelled + case.after_stop
+
+
+# -- case by case ----------------------------------------------------------------------------------
+
+
+def _cases(
+    rows: Sequence[tuple[CaseOutcome, CaseOutcome]],
+    flaky: Sequence[tuple[str, CaseFlakiness]],
+    names: tuple[str, str],
+    level: float,
+) -> tuple[CaseDifference, ...]:
+    tests = [_honest(stratified([a.counts], [b.counts]), (a, b)) for a, b in rows]
+    # A case that never varied was looked at as well: it counts among the tests.
+    adjusted = benjamini_hochberg([1.0 if t.p_value is None else t.p_value for t in tests])
+    unsettled = {
+        (name, each.case): tuple(f"{arm} {source}" for source in each.sources)
+        for name, each in flaky
+        for arm in (("first", "second")[names.index(name)],)
+    }
+    found = [
+        CaseDifference(
+            case=a.case,
+            first=_rate(a, level),
+            second=_rate(b, level),
+            difference=_honest_interval(
+                suite_difference([a.counts], [b.counts], level=level), (a, b)
+            ),
+            test=test,
+            adjusted=None if test.p_value is None else value,
+            score_difference=_minus(b.mean_score, a.mean_score),
+            flaky=tuple(word for name in names for word in unsettled.get((name, a.case), ())),
+        )
+        for (a, b), test, value in zip(rows, tests, adjusted, strict=True)
+    ]
+    return tuple(sorted(found, key=lambda each: (-abs(each.difference.value or 0.0), each.case)))
+
+
+def _rate(case: CaseOutcome, level: float) -> Interval:
+    found = case_rate(case.passes, case.trials, level=level)
+    return _honest_interval(found, (case,))
+
+
+def _honest(test: DifferenceTest, cases: Iterable[CaseOutcome]) -> DifferenceTest:
+    """A test, without its p-value where trials were stopped early."""
+    stopped = any(case.stopped for case in cases)
+    return replace(test, p_value=None, reason=STOPPED) if stopped else test
+
+
+def _honest_interval(interval: Interval, cases: Iterable[CaseOutcome]) -> Interval:
+    stopped = any(case.stopped for case in cases)
+    return replace(interval, low=None, high=None, reason=STOPPED) if stopped else interval
+
+
+def _minus(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a - b
+
+
+# -- overall ---------------------------------------------------------------------------------------
+
+
+def _metrics(
+    before: Sequence[CaseOutcome], after: Sequence[CaseOutcome], level: float, seed: int
+) -> tuple[MetricDifference, ...]:
+    found = [
+        _pass_rate(before, after, level, seed),
+        _measured("score", before, after, level, seed, lambda case: case.scores),
+        _measured("cost_usd", before, after, level, seed, lambda case: case.costs_usd),
+        _measured("latency_ms", before, after, level, seed, lambda case: case.latencies_ms),
+    ]
+    told = [each for each in found if each.metric == "pass_rate" or each.interval.cases]
+    tests = [(each.suite or each.population).p_value for each in told]
+    adjusted = (tests[0], *holm([1.0 if p is None else p for p in tests[1:]]))
+    return tuple(
+        msgspec.structs.replace(each, adjusted=None if p is None else value)
+        for each, p, value in zip(told, tests, adjusted, strict=True)
+    )
+
+
+def _pass_rate(
+    before: Sequence[CaseOutcome], after: Sequence[CaseOutcome], level: float, seed: int
+) -> MetricDifference:
+    first, second = [a.counts for a in before], [b.counts for b in after]
+    both = (*before, *after)
+    rates = ([row.rate for row in first], [row.rate for row in second])
+    return MetricDifference(
+        metric="pass_rate",
+        first=mean(rates[0]),
+        second=mean(rates[1]),
+        interval=_honest_interval(suite_difference(first, second, level=level), both),
+        suite=_honest(stratified(first, second), both),
+        population=_honest(paired_means(*rates, seed=seed), both),
+        population_interval=_honest_interval(_over_cases(*rates, level, seed), both),
+        effect=cohen_h(first, second),
+        adjusted=None,
+    )
+
+
+def _measured(
+    metric: Metric,
+    before: Sequence[CaseOutcome],
+    after: Sequence[CaseOutcome],
+    level: float,
+    seed: int,
+    values: Callable[[CaseOutcome], tuple[float, ...]],
+) -> MetricDifference:
+    """A figure that every trial may have, over the cases that have it in both arms.
+
+    Cost and duration of a trial are read as what a case takes wherever it runs, so they are
+    tested over cases; scores are tested on these very cases as well.
+    """
+    rows = [(a, b) for a, b in zip(before, after, strict=True) if values(a) and values(b)]
+    means = ([mean(values(a)) or 0.0 for a, _ in rows], [mean(values(b)) or 0.0 for _, b in rows])
+    left_out = len(before) - len(rows)
+    cases = tuple(case for row in rows for case in row)
+    interval = replace(_over_cases(*means, level, seed), left_out=left_out)
+    return MetricDifference(
+        metric=metric,
+        first=mean(means[0]),
+        second=mean(means[1]),
+        interval=_honest_interval(interval, cases),
+        suite=_score_test(rows, left_out, seed) if metric == "score" else None,
+        population=_honest(replace(paired_means(*means, seed=seed), left_out=left_out), cases),
+        population_interval=_honest_interval(interval, cases),
+        effect=replace(cohen_dz(*means), left_out=left_out),
+        adjusted=None,
+    )
+
+
+def _score_test(
+    rows: Sequence[tuple[CaseOutcome, CaseOutcome]], left_out: int, seed: int
+) -> DifferenceTest:
+    """Scores on these very cases; where they are pass or fail, the exact test of those."""
+    if all(_pass_or_fail(case) for row in rows for case in row):
+        found = stratified([a.counts for a, _ in rows], [b.counts for _, b in rows])
+    else:
+        found = within_case([a.scores for a, _ in rows], [b.scores for _, b in rows], seed=seed)
+    return _honest(replace(found, left_out=left_out), [case for row in rows for case in row])
+
+
+def _pass_or_fail(case: CaseOutcome) -> bool:
+    return set(case.scores) <= {0.0, 1.0} and case.scores.count(1.0) == case.passes
+
+
+def _over_cases(
+    first: Sequence[float], second: Sequence[float], level: float, seed: int
+) -> Interval:
+    """The mean difference over cases with its bootstrap interval."""
+    gaps = [b - a for a, b in zip(first, second, strict=True)]
+    return bootstrap_over_cases(gaps, level=level, seed=seed)
+
+
+# Which arms of which runs are set side by side: two runs of the same agents, or two agents.
+#
+# Promise: an agent is compared with itself in the other run, or with the one that was named;
+# cases that changed between the runs are left out by hash, and everything without a partner is
+# named.
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Every pair that was compared, and what had no partner."""
+
+    first: str
+    second: str
+    pairs: tuple[ArmComparison, ...]
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+    level: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def pass_rate(self) -> MetricDifference:
+        """The pass rates of the two that were compared; with several pairs, read `pairs`."""
+        if len(self.pairs) != 1:
+            raise ProctorError(
+                f"{plural(len(self.pairs), 'pair')} of agents were compared, not one",
+                hint="read comparison.pairs, or name two agents: compare(…, agents=[a, b])",
+            )
+        return self.pairs[0].overall
+
+
+def compare_runs(
+    first: Run,
+    second: Run | None = None,
+    *,
+    agents: Sequence[str] = (),
+    cases: str | None = None,
+    level: float = LEVEL,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two runs, agent by agent; or two agents (`agents`) of one run or of two."""
+    other = first if second is None else second
+    if agents and len(agents) != 2:
+        raise ProctorError(
+            f"{len(agents)} agents were named",
+            hint="name two: --agents a,b; where a name holds a comma, give --agents twice",
+        )
+    if not agents and second is None:
+        raise ProctorError("one run alone has nothing to be compared with", hint="--agents a,b")
+    before = outcomes_of(first)
+    after = before if second is None else outcomes_of(second)
+    pairs, only = _paired(before, after, agents)
+    if cases is not None and not _any_case(pairs, cases):
+        raise ProctorError(f"no case matches {cases!r}", hint="such as --cases 'refund-*'")
+    changed = changed_cases(first.spec, other.spec) if second is not None else {}
+    return Comparison(
+        first=run_name(first.path),
+        second=run_name(other.path),
+        pairs=tuple(
+            compare_arms(
+                *_named(a, b, first, second),
+                incomparable=changed,
+                pattern=cases,
+                level=level,
+                seed=seed,
+            )
+            for a, b in pairs
+        ),
+        only_first=only[0],
+        only_second=only[1],
+        level=level,
+        notes=_run_notes(first.spec, second.spec if second is not None else None),
+    )
+
+
+def _run_notes(first: Mapping[str, Any], second: Mapping[str, Any] | None) -> tuple[str, ...]:
+    return () if second is None else tuple(remarks(first, second))
+
+
+def _paired(
+    before: Sequence[AgentOutcomes], after: Sequence[AgentOutcomes], agents: Sequence[str]
+) -> tuple[list[tuple[AgentOutcomes, AgentOutcomes]], tuple[tuple[str, ...], tuple[str, ...]]]:
+    if agents:
+        return [(_one(before, agents[0]), _one(after, agents[1]))], ((), ())
+    if len(before) == len(after) == 1:
+        return [(before[0], after[0])], ((), ())
+    a = {(arm.agent, arm.params): arm for arm in before}
+    b = {(arm.agent, arm.params): arm for arm in after}
+    both = sorted(a.keys() & b.keys())
+    if not both:
+        names = [sorted(arm.name for arm in side) for side in (before, after)]
+        raise ProctorError(
+            f"no agent is in both runs: {', '.join(names[0])}; {', '.join(names[1])}",
+            hint="name one of each: --agents a,b",
+        )
+    return [(a[key], b[key]) for key in both], (
+        tuple(a[key].name for key in sorted(a.keys() - b.keys())),
+        tuple(b[key].name for key in sorted(b.keys() - a.keys())),
+    )
+
+
+def _one(arms: Sequence[AgentOutcomes], name: str) -> AgentOutcomes:
+    """An agent by its name, with its parameters where there are several; a beginning will do."""
+    for fits in (
+        [arm for arm in arms if arm.name == name],
+        [arm for arm in arms if arm.agent == name],
+        [arm for arm in arms if arm.name.startswith(name)],
+    ):
+        if len(fits) == 1:
+            return fits[0]
+        if fits:
+            told = "; ".join(sorted(arm.name for arm in fits))
+            raise ProctorError(
+                f"{name!r} may be any of {len(fits)}: {told}",
+                hint="write as much of the name as tells it from the others, in quotes",
+            )
+    return pick(arms, name)
+
+
+def _named(
+    a: AgentOutcomes, b: AgentOutcomes, first: Run, second: Run | None
+) -> tuple[Given, Given]:
+    other = first if second is None else second
+    names = (a.name, b.name)
+    if a.name == b.name:
+        names = (f"{a.name} @ {run_name(first.path)}", f"{b.name} @ {run_name(other.path)}")
+    if names[0] == names[1]:
+        names = (f"{names[0]} (first)", f"{names[1]} (second)")
+    votes = (judge_votes(first), judge_votes(other))
+    return Given(names[0], a, votes[0]), Given(names[1], b, votes[1])
+
+
+def _any_case(pairs: Sequence[tuple[AgentOutcomes, AgentOutcomes]], pattern: str) -> bool:
+    from fnmatch import fnmatchcase
+
+    return any(
+        fnmatchcase(case.case, pattern) for arms in pairs for arm in arms for case in arm.cases
+    )
+
+
+# Parts of a selection set against each other, and against properties of their cases.
+#
+# Two arms are compared on the cases both have, case by case: pass counts by the exact stratified
+# test with the difference's interval, scores by the paired test of case means. What only one arm
+# has is named, never dropped in silence.
+
+
+ORDERED = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
+"""Words for difficulty that have an order; other words have none and are left out."""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """A second arm against a first, over the cases both have.
+
+    `pass_rate` is the difference of rates on these very cases with its interval, `test` says
+    whether any case changed, `score` compares the cases' mean scores.
+    """
+
+    by: str
+    first: Any
+    second: Any
+    pass_rate: Interval
+    test: DifferenceTest
+    score: DifferenceTest
+    cases: tuple[str, ...]
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+class Seen(NamedTuple):
+    """What one arm saw of one case. `score` is the mean of its scores, None without one."""
+
+    counts: CaseCounts
+    score: float | None
+
+
+def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float) -> Difference:
+    """Compare the trials with one value of a column to those with another."""
+    a, b = _arm(of, by, first), _arm(of, by, second)
+    both = tuple(sorted(a.keys() & b.keys()))
+    counts = [[arm[case].counts for case in both] for arm in (a, b)]
+    pairs = [(a[case].score, b[case].score) for case in both]
+    scores = [(x, y) for x, y in pairs if x is not None and y is not None]
+    errors = sum(one.counts.errors for arm in (a, b) for one in arm.values())
+    apart = len(a.keys() ^ b.keys())
+    left_out = (
+        LeftOut("trials", errors, "infrastructure error"),
+        LeftOut("cases", apart, "only one of the two has them"),
+        LeftOut("cases", len(both) - len(scores), "no score in one of the two"),
+    )
+    return Difference(
+        by=by,
+        first=first,
+        second=second,
+        pass_rate=suite_difference(*counts, level=level),
+        test=stratified(*counts),
+        score=paired_means([x for x, _ in scores], [y for _, y in scores]),
+        cases=both,
+        only_first=tuple(sorted(a.keys() - b.keys())),
+        only_second=tuple(sorted(b.keys() - a.keys())),
+        left_out=tuple(part for part in left_out if part.count),
+    )
+
+
+def _arm(of: ResultSet, by: str, value: Any) -> dict[str, Seen]:
+    """What the trials with one value saw, by case."""
+    arm = {
+        str(row.key["case"]): Seen(
+            CaseCounts(row.passed, row.judged, row.infra_error), row.score.value
+        )
+        for row in of.where(where={by: value}).group_by("case").rows
+    }
+    if not arm:
+        known = sorted(str(row.key[by]) for row in of.group_by(by).rows)
+        raise ProctorError(
+            f"no trial has {by} {value!r}",
+            hint=hint_among(str(value), known),
+        )
+    return arm
+
+
+def correlation(
+    of: ResultSet, column: str, value: str, method: Literal["pearson", "spearman"]
+) -> Correlation:
+    """One pair a case: a number that belongs to it, and the mean of a column over its trials."""
+    property_, number = named(column), of.number(value)
+    judged = "counted AND judged" if value in OF_JUDGED else "counted"
+    sql = (
+        f'SELECT "case", {property_.sql}, avg({number.sql}) FROM trials'  # noqa: S608 (from the table of columns)
+        f" WHERE {judged} GROUP BY ALL ORDER BY ALL"
+    )
+    rows = of.ask(sql, {"case", "counted", "judged", property_.base, number.base})
+    pairs = [(_as_number(given), mean) for _, given, mean in rows]
+    whole = [(x, float(y)) for x, y in pairs if x is not None and y is not None]
+    found = correlate([x for x, _ in whole], [y for _, y in whole], method=method)
+    missing = len(pairs) - len(whole)
+    if not missing:
+        return found
+    why = (
+        f"{missing} of {plural(len(pairs), 'case')} left out: no number in {column}, or no {value}"
+    )
+    return dataclasses.replace(found, reason="; ".join(filter(None, (found.reason, why))))
+
+
+def _as_number(value: Any) -> float | None:
+    if isinstance(value, bool) or value is None:
+        return None if value is None else float(value)
+    if isinstance(value, int | float):
+        return float(value)
+    text = str(value).strip().lower()
+    if text in ORDERED:
+        return ORDERED[text]
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
+    """What the selected trials say, by agent and parameters; runs of one cell are put together.
+
+    Unlike a run's own outcomes these hold only what was selected: a case without a trial is not
+    among them.
+    """
+    judged = "counted AND judged"
+    order = 'ORDER BY run, axis_seed, "index"'
+    sql = f"""
+        SELECT agent, params::VARCHAR, "case",
+          count(*) FILTER ({judged} AND status = 'passed'), count(*) FILTER ({judged}),
+          list(score {order}) FILTER ({judged} AND score IS NOT NULL),
+          count(*) FILTER (counted AND status = 'hard_fail'),
+          count(*) FILTER (counted AND status = 'infra_error'),
+          count(*) FILTER (counted AND status = 'cancelled'),
+          count(*) FILTER (NOT counted),
+          any_value(threshold), any_value(json_extract_string(properties, '$.cluster')),
+          list(latency_ms {order}) FILTER ({judged} AND latency_ms IS NOT NULL),
+          list(cost_usd {order}) FILTER (counted AND cost_usd IS NOT NULL),
+          coalesce(sum(unpriced_calls) FILTER (counted), 0)::BIGINT
+        FROM trials GROUP BY ALL
+    """  # noqa: S608 (constants)
+    columns = {"agent", "params", "case", "counted", "judged", "status", "score", "latency_ms"}
+    columns |= {"threshold", "properties", "cost_usd", "unpriced_calls", "run", "axis_seed"}
+    rows = of.ask(sql, columns | {"index"})
+    return by_agent(_merged([_cell(row) for row in rows]))
+
+
+def _cell(row: tuple[Any, ...]) -> tuple[CellKey, CaseOutcome]:
+    agent, params, case, passes, trials, scores, hard, infra, cancelled, after = row[:10]
+    cell = cell_of(agent, params, case)
+    kept = tuple(scores or ())
+    return CellKey(case, agent, cell.params), CaseOutcome(
+        case=case,
+        passes=passes,
+        trials=trials,
+        scores=kept,
+        hard_fails=hard,
+        unscored=trials - len(kept),
+        infra=infra,
+        cancelled=cancelled,
+        after_stop=after,
+        threshold=row[10],
+        cluster=row[11],
+        latencies_ms=tuple(row[12] or ()),
+        costs_usd=tuple(row[13] or ()),
+        unpriced_calls=row[14],
+    )
+
+
+def _merged(cells: list[tuple[CellKey, CaseOutcome]]) -> list[tuple[CellKey, CaseOutcome]]:
+    """Cells whose parameters were only written in another order, put together."""
+    found: dict[CellKey, CaseOutcome] = {}
+    for key, cell in cells:
+        known = found.get(key)
+        if known is None:
+            found[key] = cell
+            continue
+        sums = {
+            name: getattr(known, name) + getattr(cell, name)
+            for name in CaseOutcome.__struct_fields__
+            if name not in ("case", "asked", "threshold", "cluster", "stopped")
+        }
+        found[key] = msgspec.structs.replace(known, **sums)
+    return list(found.items())

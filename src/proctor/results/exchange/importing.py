@@ -1,0 +1,399 @@
+"""Find out what a file of results is, read it, and keep it as a run."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from proctor.checks.result import CheckResult, CheckStatus, Layer
+from proctor.errors import ProctorError
+from proctor.results.finalise import finalise
+from proctor.runs.folder import RunFolder
+from proctor.runs.journal import Sync
+from proctor.runs.provenance import new_run_id, provenance
+from proctor.runs.run import Run
+from proctor.runs.segments import SegmentWriter, encode_trace
+from proctor.runs.trial import CellKey, Trial, TrialError, TrialStatus, params_key
+from proctor.seeds import derive_seed
+from proctor.trace.assemble import Collector
+from proctor.trace.formats import transcript
+from proctor.trace.redact import default_redactor
+
+# Results from elsewhere, as a run folder like any other.
+#
+# Promise: an import happens whole or not at all. Everything is read and checked first; what is
+# not taken (columns without a meaning here) is named. Statuses keep their three kinds: what the
+# source calls an error becomes an infrastructure error, never a failure of the agent.
+
+
+THRESHOLD = 0.8
+"""The score from which a trial has passed where the source does not say: the default of cases."""
+
+
+class Record(msgspec.Struct, kw_only=True):
+    """One trial as another program told of it. `where` is its place in the file, for errors."""
+
+    case: str
+    agent: str
+    where: str = ""
+    status: TrialStatus | None = None
+    passed: bool | None = None
+    score: float | None = None
+    threshold: float | None = None
+    answer: str | None = None
+    error: str | None = None
+    error_type: str = "ImportedError"
+    reason: str | None = None
+    checks: tuple[CheckResult, ...] = ()
+    params: dict[str, Any] = {}
+    axis_seed: int | None = None
+    index: int | None = None
+    seed: int | None = None
+    started_ns: int = 0
+    duration_ms: float | None = None
+    latency_ms: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost_usd: float | None = None
+    llm_calls: int = 0
+    tool_calls: int = 0
+    retries: int = 0
+    trace_id: str | None = None
+    model: str | None = None
+    input: Any = None
+    description: str | None = None
+    tags: tuple[str, ...] = ()
+    difficulty: str | None = None
+    type: str | None = None
+    properties: dict[str, Any] = {}
+    messages: list[dict[str, Any]] = []
+    """The conversation, as OpenAI's API has messages: it becomes the trial's trace."""
+
+    @property
+    def cell(self) -> CellKey:
+        """The cell the trial belongs to."""
+        return CellKey(self.case, self.agent, params_key(self.params))
+
+
+class Imported(msgspec.Struct, kw_only=True):
+    """What a file held, before it is kept."""
+
+    name: str
+    source: str
+    records: list[Record]
+    created: str | None = None
+    stopped: str | None = None
+    not_taken: tuple[str, ...] = ()
+    about: dict[str, Any] = {}
+
+
+def keep(
+    found: Imported, root: Path, *, file: Path, threshold: float = THRESHOLD, scale: float = 1.0
+) -> Run:
+    """Write what was found as a new run folder below `root`."""
+    if not found.records:
+        raise ProctorError("the file holds no results", where=str(file))
+    trials = [_trial(record, threshold, scale) for record in _numbered(found.records)]
+    spec = _spec(found, file, threshold)
+    folder = RunFolder.create(root, found.name)
+    try:
+        with folder.lock():
+            folder.write_spec(spec)
+            _keep_traces(folder, found.records, trials)
+            journal = folder.journal(Sync.NEVER)
+            for trial in trials:
+                journal.append(trial)
+            journal.close()
+            return finalise(folder)
+    except BaseException:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+
+
+def _keep_traces(folder: RunFolder, records: list[Record], trials: list[Trial]) -> None:
+    """Conversations as traces, so that a trial can be looked into; the lines then refer to them."""
+    told = [(r, t) for r, t in zip(records, trials, strict=True) if r.messages]
+    if not told:
+        return
+    writer = SegmentWriter(folder.traces_path)
+    for record, trial in told:
+        out = Collector(record.where)
+        transcript.read({"messages": record.messages, "model": record.model}, out)
+        for trace in out.traces.values():
+            trial.trace = writer.append(encode_trace(default_redactor().trace(trace)))
+            trial.trace_id = trace.trace_id
+            trial.tool_calls = trial.tool_calls or len(trace.tool_calls)
+            trial.llm_calls = trial.llm_calls or len(trace.llm_calls)
+    writer.close()
+
+
+def _numbered(records: Sequence[Record]) -> list[Record]:
+    """Records with a number within their cell; one that is taken twice is an error."""
+    seen: Counter[tuple[CellKey, int | None]] = Counter()
+    taken: dict[tuple[CellKey, int | None, int], str] = {}
+    for record in records:
+        cell = (record.cell, record.axis_seed)
+        if record.index is None:
+            record.index = seen[cell]
+        seen[cell] += 1
+        key = (*cell, record.index)
+        if key in taken:
+            raise ProctorError(
+                f"trial {record.index} of {record.cell} is there twice (first: {taken[key]})",
+                where=record.where,
+                hint="map no column to `index`, and trials are numbered as they come",
+            )
+        taken[key] = record.where
+    return list(records)
+
+
+def _trial(record: Record, threshold: float, scale: float) -> Trial:
+    score = _score(record, scale)
+    status = _status(record, score, record.threshold or threshold)
+    if score is None and status.judged:
+        score = 1.0 if status == TrialStatus.PASSED else 0.0
+    clean = default_redactor()
+    error = None
+    if status == TrialStatus.INFRA_ERROR:
+        message = record.error or record.reason or "the source says that it could not be judged"
+        error = TrialError(record.error_type, clean.text(message), "agent")
+    index = record.index or 0
+    return Trial(
+        case=record.case,
+        agent=record.agent,
+        index=index,
+        seed=derive_seed(0, record.case, index) if record.seed is None else record.seed,
+        status=status,
+        params=record.params,
+        axis_seed=record.axis_seed,
+        score=score if status.judged else None,
+        answer=None if record.answer is None else clean.text(record.answer),
+        checks=_checks(record, status, score),
+        error=error,
+        started_ns=record.started_ns,
+        duration_ms=record.duration_ms or record.latency_ms or 0.0,
+        latency_ms=record.latency_ms,
+        input_tokens=record.input_tokens,
+        output_tokens=record.output_tokens,
+        cost_usd=record.cost_usd,
+        llm_calls=record.llm_calls,
+        tool_calls=record.tool_calls,
+        retries=record.retries,
+        trace_id=record.trace_id,
+    )
+
+
+def _score(record: Record, scale: float) -> float | None:
+    if record.score is None:
+        return None
+    score = record.score / scale
+    if not 0 <= score <= 1:
+        raise ProctorError(
+            f"the score {record.score:g} does not lie in 0 to {scale:g}",
+            where=record.where,
+            hint="--scale 100 takes scores from 0 to 100",
+        )
+    return score
+
+
+def _status(record: Record, score: float | None, threshold: float) -> TrialStatus:
+    if record.status is not None:
+        return record.status
+    if record.passed is not None:
+        return TrialStatus.PASSED if record.passed else TrialStatus.FAILED
+    if record.error is not None:
+        return TrialStatus.INFRA_ERROR
+    if score is not None:
+        return TrialStatus.PASSED if score >= threshold else TrialStatus.FAILED
+    raise ProctorError(
+        "neither a status, nor whether it passed, nor a score, nor an error",
+        where=record.where,
+        hint="--map COLUMN=score (or passed, status, error) says which column has it",
+    )
+
+
+def _checks(record: Record, status: TrialStatus, score: float | None) -> tuple[CheckResult, ...]:
+    """The source's own checks; else one that stands for all it said."""
+    if record.checks or not status.judged:
+        return record.checks
+    held = status == TrialStatus.PASSED
+    return (
+        CheckResult(
+            id="imported",
+            check="imported",
+            layer=Layer.CORRECTNESS,
+            status=CheckStatus.PASS if held else CheckStatus.FAIL,
+            reason=default_redactor().text(record.reason or f"imported as {status}"),
+            score=score,
+            blocking=status == TrialStatus.HARD_FAIL,
+        ),
+    )
+
+
+# -- the spec of an imported run -----------------------------------------------------------------
+
+
+def _spec(found: Imported, file: Path, threshold: float) -> dict[str, Any]:
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    clean = default_redactor().value
+    return {
+        "run_id": new_run_id(),
+        "name": found.name,
+        "created": found.created or now,
+        "provenance": provenance(Path()),
+        "imported": {
+            "from": found.source,
+            "file": file.name,
+            "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+            "at": now,
+            **clean(found.about),
+        },
+        "base_dir": str(Path().resolve()),
+        "options": {"early_stop": []},
+        "agents": _agents(found.records),
+        "settings": {},
+        "suite": {"version": 1, "cases": clean(_cases(found.records))},
+        "cells": _cells(found.records, threshold),
+        "stopped": found.stopped,
+    }
+
+
+def _agents(records: Iterable[Record]) -> dict[str, Any]:
+    agents: dict[str, Any] = {}
+    for record in records:
+        known = agents.setdefault(record.agent, {"kind": "imported"})
+        if record.model is not None:
+            known["model"] = record.model
+    return agents
+
+
+def _cases(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """Each case as the source tells of it; what it says first counts."""
+    cases: dict[str, dict[str, Any]] = {}
+    for record in records:
+        case = cases.setdefault(record.case, {"id": record.case})
+        told = {
+            "input": record.input,
+            "description": record.description,
+            "tags": list(record.tags),
+            "difficulty": record.difficulty,
+            "type": record.type,
+            "properties": record.properties,
+        }
+        for name, value in told.items():
+            if value not in (None, [], {}):
+                case.setdefault(name, value)
+    return list(cases.values())
+
+
+def _cells(records: Iterable[Record], threshold: float) -> list[dict[str, Any]]:
+    cells: dict[CellKey, dict[str, Any]] = {}
+    for record in records:
+        key = record.cell
+        cell = cells.setdefault(
+            key,
+            {
+                "case": key.case,
+                "agent": key.agent,
+                **({"params": key.params} if key.params else {}),
+                "trials": 0,
+                "threshold": record.threshold or threshold,
+            },
+        )
+        cell["trials"] += 1
+    return list(cells.values())
+
+
+TABLES = ("csv", "jsonl", "json", "parquet")
+"""Trials as rows, whose columns may be given a meaning."""
+
+SOURCES = (*TABLES, "inspect", "promptfoo")
+
+
+def import_results(
+    file: str | Path,
+    source: str | None = None,
+    *,
+    root: str | Path = "results",
+    columns: Mapping[str, str] | None = None,
+    name: str | None = None,
+    threshold: float = THRESHOLD,
+    scale: float = 1.0,
+) -> Run:
+    """Keep the results in a file as a run folder below `root`.
+
+    `columns` maps columns of a table (CSV, JSONL, JSON, Parquet) to fields. `threshold` is the
+    score from which a trial passed, `scale` the score that counts as 1, where the file does not
+    say whether it passed.
+    """
+    found = read_results(Path(file), source, columns or {})
+    if name is not None:
+        found.name = name
+    return keep(found, Path(root), file=Path(file), threshold=threshold, scale=scale)
+
+
+def read_results(
+    file: Path, source: str | None = None, columns: Mapping[str, str] | None = None
+) -> Imported:
+    """The results in a file, read and not yet kept."""
+    if not file.is_file():
+        raise ProctorError("there is no such file", where=str(file))
+    form = source or guessed(file)
+    if form in TABLES:
+        from proctor.results.exchange import tables
+
+        readers = {
+            "csv": tables.read_csv,
+            "jsonl": tables.read_jsonl,
+            "json": tables.read_json,
+            "parquet": tables.read_parquet,
+        }
+        return readers[form](file, columns or {})
+    if columns:
+        raise ProctorError(
+            f"--map is for {', '.join(TABLES)}; this is {form}",
+            where=str(file),
+            hint="leave it out: what its fields mean is known",
+        )
+    if form == "inspect":
+        from proctor.results.exchange.inspect_logs import read_inspect
+
+        return read_inspect(file)
+    from proctor.results.exchange.promptfoo import read_promptfoo
+
+    return read_promptfoo(file)
+
+
+_SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".eval": "inspect",
+}
+
+
+def guessed(file: Path) -> str:
+    """What a file is, by its suffix and, for JSON, by what its top says."""
+    suffix = file.suffix.lower()
+    if suffix in _SUFFIXES:
+        return _SUFFIXES[suffix]
+    if suffix == ".json":
+        top = file.read_bytes()[:4096]
+        if top.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[" or b'"trials"' in top[:64]:
+            return "json"
+        if b'"eval"' in top and b'"status"' in top:
+            return "inspect"
+        if b'"evalId"' in top or b'"results"' in top:
+            return "promptfoo"
+    raise ProctorError(
+        "it does not say what it is", where=str(file), hint=f"--from {'|'.join(SOURCES)}"
+    )

@@ -1,0 +1,237 @@
+"""Which trials are meant: what a user says, checked and turned into a condition.
+
+Promise: a filter either narrows the trials or is an error; none is silently ignored. Times
+without a zone are UTC; a date without a time means its whole day, at either end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, NamedTuple, TypedDict, cast
+
+from proctor.errors import ProctorError, did_you_mean, hint_among
+from proctor.results.database import Named, literal, named
+
+STATUSES = ("passed", "failed", "hard_fail", "infra_error", "cancelled")
+
+Words = str | Sequence[str]
+"""One name or glob, or several of which one must fit."""
+
+When = str | date | datetime
+"""A moment: ISO 8601, a date, or an age such as `7d`, `12h`."""
+
+
+class Filters(TypedDict, total=False):
+    """What trials can be selected by; all of it must hold."""
+
+    agent: Words
+    case: Words
+    tag: Words
+    experiment: Words
+    model: Words
+    status: Words
+    since: When
+    until: When
+    min_score: float
+    max_score: float
+    where: Mapping[str, Any] | Sequence[str]
+
+
+class Condition(NamedTuple):
+    """A condition in SQL, and the columns it reads."""
+
+    sql: str
+    columns: frozenset[str]
+
+
+def conditions(filters: Filters, clock: Callable[[], datetime] | None = None) -> list[Condition]:
+    """One condition per filter."""
+    unknown = [name for name in filters if name not in Filters.__annotations__]
+    if unknown:
+        raise ProctorError(
+            f"there is no filter {unknown[0]!r}",
+            hint=did_you_mean(unknown[0], Filters.__annotations__)
+            or f"filters: {', '.join(Filters.__annotations__)}; or where={{'column': value}}",
+        )
+    now = (clock or _now)()
+    found = [
+        _fits(named(name), asked)
+        for name in ("agent", "case", "experiment", "model")
+        if (asked := filters.get(name)) is not None
+    ]
+    if (tag := filters.get("tag")) is not None:
+        found.append(_tagged(tag))
+    if (status := filters.get("status")) is not None:
+        found.append(_has_status(status))
+    if (since := filters.get("since")) is not None:
+        found.append(_begun(">=", moment(since, now)))
+    if (until := filters.get("until")) is not None:
+        found.append(_begun("<", moment(until, now, end=True)))
+    for name, sign in (("min_score", ">="), ("max_score", "<=")):
+        if (bound := filters.get(name)) is not None:
+            found.append(Condition(f"score {sign} {literal(_number(bound))}", frozenset({"score"})))
+    found.extend(_where(filters.get("where") or ()))
+    return found
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def words(value: Words) -> list[str]:
+    """One or several names; a text may hold several, with commas between."""
+    parts = value.split(",") if isinstance(value, str) else [str(part) for part in value]
+    return [part.strip() for part in parts if part.strip()]
+
+
+def names(value: Words) -> list[str]:
+    """The same, and the text as a whole: a name may hold a comma itself."""
+    found = words(value)
+    return [value, *found] if isinstance(value, str) and len(found) > 1 else found
+
+
+def is_glob(text: str) -> bool:
+    """Whether a text is a pattern rather than a name."""
+    return any(character in text for character in "*?[")
+
+
+def _fits(column: Named, value: Words) -> Condition:
+    tests = [_one(column.sql, word) for word in names(value)]
+    return Condition(f"({' OR '.join(tests) or 'FALSE'})", frozenset({column.base}))
+
+
+def _one(sql: str, word: str) -> str:
+    # A name may hold what looks like a pattern: being that very name is enough.
+    same = f"{sql} = {literal(word)}"
+    return f"({same} OR {sql} GLOB {literal(word)})" if is_glob(word) else same
+
+
+def _tagged(value: Words) -> Condition:
+    """A tag of the case or of the run."""
+    tests = [
+        f"len(list_filter(list_concat(tags, run_tags), lambda x: {_one('x', word)})) > 0"
+        for word in names(value)
+    ]
+    return Condition(f"({' OR '.join(tests) or 'FALSE'})", frozenset({"tags", "run_tags"}))
+
+
+def _has_status(value: Words) -> Condition:
+    asked = [word.lower() for word in words(value)]
+    for word in asked:
+        if word not in STATUSES:
+            raise ProctorError(
+                f"{word!r} is not a status",
+                hint=hint_among(word, STATUSES),
+            )
+    listed = ", ".join(literal(word) for word in asked)
+    return Condition(f"status IN ({listed})", frozenset({"status"}))
+
+
+def _begun(sign: str, when: datetime) -> Condition:
+    text = when.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
+    sql = f"coalesce(started, run_started) {sign} TIMESTAMP {literal(text)}"
+    return Condition(sql, frozenset({"started", "run_started"}))
+
+
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*(m|min|h|d|w)")
+_UNITS = {"m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def moment(value: When, now: datetime, *, end: bool = False) -> datetime:
+    """A moment as users write it. `end` takes a bare date to its last instant."""
+    if isinstance(value, datetime):
+        return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    if isinstance(value, date):
+        day = datetime(value.year, value.month, value.day, tzinfo=UTC)
+        return day + timedelta(days=1) if end else day
+    text = value.strip()
+    if age := _AGE.fullmatch(text):
+        return now - timedelta(**{_UNITS[age[2]]: float(age[1])})
+    if text in ("today", "yesterday"):
+        back = timedelta(days=1 if text == "yesterday" else 0)
+        return moment((now.astimezone(UTC) - back).date(), now, end=end)
+    try:
+        if re.fullmatch(r"\d{4}-?\d\d-?\d\d", text):
+            return moment(date.fromisoformat(text), now, end=end)
+        return moment(datetime.fromisoformat(text), now)
+    except ValueError:
+        raise ProctorError(
+            f"{value!r} is not a date", hint="write 2026-11-16, 2026-11-16T09:30, 7d, 12h or today"
+        ) from None
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ProctorError(f"{value!r} is not a number") from None
+
+
+# -- any column ----------------------------------------------------------------------------------
+
+_TEST = re.compile(r"\s*([\w.\-]+)\s*(!=|<=|>=|=|<|>)\s*(.*)", re.DOTALL)
+
+
+def _where(tests: Mapping[str, Any] | Iterable[str]) -> list[Condition]:
+    if isinstance(tests, Mapping):
+        asked = cast("Mapping[str, Any]", tests)
+        return [_equal(named(name), value) for name, value in asked.items()]
+    return [_test(text) for text in ([tests] if isinstance(tests, str) else tests)]
+
+
+def _equal(column: Named, value: Any) -> Condition:
+    """A column that is one of the values; None is what is not there."""
+    several = isinstance(value, list | tuple | set | frozenset)
+    options = cast("Iterable[Any]", value) if several else [value]
+    tests = [_same(column, option) for option in options]
+    return Condition(f"({' OR '.join(tests) or 'FALSE'})", frozenset({column.base}))
+
+
+def _same(column: Named, value: Any) -> str:
+    if value is None:
+        return f"{column.sql} IS NULL"
+    if isinstance(value, bool):
+        text = literal("true" if value else "false")
+        return f"lower({column.sql}::VARCHAR) = {text}"
+    if isinstance(value, int | float):
+        return f"TRY_CAST({column.sql} AS DOUBLE) = {literal(value)}"
+    if column.kind.endswith("[]"):
+        return f"list_contains({column.sql}, {literal(value)})"
+    return _one(f"{column.sql}::VARCHAR", str(value))
+
+
+def _test(text: str) -> Condition:
+    """`column=value`, `!=`, `<`, `<=`, `>`, `>=`; numbers are compared as numbers."""
+    parts = _TEST.fullmatch(text)
+    if parts is None:
+        raise ProctorError(
+            f"cannot read the condition {text!r}", hint="write difficulty=hard or properties.n>=3"
+        )
+    column, sign, value = named(parts[1]), parts[2], parts[3].strip()
+    columns = frozenset({column.base})
+    if sign == "=":
+        return _equal(column, _typed(column, value))
+    if sign == "!=":
+        return Condition(f"NOT coalesce({_same(column, _typed(column, value))}, FALSE)", columns)
+    try:
+        bound = literal(float(value))
+        return Condition(f"TRY_CAST({column.sql} AS DOUBLE) {sign} {bound}", columns)
+    except ValueError:
+        if column.kind == "TIMESTAMP":
+            when = moment(value, _now()).astimezone(UTC).replace(tzinfo=None)
+            return Condition(f"{column.sql} {sign} TIMESTAMP {literal(str(when))}", columns)
+        return Condition(f"{column.sql}::VARCHAR {sign} {literal(value)}", columns)
+
+
+def _typed(column: Named, value: str) -> Any:
+    """A word on a command line as what it means for this column."""
+    if value == "null":
+        return None
+    if column.numeric or column.base != column.name:
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value

@@ -1,0 +1,396 @@
+"""A run held against its baseline: REGRESSION, NO REGRESSION, INCONCLUSIVE or NOT COMPARABLE.
+
+Promise: the stated error rate is for the whole judgement. With several agents, or several looks
+because an inconclusive gate may be extended, each single test is made at that rate divided by
+their number (Bonferroni), so that any of them alarms falsely with at most the rate asked for.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, cast
+
+import msgspec
+
+from proctor.errors import ProctorError, did_you_mean
+from proctor.results.comparability import changed_cases, remarks
+from proctor.results.metadata import as_mapping
+from proctor.results.outcomes import AgentOutcomes, CaseOutcome, outcomes_of
+from proctor.runs.folder import place_of
+from proctor.runs.run import Run
+from proctor.runs.trial import CellKey, Trial
+from proctor.stats.gate import (
+    Flakiness,
+    Gate,
+    Rule,
+    Verdict,
+    agent_flakiness,
+    infrastructure_flakiness,
+    judge_flakiness,
+    judge_gate,
+)
+from proctor.words import plural, some
+
+# How unsettled each case is: the agent, the judge and the infrastructure, each by itself.
+#
+# Promise: three rates with their own denominators, never one label. A judge is only known to be
+# unsettled where it was asked more than once about one transcript (`votes`); else that is None.
+
+
+Votes = Mapping[CellKey, Sequence[Sequence[bool]]]
+"""By cell, for each question put to a judge: what each of its votes said."""
+
+
+class CaseFlakiness(msgspec.Struct, frozen=True, kw_only=True):
+    """One case put to one agent."""
+
+    case: str
+    agent: str
+    params: str
+    by_agent: Flakiness
+    by_judge: Flakiness
+    by_infrastructure: Flakiness
+
+    @property
+    def flaky(self) -> bool:
+        """Whether anything about it is known to be unsettled."""
+        return any(part.flaky for part in (self.by_agent, self.by_judge, self.by_infrastructure))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What is unsettled about it."""
+        parts = (self.by_agent, self.by_judge, self.by_infrastructure)
+        return tuple(part.source for part in parts if part.flaky)
+
+
+def flakiness_of(arm: AgentOutcomes, votes: Votes | None = None) -> tuple[CaseFlakiness, ...]:
+    """Every case of one agent; `flaky` says which of them to look at."""
+    return tuple(_of_case(arm, case, votes or {}) for case in arm.cases)
+
+
+def _of_case(arm: AgentOutcomes, case: CaseOutcome, votes: Votes) -> CaseFlakiness:
+    said = votes.get(CellKey(case.case, arm.agent, arm.params), ())
+    return CaseFlakiness(
+        case=case.case,
+        agent=arm.agent,
+        params=arm.params,
+        by_agent=agent_flakiness(case.passes, case.trials, case.infra),
+        by_judge=judge_flakiness(said),
+        by_infrastructure=infrastructure_flakiness(case.trials, case.infra),
+    )
+
+
+def judge_votes(run: Run) -> Votes:
+    """What the votes of judges said in a run; empty, and cheap, where none was asked twice."""
+    return votes_of(run.trials()) if _asks_judges(run.spec) else {}
+
+
+def votes_of(trials: Iterable[Trial]) -> Votes:
+    """The votes kept with the results of judged checks, by cell."""
+    found: dict[CellKey, list[Sequence[bool]]] = defaultdict(list)
+    for trial in trials:
+        found[trial.cell].extend(_votes(trial))
+    return {cell: votes for cell, votes in found.items() if votes}
+
+
+def _votes(trial: Trial) -> Iterator[Sequence[bool]]:
+    for result in trial.checks:
+        actual: Any = result.actual
+        held = cast("dict[str, Any]", actual) if isinstance(actual, dict) else {}
+        votes = held.get("votes_passed")
+        if isinstance(votes, list):
+            yield [vote is True for vote in cast("list[Any]", votes)]
+
+
+def _asks_judges(spec: Mapping[str, Any]) -> bool:
+    suite = cast("dict[str, Any]", spec.get("suite") or {})
+    settings = cast("dict[str, Any]", spec.get("settings") or {})
+    return bool(suite.get("judge") or suite.get("judges") or settings.get("judge"))
+
+
+Policy = Literal["pass", "fail", "extend"]
+"""What an inconclusive gate comes to: 0, 1, or more trials (and 2 if they do not settle it)."""
+
+_WORST_FIRST: tuple[Verdict, ...] = (
+    "REGRESSION",
+    "NOT COMPARABLE",
+    "INCONCLUSIVE",
+    "NO REGRESSION",
+)
+
+
+class RunRef(msgspec.Struct, frozen=True, kw_only=True):
+    """Which run was judged, and what made it."""
+
+    path: str
+    run_id: str
+    created: str | None
+    commit: str | None
+
+    @classmethod
+    def of(cls, run: Run) -> RunRef:
+        """What identifies a run to a reader."""
+        git = as_mapping(as_mapping(run.spec.get("provenance")).get("git"))
+        return cls(
+            path=place_of(run.path),
+            run_id=run.run_id,
+            created=run.spec.get("created"),
+            commit=git.get("commit"),
+        )
+
+
+class ArmGate(msgspec.Struct, frozen=True, kw_only=True):
+    """One agent held against itself in the baseline."""
+
+    name: str
+    baseline_name: str
+    gate: Gate
+    broken: tuple[str, ...] = ()
+    """Cases that must always pass and did not."""
+
+    @property
+    def too_many_errors(self) -> bool:
+        """Whether the infrastructure, not the agent, kept it from being judged."""
+        most = self.gate.rule.max_error_rate
+        pairs = zip(self.gate.errors, self.gate.errored_of, strict=True)
+        return any(of and errors / of > most for errors, of in pairs)
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen at one look of a gate that may be extended."""
+
+    number: int
+    verdict: Verdict
+    trials: int
+    """Judged trials of both runs on the compared cases."""
+    reason: str
+
+
+class GateResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict over all agents, with everything it rests on.
+
+    `rule` is what was asked for, `alpha_each` what each single test was made at.
+    """
+
+    verdict: Verdict
+    reason: str
+    baseline: RunRef
+    candidate: RunRef
+    arms: tuple[ArmGate, ...]
+    rule: Rule
+    alpha_each: float
+    looks: int
+    incomparable: Mapping[str, str]
+    only_baseline: tuple[str, ...]
+    only_candidate: tuple[str, ...]
+    flaky: tuple[CaseFlakiness, ...]
+    history: tuple[Look, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def error_rate(self) -> str:
+        """How the error rate holds, in words."""
+        tests = max(1, len(self.arms)) * self.looks
+        if tests == 1:
+            return f"alpha {self.rule.alpha:g}, one-sided: one test, one look"
+        parts = [f"{len(self.arms)} agents"] if len(self.arms) > 1 else []
+        parts += [f"{self.looks} looks, fixed beforehand"] if self.looks > 1 else []
+        return (
+            f"alpha {self.rule.alpha:g} in all, one-sided: {' × '.join(parts)},"
+            f" each test at {self.alpha_each:.3g} (Bonferroni)"
+        )
+
+    @property
+    def unjudgeable(self) -> bool:
+        """Whether it was infrastructure that left it open."""
+        return self.verdict == "INCONCLUSIVE" and any(arm.too_many_errors for arm in self.arms)
+
+    @property
+    def more_trials(self) -> int | None:
+        """Trials a case, in both runs, that would settle it if drops stay as seen."""
+        asked = [arm.gate.advice.more_trials for arm in self.arms if arm.gate.advice]
+        known = [number for number in asked if number is not None]
+        return max(known) if known else None
+
+    def exit_code(self, policy: Policy = "pass") -> int:
+        """0 pass, 1 the gate failed, 2 it could not be judged."""
+        if self.verdict == "REGRESSION":
+            return 1
+        if self.verdict == "NOT COMPARABLE" or self.unjudgeable:
+            return 2
+        if self.verdict == "NO REGRESSION":
+            return 0
+        return {"pass": 0, "fail": 1, "extend": 2}[policy]
+
+
+class _Arms(NamedTuple):
+    """Agents of two runs, paired by name and parameters."""
+
+    pairs: list[tuple[AgentOutcomes, AgentOutcomes]]
+    only_baseline: tuple[str, ...]
+    only_candidate: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def judge_runs(
+    candidate: Run,
+    baseline: Run,
+    *,
+    rule: Rule | None = None,
+    looks: int = 1,
+    must_pass: Sequence[str] = (),
+    history: Sequence[Look] = (),
+) -> GateResult:
+    """Hold a run against its baseline.
+
+    `looks` is how many times this pair may be judged in all; runs that were extended remember
+    it. Cases whose ids match `must_pass` have to pass in every judged trial of the candidate.
+    """
+    rule = rule or Rule()
+    looks = max(looks, _looks_on_record(candidate.spec), _looks_on_record(baseline.spec))
+    before, after = outcomes_of(baseline), outcomes_of(candidate)
+    arms = pair_arms(before, after)
+    _refuse_unknown(must_pass, (after for _, after in arms.pairs))
+    incomparable = changed_cases(baseline.spec, candidate.spec)
+    each = replace(rule, alpha=rule.alpha / (max(1, len(arms.pairs)) * looks))
+    judged = tuple(
+        judge_arm(before, after, each, incomparable, must_pass) for before, after in arms.pairs
+    )
+    verdict, reason = _overall(judged)
+    votes = judge_votes(candidate)
+    return GateResult(
+        verdict=verdict,
+        reason=reason,
+        baseline=RunRef.of(baseline),
+        candidate=RunRef.of(candidate),
+        arms=judged,
+        rule=rule,
+        alpha_each=each.alpha,
+        looks=looks,
+        incomparable=incomparable,
+        only_baseline=arms.only_baseline,
+        only_candidate=arms.only_candidate,
+        flaky=tuple(_flaky((after for _, after in arms.pairs), votes)),
+        history=(*history, _look(len(history) + 1, verdict, reason, judged)),
+        notes=(
+            *_itself(baseline, candidate),
+            *arms.notes,
+            *remarks(baseline.spec, candidate.spec),
+            *_unfinished("candidate", candidate, after),
+            *_unfinished("baseline", baseline, before),
+        ),
+    )
+
+
+def _itself(baseline: Run, candidate: Run) -> tuple[str, ...]:
+    """Tagging the candidate before it is judged is easily done, and such a gate never fails."""
+    same = baseline.run_id == candidate.run_id
+    return (
+        ("the candidate is the baseline itself: a run is never worse than itself",) if same else ()
+    )
+
+
+def judge_arm(
+    before: AgentOutcomes,
+    after: AgentOutcomes,
+    rule: Rule,
+    incomparable: Mapping[str, str] | None = None,
+    must_pass: Sequence[str] = (),
+) -> ArmGate:
+    """Hold one agent's cases against those of its baseline."""
+    gate = judge_gate(
+        {case.case: case.counts for case in before.cases},
+        {case.case: case.counts for case in after.cases},
+        rule=rule,
+        incomparable=incomparable,
+    )
+    compared = {move.case for move in gate.moves}
+    stopped = [
+        case.case
+        for arm in (before, after)
+        for case in arm.cases
+        if case.stopped and case.case in compared
+    ]
+    if stopped:
+        reason = (
+            f"{plural(len(stopped), 'cell')} stopped early ({some(stopped)}): such rates"
+            " are biased and no test at a fixed number of trials holds; run without --early-stop"
+        )
+        gate = replace(gate, verdict="NOT COMPARABLE", reason=reason, advice=None)
+    broken = tuple(
+        case.case
+        for case in after.cases
+        if case.passes < case.trials and _matches(case.case, must_pass)
+    )
+    if broken:
+        reason = f"must always pass and did not: {', '.join(broken)}"
+        gate = replace(gate, verdict="REGRESSION", reason=reason, advice=None)
+    return ArmGate(name=after.name, baseline_name=before.name, gate=gate, broken=broken)
+
+
+def pair_arms(before: Sequence[AgentOutcomes], after: Sequence[AgentOutcomes]) -> _Arms:
+    """Agents by name and parameters; two runs of one agent each are a pair whatever the names."""
+    first = {(arm.agent, arm.params): arm for arm in before}
+    second = {(arm.agent, arm.params): arm for arm in after}
+    if len(first) == len(second) == 1 and first.keys() != second.keys():
+        (old,), (new,) = first.values(), second.values()
+        return _Arms([(old, new)], (), (), (f"{new.name} is held against {old.name}",))
+    return _Arms(
+        [(first[key], second[key]) for key in sorted(first.keys() & second.keys())],
+        tuple(first[key].name for key in sorted(first.keys() - second.keys())),
+        tuple(second[key].name for key in sorted(second.keys() - first.keys())),
+    )
+
+
+def _overall(arms: Sequence[ArmGate]) -> tuple[Verdict, str]:
+    if not arms:
+        return "NOT COMPARABLE", "no agent is in both runs"
+    worst = min(arms, key=lambda arm: _WORST_FIRST.index(arm.gate.verdict))
+    name = f"{worst.name}: " if len(arms) > 1 else ""
+    return worst.gate.verdict, name + worst.gate.reason
+
+
+def _look(number: int, verdict: Verdict, reason: str, arms: Sequence[ArmGate]) -> Look:
+    trials = sum(arm.gate.n for arm in arms)
+    return Look(number=number, verdict=verdict, trials=trials, reason=reason)
+
+
+def _unfinished(name: str, run: Run, arms: Sequence[AgentOutcomes]) -> Iterator[str]:
+    """Trials that were planned and are not there: judged is what is there."""
+    missing = sum(
+        max(0, case.asked - case.trials - case.infra - case.cancelled - case.after_stop)
+        for arm in arms
+        for case in arm.cases
+        if case.asked is not None and not case.stopped
+    )
+    if missing:
+        why = f" ({run.stopped})" if run.stopped else ""
+        yield f"{missing} planned trials of the {name} are not there{why}: `proctor run --resume`"
+
+
+def _flaky(arms: Iterator[AgentOutcomes], votes: Votes) -> Iterator[CaseFlakiness]:
+    for arm in arms:
+        yield from (each for each in flakiness_of(arm, votes) if each.flaky)
+
+
+def _matches(case: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(case, pattern) for pattern in patterns)
+
+
+def _refuse_unknown(patterns: Sequence[str], arms: Iterator[AgentOutcomes]) -> None:
+    names = sorted({case.case for arm in arms for case in arm.cases})
+    for pattern in patterns:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            raise ProctorError(
+                f"no case of the run matches {pattern!r}",
+                hint=did_you_mean(pattern, names) or f"cases are {', '.join(names[:5])}",
+            )
+
+
+def _looks_on_record(spec: Mapping[str, Any]) -> int:
+    """How many looks a run was extended under: they count for every judgement of it."""
+    extensions = cast("list[dict[str, Any]]", spec.get("extensions") or ())
+    return max((int(each.get("looks", 1)) for each in extensions), default=1)

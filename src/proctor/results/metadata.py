@@ -1,0 +1,290 @@
+"""`facts.json`: what a query needs to know of a run, so that it need not parse its YAML.
+
+    results/<experiment>/<date>_<seq>/facts.json      written when the run ends
+
+Promise: it is believed only while the spec, the journal and the Parquet file are the very ones it
+was made from (by size and time, else by content); otherwise a query reads those themselves. So it
+can be deleted, copied or left behind at any time without making an answer wrong, only slower.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import msgspec
+
+from proctor.errors import ProctorError
+
+if TYPE_CHECKING:
+    from proctor.runs.folder import RunFolder
+    from proctor.runs.run import Run
+
+
+# Parts of documents that others wrote (a spec, a log), taken for what they should be.
+#
+# Promise: nothing here raises; a part of another kind counts as one that is not there.
+
+
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """The value where it is a mapping, else an empty one."""
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    """The value where it is a list, else an empty one."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def as_text(value: Any) -> str | None:
+    """The value as text; None stays None."""
+    return None if value is None else str(value)
+
+
+NAME = "facts.json"
+VERSION = 1
+"""Version of this file; one of another version is not read, and the spec is."""
+
+CLUSTER = "cluster"
+"""The property of a case that names what it shares with others (a fixture, a document)."""
+
+TAIL = 4096
+"""Bytes at the end of a journal that tell it from another of the same length."""
+
+
+class Stamp(msgspec.Struct, frozen=True):
+    """What tells that a file is still the same: cheap to look at, else certain by content."""
+
+    size: int
+    mtime_ns: int
+    sha256: str
+
+
+class AgentFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an agent was."""
+
+    kind: str | None = None
+    model: str | None = None
+
+
+class CaseFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a case says of itself, to select and group by."""
+
+    id: str
+    tags: tuple[str, ...] = ()
+    difficulty: str | None = None
+    type: str | None = None
+    properties: dict[str, Any] = {}
+    threshold: float | None = None
+    asked: int | None = None
+
+
+class RunFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A run in brief. `beyond` are the rows of results.parquet, as [first, end), that no figure
+    counts: trials that ran on after an early stop.
+    """
+
+    version: int = VERSION
+    format: int
+    run_id: str
+    name: str
+    created: str | None = None
+    stopped: str | None = None
+    host: str | None = None
+    user: str | None = None
+    commit: str | None = None
+    agents: dict[str, AgentFacts] = {}
+    spec: Stamp | None = None
+    journal: Stamp | None = None
+    parquet: Stamp | None = None
+    columns: tuple[str, ...] = ()
+    beyond: tuple[tuple[int, int], ...] = ()
+    cases: msgspec.Raw = msgspec.Raw(b"[]")
+    """`CaseFacts`, decoded when a query asks for them."""
+
+    def case_list(self) -> list[CaseFacts]:
+        """The cases."""
+        return _CASES.decode(self.cases)
+
+
+_CASES = msgspec.json.Decoder(list[CaseFacts])
+_FACTS = msgspec.json.Decoder(RunFacts)
+
+
+class Kept(NamedTuple):
+    """Facts found beside a run, and whether results.parquet holds all its journal does.
+
+    Columns that changed though the journal did not are `damaged`: nobody of ours wrote them.
+    """
+
+    facts: RunFacts
+    parquet_is_current: bool
+    damaged: bool = False
+
+
+def read_facts(run: Path) -> Kept | None:
+    """The facts kept beside a run; None when there are none to be believed."""
+    base = str(run)
+    try:
+        with open(f"{base}/{NAME}", "rb") as file:  # noqa: PTH123 (once per run: pathlib is slower)
+            facts = _FACTS.decode(file.read())
+    except (OSError, msgspec.MsgspecError):
+        return None
+    if facts.version != VERSION or not _same(f"{base}/_spec_.yaml", facts.spec):
+        return None
+    journal, parquet = f"{base}/trials.jsonl", f"{base}/results.parquet"
+    same = _same(journal, facts.journal, tail=True)
+    if not _same(parquet, facts.parquet, tail=True):
+        # Whoever resumes a run writes to its journal first: then old columns are no surprise.
+        return Kept(facts, False, damaged=same and os.path.exists(parquet))  # noqa: PTH110 (slower)
+    # Without a journal (somebody made room) the columns are all there is.
+    return Kept(facts, same or not os.path.exists(journal))  # noqa: PTH110 (as above: pathlib is slower)
+
+
+def _same(path: str, stamp: Stamp | None, *, tail: bool = False) -> bool:
+    """Whether a file is the one the stamp was taken from."""
+    try:
+        now = os.stat(path)  # noqa: PTH116 (as above: pathlib is slower)
+    except OSError:
+        return False
+    if stamp is None or now.st_size != stamp.size:
+        return False
+    # A copied folder has other times: then the content decides.
+    return now.st_mtime_ns == stamp.mtime_ns or _digest(Path(path), tail) == stamp.sha256
+
+
+def _digest(path: Path, tail: bool) -> str | None:
+    try:
+        with path.open("rb") as file:
+            if tail:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
+            return hashlib.sha256(file.read()).hexdigest()
+    except OSError:
+        return None
+
+
+def stamp_of(path: Path, *, tail: bool = False) -> Stamp | None:
+    """The stamp of a file as it is now; None when it is not there."""
+    digest = _digest(path, tail)
+    if digest is None:
+        return None
+    now = path.stat()
+    return Stamp(now.st_size, now.st_mtime_ns, digest)
+
+
+def facts_of_spec(spec: Mapping[str, Any]) -> RunFacts:
+    """The facts as the spec tells them."""
+    provenance = as_mapping(spec.get("provenance"))
+    git = as_mapping(provenance.get("git"))
+    agents = as_mapping(spec.get("agents"))
+    return RunFacts(
+        format=int(spec["format"]),
+        run_id=str(spec.get("run_id") or ""),
+        name=str(spec.get("name") or ""),
+        created=as_text(spec.get("created")),
+        stopped=as_text(spec.get("stopped")),
+        host=as_text(provenance.get("host")),
+        user=as_text(provenance.get("user")),
+        commit=as_text(git.get("commit")),
+        agents={str(name): _agent(as_mapping(given)) for name, given in agents.items()},
+        cases=msgspec.Raw(msgspec.json.encode(_cases(spec), enc_hook=str)),
+    )
+
+
+def _agent(given: Mapping[str, Any]) -> AgentFacts:
+    model = given.get("model")
+    return AgentFacts(as_text(given.get("kind")), model if isinstance(model, str) else None)
+
+
+def _cases(spec: Mapping[str, Any]) -> list[CaseFacts]:
+    """Every case of the plan, with what its author said of it."""
+    written: dict[str, Mapping[str, Any]] = {}
+    for case in cast("list[Any]", as_mapping(spec.get("suite")).get("cases") or ()):
+        given = as_mapping(case)
+        written[str(given.get("id"))] = given
+    planned: dict[str, Mapping[str, Any]] = {}
+    for cell in cast("list[Any]", spec.get("cells") or ()):
+        given = as_mapping(cell)
+        planned.setdefault(str(given.get("case")), given)
+    return [
+        CaseFacts(
+            id=case,
+            tags=tuple(str(tag) for tag in written.get(case, {}).get("tags") or ()),
+            difficulty=as_text(written.get(case, {}).get("difficulty")),
+            type=as_text(written.get(case, {}).get("type")),
+            properties=dict(as_mapping(written.get(case, {}).get("properties"))),
+            threshold=cell.get("threshold"),
+            asked=cell.get("trials"),
+        )
+        for case, cell in planned.items()
+    ]
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+
+def write_facts(run: Run) -> None:
+    """Keep the facts of a run whose results.parquet has just been written; hold the lock."""
+    keep_facts(run.folder, run.spec, rows_beyond(run))
+
+
+def keep_facts(
+    folder: RunFolder, spec: Mapping[str, Any], beyond: tuple[tuple[int, int], ...] = ()
+) -> None:
+    """The same, for whoever knows already which rows no figure counts."""
+    from proctor.runs.folder import write_atomic
+    from proctor.runs.parquet import COLUMNS
+
+    facts = msgspec.structs.replace(
+        facts_of_spec(spec),
+        spec=stamp_of(folder.spec_path),
+        journal=stamp_of(folder.journal_path, tail=True),
+        parquet=stamp_of(folder.parquet_path, tail=True),
+        columns=tuple(COLUMNS),
+        beyond=beyond,
+    )
+    write_atomic(folder.path / NAME, msgspec.json.encode(facts) + b"\n")
+
+
+def rows_beyond(run: Run) -> tuple[tuple[int, int], ...]:
+    """The rows of results.parquet that belong to trials after an early stop.
+
+    Rows of a cell stand together, in the order of the plan, so each cell has one stretch at most.
+    """
+    counted = {cell.cell: cell.trials for cell in run.cells if cell.early_stop is not None}
+    if not counted:
+        return ()
+    import duckdb
+
+    from proctor.runs.trial import CellKey, params_key
+
+    query = """
+        SELECT "case", agent, params::VARCHAR, min(file_row_number), count(*),
+               max(file_row_number) - min(file_row_number) + 1
+        FROM read_parquet(?, file_row_number = true) GROUP BY ALL
+    """
+    with duckdb.connect() as connection:
+        rows = connection.execute(query, [as_glob(run.folder.parquet_path)]).fetchall()
+    found: list[tuple[int, int]] = []
+    for case, agent, params, first, count, stretch in rows:
+        given = cast("dict[str, Any]", msgspec.json.decode(params)) if params else {}
+        kept = counted.get(CellKey(case, agent, params_key(given)))
+        if kept is None or kept >= count:
+            continue
+        if stretch != count:
+            raise ProctorError(
+                "the rows of a cell do not stand together", where=str(run.folder.parquet_path)
+            )
+        found.append((int(first) + kept, int(first) + int(count)))
+    return tuple(sorted(found))
+
+
+def as_glob(path: Path | str) -> str:
+    """A path that DuckDB, which takes patterns, reads as itself."""
+    text = str(path)
+    if not any(character in text for character in "[*?"):
+        return text
+    return "".join(f"[{c}]" if c in "[*?" else c for c in text)

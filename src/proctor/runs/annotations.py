@@ -1,0 +1,155 @@
+"""What people say about a run afterwards: annotations and tags, kept beside its results.
+
+Promise: results are never touched. A note is a line of `notes.jsonl` in the run folder and stays
+there; taking a tag away is a line as well, so who said what when can always be read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from proctor.errors import ProctorError, did_you_mean
+from proctor.runs.folder import RunFolder
+from proctor.runs.lines import append_line, read_lines
+from proctor.runs.provenance import who
+from proctor.trace.redact import default_redactor
+
+FILE = "notes.jsonl"
+
+MAX_TEXT = 10_000
+"""Characters of an annotation: a page or two; longer texts belong in a document that it links."""
+
+_TAG = re.compile(r"[\w][\w.+-]{0,63}")
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line: an annotation of the run or of one trial, or a tag put on or taken away."""
+
+    at: str
+    who: str
+    kind: Literal["note", "tag", "untag"]
+    text: str
+    trial: str | None = None
+
+
+class Tagged(NamedTuple):
+    """A run that carries a tag, and since when."""
+
+    name: str
+    run: Path
+    at: str
+    who: str
+
+
+def annotate(run: Path | str, text: str, *, trial: str | None = None) -> Note:
+    """Say something about a run, or about one of its trials (as reports name it)."""
+    folder = RunFolder.open(run)
+    said = text.strip()
+    if not said:
+        raise ProctorError("the annotation is empty", hint="say what the next reader should know")
+    if len(said) > MAX_TEXT:
+        raise ProctorError(
+            f"the annotation has {len(said):,} characters", hint=f"at most {MAX_TEXT:,}"
+        )
+    if trial is not None:
+        trial = _known_trial(folder, trial)
+    return _add(folder, kind="note", text=default_redactor().text(said), trial=trial)
+
+
+def tag(run: Path | str, name: str, *, remove: bool = False) -> Note:
+    """Put a name on a run, such as `baseline`; or take it away."""
+    folder = RunFolder.open(run)
+    if not _TAG.fullmatch(name):
+        raise ProctorError(
+            f"{name!r} cannot be a tag",
+            hint="a letter or digit, then letters, digits, `.`, `_`, `+` or `-`, at most 64",
+        )
+    if remove and name not in (tags := tags_of(folder.path)):
+        near = did_you_mean(name, tags)
+        known = near or (f"it has {', '.join(tags)}" if tags else "it has no tag")
+        raise ProctorError(f"the run has no tag {name!r}", where=str(folder.path), hint=known)
+    return _add(folder, kind="untag" if remove else "tag", text=name)
+
+
+def _add(
+    folder: RunFolder, *, kind: Literal["note", "tag", "untag"], text: str, trial: str | None = None
+) -> Note:
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    note = Note(at=now, who=who(), kind=kind, text=text, trial=trial)
+    append_line(folder.path / FILE, note)
+    return note
+
+
+def notes_of(run: Path | str, problems: list[str] | None = None) -> list[Note]:
+    """Everything said about a run, tags included, in the order it was said."""
+    return list(read_lines(Path(run) / FILE, Note, problems))
+
+
+def annotations_of(run: Path | str, problems: list[str] | None = None) -> list[Note]:
+    """What was said about a run and its trials, without tags."""
+    return [note for note in notes_of(run, problems) if note.kind == "note"]
+
+
+def tags_of(run: Path | str, problems: list[str] | None = None) -> tuple[str, ...]:
+    """The tags a run carries now, in the order they were put on."""
+    return tuple(_tags(run, problems))
+
+
+def _tags(run: Path | str, problems: list[str] | None) -> dict[str, Note]:
+    held: dict[str, Note] = {}
+    for note in notes_of(run, problems):
+        if note.kind == "untag":
+            held.pop(note.text, None)
+        elif note.kind == "tag":
+            held.pop(note.text, None)
+            held[note.text] = note
+    return held
+
+
+def tagged(root: Path | str, problems: list[str] | None = None) -> list[Tagged]:
+    """Every tag in a folder of runs, the one put on last at the end."""
+    found = [
+        Tagged(name, path.parent, note.at, note.who)
+        for path in _files(Path(root))
+        for name, note in _tags(path.parent, problems).items()
+    ]
+    return sorted(found, key=lambda each: (each.at, str(each.run)))
+
+
+def runs_tagged(root: Path | str, name: str, problems: list[str] | None = None) -> list[Path]:
+    """The runs that carry a tag, the one tagged last at the end."""
+    return [each.run for each in tagged(root, problems) if each.name == name]
+
+
+def _files(root: Path) -> Iterator[Path]:
+    return iter(sorted(p for p in root.glob(f"**/{FILE}") if (p.parent / "_spec_.yaml").is_file()))
+
+
+def _known_trial(folder: RunFolder, asked: str) -> str:
+    names: list[str] = []
+    without: list[str] = []  # those that the name means when parameters are left out
+    for trial in folder.trials():
+        if asked in (trial.name, trial.trace_id):
+            return trial.name
+        if asked == trial.short_name:
+            without.append(trial.name)
+        names.append(trial.name)
+    if len(without) == 1:
+        return without[0]
+    if without:
+        raise ProctorError(
+            f"{asked!r} means {len(without)} trials, one for each set of parameters",
+            where=str(folder.path),
+            hint=f"name one, such as {without[0]}",
+        )
+    near = did_you_mean(asked, names)
+    example = f"such as {names[0]}" if names else "the run has no trial yet"
+    raise ProctorError(
+        f"the run has no trial {asked!r}", where=str(folder.path), hint=near or example
+    )

@@ -1,0 +1,193 @@
+"""When a cell needs no more trials.
+
+Promise: a stop is decided on trials in the order of the plan, never of their finishing, so a
+concurrent run stops where a sequential one would; trials that had started beyond that point are
+kept but not counted. Infrastructure errors are never zeros: they only mean one trial less.
+Two rules cost nothing; the sequential test may err, at a rate that is part of its name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from proctor.errors import ProctorError, hint_among
+from proctor.runs.trial import CellKey, Trial, TrialStatus
+
+SEQUENTIAL_ALPHA = 0.05
+"""The error rate readers expect of a test where none is named."""
+
+
+class Seen(NamedTuple):
+    """What a rule may know of a finished trial."""
+
+    number: int
+    status: TrialStatus
+    score: float | None
+
+    @classmethod
+    def of(cls, trial: Trial) -> Seen:
+        """The part of a trial that decides."""
+        return cls(trial.index, trial.status, trial.score)
+
+
+class CellPlan(NamedTuple):
+    """What a rule knows of a cell beforehand."""
+
+    trials: int
+    threshold: float
+
+
+class Stop(NamedTuple):
+    """After how many trials of its plan a cell was decided, and why."""
+
+    after: int
+    reason: str
+
+
+StoppingRule = Callable[[Sequence[Seen], CellPlan], str | None]
+"""A reason to stop after these trials of a cell (a prefix of its plan), or None to go on."""
+
+
+def hard_fail(prefix: Sequence[Seen], _plan: CellPlan) -> str | None:
+    """The first blocking failure decides the verdict."""
+    if prefix and prefix[-1].status == TrialStatus.HARD_FAIL:
+        return f"hard fail in trial {prefix[-1].number}"
+    return None
+
+
+def out_of_reach(prefix: Sequence[Seen], plan: CellPlan) -> str | None:
+    """Even perfect scores in all remaining trials would leave the mean below the threshold."""
+    scores = [seen.score for seen in prefix if seen.status.judged and seen.score is not None]
+    lost = sum(1 for seen in prefix if not seen.status.judged)
+    possible = plan.trials - lost
+    if not scores or possible <= 0:
+        return None
+    best = (sum(scores) + possible - len(scores)) / possible
+    if best < plan.threshold:
+        return f"threshold {plan.threshold:g} out of reach: at best {best:.3f}"
+    return None
+
+
+class Sequential:
+    """Stop once the mean score is surely on one side of the threshold.
+
+    Two Beta-mixture e-processes are followed, one against "at least the threshold" and one
+    against "at most"; the first to reach 1/alpha decides. Each is wrong with a chance of at most
+    alpha however often one looks. Scores between 0 and 1 count as fractions of a pass, which
+    keeps that bound: on [0, 1] the likelihood ratio lies below its chord between fail and pass.
+    """
+
+    def __init__(self, alpha: float = SEQUENTIAL_ALPHA) -> None:
+        if not 0 < alpha < 0.5:
+            raise ProctorError(
+                f"the error rate of the sequential test is {alpha:g}",
+                hint="an error rate lies above 0 and below 0.5, such as sequential:0.05",
+            )
+        self.alpha = alpha
+
+    def __call__(self, prefix: Sequence[Seen], plan: CellPlan) -> str | None:
+        """The side of the threshold that the scores so far have settled on."""
+        last = prefix[-1] if prefix else None
+        if last is None or not last.status.judged or last.score is None:
+            return None  # nothing new was observed
+        if not 0 < plan.threshold < 1:
+            return None  # no mean lies beyond the ends: there is nothing to tell apart
+        scores = [seen.score for seen in prefix if seen.status.judged and seen.score is not None]
+        n, total = len(scores), math.fsum(scores)
+        sides = (("below", total, plan.threshold), ("above", n - total, 1 - plan.threshold))
+        for side, gained, required in sides:
+            if (evidence := _log_evidence(gained, n, required)) >= -math.log(self.alpha):
+                return (
+                    f"mean score {total / n:.3f} {side} the threshold {plan.threshold:g}"
+                    f" (sequential test, alpha {self.alpha:g}: E {_power_of_e(evidence)} after"
+                    f" {n} scores)"
+                )
+        return None
+
+
+def _log_evidence(gained: float, n: int, required: float) -> float:
+    """log E against a mean of at least `required`."""
+    from proctor.stats.sequential import EProcess
+
+    return EProcess(required).log_e(gained, n)
+
+
+def _power_of_e(evidence: float) -> str:
+    return f"{math.exp(evidence):.3g}" if evidence < 700 else "beyond any doubt"
+
+
+FREE_RULES: dict[str, StoppingRule] = {"hard_fail": hard_fail, "out_of_reach": out_of_reach}
+"""Rules that only stop what is decided already: no error rate, no parameter."""
+
+RULES = (*FREE_RULES, "sequential")
+"""Every rule by the name it is kept under in a run's spec; `sequential:ALPHA` names its rate."""
+
+
+def rule_named(text: str) -> StoppingRule:
+    """One rule: its name, and for the sequential test its error rate after a colon."""
+    name, colon, parameter = text.partition(":")
+    if name == "sequential":
+        return Sequential(_rate(parameter) if colon else SEQUENTIAL_ALPHA)
+    if name not in FREE_RULES or colon:
+        known = hint_among(name, RULES)
+        hint = f"`{name}` takes no parameter" if name in FREE_RULES else known
+        raise ProctorError(f"unknown stopping rule {text!r}", hint=hint)
+    return FREE_RULES[name]
+
+
+def _rate(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ProctorError(
+            f"{text!r} is not an error rate", hint="such as sequential:0.05"
+        ) from None
+
+
+def rules_named(names: Iterable[str]) -> tuple[StoppingRule, ...]:
+    """Rules by name."""
+    return tuple(rule_named(name) for name in names)
+
+
+def find_stop(
+    ordered: Sequence[Seen], plan: CellPlan, rules: Sequence[StoppingRule]
+) -> Stop | None:
+    """Where a cell was decided, given its trials in the order of the plan."""
+    for end in range(1, len(ordered) + 1) if rules else ():
+        for rule in rules:
+            reason = rule(ordered[:end], plan)
+            if reason is not None:
+                return Stop(end, reason)
+    return None
+
+
+class EarlyStop:
+    """Follows the cells of a run in progress and says which are decided."""
+
+    def __init__(self, rules: Sequence[StoppingRule]) -> None:
+        self._rules = rules
+        self._waiting: dict[CellKey, dict[int, Seen]] = {}
+        self._prefix: dict[CellKey, list[Seen]] = {}
+        self._stops: dict[CellKey, Stop] = {}
+
+    def stopped(self, cell: CellKey) -> bool:
+        """Whether no further trial of the cell should start."""
+        return cell in self._stops
+
+    def add(self, trial: Trial, position: int, plan: CellPlan) -> None:
+        """Take a finished trial; `position` is its place in the plan of its cell."""
+        cell = trial.cell
+        if not self._rules or cell in self._stops:
+            return
+        waiting = self._waiting.setdefault(cell, {})
+        prefix = self._prefix.setdefault(cell, [])
+        waiting[position] = Seen.of(trial)
+        while (following := waiting.pop(len(prefix), None)) is not None:
+            prefix.append(following)
+            reasons = (rule(prefix, plan) for rule in self._rules)
+            if (reason := next(filter(None, reasons), None)) is not None:
+                self._stops[cell] = Stop(len(prefix), reason)
+                del self._waiting[cell], self._prefix[cell]
+                return

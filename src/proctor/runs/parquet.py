@@ -1,0 +1,268 @@
+"""Write what a finished (or stopped) run says, beside its journal.
+
+Everything here is derived from the journal and the spec and can be made again at any time; each
+file is replaced wholly or not at all. Rows stand in the order of the plan, so equal runs give
+equal files whatever order their trials finished in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import mmap
+import os
+import re
+import threading
+from collections.abc import Generator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from proctor.files import replacing
+from proctor.runs.folder import RunFolder, RunFolderError, write_atomic
+from proctor.runs.summary import CellSummary
+from proctor.runs.trial import Trial, params_key
+
+if TYPE_CHECKING:
+    import duckdb
+
+COLUMNS = {
+    "case": "VARCHAR",
+    "agent": "VARCHAR",
+    "params": "JSON",
+    "axis_seed": "BIGINT",
+    "index": "INTEGER",
+    "seed": "BIGINT",
+    "attempt": "INTEGER",
+    "status": "VARCHAR",
+    "score": "DOUBLE",
+    "answer": "VARCHAR",
+    "error": "JSON",
+    "started_ns": "BIGINT",
+    "duration_ms": "DOUBLE",
+    "latency_ms": "DOUBLE",
+    "input_tokens": "BIGINT",
+    "output_tokens": "BIGINT",
+    "cost_usd": "DOUBLE",
+    "judge_cost_usd": "DOUBLE",
+    "llm_calls": "INTEGER",
+    "unpriced_calls": "INTEGER",
+    "tool_calls": "INTEGER",
+    "retries": "INTEGER",
+    "trace_id": "VARCHAR",
+    "trace": "JSON",
+    "checks": "JSON",
+}
+"""Columns of `results.parquet`; those the journal leaves out (defaults) are NULL or 0."""
+
+_ZERO = {"attempt": "1", "llm_calls": "0", "unpriced_calls": "0", "tool_calls": "0", "retries": "0"}
+
+
+LEVEL = 1
+"""Of zstd: a tenth less time than its default, for a file of nearly the same size."""
+
+ROW_GROUP = 10_240
+"""Rows a Parquet writer holds in memory at a time; five vectors of DuckDB's, a few MB of trials."""
+
+LONG_RUN = 16 << 20
+"""Bytes of a journal from which on a database of its own is worth its 20 ms."""
+
+MIN_OBJECT = 1 << 20
+"""Bytes DuckDB must be ready to find in one line, at least; its own minimum is smaller."""
+
+
+class _Place(msgspec.Struct, gc=False):
+    """The part of a line of the journal that says which trial it is, and where the line is."""
+
+    case: str
+    agent: str
+    index: int
+    params: dict[str, Any] = {}
+    axis_seed: int | None = None
+    offset: int = 0
+    length: int = 0
+
+
+RowOrder = tuple[str, str, str, int, int]
+
+
+def row_order(trial: Trial | _Place) -> RowOrder:
+    """Where a trial stands among all: by case, agent, parameters, seed and repeat."""
+    seed = -1 if trial.axis_seed is None else trial.axis_seed
+    return (trial.case, trial.agent, params_key(trial.params), seed, trial.index)
+
+
+def _connection(journal: Path) -> duckdb.DuckDBPyConnection:
+    """To a database kept for all runs of the process, since to open one takes longer than to write
+    a small run; after a long run memory is given back instead.
+    """
+    if journal.stat().st_size > LONG_RUN:
+        return _database()
+    return _kept_database(os.getpid()).cursor()
+
+
+@cache
+def _kept_database(_process: int) -> duckdb.DuckDBPyConnection:
+    return _database()
+
+
+def _database() -> duckdb.DuckDBPyConnection:
+    import duckdb
+
+    # One thread: rows stay in order, and buffers are few.
+    return duckdb.connect(config={"threads": 1})
+
+
+def write_parquet(
+    folder: RunFolder, *, in_order: bool = False, under_way: threading.Event | None = None
+) -> None:
+    """`results.parquet` from the journal. Memory holds places of lines, never all lines.
+
+    `in_order` says that the lines stand in the order of rows already, one for each trial.
+    `under_way` is set when nothing is left to do but DuckDB's part.
+    """
+    import duckdb
+
+    ordered = folder.parquet_path.with_name(".ordered.jsonl.part")
+    listed = ", ".join(f"'{name}': '{kind}'" for name, kind in COLUMNS.items())
+    picked = ", ".join(
+        f'coalesce("{n}", {_ZERO[n]}) AS "{n}"' if n in _ZERO else f'"{n}"' for n in COLUMNS
+    )
+    try:
+        if in_order:
+            source, longest = folder.journal_path, _longest_line(folder.journal_path)
+        else:
+            source, longest = ordered, _write_ordered(folder.journal_path, ordered)
+        chosen = f"""
+            SELECT {picked}
+            FROM read_json(?, format = 'newline_delimited', columns = {{{listed}}},
+                           maximum_object_size = {max(MIN_OBJECT, longest + 1)})
+        """  # noqa: S608 (names are constants)
+        options = (
+            f"FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL {LEVEL},"
+            f" ROW_GROUP_SIZE {ROW_GROUP}"
+        )
+        with (
+            replacing(folder.parquet_path, sync=False) as aside,
+            _connection(source) as connection,
+        ):
+            # From a prompt, DuckDB would draw on standard output how far it is.
+            connection.execute("SET enable_progress_bar = false")
+            if under_way is not None:
+                under_way.set()
+            query = f"COPY ({chosen}) TO '{_quoted(aside)}' ({options})"
+            connection.execute(query, [_as_glob(source)])
+    except (duckdb.Error, OSError) as error:
+        raise RunFolderError(
+            f"cannot write results.parquet: {error}",
+            where=str(folder.path),
+            hint="the journal is safe; proctor run --resume writes it again",
+        ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            ordered.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def parquet_meanwhile(folder: RunFolder, *, in_order: bool = False) -> Generator[None]:
+    """`write_parquet` in a thread while the block does something else: DuckDB needs no Python.
+
+    The block begins when DuckDB does: before that, each would keep the other from the interpreter
+    for milliseconds at a time.
+    """
+    failed: list[Exception] = []
+    under_way = threading.Event()
+
+    def write() -> None:
+        try:
+            write_parquet(folder, in_order=in_order, under_way=under_way)
+        except Exception as error:  # noqa: BLE001 (raised again where it is heard)
+            failed.append(error)
+        finally:
+            under_way.set()
+
+    thread = threading.Thread(target=write, name="parquet")
+    thread.start()
+    try:
+        under_way.wait()
+        yield
+    finally:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _longest_line(journal: Path) -> int:
+    """How long the longest line may be; exact only where it is longer than it usually is."""
+    size = journal.stat().st_size
+    if size <= MIN_OBJECT:
+        return size
+    with journal.open("rb") as lines:
+        with mmap.mmap(lines.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            end = 0
+            while end >= 0 and size - end > MIN_OBJECT:
+                # The last line that ends within reach: one comparison for a thousand lines.
+                end = content.rfind(b"\n", end + 1, end + MIN_OBJECT)
+        return MIN_OBJECT if end >= 0 else max(map(len, lines))
+
+
+def _write_ordered(journal: Path, target: Path) -> int:
+    """The last line of each trial, in the order of the plan; returns the longest line's length."""
+    longest = 0
+    with target.open("wb") as out:
+        if not journal.exists():
+            return longest
+        places = [place for _, place in sorted(_places(journal).items())]
+        with journal.open("rb") as lines:
+            for place in places:
+                lines.seek(place.offset)
+                out.write(lines.read(place.length))
+                longest = max(longest, place.length)
+    return longest
+
+
+def _places(journal: Path) -> dict[RowOrder, _Place]:
+    """Where the line that counts of each trial is: the last one."""
+    decoder = msgspec.json.Decoder(_Place)
+    found: dict[RowOrder, _Place] = {}
+    offset = 0
+    with journal.open("rb") as lines:
+        for line in lines:
+            if line.endswith(b"\n"):  # else torn
+                with contextlib.suppress(msgspec.MsgspecError):
+                    place = decoder.decode(line)
+                    place.offset, place.length = offset, len(line)
+                    found[row_order(place)] = place
+            offset += len(line)
+    return found
+
+
+def _as_glob(path: Path) -> str:
+    """A path that DuckDB, which takes patterns, reads as itself."""
+    return re.sub(r"[\[*?]", r"[\g<0>]", str(path))
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("'", "''")
+
+
+def write_summaries(folder: RunFolder, cells: Sequence[CellSummary], about: dict[str, Any]) -> None:
+    """`results.json` and `summary.csv`: every cell, with its verdict."""
+    document = {**about, "cells": cells}
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2)
+    write_atomic(folder.results_path, text + b"\n")
+    write_atomic(folder.summary_path, _csv(cells).encode())
+
+
+def _csv(cells: Sequence[CellSummary]) -> str:
+    out = io.StringIO()
+    names = [name for name in CellSummary.__struct_fields__ if name != "failures"]
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*names, "top_failure"])
+    for cell in cells:
+        top = cell.failures[0].check_id if cell.failures else None
+        writer.writerow([*(getattr(cell, name) for name in names), top])
+    return out.getvalue()

@@ -1,0 +1,181 @@
+"""The folder of a built scenario, and how it is written, copied and verified.
+
+A folder is whole or absent: it is written aside and renamed. Nothing in it depends on the clock,
+the machine or where the catalog lies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from proctor.errors import ProctorError
+from proctor.scenarios.emit import dump
+from proctor.spec.located import SpecError, plain
+from proctor.spec.yaml_reader import MAX_BYTES, Dialect, read
+
+MANIFEST = "_manifest_.yaml"
+SCENARIO = "scenario.yaml"
+TRUTH = "_ground_truth_.yaml"
+VISIBILITY = "_visibility_.yaml"
+SPEC = "_spec_.yaml"
+
+FILES = (MANIFEST, SCENARIO, TRUTH, VISIBILITY, SPEC)
+VISIBLE = (SCENARIO,)
+HIDDEN = tuple(name for name in FILES if name not in VISIBLE)
+
+FORMAT = 1
+"""Version of the layout below; a reader refuses a newer one."""
+
+
+class BuiltFolder:
+    """The folder of one built scenario.
+
+    <folder>/
+      scenario.yaml          what the agent may see, in opaque names
+      _ground_truth_.yaml    what is so, in the same names
+      _visibility_.yaml      which files are visible; each opaque name and what it stands for
+      _spec_.yaml            the case, world and solution, every value worked out
+      _manifest_.yaml        seed, parameters, source, the operations of the build; digests of
+                             the other files
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def open(cls, path: Path) -> BuiltFolder:
+        """An existing folder; `ProctorError` when it is not whole, or not as it was built."""
+        folder = cls(path)
+        missing = [name for name in FILES if not (path / name).is_file()]
+        if missing:
+            raise ProctorError(
+                f"not a built scenario: it has no {missing[0]}",
+                where=str(path),
+                hint="`proctor build NAME -o DIR` makes one",
+            )
+        manifest = folder.read(MANIFEST)
+        found = manifest.get("format")
+        if not isinstance(found, int) or found > FORMAT:
+            raise ProctorError(
+                f"the folder has format {found!r}, this version reads up to {FORMAT}",
+                where=str(path / MANIFEST),
+                hint="upgrade proctor",
+            )
+        digests: Any = manifest.get("files")
+        for name in FILES:
+            if name == MANIFEST:
+                continue
+            told = cast("Any", digests).get(name) if isinstance(digests, dict) else None
+            if told != digest(_limited(path / name)):
+                raise ProctorError(
+                    f"{name} is not as it was built",
+                    where=str(path / name),
+                    hint="build it again; a changed scenario is another template",
+                )
+        return folder
+
+    def read(self, name: str) -> dict[str, Any]:
+        """What a file of the folder says."""
+        document = read(self.path / name, environ={}, dialect=Dialect(portable=True))
+        if document.problems or document.tree is None:
+            raise SpecError(document.problems)
+        value: Any = plain(document.tree)
+        if not isinstance(value, dict):
+            raise ProctorError("expected a mapping", where=str(self.path / name))
+        return cast("dict[str, Any]", value)
+
+    def contents(self) -> dict[str, bytes]:
+        """The five files as they are."""
+        return {name: _limited(self.path / name) for name in FILES}
+
+
+def rendered(parts: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict[str, bytes]:
+    """The five files, from what each says; the manifest gets the digests of the others."""
+    files = {name: dump(parts[name]).encode() for name in FILES if name != MANIFEST}
+    digests = {name: digest(files[name]) for name in sorted(files)}
+    told = {"format": FORMAT, **manifest, "files": digests}
+    return {MANIFEST: dump(told).encode(), **files}
+
+
+def digest(content: bytes) -> str:
+    """How files are told apart."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def write_folder(path: Path, files: Mapping[str, bytes], *, sync: bool = True) -> None:
+    """Write a folder wholly or not at all; it must not exist, or be empty."""
+    refuse_taken(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = write_aside(path.parent, files, sync=sync)
+        try:
+            if path.exists():
+                path.rmdir()
+            aside.rename(path)
+        except OSError:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise ProctorError(
+            f"cannot write the folder: {error.strerror or error}", where=str(path)
+        ) from None
+
+
+def refuse_taken(path: Path) -> None:
+    """Raise where a folder cannot be written because something is there."""
+    try:
+        taken = path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir())))
+    except OSError as error:
+        raise ProctorError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    if taken:
+        raise ProctorError(
+            "there is something already", where=str(path), hint="name a folder that is not there"
+        )
+
+
+def write_aside(parent: Path, files: Mapping[str, bytes], *, sync: bool) -> Path:
+    """A new folder beside where it will stand, with these files in it."""
+    aside = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
+    try:
+        aside.chmod(0o755)
+        for name, content in files.items():
+            target = aside / name
+            target.parent.mkdir(exist_ok=True)
+            with target.open("xb") as file:
+                file.write(content)
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
+    except OSError:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    return aside
+
+
+def replace_folder(aside: Path, path: Path) -> None:
+    """Put a folder in the place of another; the old one is moved away first, then removed."""
+    old = Path(tempfile.mkdtemp(prefix=".old-", dir=path.parent))
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(old / "folder")
+    try:
+        aside.rename(path)
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _limited(path: Path) -> bytes:
+    """A file's content, up to what a reader takes; never through a link."""
+    if path.is_symlink():
+        raise ProctorError("a link has no place in a built scenario", where=str(path))
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ProctorError(f"cannot be read: {error.strerror}", where=str(path)) from None

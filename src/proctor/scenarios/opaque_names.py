@@ -1,0 +1,177 @@
+"""Opaque names: what an agent sees instead of words that would give the answer away.
+
+Promise: a name depends on the seed and on what it stands for alone, so that adding one changes no
+other; it is no word and says nothing of its order. Texts are renamed word by word (plurals and
+capitals follow), keys too, and mappings whose keys were renamed are put in the order of the new
+names. Who hides a name inside a longer word (`beehive`) shows it: words are not looked into.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from proctor.scenarios.randomness import Source
+from proctor.scenarios.resolve import numbered
+from proctor.spec.located import Place, Problem, Tree, replace_content
+from proctor.strict import Strict
+
+_CONSONANTS, _VOWELS, _CODE = "bdklmnrtvz", "aeou", "23456789BCDFGHJKMNPQRSTVWXZ"
+SYLLABLES = 3
+"""64,000 names: room for any list, and short enough to say."""
+
+CODE_LENGTH = 5
+
+
+def _group(value: Any) -> Any:
+    return {"of": cast("Any", value)} if isinstance(value, list) else value
+
+
+class NameGroup(Strict):
+    """Names of one sort, and how they are replaced."""
+
+    of: tuple[str, ...] = ()
+    """The true names."""
+    count: Annotated[int, Field(ge=1, le=1_000)] | None = None
+    """How many, where they have no true names of their own: those are GROUP_1, GROUP_2, …"""
+    style: Literal["word", "code"] = "word"
+    """`word`: syllables without a meaning; `code`: letters and digits."""
+    prefix: Annotated[str, Field(pattern=r"^[A-Za-z]*$", max_length=12)] = ""
+    """What each new name begins with."""
+    pool: tuple[Annotated[str, Field(min_length=1)], ...] | None = None
+    """Names to use instead, drawn without repetition; at least as many as true ones."""
+
+    @model_validator(mode="after")
+    def _enough(self) -> NameGroup:
+        if bool(self.of) == (self.count is not None):
+            raise ValueError("a group has names `of` its own, or a `count`")
+        return self
+
+
+Group = Annotated[NameGroup, BeforeValidator(_group, json_schema_input_type=list[str] | NameGroup)]
+
+
+def with_numbers(groups: Mapping[str, NameGroup]) -> dict[str, NameGroup]:
+    """Groups that are counted, with the true names that their numbers give."""
+    return {
+        name: group
+        if group.count is None
+        else group.model_copy(update={"of": tuple(cast("list[str]", numbered(name, group.count)))})
+        for name, group in groups.items()
+    }
+
+
+class Names:
+    """True names and the opaque ones that stand for them, by group."""
+
+    def __init__(self, groups: Mapping[str, Mapping[str, str]]) -> None:
+        self.groups = {group: dict(names) for group, names in groups.items()}
+        self._opaque = {
+            true.casefold(): new for names in self.groups.values() for true, new in names.items()
+        }
+        words = sorted(self._opaque, key=lambda word: (-len(word), word))
+        any_of = "|".join(r"\s+".join(map(re.escape, word.split())) for word in words)
+        # An underscore parts words here: `bee_count` is about bees.
+        self._pattern = re.compile(
+            rf"(?<![^\W_])({any_of})(e?s)?(?![^\W_])" if words else r"(?!)", re.IGNORECASE
+        )
+
+    def in_text(self, text: str) -> str:
+        """A text with every true name replaced."""
+        return self._pattern.sub(self._replaced, text)
+
+    def exactly(self, text: str) -> str:
+        """The opaque name, if the text is a true one and nothing else."""
+        found = self._pattern.fullmatch(text)
+        return text if found is None or found[2] else self._replaced(found)
+
+    def _replaced(self, match: re.Match[str]) -> str:
+        found, ending = match[1], match[2] or ""
+        new = self._opaque.get(" ".join(found.casefold().split()), found)
+        if found.isupper():
+            new = new.upper()
+        elif found[0].isupper():
+            new = new[0].upper() + new[1:]
+        return new + ending
+
+    def in_tree(self, tree: Tree, *, key_words: bool = True, keep_keys: int = 0) -> Tree:
+        """A tree with names replaced in its texts and keys.
+
+        Keys are searched for names, or (not `key_words`) replaced only when they are one; those of
+        the first `keep_keys` levels stay as they are.
+        """
+        if isinstance(tree.value, str):
+            return replace_content(tree, self.in_text(tree.value))
+        if isinstance(tree.value, list):
+            inner = [self.in_tree(t, key_words=key_words, keep_keys=keep_keys) for t in tree.value]
+            return replace_content(tree, inner)
+        if not isinstance(tree.value, dict):
+            return tree
+        rename = self.in_text if key_words else self.exactly
+        new = {key: key if keep_keys > 0 else rename(key) for key in tree.value}
+        moved = sorted((new[key], key) for key in new if new[key] != key)
+        order = iter(key for _, key in moved)
+        # Renamed keys change places among themselves; all others stay where they are.
+        keys = [key if new[key] == key else next(order) for key in tree.value]
+        value = {
+            new[key]: self.in_tree(tree.value[key], key_words=key_words, keep_keys=keep_keys - 1)
+            for key in keys
+        }
+        places = {new[key]: tree.keys.get(key, tree.place) for key in keys}
+        return replace_content(tree, value, places)
+
+
+def opaque_names(groups: Mapping[str, NameGroup], source: Source) -> dict[str, dict[str, str]]:
+    """A name for each true one: group → true → opaque."""
+    taken = {true.casefold() for group in groups.values() for true in group.of}
+    found: dict[str, dict[str, str]] = {}
+    for name, group in sorted(groups.items()):
+        if group.pool is not None:
+            drawn = source.stream(("names", name)).sample(sorted(set(group.pool)), len(group.of))
+            found[name] = dict(zip(sorted(group.of), drawn, strict=True))
+        else:
+            found[name] = {
+                true: _made(group, name, true, source, taken) for true in sorted(group.of)
+            }
+    return found
+
+
+def _made(group: NameGroup, name: str, true: str, source: Source, taken: set[str]) -> str:
+    stream = source.stream(("names", name, true))
+    while True:
+        new = group.prefix
+        if group.style == "word":
+            for _ in range(SYLLABLES):
+                new += _CONSONANTS[stream.below(len(_CONSONANTS))]
+                new += _VOWELS[stream.below(len(_VOWELS))]
+        else:
+            new += "".join(_CODE[stream.below(len(_CODE))] for _ in range(CODE_LENGTH))
+        if new.casefold() not in taken:
+            taken.add(new.casefold())
+            return new
+
+
+def name_problems(groups: Mapping[str, NameGroup], place: Place) -> list[Problem]:
+    """What is wrong with names taken together."""
+    problems: list[Problem] = []
+    seen: dict[str, str] = {}
+    for name, group in groups.items():
+        for true in group.of:
+            if true.casefold() in seen:
+                problems.append(Problem(place, f"names: {true!r} is there twice"))
+            elif not re.fullmatch(r"[^\W_].*[^\W_]", true):
+                message = f"names: {true!r} must be two letters or digits, with anything between"
+                problems.append(Problem(place, message))
+            seen[true.casefold()] = name
+    for name, group in groups.items():
+        if group.pool is not None and len(set(group.pool)) < len(group.of):
+            message = f"names: the pool of {name!r} is too small for {len(group.of)} names"
+            problems.append(Problem(place, message))
+        for new in group.pool or ():
+            if new.casefold() in seen:
+                message = f"names: the pool of {name!r} holds the true name {new!r}"
+                problems.append(Problem(place, message))
+    return problems

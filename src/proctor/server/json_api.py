@@ -1,0 +1,144 @@
+"""The store as JSON: what the pages show, for programs.
+
+GET /api/traces?text=&session_id=&user_id=&request_id=&service=&status=&tool=&model=&since=&until=
+    &min_ms=&max_ms=&min_score=&max_score=&sort=&limit=&offset=
+GET /api/traces/{trace_id}                 the whole trace, as OTLP JSON with ?format=otlp
+GET /api/traces/{trace_id}/evaluations
+GET /api/figures                           counts, cost, percentiles, tools; takes the same filter
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.responses import Response
+from starlette.routing import Route
+
+from proctor.errors import ProctorError, did_you_mean
+from proctor.server.store.store import Page, TraceFilter
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from proctor.server.store.store import SqlStore
+
+MAX_LIMIT = 1000
+"""Rows of one answer."""
+
+_TEXTS = ("text", "request_id", "session_id", "user_id", "service", "tool", "model")
+_NUMBERS = ("min_ms", "max_ms", "min_score", "max_score")
+_TIMES = {"since": "since_ns", "until": "until_ns"}
+_KNOWN = (*_TEXTS, *_NUMBERS, *_TIMES, "status", "sort", "limit", "offset", "format", "token")
+
+_encoder = msgspec.json.Encoder(enc_hook=str)
+
+
+class BadQuery(ProctorError):
+    """A question that cannot be understood."""
+
+
+def routes(store: SqlStore) -> list[Route]:
+    """The endpoints over a store."""
+
+    def found(request: Request) -> Any:
+        chosen, page = filter_of(request.query_params), page_of(request.query_params)
+        count, rows = store.found(chosen, page)
+        return {"count": count, "traces": [row._asdict() for row in rows]}
+
+    def one(request: Request) -> Any:
+        trace = store.trace(request.path_params["trace_id"])
+        if trace is None:
+            return None
+        if request.query_params.get("format") == "otlp":
+            from proctor.trace.export import export_traces
+
+            return msgspec.Raw(export_traces(trace, "otlp-json"))
+        return trace
+
+    def said(request: Request) -> Any:
+        rows = store.evaluations(request.path_params["trace_id"])
+        return {"evaluations": [row._asdict() for row in rows]}
+
+    def figures(request: Request) -> Any:
+        chosen = filter_of(request.query_params)
+        tools = [share._asdict() for share in store.tools(chosen)]
+        return {**store.figures(chosen)._asdict(), "tools": tools}
+
+    return [
+        Route("/api/traces", answering(found)),
+        Route("/api/traces/{trace_id:str}", answering(one)),
+        Route("/api/traces/{trace_id:str}/evaluations", answering(said)),
+        Route("/api/figures", answering(figures)),
+    ]
+
+
+def answering(work: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
+    """A handler that asks the store in a thread, since databases block."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            value = await asyncio.to_thread(work, request)
+        except BadQuery as error:
+            return _json({"error": error.message, "hint": error.hint}, 400)
+        except ProctorError as error:
+            return _json({"error": error.message, "hint": error.hint}, 503)
+        return _json({"error": "no such trace"}, 404) if value is None else _json(value)
+
+    return answer
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(_encoder.encode(value), status_code=status, media_type="application/json")
+
+
+def filter_of(query: Mapping[str, str]) -> TraceFilter:
+    """The filter in the words of an address; an unknown word or a bad value is an error."""
+    for name in query:
+        if name not in _KNOWN:
+            raise BadQuery(f"unknown parameter {name[:40]!r}", hint=did_you_mean(name, _KNOWN))
+    given: dict[str, Any] = {name: query[name] for name in _TEXTS if query.get(name)}
+    given |= {name: _number(name, query[name]) for name in _NUMBERS if query.get(name)}
+    given |= {field: moment(query[name]) for name, field in _TIMES.items() if query.get(name)}
+    if status := query.get("status"):
+        if status not in ("ok", "error"):
+            raise BadQuery(f"no status {status[:40]!r}", hint="ok or error")
+        given["status"] = status
+    return TraceFilter(**given)
+
+
+def page_of(query: Mapping[str, str]) -> Page:
+    """Which part of the list."""
+    limit = min(MAX_LIMIT, max(1, int(_number("limit", query.get("limit") or "50"))))
+    offset = max(0, int(_number("offset", query.get("offset") or "0")))
+    page = Page(limit, offset, query.get("sort") or "newest")
+    try:
+        _ = page.order_by
+    except ProctorError as error:
+        raise BadQuery(error.message, hint=error.hint) from None
+    return page
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if value != value or abs(value) > 1e15:  # noqa: PLR0124 (NaN is not itself)
+        raise BadQuery(f"{name} is not a number: {text[:40]!r}")
+    return value
+
+
+def moment(text: str) -> int:
+    """A date or time in ISO form as nanoseconds; without a zone it is UTC."""
+    from datetime import UTC
+
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadQuery(f"not a date: {text[:40]!r}", hint="write 2026-01-31 or a time") from None
+    aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return int(aware.timestamp() * 1e9)

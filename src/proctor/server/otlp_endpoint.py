@@ -1,0 +1,139 @@
+"""The OTLP/HTTP endpoints: bodies in, answers as the protocol says.
+
+Promise: 200 only after the commit, with a partial success where some spans could not be read;
+400 for what is not OTLP, 408 for who does not go on sending, 413 and 415 for what is too large or
+packed unknown, 503 with Retry-After under pressure. Clients that speak JSON are answered in JSON,
+others in protobuf.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from proctor.server.ingest import RETRY_AFTER, Ingest, Taken
+from proctor.server.wire import JSON, LOG_RECORDS, MAX_BODY, PROTOBUF, SPANS, Refused, unpacked
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.requests import Request
+
+PATHS = {
+    "/v1/traces": SPANS,
+    "/v1/logs": LOG_RECORDS,
+    "/api/public/otel/v1/traces": SPANS,
+}
+"""Where exporters send, the third being Langfuse's; and what they send there."""
+
+PATIENCE = 30.0
+"""Seconds a client may send nothing in the middle of a body, so that slow ones hold no room."""
+
+AT_ONCE = 256 * 1024
+"""Bytes of a packed body that are unpacked on the loop; more would keep other clients waiting."""
+
+_CODES = {400: 3, 408: 4, 413: 8, 415: 3, 503: 14}
+"""HTTP status → the code of google.rpc.Status that says the same."""
+
+
+def endpoint(
+    ingest: Ingest, what: str, *, patience: float = PATIENCE
+) -> Callable[[Request], Awaitable[Response]]:
+    """The handler of one path."""
+
+    async def take(request: Request) -> Response:
+        kind = request.headers.get("content-type", "")
+        as_json = kind.partition(";")[0].strip().lower() == JSON
+        try:
+            with ingest.reading() as more:
+                body = await read_body(request, more, patience=patience)
+                plain = await _plain(body, request.headers.get("content-encoding", ""))
+            del body  # not held while it waits
+            taken = await ingest.take(plain, kind, what)
+        except Refused as refusal:
+            return refused(refusal, as_json=as_json)
+        return accepted(taken, what, as_json=as_json)
+
+    return take
+
+
+async def _plain(body: bytes, encoding: str) -> bytes:
+    if len(body) <= AT_ONCE:
+        return unpacked(body, encoding)
+    return await asyncio.to_thread(unpacked, body, encoding)
+
+
+async def read_body(
+    request: Request,
+    more: Callable[[int], None],
+    *,
+    limit: int = MAX_BODY,
+    patience: float = PATIENCE,
+) -> bytes:
+    """The body as sent; refused as soon as it is known to be too large or not to come.
+
+    `more` is told how much came, and may refuse it.
+    """
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > limit:
+        raise Refused(413, f"the body is larger than {limit} bytes")
+    parts = aiter(request.stream())
+    body = bytearray()
+    while True:
+        try:
+            async with asyncio.timeout(patience):
+                part = await anext(parts)
+        except StopAsyncIteration:
+            return bytes(body)
+        except TimeoutError:
+            raise Refused(408, f"nothing came for {patience:g} seconds") from None
+        except ClientDisconnect:
+            raise Refused(400, "the client went away") from None
+        more(len(part))
+        body += part
+        if len(body) > limit:
+            raise Refused(413, f"the body is larger than {limit} bytes")
+
+
+def accepted(taken: Taken, what: str, *, as_json: bool) -> Response:
+    """Success, whole or partial; a message without rejected spans is a warning, as OTLP has it."""
+    if as_json:
+        name = "rejectedSpans" if what == SPANS else "rejectedLogRecords"
+        part = {name: str(taken.rejected), "errorMessage": taken.message}
+        document = {"partialSuccess": part} if taken.message else {}
+        return Response(json.dumps(document), media_type=JSON)
+    content = b""
+    if taken.message:
+        inner = b"\x08" + _varint(taken.rejected) + _text(2, taken.message)
+        content = b"\x0a" + _varint(len(inner)) + inner
+    return Response(content, media_type=PROTOBUF)
+
+
+def refused(refusal: Refused, *, as_json: bool) -> Response:
+    """A google.rpc.Status, as OTLP asks for."""
+    code = _CODES.get(refusal.status, 13)
+    headers = {"Retry-After": str(RETRY_AFTER)} if refusal.status == 503 else {}
+    if as_json:
+        content: str | bytes = json.dumps({"code": code, "message": refusal.reason})
+    else:
+        content = b"\x08" + _varint(code) + _text(2, refusal.reason)
+    kind = JSON if as_json else PROTOBUF
+    return Response(content, status_code=refusal.status, media_type=kind, headers=headers)
+
+
+def _text(field: int, value: str) -> bytes:
+    encoded = value.encode("utf-8", "replace")
+    return bytes([field << 3 | 2]) + _varint(len(encoded)) + encoded
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

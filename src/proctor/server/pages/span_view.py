@@ -1,0 +1,220 @@
+"""A trace as the viewer's script takes it: an outline of all spans at once, details one by one.
+
+The outline is columns, so that thousands of spans are one small document; a span's messages and
+values come when somebody looks at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
+from typing import Any, NamedTuple
+
+import msgspec
+
+from proctor.report.text import tokens, visible
+from proctor.trace import Span, SpanKind, Trace
+from proctor.trace.conventions.values import encode_json
+from proctor.trace.model import Message
+from proctor.trace.text import safe
+
+MAX_TEXT = 100_000
+"""Characters shown of one text; the whole of it is in the API's answer."""
+
+MAX_ITEMS = 500
+"""Messages, documents or events shown of one span."""
+
+
+def outline(
+    trace: Trace,
+    findings: Sequence[Mapping[str, Any]] = (),
+    checks: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Every span in document order, as columns; parents are positions, times count from 0.
+
+    `findings` are those of the diagnosis; `checks` are failed ones, told in the same words.
+    """
+    tree = trace.index
+    order = [int(position) for position in _document_order(trace)]
+    place = {position: number for number, position in enumerate(order)}
+    spans = [tree.spans[position] for position in order]
+    began = min((span.start_ns for span in spans), default=0)
+    marked: dict[str, int] = {}
+    for finding in (*findings, *checks):
+        location = str(finding.get("location"))
+        marked[location] = marked.get(location, 0) + 1
+    return {
+        "trace_id": trace.trace_id,
+        "id": [span.span_id for span in spans],
+        "parent": [place.get(tree.parent[position], -1) for position in order],
+        "name": [safe(span.tool_name or span.name, 200) for span in spans],
+        "kind": [span.kind.value for span in spans],
+        "failed": [int(span.failed) for span in spans],
+        "start": [round((span.start_ns - began) / 1e6, 3) for span in spans],
+        "ms": [None if s.duration_ns is None else round(s.duration_ns / 1e6, 3) for s in spans],
+        "found": [marked.get(span.span_id, 0) for span in spans],
+        "findings": [_finding(finding) for finding in findings],
+        "checks": [_finding(check) for check in checks],
+    }
+
+
+def _document_order(trace: Trace) -> list[int]:
+    """Positions so that each span stands after its parent and before its parent's next child."""
+    tree = trace.index
+    children: dict[int, list[int]] = {}
+    for position, parent in enumerate(tree.parent):
+        children.setdefault(parent, []).append(position)
+    stack = list(reversed(children.get(-1, [])))
+    order: list[int] = []
+    while stack:
+        position = stack.pop()
+        order.append(position)
+        stack.extend(reversed(children.get(position, [])))
+    return order
+
+
+def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
+    keys = ("category", "location", "description", "evidence", "impact")
+    told = {key: visible(str(finding.get(key) or ""))[:2000] for key in keys}
+    return {**told, "confidence": finding.get("confidence")}
+
+
+def detail(span: Span) -> dict[str, Any]:
+    """All there is to see of one span."""
+    facts: dict[str, Any] = {
+        "id": span.span_id,
+        "name": safe(span.name, 300),
+        "kind": span.kind.value,
+        "status": span.status.value,
+        "ms": None if span.duration_ns is None else span.duration_ns / 1e6,
+        "model": span.model,
+        "tokens": tokens(span.input_tokens, span.output_tokens),
+        "cost_usd": span.cost_usd,
+        "tool": span.tool_name,
+        "agent": span.agent_name,
+        "handoff_to": span.handoff_to,
+        "error": text_of(": ".join(p for p in (span.error_type, span.error_message) if p)),
+        "told": [message_of(message) for message in span.input_messages[:MAX_ITEMS]],
+        "said": [message_of(message) for message in span.output_messages[:MAX_ITEMS]],
+        "input": None if span.input_messages else text_of(_first(span.tool_input, span.input)),
+        "output": None if span.output_messages else text_of(_first(span.tool_output, span.output)),
+        "documents": [
+            {"id": d.id, "text": text_of(d.text), "score": d.score}
+            for d in span.documents[:MAX_ITEMS]
+        ],
+        "events": [
+            {"name": safe(event.name, 200), "attributes": text_of(event.attributes)}
+            for event in span.events[:MAX_ITEMS]
+        ],
+        "attributes": {safe(k, 200): text_of(v) for k, v in sorted(span.attributes.items())},
+    }
+    return {key: value for key, value in facts.items() if value not in (None, "", [], {})}
+
+
+def message_of(message: Message) -> dict[str, Any]:
+    """A message with its calls."""
+    return {
+        "role": safe(message.role, 60),
+        "text": text_of(message.content),
+        "calls": [
+            {"name": safe(call.name, 200), "arguments": text_of(call.arguments)}
+            for call in message.tool_calls[:MAX_ITEMS]
+        ],
+    }
+
+
+def text_of(value: Any) -> str | None:
+    """A value as text in which every character can be seen."""
+    if value is None or value == "":
+        return None
+    text = _laid_out(value if isinstance(value, str) else encode_json(value))
+    cut = f"\n… {len(text) - MAX_TEXT:,} more characters" if len(text) > MAX_TEXT else ""
+    return visible(text[:MAX_TEXT]) + cut
+
+
+def _laid_out(text: str) -> str:
+    """JSON with its parts on lines of their own; any other text as it is."""
+    if len(text) > MAX_TEXT or text[:1] not in ("{", "["):
+        return text
+    try:
+        return msgspec.json.format(text, indent=2)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return text
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+# Two traces side by side: the same steps on the same line, what only one did on its own.
+#
+# Steps are model calls, tool calls and the like; two are the same when their kind and name are.
+# Aligned by the longest common subsequence of all such pairs.
+
+
+MAX_STEPS = 400
+"""Steps of each side that are compared: more cannot be read side by side."""
+
+_SKIPPED = {SpanKind.AGENT, SpanKind.CHAIN, SpanKind.OTHER}
+
+
+class Step(NamedTuple):
+    """One step of one side."""
+
+    kind: str
+    name: str
+    text: str
+    failed: bool
+
+
+class Line(NamedTuple):
+    """What stands beside each other; None where one side has nothing."""
+
+    left: Step | None
+    right: Step | None
+
+    @property
+    def same(self) -> bool:
+        """Whether both did it."""
+        return self.left is not None and self.right is not None
+
+    @property
+    def differs(self) -> bool:
+        """Whether both did it, with other words, arguments or results."""
+        return self.left is not None and self.right is not None and self.left != self.right
+
+
+def aligned(left: Trace, right: Trace) -> list[Line]:
+    """The lines of both traces."""
+    a, b = _steps(left), _steps(right)
+    keys_a, keys_b = ([(s.kind, s.name) for s in side] for side in (a, b))
+    lines: list[Line] = []
+    matcher = SequenceMatcher(None, keys_a, keys_b, autojunk=False)
+    for tag, a0, a1, b0, b1 in matcher.get_opcodes():
+        if tag == "equal":
+            lines += [Line(x, y) for x, y in zip(a[a0:a1], b[b0:b1], strict=True)]
+        else:
+            lines += [Line(step, None) for step in a[a0:a1]]
+            lines += [Line(None, step) for step in b[b0:b1]]
+    return lines
+
+
+def _steps(trace: Trace) -> list[Step]:
+    leaves = [span for span in trace.index.spans if span.kind not in _SKIPPED]
+    return [_step(span) for span in leaves[:MAX_STEPS]]
+
+
+def _step(span: Span) -> Step:
+    name = safe(span.tool_name or span.model or span.name, 100)
+    return Step(span.kind.value, name, visible(_said(span))[:600], span.failed)
+
+
+def _said(span: Span) -> str:
+    if span.error_message:
+        return span.error_message
+    if span.output_messages:
+        return "\n".join(message.content or "" for message in span.output_messages)
+    shown = [
+        value for value in (span.tool_input, span.tool_output, span.output) if value is not None
+    ]
+    return " → ".join(v if isinstance(v, str) else encode_json(v) for v in shown[:2])

@@ -1,0 +1,527 @@
+"""One interface over both databases: what is written, asked, counted and forgotten.
+
+Promise: `write` is all or nothing and returns when it is on disk; a trace that grows has right
+totals with every write, whatever order its spans came in; the same span twice is one span. The
+statements are the same for both databases; only connections and bulk writes differ.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from proctor.errors import ProctorError, hint_among
+from proctor.llm.prices import PriceTable
+from proctor.server.store.rows import Batch, span_from, trace_from
+from proctor.server.store.schema import MIGRATIONS, SPAN_COLUMNS
+from proctor.server.store.writer import MANY, Writing, distinct
+from proctor.trace import Trace
+
+# Which traces are meant: what a person may filter a list by, as a condition of SQL.
+#
+# Values are always parameters, never part of a statement.
+
+
+SORTS = {
+    "newest": "started_ns DESC, trace_id DESC",
+    "started": "started_ns, trace_id",
+    "slowest": "duration_ms DESC NULLS LAST, trace_id",
+    "costliest": "cost_usd DESC NULLS LAST, trace_id",
+    "worst": "score ASC NULLS LAST, trace_id",
+    "most_errors": "errors DESC, started_ns DESC, trace_id",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceFilter:
+    """What the traces must have; what is None or empty does not matter."""
+
+    text: str = ""
+    """Words in the name, query, response or id."""
+    request_id: str | None = None
+    session_id: str | None = None
+    user_id: str | None = None
+    service: str | None = None
+    status: Literal["ok", "error"] | None = None
+    tool: str | None = None
+    model: str | None = None
+    since_ns: int | None = None
+    until_ns: int | None = None
+    min_ms: float | None = None
+    max_ms: float | None = None
+    min_score: float | None = None
+    max_score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which part of a list, in which order."""
+
+    limit: int = 50
+    offset: int = 0
+    sort: str = "newest"
+
+    @property
+    def order_by(self) -> str:
+        """The order as SQL."""
+        found = SORTS.get(self.sort)
+        if found is None:
+            raise ProctorError(
+                f"no order {self.sort!r}",
+                hint=hint_among(self.sort, SORTS),
+            )
+        return found
+
+
+_EQUAL = ("request_id", "session_id", "user_id", "service", "status")
+_BOUNDS = {
+    "since_ns": "started_ns >=",
+    "until_ns": "started_ns <",
+    "min_ms": "duration_ms >=",
+    "max_ms": "duration_ms <=",
+    "min_score": "score >=",
+    "max_score": "score <=",
+}
+_USED = ("tool", "model")
+
+
+EVERYTHING = "1 = 1"
+"""The condition of a filter that asks for nothing."""
+
+_HEX = frozenset("0123456789abcdefABCDEF")
+
+
+def where(
+    chosen: TraceFilter, mark: str, like: str, *, whole: bool = False
+) -> tuple[str, list[Any]]:
+    """The condition, and the values of its parameters in order.
+
+    `like` is how the database finds a pattern in a column, capital letters or small. `whole`
+    says that all its traces are wanted, not a page of them.
+    """
+    parts: list[str] = []
+    values: list[Any] = []
+    for name in _EQUAL:
+        if (value := getattr(chosen, name)) is not None:
+            parts.append(f"{name} = {mark}")
+            values.append(value)
+    for name, condition in _BOUNDS.items():
+        if (value := getattr(chosen, name)) is not None:
+            parts.append(f"{condition} {mark}")
+            values.append(value)
+    for kind in _USED:
+        if (value := getattr(chosen, kind)) is not None:
+            of = f"u.kind = '{kind}' AND u.name = {mark}"
+            if whole:
+                parts.append(f"trace_id IN (SELECT u.trace_id FROM uses u WHERE {of})")
+            else:  # a page of a common value is found without collecting all its traces
+                here = f"u.trace_id = traces.trace_id AND {of}"
+                parts.append(f"EXISTS (SELECT 1 FROM uses u WHERE {here})")
+            values.append(value)
+    for word in chosen.text.split():
+        columns = ["name", "query", "response", *(["trace_id"] if _HEX.issuperset(word) else [])]
+        parts.append("(" + " OR ".join(like.format(column=c, mark=mark) for c in columns) + ")")
+        values += [f"%{_literal(word)}%"] * len(columns)
+    return " AND ".join(parts) or EVERYTHING, values
+
+
+def only_use(chosen: TraceFilter) -> tuple[str, str] | None:
+    """The kind and name of a filter by one tool or one model and nothing else.
+
+    Such a filter is answered from what traces use, without looking for its traces one by one.
+    """
+    for kind in _USED:
+        name = getattr(chosen, kind)
+        if name is not None and chosen == replace(TraceFilter(), **{kind: name}):
+            return kind, name
+    return None
+
+
+def _literal(word: str) -> str:
+    """A word that stands for itself in LIKE."""
+    return "".join(f"!{c}" if c in "!%_" else c for c in word)
+
+
+class StoreError(ProctorError):
+    """A store that cannot be used."""
+
+
+class BadRows(StoreError):
+    """Rows the database does not take: the store is well, what was to be written is not."""
+
+
+class TraceRow(NamedTuple):
+    """A line of a list of traces."""
+
+    trace_id: str
+    name: str | None
+    service: str | None
+    query: str | None
+    response: str | None
+    request_id: str | None
+    session_id: str | None
+    user_id: str | None
+    started_ns: int
+    ended_ns: int | None
+    duration_ms: float | None
+    status: str
+    spans: int
+    errors: int
+    llm_calls: int
+    tool_calls: int
+    input_tokens: int | None
+    output_tokens: int | None
+    cost_usd: float | None
+    updated_ns: int
+    evaluated_ns: int
+    score: float | None
+    findings: int | None
+
+
+class Evaluation(NamedTuple):
+    """One thing that was said of a trace."""
+
+    trace_id: str
+    name: str
+    score: float | None
+    label: str | None
+    detail: str
+    at_ns: int
+
+
+class Figures(NamedTuple):
+    """What the traces of a filter come to."""
+
+    traces: int
+    spans: int
+    errors: int
+    cost_usd: float | None
+    p50_ms: float | None
+    p95_ms: float | None
+
+
+class Share(NamedTuple):
+    """How often something was used, and in how many of those it failed."""
+
+    name: str
+    calls: int
+    errors: int
+
+
+class Found(NamedTuple):
+    """A page of traces, and how many the filter has in all."""
+
+    total: int
+    rows: list[TraceRow]
+
+
+_ROW = ", ".join(TraceRow._fields)
+_SPAN = ", ".join(SPAN_COLUMNS)
+_SORTED_BY = "started_ns, duration_ms, cost_usd, score, errors"
+
+
+class SqlStore(ABC):
+    """A store in a database; see the module for what is promised."""
+
+    mark: str
+    """How a parameter is written: `?` or `%s`."""
+    types: ClassVar[dict[str, str]]
+    """The database's own names for the types of the schema."""
+    like: str
+    """How a pattern is found in a column; capital letters of ASCII are as small ones."""
+    join_in_order = "JOIN"
+    """A join read from left to right, where the database would guess wrong."""
+    for_update = ""
+    """What locks the rows of a SELECT, where a transaction does not lock the whole store."""
+    prices: PriceTable | None = None
+    """The user's prices, used before the published ones for spans that come in or are read."""
+
+    # -- what differs ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def writing(self) -> AbstractContextManager[Any]:
+        """A cursor in a transaction that is committed to disk at the end of the block."""
+
+    @abstractmethod
+    def reading(self) -> AbstractContextManager[Any]:
+        """A cursor that sees one state of the store and blocks nobody."""
+
+    @abstractmethod
+    def add_rows(
+        self, cursor: Any, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Write rows of which none is there yet."""
+
+    @abstractmethod
+    def put_spans(self, cursor: Any, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Write span rows: new ones, and better ones over what is there.
+
+        A span that ended is never replaced by a notice that it began.
+        """
+
+    @abstractmethod
+    def size(self) -> int:
+        """Bytes on disk."""
+
+    @abstractmethod
+    def compact(self) -> None:
+        """Give freed space back to the disk, where the database does not do so by itself."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of connections."""
+
+    # -- tables ---------------------------------------------------------------------------------
+
+    def migrate(self) -> int:
+        """Bring the tables up to date; the version they are at. A newer store is refused."""
+        with self.writing() as cursor:
+            cursor.execute(
+                "CREATE TABLE IF NOT EXISTS notes (key TEXT PRIMARY KEY, value TEXT NOT NULL)"
+            )
+            cursor.execute("SELECT value FROM notes WHERE key = 'version'")
+            row = cursor.fetchone()
+            at = int(row[0]) if row else 0
+            if at > len(MIGRATIONS):
+                raise StoreError(
+                    f"the store has version {at}, this program knows up to {len(MIGRATIONS)}",
+                    hint="upgrade proctor",
+                )
+            for statements in MIGRATIONS[at:]:
+                for statement in statements:
+                    cursor.execute(statement.format(**self.types))
+            if 0 < at < len(MIGRATIONS):
+                Writing(self, cursor).count_again()
+            cursor.execute(
+                f"INSERT INTO notes VALUES ('version', {self.mark}) "
+                "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+                (str(len(MIGRATIONS)),),
+            )
+        return len(MIGRATIONS)
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def write(self, batch: Batch) -> None:
+        """Keep a batch: when this returns it is on disk."""
+        rows = distinct(batch.spans)
+        with self.writing() as cursor:
+            Writing(self, cursor).put(batch, rows)
+
+    def put_evaluations(
+        self,
+        trace_id: str,
+        rows: Sequence[Evaluation],
+        *,
+        score: float | None,
+        findings: int | None,
+        seen_ns: int | None = None,
+    ) -> None:
+        """Keep what was said of a trace, in place of what was said before.
+
+        `seen_ns` is its `updated_ns` when it was read: one that grew since is still to be looked
+        at again. None says that it did not.
+        """
+        mark = self.mark
+        with self.writing() as cursor:
+            cursor.execute(f"DELETE FROM evaluations WHERE trace_id = {mark}", (trace_id,))
+            marks = ", ".join([mark] * len(Evaluation._fields))
+            cursor.executemany(f"INSERT INTO evaluations VALUES ({marks})", rows)
+            at = str(time.time_ns())
+            if seen_ns is not None:
+                at = f"CASE WHEN updated_ns = {int(seen_ns)} THEN {at} ELSE 0 END"
+            cursor.execute(
+                f"UPDATE traces SET evaluated_ns = {at}, score = {mark}, findings = {mark} "
+                f"WHERE trace_id = {mark}",
+                (score, findings, trace_id),
+            )
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def traces(self, chosen: TraceFilter | None = None, page: Page | None = None) -> list[TraceRow]:
+        """Traces of a filter, a page of them."""
+        page = page or Page()
+        condition, values = self._where(chosen)
+        order = page.order_by
+        # The ids first, from an index where there is one: a late page does not read the rows of
+        # those before it.
+        statement = f"""
+            SELECT {_ROW} FROM traces WHERE trace_id IN (
+                SELECT trace_id FROM traces WHERE {condition}
+                ORDER BY {order} LIMIT {int(page.limit)} OFFSET {int(page.offset)})
+            ORDER BY {order}
+        """
+        return [TraceRow(*row) for row in self._all(statement, values)]
+
+    def found(self, chosen: TraceFilter, page: Page) -> Found:
+        """A page of a filter's traces, and how many there are in all.
+
+        Words, which no index answers, are looked for once for both.
+        """
+        if not chosen.text:
+            return Found(self.count(chosen), self.traces(chosen, page))
+        condition, values = self._where(chosen)
+        order = page.order_by
+        statement = f"""
+            WITH chosen AS MATERIALIZED (
+                SELECT trace_id, {_SORTED_BY} FROM traces WHERE {condition}),
+            page AS (SELECT * FROM chosen ORDER BY {order}
+                LIMIT {int(page.limit)} OFFSET {int(page.offset)})
+            SELECT (SELECT count(*) FROM chosen), {_ROW} FROM traces
+            WHERE trace_id IN (SELECT trace_id FROM page) ORDER BY {order}
+        """
+        rows = self._all(statement, values)
+        count = int(rows[0][0]) if rows else self.count(chosen) if page.offset else 0
+        return Found(count, [TraceRow(*row[1:]) for row in rows])
+
+    def _where(self, chosen: TraceFilter | None, *, whole: bool = False) -> tuple[str, list[Any]]:
+        return where(chosen or TraceFilter(), self.mark, self.like, whole=whole)
+
+    @property
+    def _used(self) -> str:
+        return f"kind = {self.mark} AND name = {self.mark}"
+
+    def _whole(self, chosen: TraceFilter | None) -> tuple[str, str, list[Any]]:
+        """All traces of a filter: the tables they are read from, the condition, its values."""
+        if use := only_use(chosen or TraceFilter()):
+            users = f"(SELECT trace_id AS chosen FROM uses WHERE {self._used}) users"
+            joined = f"{users} {self.join_in_order} traces ON traces.trace_id = users.chosen"
+            return joined, EVERYTHING, list(use)
+        return "traces", *self._where(chosen, whole=True)
+
+    def count(self, chosen: TraceFilter | None = None) -> int:
+        """How many traces a filter has."""
+        if use := only_use(chosen or TraceFilter()):
+            return int(self._all(f"SELECT count(*) FROM uses WHERE {self._used}", use)[0][0])
+        condition, values = self._where(chosen)
+        return int(self._all(f"SELECT count(*) FROM traces WHERE {condition}", values)[0][0])
+
+    def figures(self, chosen: TraceFilter | None = None) -> Figures:
+        """Counts, cost and percentiles of duration (nearest rank) over a filter."""
+        traces, condition, values = self._whole(chosen)
+        source, kept = "chosen", "MATERIALIZED"
+        if condition == EVERYTHING and traces == "traces":
+            # Over everything the index of durations is faster than sorting.
+            source, kept = "traces", "NOT MATERIALIZED"
+        statement = f"""
+            WITH chosen AS MATERIALIZED (
+                SELECT spans, errors, cost_usd, duration_ms FROM {traces} WHERE {condition}),
+            sums AS MATERIALIZED (SELECT count(*) AS traces, coalesce(sum(spans), 0) AS spans,
+                coalesce(sum(errors), 0) AS errors, sum(cost_usd) AS cost,
+                count(duration_ms) AS timed FROM {source}),
+            ranked AS {kept} (SELECT duration_ms FROM {source}
+                WHERE duration_ms IS NOT NULL ORDER BY duration_ms)
+            SELECT traces, spans, errors, cost, {_rank(50)}, {_rank(95)} FROM sums
+        """
+        row = self._all(statement, values)[0]
+        return Figures(int(row[0]), int(row[1]), int(row[2]), *row[3:])
+
+    def tools(self, chosen: TraceFilter | None = None, limit: int = 50) -> list[Share]:
+        """Tools by how often they were called in the traces of a filter."""
+        if use := only_use(chosen or TraceFilter()):
+            traces, condition, values = "uses", self._used, list(use)
+        else:
+            traces, (condition, values) = "traces", self._where(chosen, whole=True)
+        source = "uses"
+        if condition != EVERYTHING:
+            # From the traces to what they use: a few traces are a few rows.
+            source = (
+                f"(SELECT trace_id AS chosen FROM {traces} WHERE {condition}) found "
+                f"{self.join_in_order} uses ON uses.trace_id = found.chosen"
+            )
+        statement = f"""
+            SELECT name, sum(calls) AS called, sum(errors) FROM {source} WHERE kind = 'tool'
+            GROUP BY name ORDER BY called DESC, name LIMIT {int(limit)}
+        """
+        return [Share(str(n), int(c), int(e)) for n, c, e in self._all(statement, values)]
+
+    def row(self, trace_id: str) -> TraceRow | None:
+        """The line of one trace."""
+        rows = self._all(
+            f"SELECT {_ROW} FROM traces WHERE trace_id = {self.mark}",
+            [trace_id],
+        )
+        return TraceRow(*rows[0]) if rows else None
+
+    def trace(self, trace_id: str) -> Trace | None:
+        """A whole trace, with everything that was received of it."""
+        statement = f"SELECT body FROM payloads WHERE trace_id = {self.mark} ORDER BY chunk"
+        rows = self._all(statement, [trace_id])
+        return trace_from(trace_id, (bytes(row[0]) for row in rows), self.prices) if rows else None
+
+    def skeleton(self, trace_id: str) -> Trace | None:
+        """A trace with no more of its spans than their rows hold: fast, however large it is."""
+        rows = self._all(
+            f"SELECT {_SPAN} FROM spans WHERE trace_id = {self.mark} ORDER BY start_ns, span_id",
+            [trace_id],
+        )
+        spans = [span_from(row) for row in rows]
+        return Trace(trace_id=trace_id, spans=spans) if spans else None
+
+    def evaluations(self, trace_id: str) -> list[Evaluation]:
+        """What was said of a trace."""
+        rows = self._all(
+            f"SELECT * FROM evaluations WHERE trace_id = {self.mark} ORDER BY name",
+            [trace_id],
+        )
+        return [Evaluation(*row) for row in rows]
+
+    def quiet(self, before_ns: int, limit: int = 100) -> list[str]:
+        """Traces nothing was added to since a moment, that were not evaluated since they grew."""
+        mark = self.mark
+        rows = self._all(
+            f"SELECT trace_id FROM traces WHERE updated_ns < {mark} "
+            f"AND evaluated_ns < updated_ns ORDER BY updated_ns LIMIT {int(limit)}",
+            [before_ns],
+        )
+        return [str(row[0]) for row in rows]
+
+    def ids(self, chosen: TraceFilter | None = None) -> Iterator[str]:
+        """Ids of a filter's traces, the oldest first, read in pages."""
+        offset = 0
+        while True:
+            rows = self.traces(chosen, Page(limit=MANY, offset=offset, sort="started"))
+            yield from (row.trace_id for row in rows)
+            if len(rows) < MANY:
+                return
+            offset += MANY
+
+    # -- forgetting -----------------------------------------------------------------------------
+
+    def prune(self, before_ns: int) -> int:
+        """Forget traces that nothing was added to since a moment; how many they were."""
+        mark, gone = self.mark, 0
+        while True:
+            with self.writing() as cursor:
+                # Chosen in the transaction that deletes: one that grew meanwhile stays.
+                cursor.execute(
+                    f"SELECT trace_id FROM traces WHERE updated_ns < {mark} LIMIT {MANY}"
+                    f"{self.for_update}",
+                    [before_ns],
+                )
+                ids = [str(row[0]) for row in cursor.fetchall()]
+                marks = ", ".join([mark] * len(ids))
+                for table in ("payloads", "spans", "uses", "evaluations", "traces") if ids else ():
+                    cursor.execute(f"DELETE FROM {table} WHERE trace_id IN ({marks})", ids)
+            gone += len(ids)
+            if len(ids) < MANY:
+                return gone
+
+    def _all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self.reading() as cursor:
+            cursor.execute(statement, values)
+            return list(cursor.fetchall())
+
+
+def _rank(percent: int) -> str:
+    """The duration at a percentile, by nearest rank, as an expression over `sums` and `ranked`.
+
+    Both databases read a materialised table in the order it was made in: it is sorted once.
+    """
+    return (
+        "(SELECT duration_ms FROM ranked LIMIT 1 OFFSET (SELECT CASE "
+        f"WHEN timed * {percent} / 100 < timed THEN timed * {percent} / 100 ELSE 0 END FROM sums))"
+    )

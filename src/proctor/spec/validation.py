@@ -1,0 +1,374 @@
+"""Check a tree against a model, and say what is wrong in the user's terms and at the user's place.
+
+pydantic finds the errors; here each gets its place, a wording that needs no Python, and for an
+unknown word the nearest known one. Where a value may have several shapes, only the errors of the
+shape it comes nearest to are told.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from proctor.errors import did_you_mean
+from proctor.spec.located import Place, Problem, Tree, plain
+
+# Which models may stand at a place: pydantic's error locations, read along the annotations.
+#
+# Needed to tell a key from the label pydantic puts into a location for the member of a union it
+# tried, and to know which keys would have been right. Types that are not looked into (`Any`,
+# callables) lead nowhere, which costs a suggestion and nothing else.
+
+
+class Shapes(NamedTuple):
+    """The types a value may have."""
+
+    options: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, annotation: Any) -> Shapes:
+        """The types that an annotation allows, other than None."""
+        return cls(tuple(_flat(annotation)))
+
+    @property
+    def several(self) -> bool:
+        """Whether pydantic will say which one it tried."""
+        return len(self.options) > 1
+
+    def narrowed(self, label: str | int) -> Shapes:
+        """The option a label stands for: the name of a type, or the value of its tag."""
+        matching = tuple(o for o in self.options if _is_labelled(o, str(label)))
+        if len(matching) == 1:
+            return Shapes(matching)
+        # The label has been read; whatever remains is looked into together.
+        return Shapes((_Together(self.options),))
+
+    def inside(self, step: str | int) -> Shapes:
+        """What may stand under a key, or at an index."""
+        found: list[Any] = []
+        for option in self._unpacked():
+            if isinstance(option, type) and issubclass(option, BaseModel):
+                member = _field(option, str(step))
+                if member is not None:
+                    found.extend(_flat(member))
+                continue
+            arguments = get_args(option)
+            if not arguments or get_origin(option) is Literal:
+                continue
+            found.extend(_flat(arguments[-1] if arguments[-1] is not ... else arguments[0]))
+        return Shapes(tuple(dict.fromkeys(found)))
+
+    def keys(self) -> tuple[str, ...]:
+        """The keys that would have been right here."""
+        models = (o for o in self._unpacked() if isinstance(o, type) and issubclass(o, BaseModel))
+        return tuple(dict.fromkeys(key for model in models for key in model_keys(model)))
+
+    def _unpacked(self) -> Iterator[Any]:
+        for option in self.options:
+            if isinstance(option, _Together):
+                yield from option.options
+            else:
+                yield option
+
+
+class _Together(NamedTuple):
+    """Types that a label did not tell apart."""
+
+    options: tuple[Any, ...]
+
+
+def model_keys(model: type[BaseModel]) -> tuple[str, ...]:
+    """The keys a user may write for a model."""
+    return tuple(info.alias or name for name, info in model.model_fields.items())
+
+
+def _field(model: type[BaseModel], key: str) -> Any:
+    for name, info in model.model_fields.items():
+        if key in (name, info.alias):
+            return info.annotation
+    return None
+
+
+def _flat(annotation: Any) -> Iterator[Any]:
+    if annotation is None or annotation is type(None):
+        return
+    if hasattr(annotation, "__value__"):  # a named type alias
+        yield from _flat(annotation.__value__)
+        return
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from _flat(get_args(annotation)[0])
+    elif origin in (Union, types.UnionType):
+        for argument in get_args(annotation):
+            yield from _flat(argument)
+    else:
+        yield annotation
+
+
+def _is_labelled(option: Any, label: str) -> bool:
+    if isinstance(option, type) and issubclass(option, BaseModel):
+        tags = (
+            value
+            for info in option.model_fields.values()
+            if get_origin(info.annotation) is Literal
+            for value in get_args(info.annotation)
+        )
+        return option.__name__ in label or label in tags
+    bare = cast(Any, get_origin(option) or option)
+    name = str(getattr(bare, "__name__", ""))
+    return bool(name) and label.startswith(name)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_ELSEWHERE = "elsewhere"
+"""The type of an error that knows, better than pydantic can, which values it is about."""
+
+
+class Fault(NamedTuple):
+    """Something wrong with a value inside the model that found it; `loc` leads there."""
+
+    loc: tuple[str | int, ...]
+    message: str
+    hint: str | None = None
+
+
+def faults_error(faults: Sequence[Fault]) -> PydanticCustomError:
+    """What a validator raises to report several values inside its model, each at its own place."""
+    text = "; ".join(fault.message for fault in faults)
+    return PydanticCustomError(_ELSEWHERE, "{text}", {"text": text, "faults": list(faults)})
+
+
+def validated(tree: Tree, model: type[Model], problems: list[Problem]) -> Model | None:
+    """The tree as a model, or None with the reasons added to `problems`."""
+    try:
+        return model.model_validate(plain(tree))
+    except ValidationError as error:
+        problems.extend(located(error, tree, model))
+        return None
+
+
+def first_fault(error: ValidationError) -> Fault:
+    """The first error of values that stand in no file: options of a command, arguments in Python.
+
+    `loc` leads to the value; the message names it as users write it.
+    """
+    detail = error.errors(include_url=False)[0]
+    return _told(detail, (), secret=False)._replace(loc=detail["loc"])
+
+
+def located(error: ValidationError, tree: Tree, model: type[BaseModel]) -> list[Problem]:
+    """Every error of a validation, at its place. Values with known problems are not told twice."""
+    found = [
+        _Found.of(detail, loc, tree, model)
+        for detail in error.errors(include_url=False)
+        if not _follows_from_others(detail)
+        for loc in _locations(detail)
+    ]
+    return [item.problem for item in _nearest_shape(found) if not item.target.broken]
+
+
+def _follows_from_others(detail: ErrorDetails) -> bool:
+    """pydantic counts only good items, and so calls a tuple of bad ones too short as well."""
+    least = detail.get("ctx", {}).get("min_length", 0)
+    return detail["type"] == "too_short" and len(detail["input"]) >= least
+
+
+def _locations(detail: ErrorDetails) -> list[tuple[tuple[str | int, ...], Fault | None]]:
+    if detail["type"] != _ELSEWHERE:
+        return [(detail["loc"], None)]
+    faults: list[Fault] = detail.get("ctx", {})["faults"]
+    return [((*detail["loc"], *fault.loc), fault) for fault in faults]
+
+
+class _Found(NamedTuple):
+    """An error on its way to becoming a problem.
+
+    `choice` is the value with several shapes that it lies in (if any), `branch` the shape tried.
+    """
+
+    problem: Problem
+    target: Tree
+    choice: Tree | None
+    branch: str | int
+    expects: str | None
+
+    @classmethod
+    def of(
+        cls,
+        detail: ErrorDetails,
+        where: tuple[tuple[str | int, ...], Fault | None],
+        tree: Tree,
+        model: type[BaseModel],
+    ) -> _Found:
+        loc, fault = where
+        target, shapes = tree, Shapes.of(model)
+        keys: tuple[str, ...] = model_keys(model)
+        choice: Tree | None = None
+        branch: str | int = ""
+        place: Place | None = None
+        for step in loc:
+            if shapes.several:
+                if choice is None:
+                    choice, branch = target, step
+                shapes = shapes.narrowed(step)
+                continue
+            keys = shapes.keys()
+            shapes = shapes.inside(step)
+            child = target.child(step)
+            place = target.keys.get(str(step)) if isinstance(target.value, dict) else None
+            if child is None:
+                break
+            target = child
+        is_key = detail["type"] in ("extra_forbidden", "missing")
+        told = fault or _told(detail, keys, secret=bool(target.secrets))
+        at = place if is_key and place is not None else target.place
+        if detail["type"] == "union_tag_invalid" and (tag := target.child(_tag_key(detail))):
+            at = tag.place
+        message = _without_secrets(told.message, target)
+        problem = Problem(at, message, told.hint)
+        return cls(problem, target, choice, branch, _EXPECTS.get(detail["type"]))
+
+
+def _nearest_shape(found: Iterable[_Found]) -> list[_Found]:
+    """Of the shapes tried for one value keep the one it resembles: whose errors lie deepest."""
+    kept: list[_Found] = []
+    choices: dict[int, list[_Found]] = {}
+    for item in found:
+        if item.choice is None:
+            kept.append(item)
+        else:
+            choices.setdefault(id(item.choice), []).append(item)
+    for group in choices.values():
+        branches: dict[str | int, list[_Found]] = {}
+        for item in group:
+            branches.setdefault(item.branch, []).append(item)
+        inside = [
+            items
+            for items in branches.values()
+            if not any(i.expects and i.target is i.choice for i in items)
+        ]
+        if inside:
+            kept.extend(min(inside, key=len))
+        else:
+            kept.append(_any_of(group))
+    return kept
+
+
+def _any_of(group: Sequence[_Found]) -> _Found:
+    """One error for a value that is none of the shapes it may have."""
+    expected = list(dict.fromkeys(item.expects for item in group if item.expects))
+    first = group[0]
+    if len(expected) < 2:
+        return first
+    got = kind_of(first.target.value)
+    message = f"expected {' or '.join(expected)}, got {got}"
+    return first._replace(problem=first.problem._replace(message=message))
+
+
+def _without_secrets(message: str, tree: Tree) -> str:
+    """The message with what environment variables held put back to their references."""
+    secrets = {pair for part in tree.walk() for pair in part.secrets}
+    for held, reference in sorted(secrets, key=lambda pair: -len(pair[0])):
+        for form in (held, repr(held)[1:-1]):
+            message = message.replace(form, reference)
+    return message
+
+
+# -- wording -------------------------------------------------------------------------------------
+
+_EXPECTS = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "set_type": "a list",
+    "dict_type": "a mapping",
+    "mapping_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "none_required": "null",
+}
+
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("less than", "lt"),
+}
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, in the words of someone who writes YAML."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return "text" if value.strip() else "empty text"
+    if isinstance(value, int | float):
+        return f"the number {value}"
+    return "a mapping" if isinstance(value, Mapping) else "a list"
+
+
+def _told(detail: ErrorDetails, keys: tuple[str, ...], *, secret: bool) -> Fault:
+    """An error in words, with a hint where one can be given."""
+    kind, context, given = detail["type"], detail.get("ctx", {}), detail["input"]
+    name = str(detail["loc"][-1]) if detail["loc"] else ""
+    if kind == "extra_forbidden":
+        hint = did_you_mean(name, keys) or (f"known here: {', '.join(keys)}" if keys else None)
+        return Fault((), f"unknown key {name!r}", hint)
+    if kind == "missing":
+        return Fault((), f"the key {name!r} is missing")
+    if kind in _BOUNDS:
+        words, limit = _BOUNDS[kind]
+        got = "" if secret else f", got {given}"
+        return Fault((), f"{name} must be {words} {context[limit]:g}{got}")
+    if kind in ("literal_error", "enum"):
+        return _choice(name, str(context.get("expected", "")), given, secret=secret)
+    if kind == "union_tag_invalid":
+        return _choice(
+            _tag_key(detail),
+            str(context.get("expected_tags", "")),
+            context.get("tag"),
+            secret=secret,
+        )
+    if kind == "union_tag_not_found":
+        return Fault((), f"the key {context.get('discriminator', 'type')} is missing")
+    if kind in ("too_short", "string_too_short"):
+        return Fault((), f"{name} must not be empty")
+    if kind in _EXPECTS:
+        return Fault((), f"{_named(name)}expected {_EXPECTS[kind]}, got {kind_of(given)}")
+    message = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if secret and kind in ("value_error", "assertion_error"):
+        return Fault((), "the value of an environment variable is not accepted here")
+    return Fault((), message)
+
+
+def _tag_key(detail: ErrorDetails) -> str:
+    return str(detail.get("ctx", {}).get("discriminator", "")).strip("'")
+
+
+def _named(name: str) -> str:
+    # Union labels such as `list[str]` and positions say nothing to the reader.
+    return (
+        f"{name}: " if name.isidentifier() and name not in ("str", "int", "float", "bool") else ""
+    )
+
+
+def _choice(name: str, expected: str, given: Any, *, secret: bool) -> Fault:
+    words = [word.strip(" '") for word in expected.replace(" or ", ", ").split(",")]
+    got = "" if secret or isinstance(given, Mapping | list) else f", got {given!r}"
+    near = did_you_mean(str(given), words) if isinstance(given, str) and not secret else None
+    choice = f"one of {', '.join(words)}" if len(words) > 1 else words[0]
+    return Fault((), f"{name} must be {choice}{got}", near)

@@ -1,0 +1,619 @@
+"""Read YAML into trees that know their places, and survive whatever a file holds.
+
+Promise: no input ends in a traceback or takes the machine down: size, depth and the number of
+values (each use of an alias counted) are bounded; only plain tags are known, so nothing is ever
+constructed. Whatever can be read after a problem still is, so that all problems show at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, NamedTuple, cast
+
+import yaml
+
+from proctor.errors import did_you_mean, hint_among
+from proctor.spec.located import Place, Problem, Scalar, Tree
+
+# What a YAML scalar means, and environment variables inside it.
+#
+# Scalars follow the YAML 1.2 core schema, as editors do: `no`, `on` and `12:30` are text, dates
+# are text, and every value has a JSON type. Variables stand only where written `${NAME}`; what
+# they hold is always text, so that no variable can change the shape of a file.
+
+
+_NULL = re.compile(r"(?:null|Null|NULL|~|)")
+_TRUE = re.compile(r"(?:true|True|TRUE)")
+_FALSE = re.compile(r"(?:false|False|FALSE)")
+_INT = re.compile(r"[-+]?[0-9]+")
+_OCTAL = re.compile(r"0o[0-7]+")
+_HEX = re.compile(r"0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_INFINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)")
+_NAN = re.compile(r"\.(?:nan|NaN|NAN)")
+
+_MEANINGS: tuple[tuple[str, re.Pattern[str], Callable[[str], Scalar]], ...] = (
+    ("null", _NULL, lambda text: None),
+    ("bool", _TRUE, lambda text: True),
+    ("bool", _FALSE, lambda text: False),
+    ("int", _INT, int),
+    ("int", _OCTAL, lambda text: int(text[2:], 8)),
+    ("int", _HEX, lambda text: int(text[2:], 16)),
+    ("float", _FLOAT, float),
+    ("float", _INFINITE, lambda text: float(text.replace(".", "", 1))),
+    ("float", _NAN, lambda text: float("nan")),
+)
+
+LONGEST_NUMBER = 1_000
+"""Digits in a number. Nobody counts that far, and Python itself refuses a little later."""
+
+
+def meaning(text: str) -> Scalar:
+    """The value of an unquoted scalar."""
+    if len(text) > LONGEST_NUMBER:
+        return text
+    for _, pattern, read in _MEANINGS:
+        if pattern.fullmatch(text):
+            return read(text)
+    return text
+
+
+def tagged(text: str, kind: str) -> Scalar:
+    """The value of a scalar with an explicit tag (`!!int "3"`); ValueError when it is not one."""
+    if kind == "str":
+        return text
+    for name, pattern, read in _MEANINGS:
+        # An integer is written like a float more often than not: `!!float 3`.
+        if name == kind and len(text) <= LONGEST_NUMBER and pattern.fullmatch(text):
+            return read(text)
+    raise ValueError(f"{text[:40]!r} is not a value of type !!{kind}")
+
+
+_REFERENCE = re.compile(
+    r"""(?P<escape>\$\$\{)
+      | \$\{ (?P<name>[A-Za-z_][A-Za-z0-9_]*) (?: :- (?P<default>[^}]*) )? \}
+      | (?P<malformed>\$\{ [^}]{0,40} \}?)""",
+    re.VERBOSE,
+)
+
+
+class Substituted(NamedTuple):
+    """A text with its variables put in: what came from where, and what could not be put in."""
+
+    text: str
+    secrets: tuple[tuple[str, str], ...] = ()
+    problems: tuple[tuple[str, str], ...] = ()
+
+
+def substitute(text: str, environ: Mapping[str, str]) -> Substituted:
+    """Put environment variables where `${NAME}` or `${NAME:-default}` stands; `$${` is `${`.
+
+    `secrets` pairs what a variable held with the reference that stands for it, `problems` pairs a
+    message with a hint. Defaults stand in the file and are no secrets.
+    """
+    if "${" not in text:
+        return Substituted(text)
+    secrets: list[tuple[str, str]] = []
+    problems: list[tuple[str, str]] = []
+
+    def put(match: re.Match[str]) -> str:
+        if match["escape"]:
+            return "${"
+        if match["malformed"]:
+            problems.append(
+                (
+                    f"{match.group()!r} is not a reference to an environment variable",
+                    "write ${NAME} or ${NAME:-default}; for a literal ${ write $${",
+                )
+            )
+            return match.group()
+        name, held = match["name"], environ.get(match["name"])
+        # As in a shell, an empty variable takes the default too.
+        if match["default"] is not None and not held:
+            return match["default"]
+        if held is None:
+            problems.append(
+                (
+                    f"the environment variable {name} is not set",
+                    f"set it, or give a default: ${{{name}:-...}}",
+                )
+            )
+            return ""
+        if held:
+            secrets.append((held, "${" + name + "}"))
+        return held
+
+    result = _REFERENCE.sub(put, text)
+    return Substituted(result, tuple(secrets), tuple(problems))
+
+
+# Paths as users write them into specs: what they lead to, and what else may have been meant.
+
+
+def instead_of(path: Path) -> str | None:
+    """What may have been meant by a path that is no file: a file of that folder, or a like name."""
+    is_folder = path.is_dir()
+    try:
+        beside = sorted((path if is_folder else path.parent).iterdir())
+    except OSError:
+        return None
+    files = [each for each in beside if each.suffix in (".yaml", ".yml", ".json")]
+    if is_folder:
+        return f"name a file of it: {', '.join(f.name for f in files[:5])}" if files else None
+    near = [repr(each.name) for each in files if did_you_mean(path.stem, [each.stem])]
+    return f"did you mean {' or '.join(near[:3])}?" if near else None
+
+
+def real_path(path: Path) -> Path:
+    """The path without links; one that cannot be followed is told of when it is opened."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError):
+        return path.absolute()
+
+
+def is_absolute(written: str) -> bool:
+    """Whether a path is absolute on any system, whichever this one is."""
+    windows = PureWindowsPath(written)
+    return PurePosixPath(written).is_absolute() or bool(windows.drive or windows.root)
+
+
+def shown_path(path: Path) -> str:
+    """A path without steps back and forth."""
+    return os.path.normpath(path)
+
+
+MAX_BYTES = 8 * 2**20
+"""A file of cases this large is data; the parser would be busy for seconds on each start."""
+
+MAX_VALUES = 500_000
+"""Some 20,000 cases with all their checks. A "billion laughs" file passes it within a few lines."""
+
+MAX_DEPTH = 64
+"""No suite nests half as deep, and every recursive reader of the result stays within its stack."""
+
+MAX_INCLUDES = 16
+"""Files within files; the reader is in all of them at once."""
+
+_STANDARD = "tag:yaml.org,2002:"
+_SCALAR_TAGS = ("str", "int", "float", "bool", "null")
+_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# JSON escapes what lies beyond the first plane as a pair, which YAML does not know.
+_SURROGATES = re.compile(
+    r"(?<!\\)(?P<slashes>(?:\\\\)*)\\u(?P<high>[dD][89abAB]..)\\u(?P<low>[dD][c-fC-F]..)"
+)
+_DATA_SUFFIXES = (".yaml", ".yml", ".json")
+
+# libyaml's parser where PyYAML was built with it; the pure one says the same, slower.
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class Document(NamedTuple):
+    """What a file says: the tree (None when it cannot be read at all) and every problem met.
+
+    `files` are the file itself and all it includes, for whoever keeps what follows from them.
+    """
+
+    tree: Tree | None
+    problems: list[Problem]
+    files: tuple[Path, ...] = ()
+
+
+class Dialect(NamedTuple):
+    """How files of a kind differ from suites.
+
+    `root` is the folder that `!include` may not leave (else that of the file). `tags` are allowed
+    on scalars: such a value is its text, and its tree has the tag. `portable` files mean the same
+    on every machine: environment variables are not put in, and no included path is absolute.
+    """
+
+    root: Path | None = None
+    tags: tuple[str, ...] = ()
+    portable: bool = False
+
+
+SUITES = Dialect()
+
+
+def read(
+    path: Path, *, environ: Mapping[str, str] | None = None, dialect: Dialect = SUITES
+) -> Document:
+    """Read a YAML file, with what it includes and the environment variables it names."""
+    reading = _Reading(
+        root=real_path(dialect.root or path.parent),
+        environ=os.environ if environ is None else environ,
+        dialect=dialect,
+    )
+    tree = reading.file(path, str(path))
+    return Document(tree, reading.problems, tuple(reading.files))
+
+
+def read_text(
+    text: str, name: str, *, environ: Mapping[str, str] | None = None, dialect: Dialect = SUITES
+) -> Document:
+    """Read YAML that is not in a file; it can include nothing."""
+    environ = os.environ if environ is None else environ
+    reading = _Reading(root=None, environ=environ, dialect=dialect)
+    return Document(reading.text(text, name, Path(name), ()), reading.problems)
+
+
+class _StopReadingError(Exception):
+    """The rest of a file cannot be read; carries the problem."""
+
+    def __init__(self, place: Place, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.problem = Problem(place, message, hint)
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One reading of a file and what it includes: the folder it may not leave, the problems."""
+
+    root: Path | None
+    environ: Mapping[str, str]
+    dialect: Dialect = SUITES
+    files: list[Path] = field(default_factory=list[Path])
+    problems: list[Problem] = field(default_factory=list[Problem])
+    included: dict[Path, Tree | None] = field(default_factory=dict[Path, Tree | None])
+    texts: dict[Path, str] = field(default_factory=dict[Path, str])
+
+    def file(self, path: Path, name: str, within: tuple[Path, ...] = ()) -> Tree | None:
+        """The tree of a file; `within` are the files that include it, outermost first."""
+        self.files.append(path)
+        try:
+            text = _decoded(_bytes(path, Place(name)), name)
+            if path.suffix.lower() == ".json":
+                text = _SURROGATES.sub(_one_character, text)
+            return self.text(text, name, path, (*within, real_path(path)))
+        except _StopReadingError as stop:
+            self.problems.append(stop.problem)
+            return None
+
+    def text(self, text: str, name: str, path: Path, within: tuple[Path, ...]) -> Tree | None:
+        """The tree of a text; what stops it is a problem like any other."""
+        text = text.removeprefix("\ufeff")
+        try:
+            if found := _UNPRINTABLE.search(text):
+                place = _place_at(text, found.start(), name)
+                raise _StopReadingError(
+                    place,
+                    f"the character U+{ord(found.group()):04X} is not allowed in YAML",
+                    'write it as an escape in double quotes, such as "\\x1b"',
+                )
+            return _Builder(self, _events(text, name), name, path, within).document()
+        except _StopReadingError as stop:
+            self.problems.append(stop.problem)
+            return None
+
+    def add(self, place: Place, message: str, hint: str | None = None) -> None:
+        """Note a problem and go on."""
+        self.problems.append(Problem(place, message, hint))
+
+    def include(self, written: str, place: Place, base: Path, within: tuple[Path, ...]) -> Tree:
+        """What `!include` stands for: the data of a YAML or JSON file, the text of any other."""
+        broken = Tree(place, None, broken=True)
+        if self.root is None:
+            self.add(place, "there is no folder to include files from")
+            return broken
+        target = real_path(base / written)
+        name = shown_path(base / written)
+        if self.dialect.portable and is_absolute(written):
+            self.add(place, "!include takes a path that starts at this file, not an absolute one")
+        elif not target.is_relative_to(self.root):
+            self.add(
+                place,
+                f"!include may not leave the folder {str(self.root)!r}",
+                "move the file there; links that lead outside count as outside",
+            )
+        elif target in within:
+            chain = " → ".join(file.name for file in (*within[within.index(target) :], target))
+            self.add(place, f"!include goes round in a circle: {chain}")
+        elif len(within) > MAX_INCLUDES:
+            self.add(place, f"files include each other more than {MAX_INCLUDES} deep")
+        elif not target.is_file():
+            self.add(place, f"there is no file {name!r} to include", "paths start at this file")
+        elif target.suffix.lower() in _DATA_SUFFIXES:
+            if target not in self.included:
+                self.included[target] = self.file(target, name, within)
+            found = self.included[target]
+            return (
+                Tree(
+                    found.place,
+                    found.value,
+                    found.keys,
+                    found.written,
+                    found.secrets,
+                    spliced=True,
+                    tag=found.tag,
+                )
+                if found is not None
+                else broken
+            )
+        else:
+            try:
+                if target not in self.texts:
+                    self.files.append(target)
+                    self.texts[target] = _decoded(_bytes(target, place), name)
+                return Tree(place, self.texts[target])
+            except _StopReadingError as stop:
+                self.problems.append(stop.problem)
+        return broken
+
+
+class _Builder:
+    """Builds the tree of one file from the parser's events."""
+
+    def __init__(
+        self,
+        reading: _Reading,
+        events: Iterator[Any],
+        name: str,
+        path: Path,
+        within: tuple[Path, ...],
+    ) -> None:
+        self.reading = reading
+        self.events = events
+        self.name = name
+        self.base = path.parent
+        self.within = within
+        self.anchors: dict[str, Tree] = {}
+
+    def document(self) -> Tree:
+        tree = Tree(Place(self.name, 1, 1), None)
+        documents = 0
+        for event in self.events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise _StopReadingError(
+                        self.place(event), "a second document begins here", "keep one per file"
+                    )
+                tree = self.value(next(self.events), 1)
+        return tree
+
+    def value(self, event: Any, depth: int) -> Tree:
+        if depth > MAX_DEPTH:
+            raise _StopReadingError(
+                self.place(event), f"values are nested more than {MAX_DEPTH} deep"
+            )
+        if isinstance(event, yaml.AliasEvent):
+            return self.alias(event)
+        if isinstance(event, yaml.ScalarEvent):
+            tree = self.scalar(event)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            tree = self.sequence(event, depth)
+        else:
+            tree = self.mapping(event, depth)
+        if depth + tree.depth > MAX_DEPTH + 1:
+            raise _StopReadingError(
+                self.place(event), f"values are nested more than {MAX_DEPTH} deep"
+            )
+        if tree.size > MAX_VALUES:
+            raise _StopReadingError(
+                self.place(event),
+                f"this holds more than {MAX_VALUES:,} values once aliases are expanded",
+            )
+        if event.anchor:
+            self.anchors[event.anchor] = tree
+        return tree
+
+    def alias(self, event: Any) -> Tree:
+        found = self.anchors.get(event.anchor)
+        if found is None:
+            self.reading.add(
+                self.place(event),
+                f"the alias *{event.anchor} names no anchor that ends before it",
+                did_you_mean(event.anchor, self.anchors),
+            )
+            return Tree(self.place(event), None, broken=True)
+        return found
+
+    def scalar(self, event: Any) -> Tree:
+        place = self.place(event)
+        if event.tag == "!include":
+            return self.reading.include(event.value, place, self.base, self.within)
+        dialect = self.reading.dialect
+        if event.tag in dialect.tags:
+            return Tree(place, event.value, tag=event.tag)
+        if dialect.portable:
+            text, secrets, problems = event.value, (), ()
+        else:
+            text, secrets, problems = substitute(event.value, self.reading.environ)
+        for message, hint in problems:
+            self.reading.add(place, message, hint)
+        value: Scalar = text
+        if event.tag and event.tag != "!":
+            value = self.tagged(event, text, place)
+        elif event.implicit[0] and text == event.value and not secrets:
+            value = meaning(text)
+        return Tree(
+            place,
+            value,
+            written=event.value if secrets else None,
+            secrets=secrets,
+            broken=bool(problems),
+        )
+
+    def tagged(self, event: Any, text: str, place: Place) -> Scalar:
+        kind = event.tag.removeprefix(_STANDARD)
+        if kind not in _SCALAR_TAGS:
+            self.unknown_tag(event)
+            return text
+        try:
+            return tagged(text, kind)
+        except ValueError as error:
+            # What a variable held must not be shown, so it is not what is said to be wrong.
+            told = str(error) if text == event.value else f"the value is not a !!{kind}"
+            self.reading.add(place, told)
+            return text
+
+    def unknown_tag(self, event: Any) -> None:
+        shown = event.tag.replace(_STANDARD, "!!")
+        if event.tag in self.reading.dialect.tags:
+            self.reading.add(self.place(event), f"{shown} takes a text, not a list or a mapping")
+            return
+        known = ["!include", *self.reading.dialect.tags, *(f"!!{kind}" for kind in _SCALAR_TAGS)]
+        self.reading.add(
+            self.place(event),
+            f"unknown tag {shown!r}",
+            hint_among(shown, known),
+        )
+
+    def sequence(self, event: Any, depth: int) -> Tree:
+        if event.tag not in (None, "!", f"{_STANDARD}seq"):
+            self.unknown_tag(event)
+        items: list[Tree] = []
+        size = 0
+        while not isinstance(inner := next(self.events), yaml.SequenceEndEvent):
+            item = self.value(inner, depth + 1)
+            # A list included as one item of a list is those items: cases can live in many files.
+            if item.spliced and isinstance(item.value, list):
+                items.extend(item.value)
+            else:
+                items.append(item)
+            size = self.counted(size, item, inner)
+        return Tree(self.place(event), items)
+
+    def mapping(self, event: Any, depth: int) -> Tree:
+        if event.tag not in (None, "!", f"{_STANDARD}map"):
+            self.unknown_tag(event)
+        value: dict[str, Tree] = {}
+        keys: dict[str, Place] = {}
+        bases: list[Tree] = []
+        size = 0
+        while not isinstance(inner := next(self.events), yaml.MappingEndEvent):
+            key, place = self.key(inner, depth), self.place(inner)
+            item = self.value(next(self.events), depth + 1)
+            size = self.counted(size, item, inner)
+            if key == "<<" and isinstance(inner, yaml.ScalarEvent) and inner.implicit[0]:
+                bases.extend(self.bases(item, place))
+            elif key in value:
+                first = keys[key].line
+                self.reading.add(
+                    place, f"the key {key!r} is there twice", f"the first is on line {first}"
+                )
+            elif key is not None:
+                value[key], keys[key] = item, place
+        return _with_bases(Tree(self.place(event), value, keys), bases)
+
+    def counted(self, size: int, item: Tree, event: Any) -> int:
+        """Stop while a collection is being read, before all of a hostile one is in memory."""
+        if size + item.size > MAX_VALUES:
+            raise _StopReadingError(
+                self.place(event),
+                f"the file holds more than {MAX_VALUES:,} values once aliases are expanded",
+            )
+        return size + item.size
+
+    def key(self, event: Any, depth: int) -> str | None:
+        """A key is the text that stands there: `2024:` and `true:` are the keys they look like."""
+        if isinstance(event, yaml.ScalarEvent):
+            if event.tag in self.reading.dialect.tags:
+                self.reading.add(self.place(event), f"a key cannot be {event.tag}")
+                return None
+            return str(event.value)
+        tree = self.value(event, depth + 1)
+        if isinstance(event, yaml.AliasEvent) and isinstance(tree.value, str):
+            return tree.value
+        self.reading.add(self.place(event), "a key must be text", "in braces, ${NAME} needs quotes")
+        return None
+
+    def bases(self, item: Tree, place: Place) -> list[Tree]:
+        found = item.value if isinstance(item.value, list) else [item]
+        if all(isinstance(base.value, dict) for base in found):
+            return found
+        self.reading.add(place, "`<<` takes a mapping, or a list of mappings")
+        return []
+
+    def place(self, event: Any) -> Place:
+        mark = event.start_mark
+        return Place(self.name, mark.line + 1, mark.column + 1)
+
+
+def _with_bases(tree: Tree, bases: list[Tree]) -> Tree:
+    """A mapping with what `<<` brings; its own keys win, then those of the first base."""
+    if not bases or not isinstance(tree.value, dict):
+        return tree
+    value, keys = tree.value, tree.keys
+    for base in bases:
+        if isinstance(base.value, dict):
+            value = {**base.value, **value}
+            keys = {**base.keys, **keys}
+    return Tree(tree.place, value, keys)
+
+
+def _events(text: str, name: str) -> Iterator[Any]:
+    """The parser's events, its complaints turned into ours."""
+    try:
+        yield from cast("Iterator[Any]", yaml.parse(text, Loader=_Loader))  # pyright: ignore[reportUnknownMemberType]
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = Place(name, mark.line + 1, mark.column + 1) if mark else Place(name, 1, 1)
+        said = " ".join(str(part) for part in (error.problem, error.context) if part)
+        raise _StopReadingError(place, f"not YAML: {said}", _advice(said, text, place)) from None
+    except (yaml.YAMLError, RecursionError) as error:
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise _StopReadingError(Place(name, 1, 1), f"not YAML: {said}") from None
+
+
+def _advice(said: str, text: str, place: Place) -> str | None:
+    lines = _LINE_BREAK.split(text)
+    line = lines[place.line - 1] if place.line and place.line <= len(lines) else ""
+    if "\t" in line[: len(line) - len(line.lstrip())] or r"'\t'" in said:
+        return "indent with spaces; YAML allows no tabs there"
+    if "mapping values are not allowed" in said:
+        return "a colon inside text needs quotes around the text"
+    if "start any token" in said:
+        return "text that begins with a special character needs quotes"
+    if "did not find expected" in said or "expected <block end>" in said:
+        return "check that this line is indented like its neighbours"
+    return None
+
+
+def _bytes(path: Path, place: Place) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        message = f"cannot be read: {error.strerror or error}"
+        raise _StopReadingError(place, message, instead_of(path)) from None
+    if len(data) > MAX_BYTES:
+        raise _StopReadingError(
+            place,
+            f"larger than {MAX_BYTES // 2**20} MiB",
+            "split it into several files, and read long texts with !include",
+        )
+    return data
+
+
+def _decoded(data: bytes, name: str) -> str:
+    wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+    try:
+        return data.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8", "replace") if not wide else ""
+        raise _StopReadingError(
+            _place_at(before, len(before), name),
+            f"not {'UTF-16' if wide else 'UTF-8'} text: {error.reason}",
+            "save the file as UTF-8",
+        ) from None
+
+
+def _one_character(pair: re.Match[str]) -> str:
+    try:
+        units = bytes.fromhex(pair["high"] + pair["low"])
+        return pair["slashes"] + units.decode("utf-16-be")
+    except ValueError:
+        return pair.group()
+
+
+def _place_at(text: str, index: int, name: str) -> Place:
+    line, start = 1, 0
+    for found in _LINE_BREAK.finditer(text, 0, index):
+        line, start = line + 1, found.end()
+    return Place(name, line, index - start + 1)

@@ -1,0 +1,331 @@
+"""What libraries wrap around the thing itself: request bodies, LangChain dumps, call arguments.
+
+Promise: `conversation` finds the messages in a body, `question` and `answer` the text a person
+would recognise, `tool_arguments` and `tool_result` what went into and came out of a tool. Values
+in no known envelope come back as they are.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from proctor.trace.conventions.messages import messages_from
+from proctor.trace.conventions.values import (
+    first,
+    identifier,
+    is_list,
+    is_mapping,
+    number,
+    parsed,
+    shown,
+    text,
+)
+from proctor.trace.model import Document, Message, Span, SpanKind
+
+# Where a body keeps its messages, and whose they are when they do not say so.
+_MESSAGE_LISTS = (
+    ("messages", "user"),
+    ("contents", "user"),
+    ("generations", "assistant"),
+    ("choices", "assistant"),
+    ("candidates", "assistant"),
+)
+_QUESTION_KEYS = ("question", "query", "task", "input", "prompt", "user_input", "request", "text")
+_ANSWER_KEYS = ("answer", "final_answer", "final_output", "output", "response", "result", "text")
+_SYSTEM_KEYS = ("system", "system_instruction", "instructions")
+# Wrappers inside wrappers are real; more than this is somebody's joke.
+_DEEPEST = 6
+# Text longer than this is not a tool's arguments written as a Python dict; parsing it is costly.
+_LONGEST_LITERAL = 20_000
+
+
+def conversation(value: Any, role: str = "user") -> tuple[Message, ...]:
+    """The messages in a request or response body, or in a bare list of messages."""
+    value = parsed(value)
+    if is_mapping(value):
+        found = _from_body(value, role)
+        if found is not None:
+            return found
+    return messages_from(value, role)
+
+
+def _from_body(body: dict[str, Any], role: str) -> tuple[Message, ...] | None:
+    """Messages of an object that is an envelope; None when it is no known one."""
+    for key, speaker in _MESSAGE_LISTS:
+        inner = parsed(body.get(key))
+        if is_list(inner) or (key in ("contents", "messages") and isinstance(inner, str)):
+            return (*_system(body), *messages_from(_flattened(inner), speaker))
+    if body.get("object") == "response" and is_list(body.get("output")):
+        return messages_from(body["output"], "assistant")
+    for key in ("prompt", "input"):
+        inner = parsed(body.get(key))
+        if inner and "role" not in body and (is_list(inner) or isinstance(inner, str)):
+            return (*_system(body), *messages_from(inner, role))
+    args = body.get("args")
+    if is_list(args) and "role" not in body:
+        return messages_from(args, role)
+    return None
+
+
+def _system(body: dict[str, Any]) -> tuple[Message, ...]:
+    config = body.get("config")
+    said = first(body, _SYSTEM_KEYS)
+    if said is None and is_mapping(config):
+        said = first(config, _SYSTEM_KEYS)
+    return tuple(Message("system", m.content) for m in messages_from(said, "system"))
+
+
+def _flattened(value: Any) -> Any:
+    """LangChain's generations and Gemini's candidates wrap each message once more."""
+    if not is_list(value):
+        return value
+    flat: list[Any] = []
+    for item in value:
+        if is_list(item) and item and is_mapping(item[0]):
+            flat.extend(item)
+        else:
+            flat.append(item)
+    return [_generation(item) for item in flat]
+
+
+def _generation(item: Any) -> Any:
+    if is_mapping(item) and is_mapping(item.get("message")) and "role" not in item:
+        message = item["message"]
+        # A generation repeats its text beside a message that may hold only the calls.
+        if text(item.get("text")) and not first(message, ("content", "kwargs", "data")):
+            return {**message, "role": "assistant", "content": item["text"]}
+        return message if "role" in message else {"role": "assistant", "message": message}
+    if is_mapping(item) and is_mapping(item.get("content")) and "role" not in item:
+        return item["content"]
+    return item
+
+
+# -- text a person recognises ------------------------------------------------------------------
+
+
+def question(value: Any) -> Any:
+    """What was asked: the text where it can be found, else the value itself."""
+    return _plain(value, _QUESTION_KEYS, "user", _DEEPEST)
+
+
+def answer(value: Any) -> str | None:
+    """What was answered, as text; other values as JSON."""
+    return shown(_plain(value, _ANSWER_KEYS, "assistant", _DEEPEST))
+
+
+def _plain(value: Any, keys: tuple[str, ...], role: str, depth: int) -> Any:
+    value = parsed(value)
+    if depth == 0 or value is None or isinstance(value, str):
+        return value
+    if is_mapping(value):
+        called = _positional(value)
+        if called is not None:
+            inner = called.single
+            return value if inner is None else _plain(inner, keys, role, depth - 1)
+        held = first(value, keys)
+        if held is not None and not any(key in value for key, _ in _MESSAGE_LISTS):
+            if isinstance(held, str):
+                return held if held[:1] not in "{[" else _plain(held, keys, role, depth - 1)
+            if value.get("object") != "response":
+                return _plain(held, keys, role, depth - 1)
+    if is_mapping(value) or (is_list(value) and value and not isinstance(value[0], str)):
+        messages = conversation(value, role)
+        spoken = last_said(messages, role)
+        if spoken is not None:
+            return spoken
+        if role == "assistant" and any(message.tool_calls for message in messages):
+            return None  # it asked for tools and has not answered yet
+    elif is_list(value) and len(value) == 1:
+        return value[0]
+    return value
+
+
+def last_said(messages: tuple[Message, ...], role: str) -> str | None:
+    """The last text of a role; an assistant that calls tools has not answered yet."""
+    for message in reversed(messages):
+        if message.role == role and message.content and not message.tool_calls:
+            return message.content
+    return None
+
+
+# -- tools -------------------------------------------------------------------------------------
+
+
+class Positional(NamedTuple):
+    """Arguments of a Python call, as instrumentations record them."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+    @property
+    def single(self) -> Any:
+        """The only argument, when there is only one."""
+        values = [*self.args, *self.kwargs.values()]
+        return values[0] if len(values) == 1 else None
+
+    def named(self, names: list[str]) -> Any:
+        """The arguments by name; positional ones that have no name stay a list."""
+        if not self.args:
+            return self.kwargs
+        if len(names) >= len(self.args):
+            return dict(zip(names, self.args, strict=False)) | self.kwargs
+        return {"args": self.args, **self.kwargs} if self.kwargs else self.args
+
+
+def _positional(value: dict[str, Any]) -> Positional | None:
+    args, kwargs = value.get("args"), value.get("kwargs")
+    if is_list(args) and is_mapping(kwargs) and len(value) <= 3:
+        return Positional(list(args), kwargs)
+    return None
+
+
+def tool_arguments(value: Any, schema: Any = None) -> Any:
+    """The arguments of a tool: a mapping wherever names are known.
+
+    `schema` gives the names of positional arguments, in order: smolagents records it.
+    """
+    value = _literal(parsed(value))
+    if not is_mapping(value):
+        return value
+    called = _positional(value)
+    if called is not None:
+        return called.named(_names(schema) if called.args else [])
+    if "inputs" in value and "tags" in value and "metadata" in value:
+        return _literal(parsed(value["inputs"]))  # a LangChain callback's own record
+    if "input_str" in value and is_mapping(value.get("inputs")):
+        return value["inputs"]
+    if value.get("type") == "tool_call" and is_mapping(value.get("args")):
+        return value["args"]  # a LangChain tool invoked with the call itself
+    return value
+
+
+def _names(schema: Any) -> list[str]:
+    found = parsed(schema)
+    if not is_mapping(found):
+        return []
+    properties = found.get("properties")
+    return list(properties) if is_mapping(properties) else list(found)
+
+
+def _literal(value: Any) -> Any:
+    """LangChain writes arguments as `str(dict)`, which is Python, not JSON."""
+    if not isinstance(value, str) or value[:2] not in ("{'", "{}") or len(value) > _LONGEST_LITERAL:
+        return value
+    try:
+        found: object = ast.literal_eval(value)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return value
+    return found if is_mapping(found) else value
+
+
+class ToolResult(NamedTuple):
+    """What a tool gave back, and what its envelope said beside it."""
+
+    value: Any
+    call_id: str | None = None
+    tool_name: str | None = None
+
+
+def tool_result(value: Any) -> ToolResult:
+    """The result of a tool, out of LangChain's ToolMessage and callback records."""
+    found = parsed(value)
+    if not is_mapping(found):
+        return ToolResult(found)
+    if is_mapping(found.get("output")) and "kwargs" in found:
+        found = found["output"]  # a LangChain callback's own record
+    message = next((found[key] for key in ("data", "kwargs") if is_mapping(found.get(key))), found)
+    if "content" in message and identifier(message.get("tool_call_id")):
+        return ToolResult(
+            parsed(message["content"]),
+            identifier(message.get("tool_call_id")),
+            text(message.get("name")),
+        )
+    return ToolResult(found)
+
+
+# How a dialect fills a span: the first value that is known stays.
+#
+# Promise: a field that is set is never overwritten, so that the order of the dialects decides.
+
+
+_TEXT_KEYS = ("content", "text", "page_content", "pageContent", "document", "body")
+_ID_KEYS = ("id", "document_id", "doc_id", "id_")
+_SCORE_KEYS = ("score", "relevance_score", "relevanceScore", "similarity", "_score")
+
+
+def fill(span: Span, field: str, value: Any) -> None:
+    """Set a field that is not known yet."""
+    if value is not None and getattr(span, field) is None:
+        setattr(span, field, value)
+
+
+def fill_messages(span: Span, field: str, read: Callable[[], Iterable[Message]]) -> None:
+    """Set messages that are not known yet; `read` runs only then, because it may be costly."""
+    if not getattr(span, field):
+        setattr(span, field, tuple(read()))
+
+
+def fill_tool(span: Span, given: Any, result: Any, schema: Any = None) -> None:
+    """What went into a tool and came out of it, out of their envelopes."""
+    if given is not None and span.tool_input is None:
+        span.tool_input = tool_arguments(given, schema)
+    if result is not None and span.tool_output is None:
+        found = tool_result(result)
+        span.tool_output = found.value
+        fill(span, "tool_call_id", found.call_id)
+        fill(span, "tool_name", found.tool_name)
+
+
+def fill_values(span: Span, given: Any, result: Any) -> None:
+    """What went into a span and came out of it, for any kind of span.
+
+    A model call with known messages keeps no second copy of them; other values stay as received,
+    because parsing every large text would cost more than loading the file.
+    """
+    if span.kind == SpanKind.TOOL:
+        fill_tool(span, given, result)
+        return
+    if span.kind == SpanKind.LLM:
+        if given is not None:
+            fill_messages(span, "input_messages", lambda: conversation(given, "user"))
+        if result is not None:
+            fill_messages(span, "output_messages", lambda: conversation(result, "assistant"))
+    if span.kind == SpanKind.RETRIEVAL and result is not None and not span.documents:
+        span.documents = documents_from(result)
+    if not (span.kind == SpanKind.LLM and span.input_messages):
+        fill(span, "input", given)
+    if not (span.kind == SpanKind.LLM and span.output_messages):
+        fill(span, "output", result)
+
+
+def documents_from(value: Any) -> tuple[Document, ...]:
+    """Documents from a list of them, or from an object that holds such a list."""
+    found = parsed(value)
+    if is_mapping(found):
+        found = parsed(first(found, ("documents", "results", "nodes", "matches", "source_nodes")))
+    if not is_list(found):
+        return ()
+    return tuple(document(item) for item in found if is_mapping(item) or isinstance(item, str))
+
+
+def document(raw: Mapping[str, Any] | str) -> Document:
+    """One document; its score may stand only in its metadata."""
+    if isinstance(raw, str):
+        return Document(text=raw)
+    if "document.id" in raw or "document.content" in raw:
+        raw = {key.removeprefix("document."): value for key, value in raw.items()}
+    inner = raw.get("document") or raw.get("node")
+    if is_mapping(inner):
+        raw = {**inner, **{key: raw[key] for key in raw if key not in ("document", "node")}}
+    metadata = parsed(raw.get("metadata"))
+    facts: dict[str, Any] = metadata if is_mapping(metadata) else {}
+    score = number(first(raw, _SCORE_KEYS))
+    identity = first(raw, _ID_KEYS)
+    return Document(
+        id=None if identity is None else str(identity),
+        text=text(first(raw, _TEXT_KEYS)),
+        score=number(first(facts, _SCORE_KEYS)) if score is None else score,
+        metadata=facts,
+    )

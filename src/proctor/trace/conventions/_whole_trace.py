@@ -1,0 +1,331 @@
+"""What only the whole trace can tell: the question, the answer, lost argument names, handoffs.
+
+Promise: nothing a producer said is overwritten, except a tool's arguments by the same arguments
+with their names. A trace we exported ourselves says everything and is left alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from typing import Any
+
+from proctor.trace.conventions._unwrap import answer, last_said, question
+from proctor.trace.conventions.proctor import trace_from_attributes
+from proctor.trace.conventions.values import (
+    encode_json,
+    first,
+    identifier,
+    is_list,
+    is_mapping,
+    numbered,
+    text,
+)
+from proctor.trace.model import Span, SpanKind, ToolCall, Trace
+from proctor.trace.tree import NO_PARENT, SpanTree
+
+# Who handed over to whom, where no span says so itself.
+#
+# Promise: a handoff is only claimed on evidence: the framework's own transfer tool towards an
+# agent that runs in the trace, or openai-agents' siblings one after the other. A tool that
+# merely sounds like a transfer (`transfer_to_human_agents`) stays a tool.
+
+
+_TRANSFERS = ("transfer_to_", "handoff_to_", "transfer_back_to_")
+# Agents of this framework run one after the other only by handing over.
+_OPENAI_AGENTS = "openai_agents"
+
+MAX_TIME = 2**64
+"""The end of a span that is still open: later than any time on the wire."""
+
+
+def find_handoffs(tree: SpanTree) -> None:
+    """Mark transfer tools as handoffs, and say on an agent whom it handed over to."""
+    agents = {_plain(s.agent_name): s.agent_name for s in tree.spans if _is_agent(s)}
+    if not agents:
+        return
+    told = False
+    for span in tree.spans:
+        if span.kind == SpanKind.TOOL and span.tool_name:
+            _transfer(span, agents)
+        told = told or span.kind == SpanKind.HANDOFF
+    if not told and len(agents) > 1:
+        _siblings(tree)
+
+
+def _is_agent(span: Span) -> bool:
+    return span.kind == SpanKind.AGENT and span.agent_name is not None
+
+
+def _plain(name: str | None) -> str:
+    return (name or "").lower().replace(" ", "_").replace("-", "_")
+
+
+def _transfer(span: Span, agents: dict[str, str | None]) -> None:
+    for prefix in _TRANSFERS:
+        name = span.tool_name or ""
+        if name.startswith(prefix) and _plain(name.removeprefix(prefix)) in agents:
+            span.kind = SpanKind.HANDOFF
+            span.handoff_to = agents[_plain(name.removeprefix(prefix))]
+            return
+
+
+def _siblings(tree: SpanTree) -> None:
+    """openai-agents without handoff spans: the next agent under one workflow took over."""
+    last: dict[int, Span] = {}
+    busy: dict[int, int] = {}
+    for span, parent in zip(tree.spans, tree.parent, strict=True):
+        if not _is_agent(span) or _OPENAI_AGENTS not in (span.scope or "") or parent == NO_PARENT:
+            continue
+        before = last.get(parent)
+        last[parent] = span
+        # While any sibling still runs, the new one is its helper, called as a tool.
+        free = busy.get(parent, 0) <= span.start_ns
+        busy[parent] = max(busy.get(parent, 0), span.end_ns or MAX_TIME)
+        if before is not None and free and before.agent_name != span.agent_name:
+            before.handoff_to = before.handoff_to or span.agent_name
+
+
+def name_managed_agents(tree: SpanTree) -> None:
+    """smolagents names runs by their class; the manager knows the agent's real name."""
+    managers: dict[int, list[str]] = {}
+    for position, span in enumerate(tree.spans):
+        if span.kind == SpanKind.AGENT and "smolagents.managed_agents.0.name" in span.attributes:
+            managed = numbered(span.attributes, "smolagents.managed_agents")
+            managers[position] = [name for each in managed if (name := text(each.get("name")))]
+    if not managers:
+        return
+    for position, span in enumerate(tree.spans):
+        if span.kind != SpanKind.AGENT or not span.name.endswith("Agent.run"):
+            continue
+        names = managers.get(_agent_above(tree, position), [])
+        if len(names) == 1:
+            span.agent_name = names[0]
+
+
+def _agent_above(tree: SpanTree, position: int) -> int:
+    here = tree.parent[position]
+    while here != NO_PARENT and tree.spans[here].kind != SpanKind.AGENT:
+        here = tree.parent[here]
+    return here
+
+
+# Executed tool calls matched with the calls their models asked for.
+#
+# Promise: a match is by call id, or by the same tool and the same values in order; it adds the
+# argument names and the call id an instrumentation lost, and changes nothing else. The cost is
+# linear in the number of calls.
+
+
+def recover_arguments(spans: list[Span]) -> None:
+    """Give tool spans the argument names and call ids that only the model's request has."""
+    tools = [span for span in spans if span.kind == SpanKind.TOOL and _is_lossy(span)]
+    if not tools:
+        return
+    requests = _Requests(spans)
+    for span in tools:
+        call = requests.of(span)
+        if call is None:
+            continue
+        if span.tool_call_id is None:
+            span.tool_call_id = call.id
+        if not is_mapping(span.tool_input) and is_mapping(call.arguments):
+            span.tool_input = call.arguments
+
+
+def _is_lossy(span: Span) -> bool:
+    return span.tool_call_id is None or not is_mapping(span.tool_input)
+
+
+class _Requests:
+    """The calls that models asked for, each once: nested model spans repeat them."""
+
+    def __init__(self, spans: list[Span]) -> None:
+        self._by_id: dict[str, ToolCall] = {}
+        self._by_value: dict[str, deque[ToolCall]] = defaultdict(deque)
+        self._taken: set[int] = set()
+        for call in _asked_for(spans):
+            if call.id is not None:
+                if call.id in self._by_id:
+                    continue
+                self._by_id[call.id] = call
+            for key in _keys(call.name, call.arguments):
+                self._by_value[key].append(call)
+
+    def of(self, span: Span) -> ToolCall | None:
+        """The request a tool span answers: of its call id, else the first of its values."""
+        if span.tool_call_id is not None:
+            return self._by_id.get(span.tool_call_id)
+        waiting = self._by_value.get(_key(span.tool_name or span.name, span.tool_input))
+        while waiting:
+            call = waiting.popleft()
+            if id(call) not in self._taken:
+                self._taken.add(id(call))
+                return call
+        return None
+
+
+def _asked_for(spans: list[Span]) -> Iterator[ToolCall]:
+    for span in spans:
+        if span.kind == SpanKind.LLM:
+            for message in span.output_messages:
+                yield from message.tool_calls
+
+
+def _keys(name: str, arguments: Any) -> Iterator[str]:
+    """Everything a span may say of these arguments: them, their values, the only value."""
+    yield _key(name, arguments)
+    if is_mapping(arguments) and arguments:
+        values = list(arguments.values())
+        yield _key(name, values)
+        if len(values) == 1 and not is_list(values[0]) and not is_mapping(values[0]):
+            yield _key(name, values[0])
+
+
+def _key(name: str, given: Any) -> str:
+    if is_mapping(given):
+        given = sorted(given.items(), key=lambda item: str(item[0]))
+        return f"{name} named {encode_json(given)}"
+    if is_list(given):
+        return f"{name} listed {encode_json(given)}"
+    return f"{name} alone {given}"
+
+
+_SESSION_KEYS = (
+    "gen_ai.conversation.id",
+    "session.id",
+    "langfuse.session.id",
+    "traceloop.association.properties.session_id",
+    "traceloop.association.properties.thread_id",
+    "gcp.vertex.agent.session_id",
+    "ai.telemetry.metadata.sessionId",
+)
+_USER_KEYS = (
+    "user.id",
+    "langfuse.user.id",
+    "enduser.id",
+    "traceloop.association.properties.user_id",
+    "ai.telemetry.metadata.userId",
+)
+# Kinds whose input is what the user asked, rather than a step on the way.
+_ASKED = (SpanKind.AGENT, SpanKind.CHAIN, SpanKind.OTHER)
+
+
+def finish(trace: Trace) -> None:
+    """Fill what needs all spans of a trace, once each of them is normalised."""
+    if _is_whole(trace):
+        return
+    recover_arguments(trace.index.spans)
+    name_managed_agents(trace.index)
+    find_handoffs(trace.index)
+    _fill_facts(trace)
+
+
+def summarise(trace: Trace) -> None:
+    """Fill what `finish` says of the trace itself, and leave its spans as they are."""
+    if not _is_whole(trace):
+        _fill_facts(trace)
+
+
+def _is_whole(trace: Trace) -> bool:
+    """Whether nothing is left to fill: a record of our own, or a trace without spans."""
+    whole = [trace_from_attributes(trace, span) for span in trace.spans]
+    return any(whole) or not trace.spans
+
+
+def _fill_facts(trace: Trace) -> None:
+    _unwrap_given(trace)
+    spans = trace.index.spans
+    if trace.query is None or trace.response is None:
+        candidates = _candidates(trace)
+        if trace.query is None:
+            trace.query = _asked(trace, candidates)
+        if trace.response is None:
+            trace.response = _answered(trace, candidates)
+    if trace.session_id is None:
+        trace.session_id = _first_id(spans, _SESSION_KEYS)
+    if trace.user_id is None:
+        trace.user_id = _first_id(spans, _USER_KEYS)
+
+
+def _unwrap_given(trace: Trace) -> None:
+    """Exports of whole traces give a question and an answer in the producer's envelope."""
+    if trace.query is not None:
+        trace.query = question(trace.query)
+    given: Any = trace.response
+    if given is not None:
+        trace.response = answer(given)
+
+
+def _candidates(trace: Trace) -> list[list[Span]]:
+    """Where a question comes in and its answer goes out: roots, then agents, then chains."""
+    tree = trace.index
+    roots = [s for s, parent in zip(tree.spans, tree.parent, strict=True) if parent == NO_PARENT]
+    speaking = [span.kind == SpanKind.AGENT or _speaks(span) for span in tree.spans]
+    return [
+        [span for span in roots if span.kind in _ASKED],
+        tree.outermost([span.kind == SpanKind.AGENT for span in tree.spans]),
+        [span for span in tree.outermost(speaking) if span.kind == SpanKind.CHAIN],
+    ]
+
+
+def _speaks(span: Span) -> bool:
+    return span.kind == SpanKind.CHAIN and span.input is not None and span.output is not None
+
+
+def _asked(trace: Trace, candidates: list[list[Span]]) -> Any:
+    for span in (span for group in candidates for span in group):
+        asked = _question_of(span)
+        if asked not in (None, "", {}, []):
+            return asked
+    for span in trace.index.spans:
+        if span.kind == SpanKind.LLM:
+            said = last_said(span.input_messages, "user")
+            if said is None and span.input is not None:
+                said = question(span.input)
+            if said is not None:
+                return said
+    return None
+
+
+def _question_of(span: Span) -> Any:
+    if span.input is not None:
+        return question(span.input)
+    if span.kind != SpanKind.AGENT:
+        return None
+    # All messages of a run: what was asked stands before the first thing the agent said.
+    before: list[Any] = []
+    for message in span.input_messages:
+        if message.role == "assistant" and before and message.tool_calls:
+            break
+        before.append(message)
+    return last_said(tuple(before), "user")
+
+
+def _answered(trace: Trace, candidates: list[list[Span]]) -> str | None:
+    roots, agents, chains = candidates
+    # Agents that ran one after the other: the last one answered.
+    for span in (*roots, *reversed(agents), *chains):
+        said = answer(span.output) if span.output is not None else None
+        said = said or last_said(span.output_messages, "assistant")
+        if said:
+            return said
+    if any(span.failed for span in agents):
+        return None  # what it said on the way is no answer
+    for span in reversed(trace.index.spans):
+        if span.kind == SpanKind.LLM:
+            said = last_said(span.output_messages, "assistant")
+            if said is None and span.output is not None:
+                said = answer(span.output)
+            if said:
+                return said
+    return None
+
+
+def _first_id(spans: list[Span], keys: tuple[str, ...]) -> str | None:
+    """The id on the earliest span that names one."""
+    for span in spans:
+        found = identifier(first(span.attributes, keys))
+        if found is not None:
+            return found
+    return None

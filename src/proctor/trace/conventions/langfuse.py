@@ -1,0 +1,100 @@
+"""Langfuse: the attributes its SDK sends over OTLP, which our reader of its exports writes too.
+
+Langfuse counts disjointly (`input` without cached tokens, `output` without reasoning) where its
+own SDK counted, and takes over totals from others; both become totals, as GenAI counts them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proctor.trace.conventions._unwrap import fill, fill_values, tool_result
+from proctor.trace.conventions.values import count, mapping, number, text
+from proctor.trace.model import Span, SpanKind, SpanStatus
+
+HEADS = frozenset({"langfuse"})
+
+PREFIX = "langfuse.observation."
+
+_KINDS = {
+    "generation": SpanKind.LLM,
+    "agent": SpanKind.AGENT,
+    "tool": SpanKind.TOOL,
+    "retriever": SpanKind.RETRIEVAL,
+    "chain": SpanKind.CHAIN,
+    "span": SpanKind.CHAIN,
+    "guardrail": SpanKind.GUARDRAIL,
+    "embedding": SpanKind.OTHER,
+    "evaluator": SpanKind.OTHER,
+    "event": SpanKind.OTHER,
+}
+_TOTALS = frozenset({"input", "output", "total"})
+
+
+def kind(span: Span) -> SpanKind | None:
+    """The observation's type; a plain span whose output is a tool message is a tool."""
+    attributes = span.attributes
+    found = attributes.get(PREFIX + "type")
+    named = found.lower() if isinstance(found, str) else ""
+    if named == "span" and _is_tool_message(attributes.get(PREFIX + "output")):
+        return SpanKind.TOOL
+    return _KINDS.get(named)
+
+
+def _is_tool_message(output: Any) -> bool:
+    """LangChain's callback handler knew no tool type before 2025-09."""
+    given = mapping(output) if output is not None else {}
+    return given.get("type") == "tool" and tool_result(given).call_id is not None
+
+
+def read(span: Span) -> None:
+    """Fill what the observation says."""
+    attributes = span.attributes
+    fill(span, "model", text(attributes.get(PREFIX + "model.name")))
+    used = mapping(attributes.get(PREFIX + "usage_details"))
+    if used:
+        fill(span, "input_tokens", _total(used, "input"))
+        fill(span, "output_tokens", _total(used, "output"))
+    fill(span, "cost_usd", _cost(mapping(attributes.get(PREFIX + "cost_details"))))
+    if span.kind == SpanKind.TOOL:
+        fill(span, "tool_name", text(span.name))
+    elif span.kind == SpanKind.AGENT:
+        fill(span, "agent_name", text(span.name))
+    given, result = attributes.get(PREFIX + "input"), attributes.get(PREFIX + "output")
+    fill_values(span, given, result)
+    if str(attributes.get(PREFIX + "level")).upper() == "ERROR":
+        if span.status == SpanStatus.UNSET:
+            span.status = SpanStatus.ERROR
+        fill(span, "error_message", text(attributes.get(PREFIX + "status_message")))
+
+
+def _total(used: dict[str, Any], side: str) -> int | None:
+    """One side of the usage with its details, unless the given total says they are inside.
+
+    Dotted names (`completion_details.reasoning`) come from OpenInference, where details are
+    always part of the count.
+    """
+    plain = count(used.get(side))
+    extra = sum(count(used[key]) or 0 for key in used if _side(key) == side)
+    if not extra:
+        return plain
+    input_, output = count(used.get("input")) or 0, count(used.get("output")) or 0
+    total = count(used.get("total"))
+    return plain if total is not None and total == input_ + output else (plain or 0) + extra
+
+
+def _side(key: str) -> str | None:
+    if key in _TOTALS or "." in key:
+        return None
+    if key.startswith("output") or "reasoning" in key:
+        return "output"
+    return "input" if key.startswith(("input", "cache")) or "cache" in key else None
+
+
+def _cost(details: dict[str, Any]) -> float | None:
+    total = number(details.get("total"))
+    if total is not None:
+        return total
+    parts = [number(value) for value in details.values()]
+    known = [part for part in parts if part is not None]
+    return sum(known) if known else None

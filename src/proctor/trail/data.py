@@ -1,0 +1,128 @@
+"""TRAIL annotation and prediction files, read so that nothing goes missing in silence.
+
+Promise: a file gives an annotation or a problem that says where and why. The one repair is a
+comma before a closing bracket, which has one meaning only; it is reported all the same. So are
+entries that cannot count: without a place, of an unknown category, a score that is no number.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from proctor.diagnose.llm.parse import without_trailing_commas
+from proctor.diagnose.taxonomy import Category, official_label, parse_category
+from proctor.errors import ProctorError
+from proctor.words import SHOWN_NAMES, and_more
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+_NAMES = frozenset(category.value for category in Category)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One error of a gold or prediction file: where, and of which kind."""
+
+    location: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """One file: the errors and the scores of one trace."""
+
+    marks: tuple[Mark, ...] = ()
+    scores: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    oddities: tuple[str, ...] = field(default=(), compare=False)
+    """What in it cannot count as it stands, in words."""
+
+
+@dataclass(slots=True)
+class Annotations:
+    """A folder of files by trace (the file's stem), with what was wrong in it."""
+
+    by_trace: dict[str, Annotation] = field(default_factory=dict[str, Annotation])
+    problems: list[str] = field(default_factory=list[str])
+    unread: int = 0
+    """Files that gave nothing."""
+
+
+def read_annotations(folder: Path) -> Annotations:
+    """Read every `*.json` of a folder, in order of name."""
+    if not folder.is_dir():
+        raise ProctorError(
+            "no such folder", where=str(folder), hint="name the folder of annotation files"
+        )
+    result = Annotations()
+    for path in sorted(folder.glob("*.json")):
+        try:
+            annotation, repaired = parse_annotation(path.read_text(encoding="utf-8-sig"))
+        except (ValueError, OSError, RecursionError) as error:
+            result.problems.append(f"{path.name}: not read: {error}")
+            result.unread += 1
+            continue
+        if repaired:
+            result.problems.append(f"{path.name}: trailing comma repaired")
+        if annotation.oddities:
+            result.problems.append(
+                f"{path.name}: {and_more(annotation.oddities, SHOWN_NAMES, str)}"
+            )
+        result.by_trace[path.stem] = annotation
+    return result
+
+
+def parse_annotation(text: str) -> tuple[Annotation, bool]:
+    """One file's annotation, and whether a trailing comma had to be taken out.
+
+    Raises ValueError when the text is not JSON or has another shape.
+    """
+    try:
+        data, repaired = json.loads(text), False
+    except json.JSONDecodeError:
+        data, repaired = json.loads(without_trailing_commas(text)), True
+    if not isinstance(data, dict):
+        raise ValueError("not a JSON object")
+    document = cast("dict[str, Any]", data)
+    scores = _objects(document.get("scores") or [], "scores")
+    errors = _objects(document.get("errors") or [], "errors")
+    marks = tuple(Mark(str(e.get("location") or ""), str(e.get("category") or "")) for e in errors)
+    scored = scores[0] if scores else {}
+    odd = [] if "errors" in document else ["it has no `errors`"]
+    odd += [f"errors[{n}]: {why}" for n, mark in enumerate(marks) for why in _odd_mark(mark)]
+    odd += [f"{name} is no number" for name, value in scored.items() if _odd_score(name, value)]
+    return Annotation(marks, scored, tuple(odd)), repaired
+
+
+def _odd_mark(mark: Mark) -> Iterator[str]:
+    """Why an error of a file can never agree with another."""
+    if not mark.location:
+        yield "no location"
+    known = parse_category(mark.label) or official_label(mark.label) in _NAMES
+    if not mark.label:
+        yield "no category"
+    elif not known:
+        yield f"the category {mark.label!r} is not in the taxonomy"
+
+
+def _odd_score(name: str, value: Any) -> bool:
+    """Whether a score is given and is no number; missing and empty ones are told by their lack."""
+    if not (name == "overall" or name.endswith("_score")) or value is None or value == "":
+        return False
+    try:
+        return not math.isfinite(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return True
+
+
+def _objects(value: object, name: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list):
+        raise ValueError(f"`{name}` is not a list")
+    items = cast("list[Any]", value)
+    if not all(isinstance(item, dict) for item in items):
+        raise ValueError(f"`{name}` holds something other than objects")
+    return cast("list[dict[str, Any]]", items)

@@ -1,0 +1,183 @@
+"""Scoring predictions against gold: the official TRAIL metrics, and what they hide.
+
+Promise: location accuracy, joint accuracy, weighted F1, the per-category table and the score
+correlations equal the official scorer's on every well-formed file. They reward flooding (more
+findings never hurt the accuracies), so pair precision, recall, F1 and findings per trace stand
+beside them. A trace predicted but not annotated, or the reverse, is counted and named.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from proctor.diagnose.taxonomy import Category, official_label, parse_category
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from proctor.trail.data import Annotation, Mark
+
+SCORE_KEYS = (
+    "reliability_score",
+    "security_score",
+    "instruction_adherence_score",
+    "plan_opt_score",
+    "overall",
+)
+
+UNKNOWN_SCORE = -1.0
+"""What the official scorer takes a missing, empty or zero score for; kept to equal its numbers."""
+
+
+class CategoryScore(NamedTuple):
+    """How well one category is told, trace by trace."""
+
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scorecard:
+    """Every metric of one set of predictions; None where nothing could be computed."""
+
+    traces: int
+    location_accuracy: float | None
+    joint_accuracy: float | None
+    weighted_f1: float | None
+    pair_precision: float | None
+    pair_recall: float | None
+    pair_f1: float | None
+    findings_per_trace: float | None
+    categories: Mapping[Category, CategoryScore]
+    correlations: Mapping[str, float | None]
+    without_prediction: tuple[str, ...]
+    without_gold: tuple[str, ...]
+
+
+def score(gold: Mapping[str, Annotation], predicted: Mapping[str, Annotation]) -> Scorecard:
+    """Score the traces that both sides hold; those of one side only are named in the result."""
+    shared = sorted(gold.keys() & predicted.keys())
+    both = [(gold[name], predicted[name]) for name in shared]
+    hits, found, wanted = _pair_counts(both)
+    table = {category: _category_score(both, category) for category in Category}
+    precision, recall = _ratio(hits, found), _ratio(hits, wanted)
+    return Scorecard(
+        traces=len(both),
+        location_accuracy=_mean(_share(_locations(g.marks), _locations(p.marks)) for g, p in both),
+        joint_accuracy=_mean(_share(_official(g.marks), _official(p.marks)) for g, p in both),
+        weighted_f1=_weighted_f1(table.values()) if both else None,
+        pair_precision=precision,
+        pair_recall=recall,
+        pair_f1=_ratio(2 * hits, found + wanted),
+        findings_per_trace=_ratio(found, len(both)),
+        categories=table,
+        correlations={key: _correlation(both, key) for key in SCORE_KEYS},
+        without_prediction=tuple(sorted(gold.keys() - predicted.keys())),
+        without_gold=tuple(sorted(predicted.keys() - gold.keys())),
+    )
+
+
+def _locations(marks: Iterable[Mark]) -> set[str]:
+    return {mark.location for mark in marks}
+
+
+def _official(marks: Iterable[Mark]) -> set[tuple[str, str]]:
+    return {(mark.location, official_label(mark.label)) for mark in marks if mark.label}
+
+
+def _pairs(marks: Iterable[Mark]) -> set[tuple[str, str]]:
+    return {
+        (mark.location, parse_category(mark.label) or official_label(mark.label))
+        for mark in marks
+        if mark.label
+    }
+
+
+def _pair_counts(both: Iterable[tuple[Annotation, Annotation]]) -> tuple[int, int, int]:
+    """Pairs right, pairs predicted, pairs in gold, over all traces together."""
+    hits = found = wanted = 0
+    for gold, predicted in both:
+        truth, guess = _pairs(gold.marks), _pairs(predicted.marks)
+        hits, found, wanted = hits + len(truth & guess), found + len(guess), wanted + len(truth)
+    return hits, found, wanted
+
+
+def _share(truth: set[Any], guess: set[Any]) -> float:
+    """The part of the truth that was guessed; 0 without any truth, as officially defined."""
+    return len(truth & guess) / len(truth) if truth else 0.0
+
+
+def _category_score(
+    both: Sequence[tuple[Annotation, Annotation]], category: Category
+) -> CategoryScore:
+    told = [(_names(g.marks, category), _names(p.marks, category)) for g, p in both]
+    right = sum(truth and guess for truth, guess in told)
+    guessed = sum(guess for _, guess in told)
+    support = sum(truth for truth, _ in told)
+    return CategoryScore(
+        precision=right / guessed if guessed else 0.0,
+        recall=right / support if support else 0.0,
+        f1=2 * right / (guessed + support) if guessed + support else 0.0,
+        support=support,
+    )
+
+
+def _names(marks: Iterable[Mark], category: Category) -> bool:
+    return any(official_label(mark.label) == category.value for mark in marks)
+
+
+def _weighted_f1(scores: Iterable[CategoryScore]) -> float:
+    table = list(scores)
+    support = sum(row.support for row in table)
+    return sum(row.f1 * row.support for row in table) / support if support else 0.0
+
+
+def _correlation(both: Sequence[tuple[Annotation, Annotation]], key: str) -> float | None:
+    """Pearson's r over traces that give this score on both sides; None when it is undefined."""
+    pairs = [(g.scores[key], p.scores[key]) for g, p in both if key in g.scores and key in p.scores]
+    # The official scorer cuts a predicted reliability to a whole number, and no other score.
+    cut = key == "reliability_score"
+    xs = [_number(gold) for gold, _ in pairs]
+    ys = [_whole(value) if cut else _number(value) for _, value in pairs]
+    return pearson(xs, ys)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, int | float | str) and value:
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):
+            return UNKNOWN_SCORE
+        return number if math.isfinite(number) else UNKNOWN_SCORE
+    return UNKNOWN_SCORE
+
+
+def _whole(value: object) -> float:
+    if isinstance(value, str):
+        return float(int(value)) if value.strip().lstrip("+-").isdecimal() else UNKNOWN_SCORE
+    return float(math.trunc(_number(value)))
+
+
+def pearson(xs: Sequence[float], ys: Sequence[float]) -> float | None:
+    """Pearson's correlation; None for fewer than two pairs or a side that never varies."""
+    if len(xs) < 2:
+        return None
+    mean_x, mean_y = math.fsum(xs) / len(xs), math.fsum(ys) / len(ys)
+    dx, dy = [x - mean_x for x in xs], [y - mean_y for y in ys]
+    spread = math.sqrt(math.fsum(d * d for d in dx)) * math.sqrt(math.fsum(d * d for d in dy))
+    if not spread:
+        return None
+    return math.fsum(a * b for a, b in zip(dx, dy, strict=True)) / spread
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    held = list(values)
+    return math.fsum(held) / len(held) if held else None
