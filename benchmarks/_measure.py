@@ -84,7 +84,7 @@ def cpu_of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def reports(command: Sequence[str | Path]) -> Contestant:
+def reports(command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> Contestant:
     """A contestant in another process that times itself: work without its start-up.
 
     The process prints `{"wall": seconds, "cpu": seconds}` as its last line.
@@ -92,7 +92,7 @@ def reports(command: Sequence[str | Path]) -> Contestant:
     argv = [str(part) for part in command]
 
     def contestant() -> Sample:
-        done = subprocess.run(argv, check=True, capture_output=True, text=True)
+        done = subprocess.run(argv, check=True, capture_output=True, text=True, env=env)
         told = json.loads(done.stdout.splitlines()[-1])
         return Sample(wall=float(told["wall"]), cpu=float(told["cpu"]))
 
