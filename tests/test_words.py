@@ -2,30 +2,22 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 
+import click
 import pytest
 from browser import browser
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 import proctor
 from proctor.errors import hint_among
-from proctor.words import (
-    at_least,
-    columns,
-    dollars,
-    in_points,
-    level_of,
-    money,
-    p_text,
-    percent,
-    points,
-    table,
-    width,
-)
+from proctor.tables import table
+from proctor.trace.text import safe
+from proctor.words import at_least, dollars, in_points, level_of, money, p_text, percent, points
 
 AMOUNTS = [
     (0.0, "$0.00"),
@@ -116,33 +108,72 @@ def test_no_p_value_is_nought() -> None:
     ]
 
 
-def test_columns_stand_under_each_other_in_every_script() -> None:
-    """R-Q5: signs that are two columns wide, and marks that are none, move nothing aside."""
+def test_columns_are_aligned_in_every_script() -> None:
+    """R-Q5: characters that are two columns wide, and marks of none, shift nothing."""
     rows = [("日本語のケース", "a"), ("naïve", "b"), ("n\u0303", "c"), ("plain", "d")]
-    filled = columns(rows)
-    assert {width(first) for first, _ in filled} == {14}
-    assert filled[0][0] == "日本語のケース"
+    lines = table(("case", "x"), rows, indent="")
+    assert {cell_len(text[: text.rindex(" ") + 1]) for text in lines} == {16}
+    assert lines[1] == "日本語のケース  a"
 
 
 NAMES = [f"a-case-with-an-identifier-that-somebody-generated-{at:04d}" for at in range(3)]
+HEAD = ("case", "agent", "verdict", "passed")
 
 
-def test_a_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """R-Q5: a terminal cuts long names in their middle, and their ends still tell them apart."""
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Make standard output a terminal of so many columns."""
+
+    def set_width(columns: int) -> None:
+        monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+        monkeypatch.setenv("COLUMNS", str(columns))
+
+    return set_width
+
+
+def test_a_table_fits_the_terminal(terminal: Callable[[int], None]) -> None:
+    """R-Q5: a terminal cuts long names in the middle, and their ends still distinguish them."""
     rows = [(name, "agent-" * 8, "PASS", "10/10") for name in NAMES]
-    whole = table(("case", "agent", "verdict", "passed"), rows)
+    whole = table(HEAD, rows)
     assert NAMES[2] in whole[3]
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     for room in (80, 60):
-        monkeypatch.setenv("COLUMNS", str(room))
-        lines = table(("case", "agent", "verdict", "passed"), rows)
-        assert max(map(width, lines)) <= room
+        terminal(room)
+        lines = table(HEAD, rows)
+        assert max(map(cell_len, lines)) <= room
         assert lines[3].split()[0].endswith("0002")
-    monkeypatch.setenv("COLUMNS", "200")
-    assert table(("case", "agent", "verdict", "passed"), rows) == whole
-    monkeypatch.setenv("COLUMNS", "80")
-    figures = table(("case", "95 %"), [(NAMES[0], "[0.1 %, 99.9 %] " * 3)])
-    assert figures[1].endswith("[0.1 %, 99.9 %]" + " [0.1 %, 99.9 %]" * 2)
+    terminal(200)
+    assert table(HEAD, rows) == whole
+
+
+def test_no_figure_is_cut(terminal: Callable[[int], None]) -> None:
+    """R-Q5: names give way to figures; where that is not enough, figures wrap after commas."""
+    interval = "[0.1 %, 99.9 %]"
+    terminal(80)
+    wide = table(("case", "95 %"), [(NAMES[0], f"{interval} {interval} {interval}")])
+    assert wide[1].endswith(f"{interval} {interval} {interval}")
+    terminal(36)
+    narrow = table(("case", "95 %", "p"), [(NAMES[0], interval, "< 0.0001")])
+    assert max(map(cell_len, narrow)) <= 36
+    assert [re.split("  +", text)[-1] for text in narrow] == ["p", "< 0.0001", "99.9 %]"]
+    assert "[0.1 %,  " in narrow[1]
+
+
+@pytest.mark.parametrize("columns", [200, 60])
+def test_a_coloured_cell_shifts_no_column(terminal: Callable[[int], None], columns: int) -> None:
+    """R-Q5: styles have no width, and they end with their cell."""
+    plain = [(name, "a", "PASS", "10/10") for name in NAMES]
+    styled = [(name, "a", click.style("PASS", fg="green"), "10/10") for name in NAMES]
+    terminal(columns)
+    lines = table(HEAD, styled)
+    assert [click.unstyle(text).rstrip() for text in lines] == table(HEAD, plain)
+    assert all("\x1b[32mPASS\x1b[0m" in text for text in lines[1:])
+
+
+@given(st.lists(st.tuples(st.text(), st.text()), min_size=1, max_size=4))
+def test_any_text_makes_a_table(rows: list[tuple[str, str]]) -> None:
+    """R-Q5: a row for each row, whatever is in it; sanitising is the caller's."""
+    rows = [tuple(safe(text, 60) for text in row) for row in rows]  # type: ignore[misc]
+    assert len(table(("case", "x"), rows)) == 1 + len(rows)
 
 
 def hints_of(tree: ast.AST) -> Iterator[str]:

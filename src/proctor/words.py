@@ -1,12 +1,9 @@
-"""How things are said to people: counts, money, shares, short lists of names, tables.
+"""How things are said to people: counts, money, shares, short lists of names.
 
 Promise: the same thing reads the same in every report, message and error. English only.
 """
 
 import math
-import shutil
-import sys
-import unicodedata
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -25,16 +22,6 @@ _NOTHING = 1e-9
 
 _SMALLEST_IN_FULL = 1e-6
 """Below a millionth of a dollar, zeros after the point are harder to count than an exponent."""
-
-
-LEAST_WIDTH = 12
-"""Columns of a terminal that are left to a name however narrow the window: less says nothing."""
-
-BRIEF = 24
-"""Columns of a name in a row that is longer than the terminal whatever is cut."""
-
-NAMES = frozenset({"case", "agent", "run"})
-"""Heads of columns that hold names. Only those are cut to fit a terminal: half a figure is none."""
 
 
 def plural(number: int, noun: str, several: str | None = None) -> str:
@@ -131,68 +118,3 @@ def p_text(value: float | None) -> str:
 def _tenths(share: float) -> str:
     """Hundredths of one with a decimal, which is left out where it is 0."""
     return f"{100 * share:z.1f}".removesuffix(".0")
-
-
-def columns(rows: Sequence[Sequence[str]], indent: int = 2) -> list[list[str]]:
-    """The cells of each row, filled up to the widest of their column.
-
-    The first row is the head. On a terminal, long names are cut in their middle so that a row and
-    its indent fit a line, or nearly; a file or another program gets them whole.
-    """
-    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
-    if sys.stdout.isatty():
-        named = [place for place, word in enumerate(rows[0]) if word in NAMES]
-        widths = _narrowed(widths, named, shutil.get_terminal_size().columns - indent)
-    return [[_filled(word, wide) for word, wide in zip(row, widths, strict=True)] for row in rows]
-
-
-def width(text: str) -> int:
-    """Columns of a terminal that a text takes: two for each Chinese, Japanese or Korean sign."""
-    if text.isascii():
-        return len(text)
-    return sum(_sign_width(sign) for sign in text)
-
-
-def _sign_width(sign: str) -> int:
-    if unicodedata.category(sign) in ("Mn", "Me", "Cf"):
-        return 0  # drawn onto the sign before it, or not at all
-    return 2 if unicodedata.east_asian_width(sign) in "WF" else 1
-
-
-def _narrowed(widths: Sequence[int], named: Sequence[int], room: int) -> list[int]:
-    """Widths with which a row fits, taken from the widest names; if none do, not much over it."""
-    made = list(widths)
-    while sum(made) + 2 * (len(made) - 1) > room:
-        widest = max(named, key=made.__getitem__, default=None)
-        if widest is None or made[widest] <= LEAST_WIDTH:
-            return [min(wide, BRIEF) if at in named else wide for at, wide in enumerate(widths)]
-        made[widest] -= 1
-    return made
-
-
-def _filled(word: str, wide: int) -> str:
-    if width(word) > wide:
-        word = _cut(word, wide)
-    return word + " " * (wide - width(word))
-
-
-def _cut(word: str, wide: int) -> str:
-    """The beginning and the end, which tells names apart that begin alike."""
-    end = _within(word[::-1], (wide - 1) // 3)[::-1]
-    return f"{_within(word, wide - 1 - width(end))}…{end}"
-
-
-def _within(text: str, wide: int) -> str:
-    """As much of the beginning as fits."""
-    taken = 0
-    for place, sign in enumerate(text):
-        taken += _sign_width(sign)
-        if taken > wide:
-            return text[:place]
-    return text
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
-    """Lines of columns as wide as their widest word; none where there are no rows."""
-    every = columns([head, *rows], len(indent)) if rows else []
-    return [(indent + "  ".join(row)).rstrip() for row in every]

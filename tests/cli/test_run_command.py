@@ -182,9 +182,10 @@ def test_a_dry_run_of_a_resumed_run_tells_what_is_left(suite: Path) -> None:
     folder = only_run(suite.parent / "results")
     left = proctor("run", "--resume", folder, "--dry-run")
     assert left.returncode == 0
-    assert left.stdout.splitlines()[:3] == [
+    assert left.stdout.splitlines()[:4] == [
         "1 of 4 trials left",
-        "  case-1  flaky:wrong_then_right  1 trial",
+        "  case    agent                   trials",
+        "  case-1  flaky:wrong_then_right  1",
         "1 trial: 2 cases × 1 agent, 1 at a time, seed 0",
     ]
     assert "time: about" in left.stdout

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from report_runs import HOSTILE, check, make_run
 
+from proctor.report.console_results import render_groups
 from proctor.report.figures import ends
 from proctor.report.html.page import render_page
 from proctor.report.markdown_run import render_run
-from proctor.report.results_console import render_groups
 from proctor.report.run_console import verdict_table
 from proctor.report.run_facts import facts_of_run
 from proctor.report.run_text import render_report

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from outcome_parts import arm, case, made_run, suite
 
 from proctor.errors import ProctorError
-from proctor.report.leaderboard_console import render
+from proctor.report.console_results import render_leaderboard
 from proctor.report.run_words import leading
 from proctor.results.compare import Given, compare_arms
 from proctor.results.leaderboard import METRICS, Entrant, entrants_of, leaderboard
@@ -134,7 +134,7 @@ def test_no_place_rests_on_a_test_after_early_stopping():
     compared = compare_arms(Given("good", good), Given("bad", bad))
     assert compared.overall.population.p_value is None
     assert found.notes == compared.notes
-    assert f"no places: {STOPPED}" in render(found)
+    assert f"no ranks: {STOPPED}" in render_leaderboard(found)
     assert leading(found) == f"No order of the agents: {STOPPED}."
 
 

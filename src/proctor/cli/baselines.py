@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli._command import Command, Example
-from proctor.words import table
+from proctor.tables import table
 
 if TYPE_CHECKING:
     from proctor.runs.baselines import Baseline, BaselineStore

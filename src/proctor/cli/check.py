@@ -11,7 +11,8 @@ from proctor.cli._command import Command, Example
 from proctor.cli.list import FILTER
 from proctor.cli.terminal import printable
 from proctor.errors import ProctorError
-from proctor.words import plural, table
+from proctor.tables import table
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.scenarios import Template

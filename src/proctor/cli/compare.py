@@ -59,7 +59,7 @@ def compare(
     changed between the runs are left out and named.
     """
     from proctor import api
-    from proctor.report.comparison_console import render
+    from proctor.report.console_results import render_comparison
     from proctor.report.figures import document
 
     if len(runs) > 2 or (not runs and not agents):
@@ -69,7 +69,7 @@ def compare(
     opened = [_opened(text, runs, root) for text in runs or ("latest",)]
     second = opened[1] if len(opened) > 1 else None
     found = api.compare(opened[0], second, agents=names, cases=cases, level=level, seed=seed)
-    echo_report(document("comparison", found) if as_json else render(found))
+    echo_report(document("comparison", found) if as_json else render_comparison(found))
 
 
 def _opened(text: str, runs: tuple[str, ...], root: Path) -> Run:

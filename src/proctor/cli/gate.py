@@ -193,11 +193,11 @@ def _judged(runs: tuple[Run, Run], rule: Rule, how: How) -> tuple[GateResult, in
 
 
 def _tell(facts: GateResult, code: int, how: How) -> None:
+    from proctor.report.console_results import render_gate
     from proctor.report.figures import document
-    from proctor.report.gating_console import render
 
     if how.as_json:
         more = {"exit_code": code, "policy": how.inconclusive, "error_rate": facts.error_rate}
         echo_report(document("gate", facts, **more))
     else:
-        echo_report(render(facts))
+        echo_report(render_gate(facts))

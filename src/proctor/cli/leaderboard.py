@@ -53,12 +53,12 @@ def leaderboard(
     share places. Intervals are clustered by case.
     """
     from proctor import api
+    from proctor.report.console_results import render_leaderboard
     from proctor.report.figures import document
-    from proctor.report.leaderboard_console import render
     from proctor.runs.folder import place_of
 
     root = results_root(results)
     opened = [read_run(text, root) for text in runs or ("latest",)]
     board = api.leaderboard(*opened, metric=metric, alpha=alpha, seed=seed)
     told = [place_of(run.path) for run in opened]
-    echo_report(document("leaderboard", board, runs=told) if as_json else render(board))
+    echo_report(document("leaderboard", board, runs=told) if as_json else render_leaderboard(board))

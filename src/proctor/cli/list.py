@@ -10,7 +10,8 @@ import click
 from proctor.cli._command import Command, Entry, Example, LazyGroup
 from proctor.cli.terminal import printable
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
-from proctor.words import clipped, table
+from proctor.tables import table
+from proctor.words import clipped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

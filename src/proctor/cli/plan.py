@@ -65,9 +65,9 @@ def plan(
     differences between cases; a plan for a population says when only more cases help.
     """
     from proctor import api
+    from proctor.report.console_results import render_power
     from proctor.report.figures import document
-    from proctor.report.planning_console import render
 
     run = read_run(source, results_root(results)) if source else None
     found = api.power(effect, alpha=alpha, power=power, run=run, **asked)
-    echo_report(document("plan", found) if as_json else render(found))
+    echo_report(document("plan", found) if as_json else render_power(found))

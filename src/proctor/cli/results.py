@@ -117,7 +117,7 @@ def results(
 
 
 def _tell_groups(found: ResultSet, form: str, group_by: str) -> None:
-    from proctor.report.results_console import as_csv, groups_json, render_groups
+    from proctor.report.console_results import as_csv, groups_json, render_groups
     from proctor.results.aggregate import FLAT
 
     names = [name.strip() for name in group_by.split(",") if name.strip()]
@@ -133,7 +133,7 @@ def _tell_groups(found: ResultSet, form: str, group_by: str) -> None:
 
 
 def _tell_trials(found: ResultSet, form: str, limit: int | None) -> None:
-    from proctor.report.results_console import as_csv, render_rows, rows_json
+    from proctor.report.console_results import as_csv, render_rows, rows_json
 
     if form == "json":
         click.echo(rows_json(found.rows(limit=limit), found.problems))

@@ -10,7 +10,8 @@ import click
 from proctor.cli._command import Command, Entry, Example, LazyGroup
 from proctor.cli._options import log_options
 from proctor.cli.terminal import printable
-from proctor.words import plural, table
+from proctor.tables import table
+from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.ops.schedule import Book, Schedule, State

@@ -35,7 +35,7 @@ def sql(query: str, runs: tuple[str, ...], form: str, results: Path | None) -> N
     extension, and nothing is written.
     """
     from proctor.api import query as select
-    from proctor.report.results_console import answer_json, as_csv, render_rows
+    from proctor.report.console_results import answer_json, as_csv, render_rows
 
     text = sys.stdin.read() if query == "-" else query
     found = select(*runs, results=results_root(results))

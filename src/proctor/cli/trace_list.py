@@ -15,7 +15,8 @@ from proctor.cli.trace_files import (
     redaction_option,
     write_json,
 )
-from proctor.words import at_least, plural, table
+from proctor.tables import table
+from proctor.words import at_least, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

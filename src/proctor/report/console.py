@@ -6,7 +6,7 @@ a judged check says who judged it. Colour only repeats what the words say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import click
 
@@ -14,7 +14,8 @@ from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.report.facts import MOST_SPANS, TOLD, CaseFacts, Report
 from proctor.report.text import line, seconds, shown
 from proctor.runs.trial import TrialStatus
-from proctor.words import DASH, columns, money, plural
+from proctor.tables import table
+from proctor.words import DASH, money, plural
 
 _MARKS = {
     TrialStatus.PASSED: ("✓", "green"),
@@ -50,41 +51,26 @@ def render(report: Report) -> str:
 def _table(report: Report) -> list[str]:
     many = len(report.agents) > 1
     head = ["", "case", *(["agent"] if many else []), "score", *map(str, Layer), "time"]
-    rows = [_row(case, many) for case in report.cases]
-    if not rows:
+    lines = table(head, [_row(case, many) for case in report.cases])
+    if not lines:
         return []
-    first, *filled = columns([head, *([word for word, _ in row] for row in rows)])
-    colours = ([colour for _, colour in row] for row in rows)
-    return [
-        click.style(line(report.title), bold=True),
-        click.style(f"  {'  '.join(first)}".rstrip(), dim=True),
-        *map(_coloured, filled, colours),
-    ]
+    title = click.style(line(report.title), bold=True)
+    return [title, click.style(lines[0], dim=True), *lines[1:]]
 
 
-Cell = tuple[str, str | None]
-"""Words, and their colour."""
-
-
-def _row(case: CaseFacts, with_agent: bool) -> list[Cell]:
+def _row(case: CaseFacts, with_agent: bool) -> list[str]:
     mark, colour = _MARKS[case.status]
     return [
-        (mark, colour),
-        (line(case.name, 80), None),
-        *([(line(case.agent, 40), None)] if with_agent else []),
-        (DASH if case.score is None else f"{case.score:.2f}", None),
-        *zip(case.layer_words, map(_COLOURS.get, case.layers.values()), strict=True),
-        (seconds(case.duration_ms), None),
+        click.style(mark, fg=colour),
+        line(case.name, 80),
+        *([line(case.agent, 40)] if with_agent else []),
+        DASH if case.score is None else f"{case.score:.2f}",
+        *(
+            click.style(word, fg=_COLOURS.get(layer))
+            for word, layer in zip(case.layer_words, case.layers.values(), strict=True)
+        ),
+        seconds(case.duration_ms),
     ]
-
-
-def _coloured(row: Sequence[str], colours: Sequence[str | None]) -> str:
-    """A line of filled cells; the colour ends where the words do."""
-    cells = [
-        click.style(cell.rstrip(), fg=colour) + cell[len(cell.rstrip()) :]
-        for cell, colour in zip(row, colours, strict=True)
-    ]
-    return ("  " + "  ".join(cells)).rstrip()
 
 
 # -- why -----------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from proctor.words import DASH, MINUS, money, percent, points
 METRIC_WORDS = {
     "pass_rate": "pass rate",
     "score": "score",
-    "cost_usd": "cost a trial",
+    "cost_usd": "cost per trial",
     "latency_ms": "latency",
 }
 """How people call the figures that runs are compared and ranked by."""

@@ -22,8 +22,9 @@ from proctor.report.run_words import (
 )
 from proctor.report.text import line, seconds
 from proctor.runs.summary import CellSummary, RankedFailure, Verdict
+from proctor.tables import table
 from proctor.trials.limits import COST_REACHED, TOKENS_REACHED
-from proctor.words import DASH, columns, money, percent, plural
+from proctor.words import DASH, money, percent, plural
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +47,6 @@ _COLOURS = {
 }
 
 _HEAD = ("case", "agent", "verdict", "passed", "score", "p50", "p95", "cost")
-_VERDICT = _HEAD.index("verdict")
 
 
 def render_run(run: Run) -> str:
@@ -63,16 +63,8 @@ def render_run(run: Run) -> str:
 
 def verdict_table(cells: Sequence[CellSummary]) -> list[str]:
     """A row for each cell."""
-    if not cells:
-        return []
-    head, *rows = columns([_HEAD, *map(_row, cells)])
-    for cell, row in zip(cells, rows, strict=True):
-        row[_VERDICT] = click.style(row[_VERDICT], fg=_COLOURS[cell.verdict])
-    return [click.style(_line(head), dim=True), *map(_line, rows)]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return ("  " + "  ".join(cells)).rstrip()
+    lines = table(_HEAD, [_row(cell) for cell in cells])
+    return [click.style(lines[0], dim=True), *lines[1:]] if lines else []
 
 
 def _row(cell: CellSummary) -> tuple[str, ...]:
@@ -80,7 +72,7 @@ def _row(cell: CellSummary) -> tuple[str, ...]:
     return (
         line(name, 60),
         line(cell.agent, 40),
-        cell.verdict.value,
+        click.style(cell.verdict.value, fg=_COLOURS[cell.verdict]),
         f"{cell.passed}/{cell.judged}",
         score(cell.score_mean),
         seconds(cell.latency_p50_ms) or DASH,

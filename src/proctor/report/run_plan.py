@@ -8,7 +8,8 @@ import msgspec
 
 from proctor.report.run_progress import duration
 from proctor.report.text import line
-from proctor.words import columns, money, plural
+from proctor.tables import table
+from proctor.words import money, plural
 
 if TYPE_CHECKING:
     from proctor.runs.trial import CellKey
@@ -24,10 +25,9 @@ def plan_lines(ready: RunContext, estimate: Estimate) -> list[str]:
     """For people."""
     cells = list(ready.plan.cells.items())
     shown = [
-        (_case(key), line(key.agent, 40), plural(cell.trials, "trial"))
-        for key, cell in cells[:MOST_CELLS]
+        (_case(key), line(key.agent, 40), f"{cell.trials:,}") for key, cell in cells[:MOST_CELLS]
     ]
-    out = [f"  {'  '.join(row).rstrip()}" for row in columns(shown)]
+    out = table(("case", "agent", "trials"), shown)
     if len(cells) > MOST_CELLS:
         out.append(f"  and {len(cells) - MOST_CELLS:,} more cells")
     out.append(f"{plural(estimate.trials, 'trial')}: {_axes(ready)}")

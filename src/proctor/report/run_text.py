@@ -16,7 +16,8 @@ from proctor.report.run_console import render_run
 from proctor.report.run_words import gate_line, leading, places, score
 from proctor.report.text import line
 from proctor.runs.folder import run_name
-from proctor.words import DASH, money, percent, table
+from proctor.tables import table
+from proctor.words import DASH, money, percent
 
 if TYPE_CHECKING:
     from proctor.report.run_facts import ReportFacts

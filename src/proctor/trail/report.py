@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from proctor.tables import table
 from proctor.trace.text import safe
-from proctor.words import plural, table
+from proctor.words import plural
 
 FIGURES = {
     "joint_accuracy": "joint",

@@ -1,0 +1,442 @@
+"""Results in the terminal: groups of trials, leaderboard, comparison, gate, sample size, SQL rows.
+
+Guarantees: a rate is printed with its denominator, and trials that no rate counts get their own
+column as soon as there are any. Names come from agents and files: a terminal does not interpret
+them, and a spreadsheet does not evaluate them. Lists are cut for people; JSON has everything.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from proctor.report.figures import METRIC_WORDS, change, document, ends, figure, named
+from proctor.report.run_words import places
+from proctor.report.text import line, seconds
+from proctor.results.compare import LOOK_HERE
+from proctor.tables import table
+from proctor.words import DASH, in_points, level_of, money, p_text, percent, plural, points
+
+if TYPE_CHECKING:
+    from proctor.results.aggregate import GroupRow
+    from proctor.results.compare import ArmComparison, Comparison
+    from proctor.results.gate import ArmGate, GateResult
+    from proctor.results.leaderboard import Leaderboard
+    from proctor.results.power import Planning, PlanRow
+    from proctor.results.sql import Answer
+
+MAX_CELL = 60
+"""Characters of a table cell."""
+
+MAX_CASES = 20
+"""Cases of a comparison, those that changed most."""
+
+MAX_GATE_CASES = 10
+"""Cases of a gate, those that dropped most."""
+
+MAX_PAIRS = 10
+"""Paired tests of a leaderboard: those of five agents."""
+
+NOT_COUNTED = ("infra_error", "cancelled", "after_stop")
+"""Statuses of trials that no rate counts."""
+
+_GATE_COLOURS = {
+    "REGRESSION": "red",
+    "NO REGRESSION": "green",
+    "INCONCLUSIVE": "yellow",
+    "NOT COMPARABLE": "magenta",
+}
+
+
+# -- groups of trials and rows of queries --------------------------------------------------------
+
+
+def render_groups(names: Sequence[str], rows: Sequence[GroupRow]) -> str:
+    """Return groups of trials as a table."""
+    not_counted = [name for name in NOT_COUNTED if any(getattr(row, name) for row in rows)]
+    costs = any(row.cost_usd is not None or row.unpriced_calls for row in rows)
+    head = [*names, "cases", "trials", "passed", "pass rate", "95 %", "score"]
+    head += [name.replace("_", " ") for name in not_counted] + (["cost"] if costs else [])
+    body = [
+        [
+            *(_cell(row.key[name]) for name in names),
+            str(row.cases),
+            str(row.trials),
+            f"{row.passed}/{row.judged}",
+            percent(row.pass_rate.value),
+            ends("pass_rate", row.pass_rate),
+            figure("score", row.score.value),
+            *(str(getattr(row, name)) for name in not_counted),
+            *([money(row.cost_usd, row.unpriced_calls) or DASH] if costs else []),
+        ]
+        for row in rows
+    ]
+    reasons = sorted({row.pass_rate.reason for row in rows if row.pass_rate.reason})
+    total = sum(row.trials for row in rows)
+    return "\n".join(
+        [
+            *table(head, body, indent=""),
+            *(f"  {DASH} {line(reason)}" for reason in reasons),
+            f"{plural(total, 'trial')} in {plural(len(rows), 'group')}",
+        ]
+    )
+
+
+def groups_json(rows: Sequence[GroupRow], problems: Sequence[str]) -> str:
+    """Return groups as one JSON document."""
+    return document("results", {"groups": list(rows), "problems": list(problems)})
+
+
+def rows_json(rows: Sequence[dict[str, Any]], problems: Sequence[str]) -> str:
+    """Return trials as one JSON document."""
+    trials = [{key: _json_value(value) for key, value in row.items()} for row in rows]
+    return document("trials", {"trials": trials, "problems": list(problems)})
+
+
+def answer_json(answer: Answer) -> str:
+    """Return the result of a query as one JSON document."""
+    rows = [
+        {name: _json_value(value) for name, value in zip(answer.columns, row, strict=True)}
+        for row in answer.rows
+    ]
+    return document("sql", {"columns": answer.columns, "types": answer.types, "rows": rows})
+
+
+def as_csv(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return rows as CSV without cells that a spreadsheet would evaluate."""
+    from proctor.results.exchange.export import cell
+
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([cell(name) for name in names])
+    writer.writerows([[cell(value) for value in row] for row in rows])
+    return out.getvalue().rstrip("\n")
+
+
+def render_rows(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return rows of any query as a table."""
+    body = [[_cell(value) for value in row] for row in rows]
+    return "\n".join(table([line(name, MAX_CELL) for name in names], body, indent="")) or "no rows"
+
+
+def _json_value(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return DASH
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="seconds")
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_cell, value)) or DASH  # type: ignore[reportUnknownArgumentType]
+    return line(value, MAX_CELL)
+
+
+# -- leaderboard ---------------------------------------------------------------------------------
+
+
+def render_leaderboard(board: Leaderboard) -> str:
+    """Return a leaderboard: ranks, intervals, cost, latency, and the tests between agents."""
+    return "\n".join(_leaderboard(board))
+
+
+def _leaderboard(board: Leaderboard) -> Iterator[str]:
+    metric = METRIC_WORDS[board.metric]
+    yield click.style(f"Agents by {metric}", bold=True)
+    yield from table(
+        ("rank", "agent", metric, level_of(board.level), "passed", "score", "cost", "p50", "p95"),
+        [
+            (
+                places(row.best, row.worst),
+                line(row.name, MAX_CELL),
+                figure(board.metric, row.value.value),
+                ends(board.metric, row.value),
+                f"{row.passes}/{row.trials}"
+                if board.metric == "pass_rate"
+                else percent(row.pass_rate.value),
+                figure("score", row.score.value),
+                money(row.cost_usd, row.unpriced_calls) or DASH,
+                seconds(row.latency_p50_ms) or DASH,
+                seconds(row.latency_p95_ms) or DASH,
+            )
+            for row in board.rows
+        ],
+    )
+    yield ""
+    if board.rows:
+        first = board.rows[0].value
+        yield f"  {first.estimand}: {first.method}"
+    if board.reason:
+        yield f"  no ranks: {line(board.reason)}"
+    elif board.rows:
+        cases = plural(board.shared_cases, "case")
+        yield f"  ranks: {board.method}, alpha {board.alpha:g}, on {cases} that all agents share"
+    tested = [pair for pair in board.pairs if pair.adjusted is not None]
+    for pair in tested[:MAX_PAIRS]:
+        significant = (pair.adjusted or 0.0) <= board.alpha
+        yield (
+            f"  {line(pair.second, MAX_CELL)} − {line(pair.first, MAX_CELL)}:"
+            f" {change(board.metric, pair.test.difference)},"
+            f" p Holm {p_text(pair.adjusted)},"
+            f" {'significant' if significant else 'no significant difference'}"
+        )
+    if len(tested) > MAX_PAIRS:
+        yield f"  and {len(tested) - MAX_PAIRS} more pairs (--json has all)"
+    if board.left_out:
+        yield f"Not ranked on: {plural(len(board.left_out), 'case')}"
+        yield from named(board.left_out)
+    for row in board.rows:
+        name = line(row.name, MAX_CELL)
+        if row.value.reason:
+            yield f"{name}: no interval: {line(row.value.reason)}"
+        if row.not_counted:
+            yield f"Not counted of {name}: {line('; '.join(row.not_counted))}"
+    for note in board.notes:
+        yield f"note: {line(note)}"
+
+
+# -- comparison ----------------------------------------------------------------------------------
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """Return a comparison: overall first, then the cases that changed, then what is missing."""
+    out: list[str] = []
+    for pair in comparison.pairs:
+        out += [*_compared_pair(pair, comparison.level), ""]
+    for names, run in (
+        (comparison.only_first, comparison.first),
+        (comparison.only_second, comparison.second),
+    ):
+        if names:
+            out.append(f"only in {line(run)}: {', '.join(line(name, 80) for name in names)}")
+    out += [f"note: {line(note)}" for note in comparison.notes]
+    return "\n".join(out).rstrip()
+
+
+def _compared_pair(pair: ArmComparison, level: float) -> Iterator[str]:
+    title = f"{line(pair.second, 120)} compared with {line(pair.first, 120)}"
+    yield click.style(title, bold=True)
+    yield (
+        f"  {plural(len(pair.cases), 'case')} in both; judged trials {pair.n[0]} and {pair.n[1]},"
+        f" passed {pair.passes[0]} and {pair.passes[1]}"
+    )
+    yield ""
+    yield from table(
+        ("", "first", "second", "difference", level_of(level), "p", "p corrected"),
+        [
+            (
+                METRIC_WORDS[each.metric],
+                figure(each.metric, each.first),
+                figure(each.metric, each.second),
+                change(each.metric, each.interval.value),
+                ends(each.metric, each.interval, signed=True),
+                p_text((each.suite or each.population).p_value),
+                p_text(each.adjusted),
+            )
+            for each in pair.metrics
+        ],
+    )
+    yield from _methods(pair)
+    changed = [case for case in pair.cases if case.difference.value or case.score_difference]
+    if changed:
+        yield ""
+        yield "Cases, the largest change first"
+        yield from table(
+            ("case", "first", "second", "difference", "p", "p BH", "flaky"),
+            [
+                (
+                    line(case.case, MAX_CELL) + (" *" if case.stands_out else ""),
+                    f"{percent(case.first.value)} of {case.first.n}",
+                    f"{percent(case.second.value)} of {case.second.n}",
+                    change("pass_rate", case.difference.value),
+                    p_text(case.test.p_value),
+                    p_text(case.adjusted),
+                    line(", ".join(case.flaky), MAX_CELL),
+                )
+                for case in changed[:MAX_CASES]
+            ],
+        )
+        if len(changed) > MAX_CASES:
+            yield f"  and {len(changed) - MAX_CASES} more that changed (--json has all)"
+    if unchanged := len(pair.cases) - len(changed):
+        yield f"  {plural(unchanged, 'case')} without a change"
+    if any(case.stands_out for case in pair.cases):
+        yield f"  * p after Benjamini–Hochberg at most {LOOK_HERE:g}: look here first"
+    if pair.left_out:
+        yield f"Left out: {plural(len(pair.left_out), 'case')}"
+        yield from named(pair.left_out)
+    for name, parts in pair.not_counted.items():
+        if parts:
+            yield f"Not counted in {line(name, 120)}: {line('; '.join(parts))}"
+    for note in pair.notes:
+        yield f"note: {line(note)}"
+
+
+def _methods(pair: ArmComparison) -> Iterator[str]:
+    """Yield how each figure was computed, its effect size, and why one is not defined."""
+    for each in pair.metrics:
+        test, effect = each.suite or each.population, each.effect
+        of = f"{plural(test.cases, 'case')}, {plural(test.n, 'trial')}"
+        left = f", {plural(test.left_out, 'case')} without the figure" if test.left_out else ""
+        size = ""
+        if effect.value is not None:
+            sign = "h" if effect.method[-1] == "h" else "d_z"
+            size = f"; effect {sign} {change('', effect.value)}"
+        yield f"  {METRIC_WORDS[each.metric]}: {test.estimand}, {test.method}; {of}{left}{size}"
+        if each.metric == "pass_rate":
+            yield (
+                f"    in a population of such cases: p {p_text(each.population.p_value)}"
+                f" ({each.population.method}),"
+                f" {ends(each.metric, each.population_interval, signed=True)}"
+            )
+        reasons = (test.reason, each.interval.reason, effect.reason)
+        for reason in dict.fromkeys(reason for reason in reasons if reason):
+            yield f"    undefined: {line(reason)}"
+
+
+# -- gate ----------------------------------------------------------------------------------------
+
+
+def render_gate(result: GateResult) -> str:
+    """Return the verdict of a gate, its evidence, what changed, and what would settle it."""
+    return "\n".join(_gate(result))
+
+
+def _gate(result: GateResult) -> Iterator[str]:
+    verdict = click.style(result.verdict, fg=_GATE_COLOURS[result.verdict], bold=True)
+    yield f"{verdict}: {line(result.reason)}"
+    for role, run in (("candidate", result.candidate), ("baseline ", result.baseline)):
+        commit = f", commit {run.commit[:10]}" if run.commit else ""
+        yield f"  {role} {line(run.path, 300)}{commit}"
+    yield f"  error rate: {result.error_rate}; margin {in_points(result.rule.margin)}"
+    for arm in result.arms:
+        yield ""
+        yield from _gated_agent(arm)
+    if len(result.history) > 1:
+        yield ""
+        yield "Looks"
+        for look in result.history:
+            trials = plural(look.trials, "trial")
+            yield f"  {look.number}. {trials}: {look.verdict}: {line(look.reason)}"
+    if result.flaky:
+        yield ""
+        yield "Flaky in the candidate"
+        for each in result.flaky[:MAX_GATE_CASES]:
+            rates = [
+                f"{part.source} {percent(part.rate)} of {part.n}"
+                for part in (each.by_agent, each.by_judge, each.by_infrastructure)
+                if part.flaky
+            ]
+            agent = line(each.agent, MAX_CELL)
+            yield f"  {line(each.case, MAX_CELL)} ({agent}): {', '.join(rates)}"
+    for names, where in ((result.only_baseline, "baseline"), (result.only_candidate, "candidate")):
+        if names:
+            listed = ", ".join(line(name, 80) for name in names)
+            yield f"only in the {where}, not judged: {listed}"
+    for note in result.notes:
+        yield f"note: {line(note)}"
+
+
+def _gated_agent(arm: ArmGate) -> Iterator[str]:
+    gate = arm.gate
+    renamed = "" if arm.name == arm.baseline_name else f" against {arm.baseline_name}"
+    yield click.style(f"{line(arm.name + renamed, 160)}: {gate.verdict}", bold=True)
+    yield (
+        f"  drop {in_points(gate.drop)}, at most {in_points(gate.drop_at_most)}"
+        f" (one-sided {level_of(1 - gate.rule.alpha)}), mid-p {p_text(gate.p_value)}"
+    )
+    yield (
+        f"  {gate.estimand}: {plural(gate.cases, 'case')}, {gate.n} judged trials of both runs;"
+        f" {gate.method}"
+    )
+    power = gate.detectable
+    smallest = f"{in_points(power.effect)} with power {power.power:g}"
+    yield f"  smallest drop these runs would find: {smallest if power.effect else power.reason}"
+    if any(gate.errors):
+        counts = zip(("baseline", "candidate"), gate.errors, gate.errored_of, strict=True)
+        errors = ", ".join(f"{bad} of {of} in the {name}" for name, bad, of in counts)
+        yield f"  errors, not counted: {errors}"
+    changed = [move for move in gate.moves if move.drop]
+    yield from table(
+        ("case", "baseline", "candidate", "change"),
+        [
+            (
+                line(move.case, MAX_CELL),
+                f"{percent(move.baseline.rate)} of {move.baseline.trials}",
+                f"{percent(move.candidate.rate)} of {move.candidate.trials}",
+                f"{points(-move.drop)} points",
+            )
+            for move in changed[:MAX_GATE_CASES]
+        ],
+    )
+    if len(changed) > MAX_GATE_CASES:
+        yield f"  and {len(changed) - MAX_GATE_CASES} more that changed (--json has all)"
+    if gate.advice is not None:
+        yield f"  advice: {line(gate.advice.text)}"
+    if gate.flaky:
+        yield f"  flaky already in the baseline: {', '.join(line(c, MAX_CELL) for c in gate.flaky)}"
+    if gate.left_out:
+        yield f"  left out: {plural(len(gate.left_out), 'case')}"
+        yield from (f"  {text}" for text in named(gate.left_out))
+
+
+# -- sample size ---------------------------------------------------------------------------------
+
+
+def render_power(planning: Planning) -> str:
+    """Return the sample sizes that would show an effect, and the assumptions behind them."""
+    return "\n".join(_power(planning))
+
+
+def _power(planning: Planning) -> Iterator[str]:
+    effect = f"{100 * abs(planning.effect):g} points"
+    title = f"To find a difference of {effect} with power {planning.power:g}"
+    yield click.style(f"{title} at alpha {planning.alpha:g}", bold=True)
+    yield ""
+    yield "On exactly these cases (suite, one-sided): trials per case in each group"
+    yield from table(
+        ("cases", "trials per case and group", "total trials", "noise", "cost"),
+        [(str(row.plan.cases), f"{row.plan.trials[0]:g}", *_size(row)) for row in planning.suite],
+    )
+    if planning.population:
+        yield ""
+        yield "On a population of such cases (two-sided): cases to draw"
+        yield from table(
+            ("trials per case and group", "cases", "total trials", "noise", "cost"),
+            [
+                (f"{row.plan.trials[0]:g}", str(row.plan.cases), *_size(row))
+                for row in planning.population
+            ],
+        )
+        reasons = (row.plan.reason for row in planning.population)
+        for reason in dict.fromkeys(reason for reason in reasons if reason):
+            yield f"  {line(reason)}"
+    for row in planning.as_it_is:
+        plan = row.plan
+        found = line(plan.reason or "") if plan.effect is None else in_points(plan.effect)
+        yield ""
+        yield (
+            f"As it is ({plan.cases} cases × {plan.trials[0]:g} trials, noise {row.noise.value:.3f}"
+            f" {row.noise.source}), it would find: {found}"
+        )
+    yield ""
+    claims = ", ".join(f"{claim.n} for ≥ {percent(claim.rate)}" for claim in planning.claims)
+    yield f"Consecutive passes that support a claim (one-sided 95 %): {claims}"
+    if planning.cost_mean_usd is not None:
+        yield f"Cost per trial, as in the run: {money(planning.cost_mean_usd)}"
+    for reason in planning.reasons:
+        yield f"note: {line(reason)}"
+
+
+def _size(row: PlanRow) -> tuple[str, str, str]:
+    """Return the columns after cases and trials."""
+    cost = DASH if row.cost_usd is None else money(row.cost_usd)
+    return (f"{row.plan.n:,}", f"{row.noise.value:.3f} {row.noise.source}", cost)
