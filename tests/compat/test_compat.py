@@ -6,6 +6,7 @@ Every test copies `project/`, as commit 19b7d99 left it, and reads it through th
 import json
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from urllib.request import urlopen
 
 import pytest
 from commands import proctor
+
+from proctor.server.store import open_store
 
 DATA = Path(__file__).with_name("project")
 
@@ -325,6 +328,23 @@ def test_a_store_of_live_traces_is_read(project: Path) -> None:
     assert failed["query"] == "When do you open on Sunday?"
     output(*COMMANDS["store_export"], "-o", "tool.jsonl", "--tool", "find_order")
     assert len(document("trace", "list", "tool.jsonl")["traces"]) == 2
+
+
+def test_an_older_store_gets_the_tables_of_a_new_one(project: Path) -> None:
+    """R-D7: opening a store of commit 19b7d99 brings its tables and indexes to this version."""
+
+    def schema(file: str) -> list[Any]:
+        with sqlite3.connect(file) as database:
+            tables = "SELECT m.name, c.* FROM sqlite_master m, pragma_table_info(m.name) c"
+            indexes = "SELECT m.name, c.* FROM sqlite_master m, pragma_index_info(m.name) c"
+            version = "SELECT key, value FROM notes"
+            return [
+                sorted(database.execute(s).fetchall(), key=str) for s in (tables, indexes, version)
+            ]
+
+    document(*COMMANDS["stats"])
+    open_store("sqlite:///new.db").close()
+    assert schema("traces.db") == schema("new.db")
 
 
 def test_a_store_of_live_traces_is_viewed(project: Path) -> None:

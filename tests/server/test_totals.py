@@ -10,7 +10,7 @@ from server_parts import TOOL, TRACE, wire_request, write
 
 from proctor.llm.prices import cost_usd
 from proctor.server.store.rows import batch_of
-from proctor.server.store.schema import MIGRATIONS
+from proctor.server.store.schema import VERSION
 from proctor.server.store.writer import SpanRow, totals_of
 from proctor.server.wire import PROTOBUF, received
 from proctor.trace.redact import Redactor
@@ -111,6 +111,51 @@ def test_usage_that_only_an_agent_says(store) -> None:
     assert (store.row(TRACE).input_tokens, store.row(TRACE).llm_calls) == (800, 2)
 
 
+FIRST_VERSION = (
+    """
+    CREATE TABLE traces (
+        trace_id TEXT PRIMARY KEY, name TEXT, service TEXT, query TEXT, response TEXT,
+        request_id TEXT, session_id TEXT, user_id TEXT,
+        started_ns {big} NOT NULL, ended_ns {big}, duration_ms {real}, status TEXT NOT NULL,
+        spans {big} NOT NULL, errors {big} NOT NULL, llm_calls {big} NOT NULL,
+        tool_calls {big} NOT NULL, input_tokens {big}, output_tokens {big}, cost_usd {real},
+        updated_ns {big} NOT NULL, evaluated_ns {big} NOT NULL DEFAULT 0,
+        score {real}, findings {big}
+    )
+    """,
+    """
+    CREATE TABLE spans (
+        trace_id TEXT NOT NULL, span_id TEXT NOT NULL, parent_id TEXT, name TEXT NOT NULL,
+        kind TEXT NOT NULL, status TEXT NOT NULL, start_ns {big} NOT NULL, end_ns {big},
+        tool_name TEXT, model TEXT, input_tokens {big}, output_tokens {big}, cost_usd {real},
+        error_type TEXT, PRIMARY KEY (trace_id, span_id)
+    ) {clustered}
+    """,
+    """
+    CREATE TABLE payloads (
+        chunk {count}, trace_id TEXT NOT NULL, body {blob} NOT NULL
+    )
+    """,
+    """
+    CREATE TABLE evaluations (
+        trace_id TEXT NOT NULL, name TEXT NOT NULL, score {real}, label TEXT,
+        detail TEXT NOT NULL, at_ns {big} NOT NULL, PRIMARY KEY (trace_id, name)
+    )
+    """,
+    "CREATE INDEX payloads_of ON payloads (trace_id, chunk)",
+    "CREATE INDEX traces_started ON traces (started_ns)",
+    "CREATE INDEX traces_updated ON traces (updated_ns)",
+    "CREATE INDEX traces_duration ON traces (duration_ms)",
+    "CREATE INDEX traces_session ON traces (session_id)",
+    "CREATE INDEX traces_user ON traces (user_id)",
+    "CREATE INDEX traces_request ON traces (request_id)",
+    "CREATE INDEX traces_score ON traces (score)",
+    "CREATE INDEX spans_tool ON spans (tool_name, trace_id) WHERE tool_name IS NOT NULL",
+    "CREATE INDEX spans_model ON spans (model, trace_id) WHERE model IS NOT NULL",
+    "CREATE INDEX evaluations_name ON evaluations (name, score)",
+)
+
+
 def test_a_store_of_the_first_version(store) -> None:
     """R-D7: what was kept before is read, filtered and grows after the tables are up to date."""
     write(store, {"id": 1, "name": "agent", "attributes": {"openinference.span.kind": "AGENT"}})
@@ -126,7 +171,7 @@ def test_a_store_of_the_first_version(store) -> None:
             kept[table] = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
         for table in (*tables, "uses"):
             cursor.execute(f"DROP TABLE {table}")
-        for statement in MIGRATIONS[0]:
+        for statement in FIRST_VERSION:
             cursor.execute(statement.format(**store.types))
         for table in tables:
             for found in kept[table]:
@@ -142,7 +187,7 @@ def test_a_store_of_the_first_version(store) -> None:
                     list(row.values()),
                 )
         cursor.execute("UPDATE notes SET value = '1' WHERE key = 'version'")
-    assert store.migrate() == len(MIGRATIONS)
+    assert store.migrate() == VERSION
     assert [(share.name, share.calls) for share in store.tools()] == [("search", 1)]
     assert store.row(other).llm_calls == 1
     write(store, {"id": 9, "parent": 1, "name": "a"})

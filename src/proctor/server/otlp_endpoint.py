@@ -12,6 +12,10 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceResponse,
+)
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
@@ -100,40 +104,33 @@ async def read_body(
 
 
 def accepted(taken: Taken, what: str, *, as_json: bool) -> Response:
-    """Success, whole or partial; a message without rejected spans is a warning, as OTLP has it."""
+    """Return success, whole or partial; a message without rejected spans is a warning in OTLP."""
     if as_json:
         name = "rejectedSpans" if what == SPANS else "rejectedLogRecords"
         part = {name: str(taken.rejected), "errorMessage": taken.message}
         document = {"partialSuccess": part} if taken.message else {}
         return Response(json.dumps(document), media_type=JSON)
-    content = b""
+    # Both kinds of response have the same fields under the same numbers.
+    reply = ExportTraceServiceResponse()
     if taken.message:
-        inner = b"\x08" + _varint(taken.rejected) + _text(2, taken.message)
-        content = b"\x0a" + _varint(len(inner)) + inner
-    return Response(content, media_type=PROTOBUF)
+        reply.partial_success.CopyFrom(_code_and_text(taken.rejected, taken.message))
+    return Response(reply.SerializeToString(), media_type=PROTOBUF)
 
 
 def refused(refusal: Refused, *, as_json: bool) -> Response:
-    """A google.rpc.Status, as OTLP asks for."""
+    """Return a google.rpc.Status, as OTLP requires."""
     code = _CODES.get(refusal.status, 13)
     headers = {"Retry-After": str(RETRY_AFTER)} if refusal.status == 503 else {}
     if as_json:
         content: str | bytes = json.dumps({"code": code, "message": refusal.reason})
     else:
-        content = b"\x08" + _varint(code) + _text(2, refusal.reason)
+        # google.rpc is not installed with OTLP's messages; on the wire, a Status is a number in
+        # field 1 and a text in field 2, as a partial success is.
+        content = _code_and_text(code, refusal.reason).SerializeToString()
     kind = JSON if as_json else PROTOBUF
     return Response(content, status_code=refusal.status, media_type=kind, headers=headers)
 
 
-def _text(field: int, value: str) -> bytes:
-    encoded = value.encode("utf-8", "replace")
-    return bytes([field << 3 | 2]) + _varint(len(encoded)) + encoded
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+def _code_and_text(code: int, text: str) -> ExportTracePartialSuccess:
+    safe = text.encode("utf-8", "replace").decode()  # protobuf refuses lone surrogates
+    return ExportTracePartialSuccess(rejected_spans=code, error_message=safe)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from proctor.errors import ProctorError, hint_among
 from proctor.llm.prices import PriceTable
 from proctor.server.store.rows import Batch, span_from, trace_from
-from proctor.server.store.schema import MIGRATIONS, SPAN_COLUMNS
+from proctor.server.store.schema import INDEXES, SAME_TABLES_SINCE, SPAN_COLUMNS, TABLES, VERSION
 from proctor.server.store.writer import MANY, Writing, distinct
 from proctor.trace import Trace
 
@@ -278,7 +278,7 @@ class SqlStore(ABC):
     # -- tables ---------------------------------------------------------------------------------
 
     def migrate(self) -> int:
-        """Bring the tables up to date; the version they are at. A newer store is refused."""
+        """Create or update the tables and return their version; a newer store is refused."""
         with self.writing() as cursor:
             cursor.execute(
                 "CREATE TABLE IF NOT EXISTS notes (key TEXT PRIMARY KEY, value TEXT NOT NULL)"
@@ -286,22 +286,43 @@ class SqlStore(ABC):
             cursor.execute("SELECT value FROM notes WHERE key = 'version'")
             row = cursor.fetchone()
             at = int(row[0]) if row else 0
-            if at > len(MIGRATIONS):
+            if at > VERSION:
                 raise StoreError(
-                    f"the store has version {at}, this program knows up to {len(MIGRATIONS)}",
+                    f"the store has version {at}, this program knows up to {VERSION}",
                     hint="upgrade proctor",
                 )
-            for statements in MIGRATIONS[at:]:
-                for statement in statements:
-                    cursor.execute(statement.format(**self.types))
-            if 0 < at < len(MIGRATIONS):
-                Writing(self, cursor).count_again()
+            if at < SAME_TABLES_SINCE:
+                self._make_tables(cursor, existing=at > 0)
             cursor.execute(
                 f"INSERT INTO notes VALUES ('version', {self.mark}) "
                 "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
-                (str(len(MIGRATIONS)),),
+                (str(VERSION),),
             )
-        return len(MIGRATIONS)
+        return VERSION
+
+    def _make_tables(self, cursor: Any, *, existing: bool) -> None:
+        """Create the tables; rows of an older version are copied, column by column."""
+        with_rows = [table for table in TABLES if table != "uses"] if existing else []
+        for table in with_rows:
+            cursor.execute(f"ALTER TABLE {table} RENAME TO old_{table}")
+        cursor.execute("DROP TABLE IF EXISTS uses")  # derived from the spans
+        for table, columns in TABLES.items():
+            cursor.execute(f"CREATE TABLE {table} {columns}".format(**self.types))
+        for table in with_rows:
+            cursor.execute(f"SELECT * FROM {table} LIMIT 0")
+            known = {column[0] for column in cursor.description}
+            cursor.execute(f"SELECT * FROM old_{table} LIMIT 0")
+            # Chunks are numbered again, in the same order: a database counts on from its own.
+            shared = ", ".join(c[0] for c in cursor.description if c[0] in known - {"chunk"})
+            order = "ORDER BY chunk" if table == "payloads" else ""
+            cursor.execute(
+                f"INSERT INTO {table} ({shared}) SELECT {shared} FROM old_{table} {order}"
+            )
+            cursor.execute(f"DROP TABLE old_{table}")
+        for name, columns in INDEXES.items():
+            cursor.execute(f"CREATE INDEX {name} ON {columns}")
+        if existing:
+            Writing(self, cursor).count_all()
 
     # -- writing --------------------------------------------------------------------------------
 

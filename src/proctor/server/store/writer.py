@@ -381,11 +381,14 @@ class Writing:
         again |= {trace_id for trace_id, totals in touched.items() if totals.lacks}
         if again:
             touched |= self._counted_again(sorted(again))
-        self._many(
-            _PUT_USES,
-            [(t, *key, *count) for t, each in touched.items() for key, count in each.uses.items()],
-        )
+        self._put_uses(touched)
         return touched
+
+    def _put_uses(self, touched: Mapping[str, Totals]) -> None:
+        rows = [
+            (t, *key, *count) for t, each in touched.items() for key, count in each.uses.items()
+        ]
+        self._many(_PUT_USES, rows)
 
     def _nested_with_stored(self, rows: Mapping[Key, SpanRow], known: set[str]) -> set[str]:
         """Traces in which a batch and what is there may put one model call inside another.
@@ -420,16 +423,16 @@ class Writing:
             found |= {row[:2]: SpanRow(*row) for row in self._cursor.fetchall()}
         return found
 
-    def count_again(self) -> None:
-        """Mend the usage of traces that are marked as not being a sum."""
-        self._cursor.execute("SELECT trace_id FROM traces WHERE whole > 0")
+    def count_all(self) -> None:
+        """Count the totals and uses of every trace from its spans."""
+        self._cursor.execute("SELECT trace_id FROM traces")
         ids = [str(row[0]) for row in self._cursor.fetchall()]
-        columns = ("input_tokens", "output_tokens", "cost_usd", "llm_calls", "whole")
-        sets = ", ".join(f"{column} = ?" for column in columns)
+        sets = ", ".join(f"{column} = ?" for column in (*_KEPT_UP, *_DERIVED))
         for part in _parts(ids):
-            found = totals_of(map(SpanRow._make, self._spans_of(part)))
-            lines = [(*(getattr(t, c) for c in columns), name) for name, t in found.items()]
+            found = self._counted_again(part)
+            lines = [(*_line(totals), trace_id) for trace_id, totals in found.items()]
             self._many(f"UPDATE traces SET {sets} WHERE trace_id = ?", lines)
+            self._put_uses(found)
 
     def _counted_again(self, ids: Sequence[str]) -> dict[str, Totals]:
         for part in _parts(ids):
