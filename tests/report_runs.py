@@ -113,7 +113,7 @@ def _trial(planned: PlannedTrial, rng: random.Random, rate: float) -> Trial:
     right = rng.random() < rate
     brief = rng.random() < 0.8
     status = TrialStatus.PASSED if right else TrialStatus.HARD_FAIL
-    trial = planned.trial(status, attempt=1)
+    trial = planned.trial(status)
     trial.score = (right + brief) / 2
     trial.checks = (
         check("expected_in_answer", right, "the answer lacks 'well'", blocking=True),

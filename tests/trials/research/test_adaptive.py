@@ -51,7 +51,7 @@ def simulated(rules: Adaptive, threshold: float, spread: float, seed: int) -> di
     while True:
         (planned,) = asked.trials
         passed = random.random() < chance(planned.params["x"], threshold, spread, rules)
-        trial = planned.trial(TrialStatus.PASSED if passed else TrialStatus.FAILED, 1)
+        trial = planned.trial(TrialStatus.PASSED if passed else TrialStatus.FAILED)
         try:
             asked = course.send([trial])
         except StopIteration as end:
