@@ -26,10 +26,10 @@ from _measure import machine, verdict
 from _serve_programs import CONTESTANTS, Server, proctor
 from _serve_spans import Load, invented, trail
 
-from proctor.server.pages.traces import KnownFigures
+from proctor.server.pages.traces import FigureCache
 from proctor.server.store import open_store
 from proctor.server.store.rows import Batch, TraceFacts
-from proctor.server.store.store import Page, SqlStore, TraceFilter
+from proctor.server.store.store import PageRequest, SqlStore, TraceFilter
 
 CLIENTS = 4
 GOAL_RATE = 3_000
@@ -213,17 +213,17 @@ def _add_trace(batch: Batch, number: int, identity: int, milliseconds: float) ->
 
 
 FILTERS = {
-    "everything": (TraceFilter(), Page()),
-    "everything, page 1,000": (TraceFilter(), Page(50, 50_000)),
-    "everything, the costliest first": (TraceFilter(), Page(sort="costliest")),
-    "status": (TraceFilter(status="error"), Page()),
-    "session": (TraceFilter(session_id="s77"), Page()),
-    "tool": (TraceFilter(tool="tool3"), Page()),
-    "model of almost every trace": (TraceFilter(model="claude"), Page()),
-    "tool and status": (TraceFilter(tool="tool3", status="error"), Page()),
-    "words found": (TraceFilter(text="order 777"), Page()),
-    "words not found": (TraceFilter(text="zeppelin"), Page()),
-    "slow ones": (TraceFilter(min_ms=20_000), Page()),
+    "everything": (TraceFilter(), PageRequest()),
+    "everything, page 1,000": (TraceFilter(), PageRequest(50, 50_000)),
+    "everything, the costliest first": (TraceFilter(), PageRequest(sort="costliest")),
+    "status": (TraceFilter(status="error"), PageRequest()),
+    "session": (TraceFilter(session_id="s77"), PageRequest()),
+    "tool": (TraceFilter(tool="tool3"), PageRequest()),
+    "model of almost every trace": (TraceFilter(model="claude"), PageRequest()),
+    "tool and status": (TraceFilter(tool="tool3", status="error"), PageRequest()),
+    "words found": (TraceFilter(text="order 777"), PageRequest()),
+    "words not found": (TraceFilter(text="zeppelin"), PageRequest()),
+    "slow ones": (TraceFilter(min_ms=20_000), PageRequest()),
 }
 
 
@@ -264,7 +264,7 @@ def _asked(title: str, store: SqlStore, traces: int, rounds: int = 5) -> bool:
             found = store.found(chosen, page)
             lists.append((time.perf_counter() - begun) * 1e3)
             begun = time.perf_counter()
-            KnownFigures(store).now(chosen)
+            FigureCache(store).now(chosen)
             figures.append((time.perf_counter() - begun) * 1e3)
         listed, figured = statistics.median(lists), statistics.median(figures)
         met = max(listed, figured) <= GOAL_LIST_MS

@@ -417,10 +417,10 @@ def test_repeated_test_shows_its_first_failure(pytester: pytest.Pytester) -> Non
 @pytest.mark.parametrize("share", [(100, 0.55, 55), (10, 0.29, 3), (3, 0.0, 0), (7, 1.0, 7)])
 def test_needed(share: tuple[int, float, int]) -> None:
     """R-Q6: rounding never asks for a pass more than the threshold."""
-    from proctor.pytest_plugin.repeat import Repeat
+    from proctor.pytest_plugin.repeat import RepeatOptions
 
     trials, threshold, needed = share
-    assert Repeat(trials, threshold).needed == needed
+    assert RepeatOptions(trials, threshold).needed == needed
 
 
 @pytest.mark.parametrize(

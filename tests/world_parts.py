@@ -5,7 +5,7 @@ from typing import Any
 
 from proctor.agents.base import AgentReply, AgentRequest, as_reply
 from proctor.agents.registry import agent_config
-from proctor.worlds import InvalidAction, Outcome, Scores, episode, make_world
+from proctor.worlds import EpisodeOutcome, InvalidAction, Scores, episode, make_world
 
 
 class Corridor:
@@ -79,7 +79,7 @@ class Says:
 
 async def played(
     use: str | Callable[..., Any], agent: Any, options: Any = None, **rules: Any
-) -> Outcome:
+) -> EpisodeOutcome:
     """One episode of an agent, or of the agent that options describe."""
     player = agent_config(agent).create() if isinstance(agent, dict) else agent
     request = AgentRequest(

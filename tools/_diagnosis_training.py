@@ -14,11 +14,11 @@ from scipy import sparse
 from proctor.diagnose.learned.classifier import (
     MACHINES,
     VIEWS,
-    Detector,
-    Judge,
     Judges,
     Machine,
+    PairClassifier,
     Scorer,
+    TrainedModel,
     considered,
     fact_table,
     likeness,
@@ -27,7 +27,7 @@ from proctor.diagnose.learned.classifier import (
     trace_features,
 )
 from proctor.diagnose.learned.detector import CATEGORIES, Detectors
-from proctor.diagnose.learned.text_features import BUCKETS, NOTHING, Row, rows_of
+from proctor.diagnose.learned.text_features import BUCKETS, NOTHING, FeatureRow, rows_of
 from proctor.diagnose.quotes import BEARS_ON
 from proctor.diagnose.rules import RULES, apply_rules, heard
 from proctor.diagnose.steps import read_moves
@@ -69,7 +69,7 @@ class Example(NamedTuple):
 
     split: str
     name: str
-    rows: list[Row]
+    rows: list[FeatureRow]
     findings: list[Finding]
     gold: Annotation
     truth: Array
@@ -97,7 +97,7 @@ def read(folder: Path) -> tuple[list[Example], list[str]]:
     return examples, problems
 
 
-def _table(rows: Sequence[Row], values: dict[tuple[str, Category | None], float]) -> Array:
+def _table(rows: Sequence[FeatureRow], values: dict[tuple[str, Category | None], float]) -> Array:
     pairs = [[values.get((row.span.span_id, c), 0.0) for c in CATEGORIES] for row in rows]
     return np.array(pairs).reshape(len(rows), len(CATEGORIES))
 
@@ -175,7 +175,7 @@ def train(examples: Sequence[Example]) -> Detectors:
     )
 
 
-def _spread(scores: Array, rows: Sequence[Row]) -> Array:
+def _spread(scores: Array, rows: Sequence[FeatureRow]) -> Array:
     """Scores of all rows, 0 for those that machines do not learn from."""
     result = np.zeros((len(scores), len(rows), scores.shape[2]))
     result[:, [not row.cut for row in rows]] = scores
@@ -216,14 +216,14 @@ def held_out(inverse: Array, alpha: Array, kernels: _Kernels) -> Array:
     return result
 
 
-def _detector(kernels: _Kernels, alphas: Sequence[Array], base: Array) -> Detector:
+def _detector(kernels: _Kernels, alphas: Sequence[Array], base: Array) -> TrainedModel:
     words = np.zeros((len(VIEWS), BUCKETS, len(CATEGORIES)), dtype=np.float32)
     for block, (number, field) in enumerate(VIEWS):
         weight = MACHINES[number].words[field]
         words[block] = weight * (kernels.words[field].T @ alphas[number])
     straight = sum(m.facts * (kernels.facts.T @ a) for m, a in zip(MACHINES, alphas, strict=True))
     near = np.stack([m.likeness * a for m, a in zip(MACHINES, alphas, strict=True)])
-    return Detector(
+    return TrainedModel(
         fact_names=kernels.names,
         support=kernels.facts,
         alphas=near.astype(np.float32),
@@ -245,14 +245,14 @@ class Heard(NamedTuple):
 def judges(examples: Sequence[Example], heard: Sequence[Heard], prior: Array) -> Judges:
     """A judge for each kind of trace; of a kind that is not there, one that learns from all."""
     kinds = [planned(example.rows) for example in examples]
-    both: list[Judge] = []
+    both: list[PairClassifier] = []
     for kind in (True, False):
         here = [h for h, k in zip(heard, kinds, strict=True) if k is kind]
         both.append(judge(here or heard, prior, FINDINGS_PER_ERROR[kind]))
     return Judges(*both)
 
 
-def judge(heard: Sequence[Heard], prior: Array, per_error: float) -> Judge:
+def judge(heard: Sequence[Heard], prior: Array, per_error: float) -> PairClassifier:
     """A logistic regression over the pairs worth a look, and the threshold for findings."""
     looked = [considered(h.scores, h.rules) for h in heard]
     features = [pair_features(h.scores, h.rules, prior) for h in heard]
@@ -264,7 +264,7 @@ def judge(heard: Sequence[Heard], prior: Array, per_error: float) -> Judge:
     errors = sum(float(h.truth.sum()) for h in heard)
     most = min(round(per_error * errors), len(chances))
     threshold = np.sort(chances)[::-1][most - 1]
-    return Judge(mean, scale, weights, np.array(bias), np.array(threshold), prior)
+    return PairClassifier(mean, scale, weights, np.array(bias), np.array(threshold), prior)
 
 
 def _logistic(inputs: Array, wanted: Array, penalty: float) -> tuple[Array, float]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from proctor.diagnose.learned.text_features import Row
+    from proctor.diagnose.learned.text_features import FeatureRow
 
     Array = NDArray[np.float64]
     Folds = Sequence[tuple[list[Example], list[Example]]]
@@ -89,11 +89,13 @@ def _held_out(learn: Sequence[Example], test: Sequence[Example]) -> dict[str, Ar
     return {e.name: part for e, part in zip(test, np.split(result, ends), strict=True)}
 
 
-def _rows(examples: Sequence[Example]) -> list[Row]:
+def _rows(examples: Sequence[Example]) -> list[FeatureRow]:
     return [row for example in examples for row in example.rows]
 
 
-def _tables(learn: Sequence[Row], test: Sequence[Row]) -> tuple[sparse.csr_array, sparse.csr_array]:
+def _tables(
+    learn: Sequence[FeatureRow], test: Sequence[FeatureRow]
+) -> tuple[sparse.csr_array, sparse.csr_array]:
     """Rows by inputs: the words of each field, then the facts, and a 1 for the bias."""
     known: list[sparse.csr_array] = []
     asked: list[sparse.csr_array] = []
@@ -109,7 +111,7 @@ def _tables(learn: Sequence[Row], test: Sequence[Row]) -> tuple[sparse.csr_array
     return sparse.csr_array(sparse.hstack(known)), sparse.csr_array(sparse.hstack(asked))
 
 
-def _words(rows: Sequence[Row], field: str, rarity: Array) -> sparse.csr_array:
+def _words(rows: Sequence[FeatureRow], field: str, rarity: Array) -> sparse.csr_array:
     """Rows by buckets: words weighed by rarity, each row scaled to length one."""
     held = [row.words.get(field, NOTHING) for row in rows]
     weighed = [words.values * rarity[words.buckets] for words in held]

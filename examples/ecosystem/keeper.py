@@ -14,7 +14,7 @@ from collections.abc import Generator
 from statistics import mean
 from typing import Any, NamedTuple
 
-from proctor.agents.actions import Turn
+from proctor.agents.actions import ActionTurn
 
 AGAIN = 40
 """Days that must be left for another round: the endangered species needs the rest to recover."""
@@ -25,16 +25,16 @@ class Seen(NamedTuple):
 
     numbers: dict[str, float]
     day: float
-    turn: Turn
+    turn: ActionTurn
 
 
 class Keeper:
     """One instance plays one episode; it is called with each turn and answers with an action."""
 
     def __init__(self) -> None:
-        self._moves: Generator[dict[str, Any], Turn, None] | None = None
+        self._moves: Generator[dict[str, Any], ActionTurn, None] | None = None
 
-    def __call__(self, request: Turn) -> dict[str, Any]:
+    def __call__(self, request: ActionTurn) -> dict[str, Any]:
         """The next action."""
         if self._moves is None:
             self._moves = course(request, twice=True, again=True)
@@ -43,8 +43,8 @@ class Keeper:
 
 
 def course(
-    turn: Turn, *, twice: bool = False, again: bool = False
-) -> Generator[dict[str, Any], Turn, None]:
+    turn: ActionTurn, *, twice: bool = False, again: bool = False
+) -> Generator[dict[str, Any], ActionTurn, None]:
     protects = any(option["call"] == "protect" for option in turn.actions)
     endangered = turn.observation["endangered"]
     first = logarithms(turn)
@@ -70,7 +70,7 @@ def course(
     yield call("declare", species=blamed)
 
 
-def counted(twice: bool) -> Generator[dict[str, Any], Turn, Seen]:
+def counted(twice: bool) -> Generator[dict[str, Any], ActionTurn, Seen]:
     one = yield call("measure")
     two = (yield call("measure")) if twice else one
     first, second = logarithms(one), logarithms(two)
@@ -92,7 +92,7 @@ def best_first(growth: dict[str, list[float]]) -> list[str]:
     return sorted(growth, key=lambda name: -mean(growth[name]))
 
 
-def logarithms(turn: Turn) -> dict[str, float]:
+def logarithms(turn: ActionTurn) -> dict[str, float]:
     """Numbers change by factors, so they are compared as logarithms; one stands for none."""
     return {name: math.log(max(1, count)) for name, count in turn.observation["counts"].items()}
 

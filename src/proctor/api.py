@@ -501,12 +501,12 @@ def gate(
     result.verdict, result.reason, result.more_trials
     """
     from proctor.results.gate import judge_runs
-    from proctor.stats.gate import Rule
+    from proctor.stats.gate import GateRule
 
     return judge_runs(
         open_run(run, results=results),
         open_run(against, results=results),
-        rule=Rule(margin=margin, alpha=alpha, max_error_rate=max_error_rate),
+        rule=GateRule(margin=margin, alpha=alpha, max_error_rate=max_error_rate),
         must_pass=must_pass,
     )
 
@@ -550,12 +550,12 @@ def power(
         proctor.api.power(0.1, run="latest").suite
     """
     from proctor.results.outcomes import outcomes_of
-    from proctor.results.power import Asked, plan_experiment
+    from proctor.results.power import PowerOptions, plan_experiment
 
     return plan_experiment(
         effect,
         alpha=alpha,
         power=power,
         outcomes=() if run is None else outcomes_of(open_run(run, results=results)),
-        asked=Asked(cases, trials, sigma2, omega2),
+        asked=PowerOptions(cases, trials, sigma2, omega2),
     )

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from world_parts import Bare, Corridor, Says, played
 
-from proctor.agents.actions import Turn
+from proctor.agents.actions import ActionTurn
 from proctor.agents.base import AgentError, AgentRequest
 from proctor.agents.builtin import ScriptedAgent
-from proctor.agents.human import Kept, converse
+from proctor.agents.human import SavedMoves, converse
 from proctor.agents.registry import agent_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -199,11 +199,11 @@ def test_a_terminal_that_goes_away_loses_nothing(tmp_path):
 
 def test_a_file_of_moves_that_cannot_be_read_is_no_obstacle(tmp_path):
     """R-A2: a torn file means beginning anew, not an error."""
-    turn = Turn(AgentRequest("q"), observation={}, actions=["a"], step=0, max_steps=1)
-    kept = Kept(tmp_path, turn)
+    turn = ActionTurn(AgentRequest("q"), observation={}, actions=["a"], step=0, max_steps=1)
+    kept = SavedMoves(tmp_path, turn)
     kept.path.write_text('[{"seen": 1')
-    assert Kept(tmp_path, turn).moves == []
-    unwritable = Kept(tmp_path / "file" / "below", turn)
+    assert SavedMoves(tmp_path, turn).moves == []
+    unwritable = SavedMoves(tmp_path / "file" / "below", turn)
     (tmp_path / "file").write_text("")
     unwritable.add(turn, "a")
     assert unwritable.again(turn) is not None
@@ -220,7 +220,7 @@ def test_calls_and_numbers_at_the_keyboard():
 
     def asked(actions, *lines, **rest):
         out = io.StringIO()
-        turn = Turn(
+        turn = ActionTurn(
             AgentRequest("t\x1b[2J"), observation="o", actions=actions, step=2, max_steps=9, **rest
         )
         return converse(turn, io.StringIO("".join(lines)), out), out.getvalue()

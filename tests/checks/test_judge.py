@@ -9,13 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.checks.judge import Judge, JudgeCache, JudgeSettings
-from proctor.checks.judge_prompt import Judged
-from proctor.checks.rubrics import RUBRICS, Criterion, Example, Label, Rubric, label_of, rubric_from
+from proctor.checks.judge_prompt import JudgeInput
+from proctor.checks.rubrics import (
+    RUBRICS,
+    Criterion,
+    GradedExample,
+    Label,
+    Rubric,
+    label_of,
+    rubric_from,
+)
 from proctor.errors import ProctorError
 from proctor.llm import ChatReply, MockLLM, PriceTable, TokenUsage, get_model
 
 RULE = Rubric(name="greets", rule="The answer greets the asker by name.")
-GREETING = Judged(input="I am Ada.", answer="Hello Ada!")
+GREETING = JudgeInput(input="I am Ada.", answer="Hello Ada!")
 PRICES = PriceTable({"judge": {"input": 1.0, "output": 2.0}})
 
 
@@ -65,9 +73,9 @@ async def test_what_a_judge_is_asked():
         name="r",
         rule="Be exact.",
         anchors={5: "perfectly exact", 1: "made up"},
-        examples=(Example(answer="42-ish", score=2, rationale="Not exact.", input="6 x 7?"),),
+        examples=(GradedExample(answer="42-ish", score=2, rationale="Not exact.", input="6 x 7?"),),
     )
-    judged = Judged(
+    judged = JudgeInput(
         input="What is it?",
         answer="It is 7.",
         expected="7",
@@ -294,8 +302,8 @@ async def test_whatever_differs_is_another_question(tmp_path):
         for rubric, judged, settings in [
             (RULE, GREETING, {}),
             (other, GREETING, {}),
-            (RULE, Judged(input="I am Ada.", answer="Hello Ada"), {}),
-            (RULE, Judged(input="I am Ada.", answer="Hello Ada!", context=("x",)), {}),
+            (RULE, JudgeInput(input="I am Ada.", answer="Hello Ada"), {}),
+            (RULE, JudgeInput(input="I am Ada.", answer="Hello Ada!", context=("x",)), {}),
             (RULE, GREETING, {"temperature": 0.5}),
             (RULE, GREETING, {"seed": 9}),
         ]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.checks.judge import Judge
-from proctor.checks.judge_prompt import Judged, build_prompt, fence_code, fenced
+from proctor.checks.judge_prompt import JudgeInput, build_prompt, fence_code, fenced
 from proctor.checks.rubrics import Rubric
 from proctor.llm import MockLLM, get_model
 from proctor.trace import Document, Span, SpanKind, SpanStatus, Trace
@@ -29,7 +29,7 @@ async def test_instructions_in_an_answer_are_fenced():
     reply = {"json": {"rationale": "It names no capital.", "score": 1}}
     with MockLLM([reply]) as server:
         model = get_model("openai:m", base_url=server.base_url)
-        verdict = await Judge(model, RULE).judge(Judged(input="Capital?", answer=ATTACK))
+        verdict = await Judge(model, RULE).judge(JudgeInput(input="Capital?", answer=ATTACK))
     assert verdict.score == 1
     system, question = (message.content for message in server.requests[0].messages)
     assert ATTACK not in system
@@ -57,7 +57,7 @@ TEXTS = st.one_of(
 @given(TEXTS, TEXTS)
 def test_no_text_can_close_its_fence(answer, given_input):
     """R-C7: delimiters inside the answer or the input cannot close the fence."""
-    prompt = build_prompt(RULE, Judged(input=given_input, answer=answer))
+    prompt = build_prompt(RULE, JudgeInput(input=given_input, answer=answer))
     question = prompt.messages[-1].content
     assert block_of(question, "ANSWER") == answer
     assert block_of(question, "INPUT") == given_input
@@ -75,7 +75,7 @@ def test_the_code_is_found_nowhere_in_the_texts(texts):
 @given(st.text(alphabet=st.characters(codec=None), max_size=50))
 def test_any_text_can_be_sent(text):
     """R-C7: NULs, controls and lone surrogates do not stop a judgement."""
-    prompt = build_prompt(RULE, Judged(answer=text + "\ud800\x00"))
+    prompt = build_prompt(RULE, JudgeInput(answer=text + "\ud800\x00"))
     question = prompt.messages[-1].content
     question.encode("utf-8")
     assert block_of(question, "ANSWER").endswith("\ufffd\x00")
@@ -84,7 +84,7 @@ def test_any_text_can_be_sent(text):
 def test_long_texts_are_shortened_and_it_is_said():
     """R-C7: ten megabytes of answer become a bounded prompt that says what is missing."""
     answer = "start " + "x" * 10_000_000 + " end"
-    prompt = build_prompt(RULE, Judged(input="?", answer=answer), max_chars=1000)
+    prompt = build_prompt(RULE, JudgeInput(input="?", answer=answer), max_chars=1000)
     block = block_of(prompt.messages[-1].content, "ANSWER")
     assert prompt.shortened == ("ANSWER",)
     assert len(block) < 1100
@@ -121,7 +121,7 @@ def test_facts_are_taken_from_a_trace():
             ),
         ],
     )
-    judged = Judged.from_trace(trace, expected="7")
+    judged = JudgeInput.from_trace(trace, expected="7")
     assert (judged.input, judged.answer, judged.expected) == ("How far?", "7 km", "7")
     assert judged.documents == ("It is 7 km away.",)
     assert judged.tool_outputs == ('{"km": 7}',)

@@ -15,8 +15,8 @@ from proctor.checks.quality_dimensions import (
     DIMENSIONS,
     Dimension,
     LatencyTargets,
-    Level,
     QualityConfig,
+    QualityLevel,
     combined,
 )
 from proctor.checks.quality_text import averages
@@ -28,7 +28,7 @@ from proctor.trace import Trace
 from proctor.trace.export import save_traces
 from proctor.trace.load import load_traces
 
-T, B, A = Level.TARGET, Level.BETWEEN, Level.ALERT
+T, B, A = QualityLevel.TARGET, QualityLevel.BETWEEN, QualityLevel.ALERT
 
 
 def dimension(name: str, trace: Trace, **config) -> Dimension:

@@ -13,7 +13,7 @@ from spans import span, trace
 import proctor
 from proctor.diagnose.api import diagnose
 from proctor.diagnose.finding import Diagnosis, Finding, Impact
-from proctor.diagnose.llm.detector import Asking, agentic, group_spans, single_pass
+from proctor.diagnose.llm.detector import DetectorOptions, agentic, group_spans, single_pass
 from proctor.diagnose.llm.digest import digest, shorten
 from proctor.diagnose.llm.parse import json_in, read_findings, read_scores, verified
 from proctor.diagnose.llm.prompt import HINTS
@@ -22,7 +22,7 @@ from proctor.diagnose.taxonomy import Category
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM, get_model
 from proctor.llm.asking import Patience
-from proctor.llm.cache import KeptFolder
+from proctor.llm.cache import DiskCache
 from proctor.llm.chat_model import ChatReply
 from proctor.trace import Message, SpanKind, SpanStatus, Trace
 
@@ -67,12 +67,12 @@ def reply(*errors: dict, scores: object = SCORES) -> str:
     return json.dumps({"errors": list(errors), "scores": scores})
 
 
-def asking(server: MockLLM, **how) -> Asking:
+def asking(server: MockLLM, **how) -> DetectorOptions:
     async def no_wait(_seconds: float) -> None:
         return None
 
     model = get_model("openai:scripted", base_url=server.base_url)
-    return Asking(model=model, patience=Patience(2, 30.0, no_wait), **how)
+    return DetectorOptions(model=model, patience=Patience(2, 30.0, no_wait), **how)
 
 
 def pairs(diagnosis: Diagnosis) -> set[tuple[str, str]]:
@@ -339,7 +339,7 @@ async def test_hostile_traces_stay_between_their_fences() -> None:
 
 async def test_answers_are_kept(tmp_path: Path) -> None:
     """R-G4: the same question about the same trace is paid for once."""
-    cache = KeptFolder(tmp_path, ChatReply)
+    cache = DiskCache(tmp_path, ChatReply)
     with MockLLM([reply(error())]) as server:
         first = await single_pass(sample(), asking(server, cache=cache), diagnose(sample()))
         again = await single_pass(sample(), asking(server, cache=cache), diagnose(sample()))

@@ -6,7 +6,7 @@ import pytest
 from spans import span, trace
 
 from proctor.diagnose.api import diagnose
-from proctor.diagnose.llm.detector import Asking, agentic, single_pass
+from proctor.diagnose.llm.detector import DetectorOptions, agentic, single_pass
 from proctor.diagnose.quotes import stands_in
 from proctor.llm import LocalModel
 from proctor.trace import SpanKind, SpanStatus
@@ -31,7 +31,7 @@ async def test_a_real_model_diagnoses(look, calls: int) -> None:
     offline = diagnose(seen)
     with LocalModel() as local:
         async with local.chat_model() as model:
-            how = Asking(
+            how = DetectorOptions(
                 model=model, limit=1000, max_reply_tokens=48, max_calls=calls, prompt_version="v1"
             )
             found = await look(seen, how, offline)

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from proctor.checks.judge import Judge, JudgeSettings
-from proctor.checks.judge_prompt import Judged
+from proctor.checks.judge_prompt import JudgeInput
 from proctor.errors import ProctorError
 from proctor.llm import ChatRequest, LocalModel
 
@@ -38,7 +38,7 @@ async def test_a_plain_completion(local):
 @needs_model
 async def test_a_judgement_end_to_end(local):
     """R-C7: a real model judges: scored, or unscored with a reason; counted; repeatable."""
-    judged = Judged(input="What is 2 + 2?", answer="4", expected="4")
+    judged = JudgeInput(input="What is 2 + 2?", answer="4", expected="4")
     async with local.chat_model() as model:
         judge = Judge(model, RULE, JudgeSettings(max_tokens=64))
         verdict = await judge.judge(judged)

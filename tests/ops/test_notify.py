@@ -17,9 +17,9 @@ from proctor.errors import ProctorError
 from proctor.ops.notify import (
     DEFAULT_TEMPLATE,
     FIELDS,
-    Event,
     Notifier,
-    Wish,
+    NotifyEvent,
+    NotifyRequest,
     checked_template,
     filled,
     harmless,
@@ -125,8 +125,10 @@ def test_a_service_that_never_answers_is_waited_for_only_so_long() -> None:
     """R-Q7: `close` returns at its bound while the request still hangs."""
     problems: list[str] = []
     with sink(silent=True) as server:
-        notifier = Notifier(Wish((server.address,), frozenset({Event.END}), "x"), problems.append)
-        assert notifier.send(notice([Event.END], name="n", outcome="passed"))
+        notifier = Notifier(
+            NotifyRequest((server.address,), frozenset({NotifyEvent.END}), "x"), problems.append
+        )
+        assert notifier.send(notice([NotifyEvent.END], name="n", outcome="passed"))
         notifier.close(patience=0.2)
         assert not server.released.is_set()
     assert problems == ["json://… did not answer within 0.2 s"]
@@ -203,9 +205,9 @@ def test_hostile_text_is_only_text() -> None:
     """R-Q7: no escape, no mention, no line of its own, no field of the template, no secret."""
     bad = "\x1b[31m@everyone <!channel>\n{path.__class__} password=hunter2hunter2"
     with sink() as server:
-        wish = Wish((server.address,), frozenset({Event.END}), "{failures}|{name}")
+        wish = NotifyRequest((server.address,), frozenset({NotifyEvent.END}), "{failures}|{name}")
         notifier = Notifier(wish, pytest.fail)
-        notifier.send(notice([Event.END], name="n", outcome="failed", failures=bad))
+        notifier.send(notice([NotifyEvent.END], name="n", outcome="failed", failures=bad))
         notifier.close()
     [message] = server.messages
     assert "@everyone" not in message["message"]
@@ -250,7 +252,7 @@ def test_templates_are_refused_or_filled(text: str) -> None:
         template = checked_template(text, "here")
     except ProctorError:
         return
-    assert isinstance(filled(template, notice([Event.END], name="n", outcome="passed")), str)
+    assert isinstance(filled(template, notice([NotifyEvent.END], name="n", outcome="passed")), str)
 
 
 def test_every_field_is_told_in_the_guide(root: Path) -> None:

@@ -17,7 +17,7 @@ from run_parts import write_suite
 
 from proctor.errors import ProctorError
 from proctor.ops.schedule import Book, Busy, Schedule
-from proctor.ops.scheduler import KEPT_LOGS, Server, keep_newest, launch
+from proctor.ops.scheduler import KEPT_LOGS, Scheduler, keep_newest, launch
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
@@ -43,7 +43,7 @@ class Served:
     def __init__(self, book: Book, now: datetime) -> None:
         self.clock = FakeClock(now)
         self.said: list[str] = []
-        self.server = Server(book, self.clock, self.said.append)
+        self.server = Scheduler(book, self.clock, self.said.append)
 
     def at(self, moment: datetime) -> int:
         """How many runs were started at this moment; they are left running."""

@@ -9,13 +9,15 @@ from outcome_parts import arm, case, made_run, suite
 from scipy import stats
 
 from proctor.errors import ProctorError
-from proctor.results.compare import Given, compare_arms, compare_runs
+from proctor.results.compare import NamedGroup, compare_arms, compare_runs
 from proctor.results.outcomes import AgentOutcomes
 from proctor.runs.run import Run
 
 
 def compared(first, second, **more):
-    return compare_arms(Given("old", arm("a", first)), Given("new", arm("a", second)), **more)
+    return compare_arms(
+        NamedGroup("old", arm("a", first)), NamedGroup("new", arm("a", second)), **more
+    )
 
 
 def test_overall_and_case_by_case_on_what_both_have():
@@ -70,7 +72,7 @@ def test_beside_metrics_are_corrected_by_holm():
         )
         for name, shift in (("old", 0), ("new", 1))
     ]
-    found = compare_arms(*(Given(each.agent, each) for each in arms))
+    found = compare_arms(*(NamedGroup(each.agent, each) for each in arms))
     metrics = {each.metric: each for each in found.metrics}
     assert list(metrics) == ["pass_rate", "score", "cost_usd", "latency_ms"]
     assert metrics["pass_rate"].adjusted == metrics["pass_rate"].suite.p_value
@@ -92,7 +94,7 @@ def test_scores_that_are_passes_have_the_test_of_passes():
     assert score.metric == "score"
     assert score.suite.p_value == passes.suite.p_value
     parts = AgentOutcomes(agent="a", params="", cases=(case("a", 1, 2, scores=(0.9, 0.4)),))
-    between = compare_arms(Given("old", parts), Given("new", parts)).metrics[1]
+    between = compare_arms(NamedGroup("old", parts), NamedGroup("new", parts)).metrics[1]
     assert "permutation within cases" in between.suite.method
 
 
@@ -154,7 +156,7 @@ def test_early_stopping_leaves_no_fixed_n_figure():
     cut = case("a", 0, 3, stopped="out of reach")
     rest = (case(name, passed - at, of) for at, (name, (passed, of)) in enumerate(others.items()))
     stopped = AgentOutcomes(agent="a", params="", cases=(cut, *rest))
-    found = compare_arms(Given("old", first), Given("new", stopped))
+    found = compare_arms(NamedGroup("old", first), NamedGroup("new", stopped))
     by_case = {each.case: each for each in found.cases}
     assert found.overall.suite.p_value is None
     assert "stopped early" in found.overall.suite.reason

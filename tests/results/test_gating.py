@@ -10,7 +10,7 @@ from proctor.errors import ProctorError
 from proctor.results.gate import judge_arm, judge_runs, pair_arms
 from proctor.results.outcomes import AgentOutcomes
 from proctor.runs.run import Run
-from proctor.stats.gate import Rule
+from proctor.stats.gate import GateRule
 
 GOOD, BAD = suite([(9, 10)] * 20), suite([(5, 10)] * 20)
 
@@ -55,7 +55,7 @@ def test_the_error_rate_is_for_all_agents_together(tmp_path):
     drop = suite([(8, 10), (7, 10), (8, 10), (9, 10)])
     alone = judged(tmp_path, {"x": drop}, {"x": suite([(10, 10)] * 4)})
     p = alone.arms[0].gate.p_value
-    rule = Rule(alpha=min(0.49, 2 * p))
+    rule = GateRule(alpha=min(0.49, 2 * p))
     assert judged(tmp_path, {"x": drop}, {"x": suite([(10, 10)] * 4)}, rule=rule).verdict == (
         "REGRESSION"
     )
@@ -76,8 +76,8 @@ def test_the_size_of_a_gate_that_is_extended():
     rng = np.random.default_rng(3)
     repeats, alarms, naive = 700, 0, 0
     # A margin next to nothing, so that the test alone decides: the hardest case for its size.
-    rule = Rule(margin=0.001, alpha=0.1)
-    shared = Rule(margin=0.001, alpha=0.05)
+    rule = GateRule(margin=0.001, alpha=0.1)
+    shared = GateRule(margin=0.001, alpha=0.05)
     for _ in range(repeats):
         rates = 0.2 + 0.7 * rng.beta(1, 1, 12)
         before, first, fresh = (rng.binomial(8, rates) for _ in range(3))
@@ -126,7 +126,7 @@ def test_early_stopped_cells_are_not_judged():
     """R-Q2: a test at a fixed number of trials does not hold for them."""
     before = arm("x", {"a": (9, 10)})
     after = AgentOutcomes(agent="x", params="", cases=(case("a", 0, 3, stopped="hard fail"),))
-    gate = judge_arm(before, after, Rule()).gate
+    gate = judge_arm(before, after, GateRule()).gate
     assert gate.verdict == "NOT COMPARABLE"
     assert "run without --early-stop" in gate.reason
 

@@ -9,7 +9,7 @@ from outcome_parts import arm, case, made_run, suite
 from proctor.errors import ProctorError
 from proctor.report.console_results import render_leaderboard
 from proctor.report.run_words import leading
-from proctor.results.compare import Given, compare_arms
+from proctor.results.compare import NamedGroup, compare_arms
 from proctor.results.leaderboard import METRICS, Entrant, entrants_of, leaderboard
 from proctor.results.outcomes import AgentOutcomes
 from proctor.runs.run import Run
@@ -131,7 +131,7 @@ def test_no_place_rests_on_a_test_after_early_stopping():
     assert (pair.test.p_value, pair.adjusted) == (None, None)
     assert pair.test.difference == pytest.approx(-0.9)
     assert pair.test.reason == found.reason == STOPPED
-    compared = compare_arms(Given("good", good), Given("bad", bad))
+    compared = compare_arms(NamedGroup("good", good), NamedGroup("bad", bad))
     assert compared.overall.population.p_value is None
     assert found.notes == compared.notes
     assert f"no ranks: {STOPPED}" in render_leaderboard(found)

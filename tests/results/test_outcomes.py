@@ -9,7 +9,7 @@ from result_parts import trial, write_run
 
 from proctor.errors import ProctorError
 from proctor.results import query
-from proctor.results.outcomes import LeftOut, case_outcomes, outcomes_of, pair
+from proctor.results.outcomes import Excluded, case_outcomes, outcomes_of, pair
 from proctor.runs.run import Run
 
 STATUSES = ["passed", "failed", "hard_fail", "infra_error", "cancelled"]
@@ -113,4 +113,4 @@ def test_cases_that_share_something_are_clustered(tmp_path: Path) -> None:
 )
 def test_what_is_left_out_is_counted_in_words(count: int, said: str) -> None:
     """R-Q1: one of them is one."""
-    assert str(LeftOut("cases", count, "none judged")) == said
+    assert str(Excluded("cases", count, "none judged")) == said

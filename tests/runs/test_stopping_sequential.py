@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from run_parts import journal, only_run, write_suite
 
 from proctor.errors import ProctorError
-from proctor.runs.early_stop import CellPlan, EarlyStop, Seen, Sequential, find_stop, rules_named
+from proctor.runs.early_stop import (
+    CellPlan,
+    EarlyStop,
+    FinishedTrial,
+    Sequential,
+    find_stop,
+    rules_named,
+)
 from proctor.runs.run import Run
 from proctor.runs.trial import CellKey, Trial, TrialStatus
 
@@ -20,7 +27,7 @@ LIMIT = 60
 
 
 def seen(scores, status=TrialStatus.PASSED):
-    return [Seen(i, status, score) for i, score in enumerate(scores)]
+    return [FinishedTrial(i, status, score) for i, score in enumerate(scores)]
 
 
 def wrong(rule, plan, rate, side):
@@ -88,7 +95,7 @@ def test_infrastructure_errors_are_no_observations(outcomes):
     """R-R4: with errored trials between them the same scores stop at the same score."""
     plan, rules = CellPlan(40, 0.8), rules_named(["sequential"])
     mixed = [
-        Seen(i, TrialStatus.INFRA_ERROR if score is None else TrialStatus.PASSED, score)
+        FinishedTrial(i, TrialStatus.INFRA_ERROR if score is None else TrialStatus.PASSED, score)
         for i, score in enumerate(outcomes)
     ]
     clean = [one for one in mixed if one.score is not None]

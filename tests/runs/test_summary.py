@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.checks.result import CheckResult, CheckStatus, Layer
-from proctor.runs.early_stop import CellPlan, Seen, find_stop, hard_fail, out_of_reach
+from proctor.runs.early_stop import CellPlan, FinishedTrial, find_stop, hard_fail, out_of_reach
 from proctor.runs.summary import CellSummary, Verdict, percentile, rank_failures, summarise_cell
 from proctor.runs.trial import CellKey, Trial, TrialStatus
 
@@ -124,15 +124,19 @@ def test_failures_are_ranked_by_harm() -> None:
 def test_early_stop_rules() -> None:
     """R-R4: a hard fail stops; so does a threshold out of reach; infra errors are not zeros."""
     plan = CellPlan(trials=4, threshold=0.8)
-    assert find_stop([Seen(0, P, 1.0), Seen(1, H, 0.0), Seen(2, P, 1.0)], plan, [hard_fail]) == (
+    assert find_stop(
+        [FinishedTrial(0, P, 1.0), FinishedTrial(1, H, 0.0), FinishedTrial(2, P, 1.0)],
+        plan,
+        [hard_fail],
+    ) == (
         2,
         "hard fail in trial 1",
     )
-    low = [Seen(0, F, 0.0), Seen(1, P, 1.0)]
+    low = [FinishedTrial(0, F, 0.0), FinishedTrial(1, P, 1.0)]
     stop = find_stop(low, plan, [out_of_reach])
     assert stop is not None
     assert stop.after == 1, "0 + 3 × 1 over 4 is below 0.8"
-    infra = [Seen(0, INFRA, None), Seen(1, INFRA, None), Seen(2, P, 1.0)]
+    infra = [FinishedTrial(0, INFRA, None), FinishedTrial(1, INFRA, None), FinishedTrial(2, P, 1.0)]
     assert find_stop(infra, plan, [out_of_reach]) is None
 
 

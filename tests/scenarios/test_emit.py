@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proctor.scenarios.emit import dump
 from proctor.spec.located import plain
-from proctor.spec.yaml_reader import Dialect, read_text
+from proctor.spec.yaml_reader import FileDialect, read_text
 
 # Separated by a sign that none of them holds.
 ODD = (
@@ -31,7 +31,7 @@ VALUES = st.recursive(
 
 
 def read_back(text: str) -> Any:
-    document = read_text(text, "t.yaml", dialect=Dialect(portable=True))
+    document = read_text(text, "t.yaml", dialect=FileDialect(portable=True))
     assert document.problems == []
     assert document.tree is not None
     return plain(document.tree)

@@ -20,7 +20,7 @@ from proctor.scenarios.interpreter import (
     UnknownNameError,
     evaluate,
 )
-from proctor.scenarios.randomness import Source
+from proctor.scenarios.randomness import RandomSource
 
 
 def value_of(
@@ -37,7 +37,7 @@ def value_of(
         names=named,
         known=lambda: list(known),
         ref=lambda path: {"values.x": 3}[path],
-        stream=lambda: Source("t", 7).stream(("here",)),
+        stream=lambda: RandomSource("t", 7).stream(("here",)),
         budget=budget or Budget(),
     )
     return evaluate(text, scope)

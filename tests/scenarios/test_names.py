@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.scenarios import Catalog, build
-from proctor.scenarios.opaque_names import NameGroup, Names, opaque_names
-from proctor.scenarios.randomness import Source
+from proctor.scenarios.opaque_names import NameGroup, OpaqueNames, opaque_names
+from proctor.scenarios.randomness import RandomSource
 
 WORDS = st.text("abcdefghij", min_size=3, max_size=8)
 
@@ -15,7 +15,7 @@ WORDS = st.text("abcdefghij", min_size=3, max_size=8)
 @given(st.sets(WORDS, min_size=1, max_size=30), WORDS, st.integers(0, 2**32))
 def test_adding_a_name_changes_no_other(words: set[str], new: str, seed: int) -> None:
     """R-S4: a name depends on the seed and on what it stands for alone; no two are alike."""
-    source = Source("t", seed)
+    source = RandomSource("t", seed)
     for style in ("word", "code"):
         before = opaque_names({"g": NameGroup(of=tuple(sorted(words)), style=style)}, source)["g"]
         more = tuple(sorted({*words, new}))
@@ -32,7 +32,7 @@ def test_adding_a_name_changes_no_other(words: set[str], new: str, seed: int) ->
 def test_no_word_stays(names: dict[str, str], parts: list[str]) -> None:
     """R-S4: whatever stands around a name, alone or in the plural, it does not stay."""
     text = "".join(parts)
-    renamed = Names({"g": names}).in_text(text)
+    renamed = OpaqueNames({"g": names}).in_text(text)
     for true in names:
         assert not re.search(rf"(?<![^\W_]){true}(e?s)?(?![^\W_])", renamed, re.IGNORECASE)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from proctor.scenarios import randomness
-from proctor.scenarios.randomness import Place, Source, Stream
+from proctor.scenarios.randomness import Place, RandomSource, Stream
 
 N = 4_000
 
@@ -30,7 +30,7 @@ SHUFFLED = [4, 5, 3, 0, 2, 7, 6, 1]
 
 
 def stream(seed: int = 7, place: Place = ("here",)) -> Stream:
-    return Source("a.b", seed).stream(place)
+    return RandomSource("a.b", seed).stream(place)
 
 
 def test_the_stream_is_written_down() -> None:
@@ -47,13 +47,13 @@ def test_the_stream_is_written_down() -> None:
 def test_a_stream_depends_on_its_name_seed_and_place_alone(seed: int, steps: list[Any]) -> None:
     """R-S4: two places, two seeds or two templates never share a stream; one always does."""
     place = tuple(steps)
-    first = [Source("a", seed).stream(place).bits() for _ in range(2)]
+    first = [RandomSource("a", seed).stream(place).bits() for _ in range(2)]
     assert first[0] == first[1]
     others = [
-        Source("a", seed + 1).stream(place),
-        Source("b", seed).stream(place),
-        Source("a", seed).stream((*place, 0)),
-        Source("a", seed).stream((*place, "0")),
+        RandomSource("a", seed + 1).stream(place),
+        RandomSource("b", seed).stream(place),
+        RandomSource("a", seed).stream((*place, 0)),
+        RandomSource("a", seed).stream((*place, "0")),
     ]
     assert len({first[0], *(other.bits() for other in others)}) == 5
 

@@ -8,7 +8,7 @@ from browser import ARGUMENTS, chromium
 from server_parts import LLM, TOOL, serving, write
 
 from proctor.server.app import Service
-from proctor.server.pages.traces import AT_ONCE, FRESH, KnownFigures
+from proctor.server.pages.traces import AT_ONCE, FRESH, FigureCache
 from proctor.server.store import open_store
 from proctor.server.store.store import TraceFilter
 
@@ -81,7 +81,7 @@ def test_figures_of_a_large_set_are_asked_for_once_in_a_while(site, tmp_path) ->
     store = open_store(f"sqlite:////{tmp_path}/t.db".replace("/////", "////"))
     write(store, *({"id": 1, "trace": f"{n:032x}"} for n in range(1, AT_ONCE + 2)))
     at = 0.0
-    known = KnownFigures(store, clock=lambda: at)
+    known = FigureCache(store, clock=lambda: at)
     assert known.of(TraceFilter()).figures.traces == AT_ONCE + 1
     write(store, {"id": 1, "trace": "f" * 32})
     assert known.of(TraceFilter()).figures.traces == AT_ONCE + 1

@@ -15,7 +15,7 @@ import proctor
 from proctor.server.app import Service
 from proctor.server.pages.span_view import aligned
 from proctor.server.store import open_store
-from proctor.server.store.store import Evaluation
+from proctor.server.store.store import StoredEvaluation
 from proctor.server.watch import Watcher, WatchOptions
 from proctor.spec import Case, Suite
 from proctor.trace import SpanKind
@@ -82,7 +82,7 @@ def site(tmp_path_factory):
     Watcher(store, WatchOptions(quiet_seconds=0), clock=lambda: 2**62).look()
     finding = {"category": "Rate Limiting", "location": f"{3:016x}", "description": HOSTILE}
     detail = json.dumps({"errors": [{**finding, "evidence": HOSTILE}]})
-    rows = [Evaluation(TRACE, "diagnosis", None, HOSTILE, detail, 1)]
+    rows = [StoredEvaluation(TRACE, "diagnosis", None, HOSTILE, detail, 1)]
     store.put_evaluations(TRACE, rows, score=0.4, findings=1)
     cases = [Case(id="first", input="x", correctness={"expected_in_answer": ["fine"]})]
     agents = {"plain": plain_agent, "hostile": hostile_agent}

@@ -12,7 +12,7 @@ from proctor.errors import ProctorError
 from proctor.server.pages.span_view import outline
 from proctor.server.store import open_store
 from proctor.server.store.rows import batch_of
-from proctor.server.store.store import SORTS, Evaluation, Page, StoreError, TraceFilter
+from proctor.server.store.store import SORTS, PageRequest, StoredEvaluation, StoreError, TraceFilter
 from proctor.server.wire import PROTOBUF, received
 
 SECOND = 1_000_000_000
@@ -91,13 +91,13 @@ def test_filters(store) -> None:
     }.items():
         assert [row.trace_id for row in store.traces(chosen)] == found
         assert store.count(chosen) == len(found)
-    assert [r.trace_id for r in store.traces(page=Page(1, 1, "slowest"))] == [OTHER]
+    assert [r.trace_id for r in store.traces(page=PageRequest(1, 1, "slowest"))] == [OTHER]
     assert store.tools() == [("search", 1, 1)]
     figures = store.figures()
     assert (figures.traces, figures.spans, figures.p50_ms, figures.p95_ms) == (2, 5, 8000, 8000)
     assert store.figures(TraceFilter(service="nobody")).p50_ms is None
     with pytest.raises(ProctorError, match="no order 'slow'"):
-        store.traces(page=Page(sort="slow"))
+        store.traces(page=PageRequest(sort="slow"))
 
 
 def some_traces(store) -> None:
@@ -131,8 +131,8 @@ def some_traces(store) -> None:
 def test_counts_and_figures_of_a_filter_are_those_of_its_traces(store, chosen) -> None:
     """R-T6: what is worked out in the database is what the traces of the list come to."""
     some_traces(store)
-    rows = store.traces(chosen, Page(limit=1000))
-    assert store.count(chosen) == len(rows) == store.found(chosen, Page(limit=5)).total
+    rows = store.traces(chosen, PageRequest(limit=1000))
+    assert store.count(chosen) == len(rows) == store.found(chosen, PageRequest(limit=5)).total
     figures = store.figures(chosen)
     assert (figures.traces, figures.spans) == (len(rows), sum(row.spans for row in rows))
     assert figures.errors == sum(row.errors for row in rows)
@@ -151,9 +151,11 @@ def test_counts_and_figures_of_a_filter_are_those_of_its_traces(store, chosen) -
 def test_pages_of_a_list_are_the_list(store, sort: str) -> None:
     """R-T6: page after page every trace comes once, in one order, though many begin at once."""
     some_traces(store)
-    listed = [row.trace_id for row in store.traces(page=Page(limit=100, sort=sort))]
+    listed = [row.trace_id for row in store.traces(page=PageRequest(limit=100, sort=sort))]
     paged = [
-        row.trace_id for start in range(0, 63, 7) for row in store.traces(page=Page(7, start, sort))
+        row.trace_id
+        for start in range(0, 63, 7)
+        for row in store.traces(page=PageRequest(7, start, sort))
     ]
     assert paged == listed
     assert len(set(listed)) == 60
@@ -172,7 +174,7 @@ def test_evaluations_and_quiet_traces(store) -> None:
     write(store, *spans_of_a_trace())
     assert store.quiet(2**62) == [TRACE]
     assert store.quiet(0) == []
-    rows = [Evaluation(TRACE, "quality", 0.5, None, "", 1)]
+    rows = [StoredEvaluation(TRACE, "quality", 0.5, None, "", 1)]
     store.put_evaluations(TRACE, rows, score=0.5, findings=2)
     assert store.quiet(2**62) == []
     assert store.evaluations(TRACE) == rows
@@ -184,7 +186,9 @@ def test_evaluations_and_quiet_traces(store) -> None:
 def test_retention_forgets_whole_traces(store) -> None:
     """R-D7: what is old goes with everything about it; what is new stays."""
     write(store, *spans_of_a_trace())
-    store.put_evaluations(TRACE, [Evaluation(TRACE, "q", 1.0, None, "", 1)], score=1, findings=0)
+    store.put_evaluations(
+        TRACE, [StoredEvaluation(TRACE, "q", 1.0, None, "", 1)], score=1, findings=0
+    )
     assert store.prune(1) == 0
     assert store.prune(2**62) == 1
     assert store.row(TRACE) is None
@@ -261,9 +265,9 @@ def test_words_in_any_alphabet(store) -> None:
     asked = {"openinference.span.kind": "AGENT", "input.value": "Äpfel für 100% der ÖBB_Gäste?"}
     write(store, {"id": 1, "attributes": asked})
     for words in ("Äpfel", "FüR", "100%", "ÖBB_G", "Gäste?", "0AF7651916CD"):
-        assert store.found(TraceFilter(text=words), Page()).total == 1, words
+        assert store.found(TraceFilter(text=words), PageRequest()).total == 1, words
     for words in ("100%x", "_pfel", "0af7651916ce"):
-        assert store.found(TraceFilter(text=words), Page()).total == 0, words
+        assert store.found(TraceFilter(text=words), PageRequest()).total == 0, words
 
 
 def test_pages_of_a_search(store) -> None:
@@ -271,11 +275,11 @@ def test_pages_of_a_search(store) -> None:
     for number in range(7):
         write(store, {"id": 1, "trace": f"{number + 1:032x}", "name": "Step", "start": number})
     chosen = TraceFilter(text="STEP")
-    pages = [store.found(chosen, Page(3, offset)) for offset in (0, 3, 6, 9)]
+    pages = [store.found(chosen, PageRequest(3, offset)) for offset in (0, 3, 6, 9)]
     assert [page.total for page in pages] == [7] * 4
     listed = [int(row.trace_id, 16) for page in pages for row in page.rows]
     assert listed == [7, 6, 5, 4, 3, 2, 1]
-    assert store.found(TraceFilter(text="nothing"), Page()) == (0, [])
+    assert store.found(TraceFilter(text="nothing"), PageRequest()) == (0, [])
 
 
 def test_the_outline_needs_no_payload(store) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from proctor import Experiment
 from proctor.runs.run import Run
-from proctor.spec.experiment import OUTPUT_TOKENS, Bounds
+from proctor.spec.experiment import OUTPUT_TOKENS, ExperimentLimits
 from proctor.spec.load import load_experiments
 from proctor.trials.experiments import prepare_experiment
 
@@ -56,6 +56,6 @@ def test_python_in_the_guide_runs(root: Path) -> None:
 def test_every_key_is_in_the_reference(root: Path) -> None:
     """R-S3: no key of an experiment goes without a line."""
     page = (root / PAGES[0]).read_text("utf-8")
-    keys = [*Experiment.model_fields, *Bounds.model_fields]
+    keys = [*Experiment.model_fields, *ExperimentLimits.model_fields]
     assert [key for key in keys if f"`{key}`" not in page] == []
     assert [token for token in OUTPUT_TOKENS if f"{{{token}}}" not in page] == []

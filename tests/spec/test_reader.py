@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.spec.located import Tree, plain
-from proctor.spec.yaml_reader import MAX_BYTES, MAX_DEPTH, Document, read, read_text
+from proctor.spec.yaml_reader import MAX_BYTES, MAX_DEPTH, YamlDocument, read, read_text
 
 NOTHING: dict[str, str] = {}
 
@@ -31,7 +31,7 @@ def told(folder: Path, text: str) -> str:
     return text.replace(f"{folder}/", "")
 
 
-def at(document: Document, *steps: str | int) -> Tree:
+def at(document: YamlDocument, *steps: str | int) -> Tree:
     tree = document.tree
     for step in steps:
         assert tree is not None

@@ -10,7 +10,7 @@ from scipy import stats
 
 from proctor.errors import ProctorError
 from proctor.stats.compare import stratified
-from proctor.stats.gate import Rule, judge_gate
+from proctor.stats.gate import GateRule, judge_gate
 from proctor.words import plural
 
 
@@ -37,7 +37,7 @@ def test_a_real_but_small_drop_is_not_a_regression():
     assert found.p_value < 0.01
     assert found.verdict == "NO REGRESSION"
     assert found.drop_at_most < 0.05
-    assert judge_gate(before, after, rule=Rule(margin=0.01)).verdict == "REGRESSION"
+    assert judge_gate(before, after, rule=GateRule(margin=0.01)).verdict == "REGRESSION"
 
 
 def test_a_drop_of_exactly_the_margin_counts():
@@ -96,7 +96,7 @@ def test_too_many_errors_are_no_verdict():
     assert found.verdict == "INCONCLUSIVE"
     assert "4 of 50 trials of the candidate errored" in found.reason
     assert (found.errors, found.errored_of) == ((0, 4), (50, 50))
-    assert judge_gate(before, after, rule=Rule(max_error_rate=0.1)).verdict == "REGRESSION"
+    assert judge_gate(before, after, rule=GateRule(max_error_rate=0.1)).verdict == "REGRESSION"
     nothing = judge_gate({"a": (5, 5)}, {"a": (0, 0, 5)})
     assert "5 of 5 trials of the candidate errored" in nothing.reason
 
@@ -126,7 +126,7 @@ def test_flaky_cases_are_named():
 
 def test_the_detectable_drop_is_printed():
     """R-Q2: the minimum detectable effect of these two runs, at the rule's error rates."""
-    found = judge_gate({"a": (40, 50)}, {"a": (35, 50)}, rule=Rule(alpha=0.1, power=0.9))
+    found = judge_gate({"a": (40, 50)}, {"a": (35, 50)}, rule=GateRule(alpha=0.1, power=0.9))
     error = math.sqrt(0.8 * 0.2 / 49 + 0.7 * 0.3 / 49)
     z = stats.norm.ppf(0.9) + stats.norm.ppf(0.9)
     assert found.detectable.effect == pytest.approx(z * error)
@@ -183,7 +183,7 @@ def test_size_and_power_of_the_gate():
 def test_impossible_rules_are_refused(bad):
     """R-Q2: a gate without a margin or an error rate is an error."""
     with pytest.raises(ProctorError):
-        Rule(**bad)
+        GateRule(**bad)
     with pytest.raises(ProctorError, match="candidate: case 1"):
         judge_gate({"a": (1, 1)}, {"a": (2, 1)})
 

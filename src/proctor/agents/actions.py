@@ -53,7 +53,7 @@ class BadAction(ValueError):
         self.call = call
 
 
-class Call(NamedTuple):
+class ActionCall(NamedTuple):
     """An action with a name and arguments."""
 
     name: str
@@ -67,13 +67,13 @@ def is_call(option: Any) -> bool:
     )
 
 
-def call_of(action: Any, default: str = "act") -> Call:
+def call_of(action: Any, default: str = "act") -> ActionCall:
     """An action as a tool call: its own name, or the words it is, or `default` with its value."""
     if is_call(action):
-        return Call(action["call"], dict(action.get("arguments") or {}))
+        return ActionCall(action["call"], dict(action.get("arguments") or {}))
     if isinstance(action, str) and action.isprintable() and len(action) <= 64:
-        return Call(action, {})
-    return Call(default, {"action": action})
+        return ActionCall(action, {})
+    return ActionCall(default, {"action": action})
 
 
 # -- reading an answer ---------------------------------------------------------------------------
@@ -407,7 +407,7 @@ HOW = (
 """Told with each turn, since a model sees nothing but the turn."""
 
 
-class Turn(AgentRequest):
+class ActionTurn(AgentRequest):
     """What an agent is asked at one step of an episode."""
 
     __slots__ = (

@@ -17,9 +17,9 @@ from typing import Any, Literal, cast
 from pydantic import Field, model_validator
 
 from proctor.agents import threads
-from proctor.agents.actions import Actions, BadAction, Turn, sample
+from proctor.agents.actions import Actions, ActionTurn, BadAction, sample
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
-from proctor.agents.human import Kept, actions_of, ask_person, offer_to_go_on, tell_person
+from proctor.agents.human import SavedMoves, actions_of, ask_person, offer_to_go_on, tell_person
 from proctor.imports import load_object
 from proctor.trace.capture import current_trace, span
 
@@ -47,7 +47,7 @@ class RandomAgent:
 
     async def run(self, request: AgentRequest) -> AgentReply:
         """One of the actions; the same for the same seed (and step)."""
-        if isinstance(request, Turn):
+        if isinstance(request, ActionTurn):
             return as_reply(self._drawn(request.actions, self._turn_random(request), request))
         actions = actions_of(request.input) or self._actions
         if actions is None:
@@ -59,7 +59,7 @@ class RandomAgent:
         with span("choose", input=actions, output=chosen):
             return as_reply(chosen)
 
-    def _turn_random(self, turn: Turn) -> Random:
+    def _turn_random(self, turn: ActionTurn) -> Random:
         """A generator for this step; another when the world refused what was drawn before."""
         step, tries = self._asked
         self._asked = (turn.step, tries + 1 if turn.step == step else 0)
@@ -148,7 +148,7 @@ class ScriptedAgent:
         config = self._config
         if request.case not in config.cases and config.script is not None:
             return as_reply(await threads.shared.run(self._followed, request))
-        if isinstance(request, Turn):
+        if isinstance(request, ActionTurn):
             return as_reply(self._listed(_course(config, request), request.step, request, "step"))
         written = config.cases.get(request.case, config.replies)
         if written is None:
@@ -191,7 +191,7 @@ def _sent(course: Generator[Any, Any, Any], request: AgentRequest) -> Any:
     return course.send(request) if inner is None or hasattr(inner, "send") else next(course)
 
 
-def _course(config: ScriptedAgentConfig, turn: Turn) -> list[Any]:
+def _course(config: ScriptedAgentConfig, turn: ActionTurn) -> list[Any]:
     """The actions of an episode: the case's, those of all cases, or the reply of this trial."""
     written = config.cases.get(turn.case, config.actions)
     if written is None and config.replies is not None:
@@ -214,7 +214,7 @@ def _nothing_written(request: AgentRequest) -> AgentError:
 
 
 def _script_ended(config: ScriptedAgentConfig, request: AgentRequest) -> AgentError:
-    step = f" at step {request.step}" if isinstance(request, Turn) else ""
+    step = f" at step {request.step}" if isinstance(request, ActionTurn) else ""
     return AgentError(f"the script {config.script} ended{step}, before the episode did")
 
 
@@ -248,16 +248,16 @@ class HumanAgent:
     def __init__(self, keep_dir: Path | None = None, participant: str | None = None) -> None:
         self._keep_dir = keep_dir
         self._participant = participant
-        self._kept: Kept | None = None
+        self._kept: SavedMoves | None = None
 
     async def run(self, request: AgentRequest) -> AgentReply:
         """Show the input, read the answer; in a world, go on where the person left."""
         if self._participant is not None and (trace := current_trace()) is not None:
             trace.metadata["participant"] = self._participant
-        if not isinstance(request, Turn):
+        if not isinstance(request, ActionTurn):
             return as_reply(await threads.shared.run(ask_person, request))
         if self._kept is None:
-            self._kept = Kept(self._keep_dir, request, self._participant)
+            self._kept = SavedMoves(self._keep_dir, request, self._participant)
             if self._kept.moves:
                 await threads.shared.run(offer_to_go_on, self._kept)
         before = self._kept.again(request) if request.error is None else None

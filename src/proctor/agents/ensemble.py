@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, NamedTuple, cast
 import msgspec
 from pydantic import BeforeValidator, Field, model_validator
 
-from proctor.agents.actions import BadAction, Turn, understand
+from proctor.agents.actions import ActionTurn, BadAction, understand
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
 from proctor.agents.failures import transient
 from proctor.agents.registry import resolve_agent
@@ -107,7 +107,7 @@ class EnsembleAgentConfig(AgentConfig):
         return {"members": members, **({} if judge is None else {"judge": judge.version()})}
 
 
-class _Said(NamedTuple):
+class _Vote(NamedTuple):
     """What a member said, and what it counts as: equal keys are one opinion."""
 
     member: str
@@ -142,7 +142,7 @@ class EnsembleAgent:
         """Ask all, at once, then decide."""
         asked = [self._ask(name, member, request) for name, member in self._members.items()]
         found = await asyncio.gather(*asked, return_exceptions=True)
-        said: list[_Said] = []
+        said: list[_Vote] = []
         unusable: list[AgentReply] = []
         problems: list[str] = []
         for name, each in zip(self._members, found, strict=True):
@@ -153,7 +153,7 @@ class EnsembleAgent:
             elif (key := _key(each, request)) is None:
                 unusable.append(each)
             else:
-                said.append(_Said(name, each, key))
+                said.append(_Vote(name, each, key))
         if not said and unusable:
             return _plain(unusable[0])  # the world says what is wrong with it
         if len(said) + len(unusable) < self._needed:
@@ -171,8 +171,8 @@ class EnsembleAgent:
                 _file(reply.trace, step)
             return reply
 
-    async def _decided(self, said: Sequence[_Said], request: AgentRequest) -> AgentReply:
-        by_key: dict[str, list[_Said]] = {}
+    async def _decided(self, said: Sequence[_Vote], request: AgentRequest) -> AgentReply:
+        by_key: dict[str, list[_Vote]] = {}
         for each in said:
             by_key.setdefault(each.key, []).append(each)
         groups = list(by_key.values())
@@ -192,7 +192,7 @@ class EnsembleAgent:
     async def _preferred(
         self, judge: Agent, candidates: list[AgentReply], request: AgentRequest
     ) -> AgentReply:
-        step = request.step if isinstance(request, Turn) else 0
+        step = request.step if isinstance(request, ActionTurn) else 0
         # Judges prefer what stands first; a draw of its own for each question evens that out.
         Random(f"{request.seed}/{step}/judge").shuffle(candidates)  # noqa: S311 (not secrecy)
         question = _Member(request, "judge", input={
@@ -250,9 +250,9 @@ class _Member(AgentRequest):
 
 
 def _own(request: AgentRequest, name: str) -> AgentRequest:
-    if not isinstance(request, Turn):
+    if not isinstance(request, ActionTurn):
         return _Member(request, name, request.input)
-    turn = Turn(
+    turn = ActionTurn(
         _Member(request, name, request.task),
         observation=request.observation,
         actions=request.actions,
@@ -271,7 +271,7 @@ def _key(reply: AgentReply, request: AgentRequest) -> str | None:
     Case and white space of words do not make another opinion.
     """
     said = reply.answer if reply.output is None else reply.output
-    if isinstance(request, Turn):
+    if isinstance(request, ActionTurn):
         try:
             said = understand(said, request.actions)
         except BadAction:
@@ -287,7 +287,7 @@ def _plain(reply: AgentReply) -> AgentReply:
 
 
 def _shown(request: AgentRequest) -> Any:
-    if not isinstance(request, Turn):
+    if not isinstance(request, ActionTurn):
         return request.input
     return {"task": request.task, "observation": request.observation, "step": request.step}
 

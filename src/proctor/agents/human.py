@@ -18,7 +18,7 @@ from typing import Any, TextIO, cast
 
 import msgspec
 
-from proctor.agents.actions import Actions, BadAction, Turn, is_call, shown, understand
+from proctor.agents.actions import Actions, ActionTurn, BadAction, is_call, shown, understand
 from proctor.agents.base import AgentError, AgentRequest
 from proctor.files import replacing
 from proctor.user_dirs import user_folder
@@ -51,17 +51,19 @@ def actions_of(value: Any) -> Actions | None:
 # -- the moves of an unfinished episode ----------------------------------------------------------
 
 
-class Move(msgspec.Struct, frozen=True):
+class HumanMove(msgspec.Struct, frozen=True):
     """An action, and what the world showed when it was chosen."""
 
     seen: str
     action: Any
 
 
-class Kept:
+class SavedMoves:
     """The moves of one trial, in a file `<folder>/<hash of the trial>.json`; gone when it ends."""
 
-    def __init__(self, folder: Path | None, turn: Turn, participant: str | None = None) -> None:
+    def __init__(
+        self, folder: Path | None, turn: ActionTurn, participant: str | None = None
+    ) -> None:
         trial = [turn.case, turn.trial, turn.seed, turn.params]
         if participant is not None:  # nobody goes on with another's moves
             trial.append(participant)
@@ -69,7 +71,7 @@ class Kept:
         self.path = (folder or default_folder()) / f"{name}.json"
         self.moves = self._read()
 
-    def again(self, turn: Turn) -> Move | None:
+    def again(self, turn: ActionTurn) -> HumanMove | None:
         """The move made at this step before, if the world shows the same."""
         if turn.step >= len(self.moves):
             return None
@@ -79,10 +81,10 @@ class Kept:
         del self.moves[turn.step :]
         return None
 
-    def add(self, turn: Turn, action: Any) -> None:
+    def add(self, turn: ActionTurn, action: Any) -> None:
         """Keep a move; a second one at the same step takes the place of the first."""
         del self.moves[turn.step :]
-        self.moves.append(Move(_digest(turn.observation), action))
+        self.moves.append(HumanMove(_digest(turn.observation), action))
         # A person may play where nothing can be kept; they lose the way back, not the game.
         with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,9 +97,9 @@ class Kept:
         with suppress(OSError):
             self.path.unlink()
 
-    def _read(self) -> list[Move]:
+    def _read(self) -> list[HumanMove]:
         try:
-            return msgspec.json.decode(self.path.read_bytes(), type=list[Move])
+            return msgspec.json.decode(self.path.read_bytes(), type=list[HumanMove])
         except (OSError, msgspec.MsgspecError):
             return []
 
@@ -120,7 +122,7 @@ def ask_person(request: AgentRequest) -> Any:
         return converse(request, *_streams(files))
 
 
-def offer_to_go_on(kept: Kept) -> None:
+def offer_to_go_on(kept: SavedMoves) -> None:
     """Ask whether to take up what was left, and forget it if not."""
     with _one_at_a_time, ExitStack() as files:
         _offer(kept, *_streams(files))
@@ -142,7 +144,7 @@ def _streams(files: ExitStack) -> tuple[TextIO, TextIO]:
         return sys.stdin, sys.stderr
 
 
-def _offer(kept: Kept, read: TextIO, write: TextIO) -> None:
+def _offer(kept: SavedMoves, read: TextIO, write: TextIO) -> None:
     write.write(
         f"\nThis one was left after {len(kept.moves)} moves. Enter to go on, `new` to begin again: "
     )
@@ -158,7 +160,7 @@ def _offer(kept: Kept, read: TextIO, write: TextIO) -> None:
 
 def converse(request: AgentRequest, read: TextIO, write: TextIO) -> Any:
     """The person's answer: one of the actions, by number or in words, or free text."""
-    turn = request if isinstance(request, Turn) else None
+    turn = request if isinstance(request, ActionTurn) else None
     actions = actions_of(request.input) if turn is None else turn.actions
     write.write(_heading(request, turn))
     write.write(safe(_question(request.input, turn), keep="\n\t") + "\n")
@@ -214,7 +216,7 @@ def _nobody() -> AgentError:
     )
 
 
-def _heading(request: AgentRequest, turn: Turn | None) -> str:
+def _heading(request: AgentRequest, turn: ActionTurn | None) -> str:
     where = "" if turn is None else f", step {turn.step + 1} of at most {turn.max_steps}"
     return f"\n── case {safe(request.case)}, trial {request.index + 1}{where} ──\n"
 
@@ -228,7 +230,7 @@ def _offered(actions: Actions | None) -> str:
     return "".join(f"  {number}) {safe(line)}\n" for number, line in enumerate(lines, start=1))
 
 
-def _question(value: Any, turn: Turn | None) -> str:
+def _question(value: Any, turn: ActionTurn | None) -> str:
     if turn is None:
         return _text(value)
     parts: list[str] = []

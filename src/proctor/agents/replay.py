@@ -19,7 +19,7 @@ from pydantic import Field, PrivateAttr
 
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest
 from proctor.trace import Trace
-from proctor.trace.load import Problem, load_traces
+from proctor.trace.load import TraceProblem, load_traces
 
 CASE_KEYS = ("case", "case_id", "proctor.case")
 """Metadata keys under which a trace may name its case."""
@@ -34,7 +34,7 @@ class Recordings:
         self._chosen = chosen
         self._files: dict[int, str] = {}
         self.traces: list[Trace] = []
-        self.problems: list[Problem] = []
+        self.problems: list[TraceProblem] = []
         """What was wrong with the files on the way."""
 
     def add(self, trace: Trace, file: str | None = None) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from proctor.checks.conditions import as_json
-from proctor.checks.grounding import Claim, Grounding, ground
-from proctor.checks.judge_prompt import Judged
+from proctor.checks.grounding import CheckedClaim, Grounding, ground
+from proctor.checks.judge_prompt import JudgeInput
 from proctor.checks.quality_dimensions import Dimension
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import Outcome, skipped
@@ -73,11 +73,11 @@ def retrieval(trace: Trace, answer: str | None) -> Dimension:
 
 
 def _ground(trace: Trace, answer: str, asked: object, sources: Sequence[str]) -> Grounding:
-    judged = Judged.from_trace(trace, answer=answer)
+    judged = JudgeInput.from_trace(trace, answer=answer)
     evidence = [*sources, *judged.documents, *judged.tool_outputs]
     question = asked if isinstance(asked, str) else as_json(asked) if asked is not None else ""
     return ground(answer, evidence, question=question)
 
 
-def _told(claim: Claim) -> dict[str, str | None]:
+def _told(claim: CheckedClaim) -> dict[str, str | None]:
     return {"kind": claim.kind, "text": claim.text, "detail": claim.detail}

@@ -20,7 +20,7 @@ from proctor.checks.judge_prompt import (
     MAX_BLOCK_CHARS,
     PROMPT_VERSION,
     Graded,
-    Judged,
+    JudgeInput,
     Prompt,
     build_prompt,
     clean,
@@ -30,7 +30,7 @@ from proctor.checks.judge_prompt import (
 from proctor.checks.rubrics import HIGHEST, LOWEST, Label, Rubric, label_of, rubric_from
 from proctor.errors import ProctorError
 from proctor.llm.asking import Patience, ask
-from proctor.llm.cache import KeptFolder, cache_folder, request_key
+from proctor.llm.cache import DiskCache, cache_folder, request_key
 from proctor.llm.chat_model import (
     NOTHING,
     ChatModel,
@@ -44,11 +44,11 @@ from proctor.trace import Message
 
 __all__ = [
     "Judge",
+    "JudgeInput",
     "JudgeSettings",
-    "Judged",
+    "JudgeVerdict",
     "Label",
     "Rubric",
-    "Verdict",
     "Vote",
 ]
 
@@ -61,7 +61,7 @@ __all__ = [
 FORMAT = 1
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CachedJudgement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One judgement on disk. Tokens and cost are those of when it was made."""
 
     format: int
@@ -75,18 +75,18 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class JudgeCache:
-    """A folder of judgements, laid out as `KeptFolder` draws it."""
+    """A folder of judgements, laid out as `DiskCache` draws it."""
 
     def __init__(self, folder: Path | str) -> None:
-        self._kept = KeptFolder(folder, Kept)
+        self._kept = DiskCache(folder, CachedJudgement)
         self.folder = self._kept.folder
 
-    def get(self, key: str) -> Kept | None:
+    def get(self, key: str) -> CachedJudgement | None:
         """The judgement of a question, or None when it is absent, unreadable or of old."""
         kept = self._kept.get(key)
         return kept if kept is not None and kept.format == FORMAT and kept.key == key else None
 
-    def put(self, kept: Kept) -> None:
+    def put(self, kept: CachedJudgement) -> None:
         """Keep a judgement."""
         self._kept.put(kept.key, kept)
 
@@ -139,7 +139,7 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class JudgeVerdict:
     """What the judges say together. Unscored verdicts have a `reason` and no number.
 
     `score` is on 1..5 and may be broken when medians or weights make it so. `transient` says of
@@ -218,11 +218,11 @@ class Judge:
 
     async def judge(
         self,
-        judged: Judged,
+        judged: JudgeInput,
         rubric: Rubric | str | Mapping[str, Any] | None = None,
         *,
         votes: int | None = None,
-    ) -> Verdict:
+    ) -> JudgeVerdict:
         """The verdict on one answer, by this rubric or else the judge's own."""
         chosen = self.rubric if rubric is None else rubric_from(rubric)
         if chosen is None:
@@ -230,7 +230,7 @@ class Judge:
         missing = judged.missing(chosen.needs)
         if missing:
             reason = f"the rubric needs what was not given: {', '.join(missing)}"
-            return Verdict(rubric=chosen.name, threshold=chosen.threshold, reason=reason)
+            return JudgeVerdict(rubric=chosen.name, threshold=chosen.threshold, reason=reason)
         prompt = build_prompt(chosen, judged, self.settings.max_chars)
         question = _Question(chosen, prompt, self.settings.votes if votes is None else votes)
         panels = await asyncio.gather(*(self._panel(model, question) for model in self.models))
@@ -316,14 +316,14 @@ class Judge:
 # -- deciding -------------------------------------------------------------------------------
 
 
-def _together(panels: Sequence[list[Vote]], question: _Question) -> Verdict:
+def _together(panels: Sequence[list[Vote]], question: _Question) -> JudgeVerdict:
     """What all the votes make together; unscored unless more than half of the models have one."""
     rubric, shortened = question.rubric, question.prompt.shortened
     votes = tuple(vote for panel in panels for vote in panel)
     opinions = [found for panel in panels if (found := _opinion(panel, rubric)) is not None]
     usage = sum((vote.usage for vote in votes), NOTHING)
     if 2 * len(opinions) <= len(panels):
-        return Verdict(
+        return JudgeVerdict(
             rubric=rubric.name,
             threshold=rubric.threshold,
             reason=_why(votes),
@@ -342,7 +342,7 @@ def _together(panels: Sequence[list[Vote]], question: _Question) -> Verdict:
         (vote for vote in votes if vote.scores is not None),
         key=lambda vote: abs(rubric.weighted(vote.scores or {}) - value),
     )
-    return Verdict(
+    return JudgeVerdict(
         rubric=rubric.name,
         threshold=rubric.threshold,
         score=LOWEST + value * (HIGHEST - LOWEST),
@@ -376,8 +376,8 @@ def _cut(reply: ChatReply) -> bool:
     return reply.finish_reason in ("length", "max_tokens")
 
 
-def _kept(key: str, graded: Graded, model: str, usage: ModelUse) -> Kept:
-    return Kept(
+def _kept(key: str, graded: Graded, model: str, usage: ModelUse) -> CachedJudgement:
+    return CachedJudgement(
         format=FORMAT,
         key=key,
         scores=dict(graded.scores),

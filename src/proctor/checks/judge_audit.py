@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from proctor.checks.judge import Judge, Verdict
-from proctor.checks.judge_prompt import Judged
+from proctor.checks.judge import Judge, JudgeVerdict
+from proctor.checks.judge_prompt import JudgeInput
 from proctor.checks.rubrics import HIGHEST, LOWEST, Label
 from proctor.errors import ProctorError, hint_among
 from proctor.llm.chat_model import NOTHING, ModelUse
@@ -43,7 +43,7 @@ _CELLS_AT_ONCE = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class KappaInterval:
     """A bootstrap percentile interval; `undefined` resamples had no kappa and are left out."""
 
     low: float
@@ -65,7 +65,7 @@ class Agreement:
     raw: float | None
     kappa: float | None
     weights: str | None
-    interval: Interval | None
+    interval: KappaInterval | None
 
 
 def cohen_kappa(
@@ -175,7 +175,7 @@ def _kappas(tables: NDArray[np.float64], weights: Weights | None) -> NDArray[np.
 
 def _bootstrap(
     codes: NDArray[np.int64], k: int, weights: Weights | None, seed: int, resamples: int
-) -> Interval | None:
+) -> KappaInterval | None:
     import numpy as np
 
     rng = np.random.default_rng(seed)
@@ -192,7 +192,7 @@ def _bootstrap(
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(defined, [tail, 1 - tail])
     undefined = resamples - len(defined)
-    return Interval(float(low), float(high), LEVEL, resamples, undefined, seed)
+    return KappaInterval(float(low), float(high), LEVEL, resamples, undefined, seed)
 
 
 COLUMNS = ("input", "answer", "label", "expected", "context", "judge")
@@ -212,12 +212,12 @@ class Measure(NamedTuple):
     resamples: int = RESAMPLES
 
 
-class Row(NamedTuple):
+class LabelledAnswer(NamedTuple):
     """One labelled answer, and the line of the file where it begins."""
 
     line: int
     label: str
-    judged: Judged
+    judged: JudgeInput
     judge: str | None
 
 
@@ -254,14 +254,14 @@ class Audit:
     usage: ModelUse = NOTHING
 
 
-def read_labels(path: Path) -> list[Row]:
+def read_labels(path: Path) -> list[LabelledAnswer]:
     """The rows of a CSV file with the columns of `COLUMNS`, of which `REQUIRED` must be there."""
     before = csv.field_size_limit(MAX_FIELD_CHARS)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
             _check_columns(reader.fieldnames, path)
-            rows: list[Row] = []
+            rows: list[LabelledAnswer] = []
             line = reader.line_num + 1
             for record in reader:
                 rows.append(_row(record, path, line))
@@ -277,7 +277,7 @@ def read_labels(path: Path) -> list[Row]:
     return rows
 
 
-def given_verdicts(rows: Sequence[Row], measure: Measure | None = None) -> Audit:
+def given_verdicts(rows: Sequence[LabelledAnswer], measure: Measure | None = None) -> Audit:
     """The audit of verdicts that stand in the file's own `judge` column."""
     pairs = [(row, row.judge) for row in rows if row.judge]
     unscored = [Unscored(row.line, "the column `judge` is empty") for row in rows if not row.judge]
@@ -286,7 +286,11 @@ def given_verdicts(rows: Sequence[Row], measure: Measure | None = None) -> Audit
 
 
 async def judged_verdicts(
-    rows: Sequence[Row], judge: Judge, measure: Measure | None = None, *, concurrency: int = 4
+    rows: Sequence[LabelledAnswer],
+    judge: Judge,
+    measure: Measure | None = None,
+    *,
+    concurrency: int = 4,
 ) -> Audit:
     """The audit of a judge, asked about every row."""
     kind = _kind_of([row.label for row in rows])
@@ -299,12 +303,12 @@ async def judged_verdicts(
         )
     turn = asyncio.Semaphore(concurrency)
 
-    async def one(row: Row) -> Verdict:
+    async def one(row: LabelledAnswer) -> JudgeVerdict:
         async with turn:
             return await judge.judge(row.judged)
 
     verdicts = await asyncio.gather(*(one(row) for row in rows))
-    pairs: list[tuple[Row, str]] = []
+    pairs: list[tuple[LabelledAnswer, str]] = []
     unscored: list[Unscored] = []
     for row, verdict in zip(rows, verdicts, strict=True):
         if verdict.label is None or verdict.score is None:
@@ -318,8 +322,8 @@ async def judged_verdicts(
 
 
 def _compare(
-    rows: Sequence[Row],
-    pairs: Sequence[tuple[Row, str]],
+    rows: Sequence[LabelledAnswer],
+    pairs: Sequence[tuple[LabelledAnswer, str]],
     unscored: Sequence[Unscored],
     kind: tuple[str, ...] | None,
     measure: Measure,
@@ -370,18 +374,18 @@ def _check_columns(names: Sequence[str] | None, path: Path) -> None:
         raise ProctorError(f"the column {missing[0]!r} is missing", where=f"{path}:1")
 
 
-def _row(record: Mapping[str | None, str | None], path: Path, line: int) -> Row:
+def _row(record: Mapping[str | None, str | None], path: Path, line: int) -> LabelledAnswer:
     if None in record or None in record.values():
         raise ProctorError("the number of fields is not that of the header", where=f"{path}:{line}")
     label = _folded(record["label"])
     if not label:
         raise ProctorError("the label is empty", where=f"{path}:{line}")
     context = record.get("context")
-    return Row(
+    return LabelledAnswer(
         line=line,
         label=label,
         judge=_folded(record.get("judge")) or None,
-        judged=Judged(
+        judged=JudgeInput(
             input=record["input"],
             answer=record["answer"] or "",
             expected=record.get("expected") or None,

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from proctor.checks.rubrics import HIGHEST, LOWEST, OVERALL, Example, Rubric
+from proctor.checks.rubrics import HIGHEST, LOWEST, OVERALL, GradedExample, Rubric
 from proctor.errors import ProctorError
 from proctor.trace import Message, SpanKind, Trace
 
@@ -59,7 +59,7 @@ form {form}, with nothing before or after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgeInput:
     """What is graded: the answer, what it answers, and the facts to grade it against."""
 
     answer: str
@@ -73,7 +73,7 @@ class Judged:
     @classmethod
     def from_trace(
         cls, trace: Trace, *, answer: str | None = None, expected: str | None = None
-    ) -> Judged:
+    ) -> JudgeInput:
         """The answer of a trace with its question, retrieved documents, tool outputs and steps."""
         given = answer if answer is not None else trace.response
         if given is None:
@@ -121,11 +121,11 @@ class Graded(NamedTuple):
     rationale: str
 
 
-def build_prompt(rubric: Rubric, judged: Judged, max_chars: int = MAX_BLOCK_CHARS) -> Prompt:
+def build_prompt(rubric: Rubric, judged: JudgeInput, max_chars: int = MAX_BLOCK_CHARS) -> Prompt:
     """The whole conversation that asks for one judgement."""
     messages = [Message("system", _system(rubric))]
     for example in rubric.examples:
-        shown = Judged(
+        shown = JudgeInput(
             answer=example.answer,
             input=example.input,
             expected=example.expected,
@@ -276,13 +276,13 @@ def _form(rubric: Rubric) -> str:
     return '{"rationale": "...", "scores": {' + scores + "}}"
 
 
-def _example_reply(rubric: Rubric, example: Example) -> str:
+def _example_reply(rubric: Rubric, example: GradedExample) -> str:
     scores = rubric.scores_of(example)
     grade = {"scores": scores} if rubric.criteria else {"score": scores[OVERALL]}
     return json.dumps({"rationale": example.rationale, **grade}, ensure_ascii=False)
 
 
-def _blocks(judged: Judged, max_chars: int) -> tuple[list[tuple[str, str]], list[str]]:
+def _blocks(judged: JudgeInput, max_chars: int) -> tuple[list[tuple[str, str]], list[str]]:
     """The parts that are there, as (name, text), the answer last; and which were shortened."""
     parts: list[tuple[str, str | None]] = [
         ("INPUT", judged.input),

@@ -17,8 +17,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from proctor.checks.conditions import as_json
 from proctor.checks.fields import Name, Positive, Share, Text, Texts, Weight, refused
-from proctor.checks.judge import Judge, Verdict
-from proctor.checks.judge_prompt import Judged
+from proctor.checks.judge import Judge, JudgeVerdict
+from proctor.checks.judge_prompt import JudgeInput
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import Outcome, skipped, unscored
 from proctor.checks.rubrics import Label, Rubric, label_of, normalised, rubric_from
@@ -231,15 +231,15 @@ NO_EVIDENCE = (
 )
 
 
-def judged_of(context: CheckContext, *, expected: str | None = None) -> Judged:
+def judged_of(context: CheckContext, *, expected: str | None = None) -> JudgeInput:
     """What a judge is shown of a trial."""
-    judged = Judged.from_trace(context.trace, answer=context.answer, expected=expected)
+    judged = JudgeInput.from_trace(context.trace, answer=context.answer, expected=expected)
     asked = context.input
     return replace(judged, input=asked if isinstance(asked, str) else as_json(asked))
 
 
 async def _ask(
-    options: JudgeOptions, rubric: Rubric, judged: Judged, context: CheckContext
+    options: JudgeOptions, rubric: Rubric, judged: JudgeInput, context: CheckContext
 ) -> Outcome:
     try:
         async with chosen_judge(options.judge, options.model, context) as judge:
@@ -279,7 +279,7 @@ async def chosen_judge(
         raise ProctorError(f"there is no judge {name!r}", hint=did_you_mean(name, known))
 
 
-def verdict_outcome(verdict: Verdict, judge: Judge, rubric: Rubric) -> Outcome:
+def verdict_outcome(verdict: JudgeVerdict, judge: Judge, rubric: Rubric) -> Outcome:
     """A verdict as the outcome of a check."""
     method = f"judge {', '.join(model.name for model in judge.models)}"
     details: dict[str, Any] = {

@@ -12,8 +12,8 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BeforeValidator
 
 from proctor.checks.fields import Name
-from proctor.checks.metrics.alignment import Call, CallLike
-from proctor.checks.metrics.arguments import ArgumentMode, ArgumentRules, Rule, decoded
+from proctor.checks.metrics.alignment import CallLike, PlainCall
+from proctor.checks.metrics.arguments import ArgumentMode, ArgumentRules, ExactRule, decoded
 from proctor.checks.metrics.matching import Match, MatchMode, match_calls, printable
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import Outcome, broken, held
@@ -70,7 +70,7 @@ def calls_match(
 ) -> Outcome:
     """Whether the calls of a trace match expected ones, and which do not."""
     actual = context.trace.tool_calls
-    calls = [Call(call.tool, call.arguments) for call in reference]
+    calls = [PlainCall(call.tool, call.arguments) for call in reference]
     match = match_calls(actual, calls, mode=mode, arguments=_rules_for(reference, rules))
     return matched(
         match, len(actual), len(calls), expected=as_values(calls), actual=as_values(actual)
@@ -136,7 +136,7 @@ def _rules_for(
     return ArgumentRules(given.default, per_tool)
 
 
-def _or_any(rule: Rule) -> Any:
+def _or_any(rule: ExactRule) -> Any:
     def accepts(actual: Any, reference: Any) -> bool:
         return reference in (None, {}) or rule.same(actual, reference)
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from proctor.checks.grounded import retrieval
-from proctor.checks.judge import Judge, Judged
+from proctor.checks.judge import Judge, JudgeInput
 from proctor.checks.judging import DEFAULT_JUDGE
 from proctor.checks.quality_dimensions import (
     AVERAGE,
@@ -123,7 +123,7 @@ async def reasoning(judge: Judge, trace: Trace, answer: str | None = None) -> Di
     if not trace.tool_calls:
         return Dimension(name=name, score=None, why="the trace has no steps to judge")
     try:
-        judged = Judged.from_trace(trace, answer=answer)
+        judged = JudgeInput.from_trace(trace, answer=answer)
         verdict = await judge.judge(judged, "reasoning")
     except ProctorError as error:
         return Dimension(name=name, score=None, why=told(error), failed=True)

@@ -53,7 +53,7 @@ DEFAULT_WEIGHTS: Mapping[str, float] = {
 efficiency, errors are rare, and reasoning needs a judge."""
 
 
-class Level(StrEnum):
+class QualityLevel(StrEnum):
     """Where a figure stands: at its target, below its alert line, or between."""
 
     TARGET = "target"
@@ -68,12 +68,12 @@ class Levels(NamedTuple):
     alert: float
     less_is_better: bool = False
 
-    def of(self, figure: float) -> Level:
+    def of(self, figure: float) -> QualityLevel:
         """The level of a figure. The lines themselves belong to neither side."""
         sign = -1 if self.less_is_better else 1
         if sign * figure > sign * self.target:
-            return Level.TARGET
-        return Level.ALERT if sign * figure < sign * self.alert else Level.BETWEEN
+            return QualityLevel.TARGET
+        return QualityLevel.ALERT if sign * figure < sign * self.alert else QualityLevel.BETWEEN
 
 
 AVERAGE = Levels(0.8, 0.6)
@@ -187,7 +187,7 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     score: float | None
     why: str = ""
-    level: Level | None = None
+    level: QualityLevel | None = None
     figure: float | None = None
     issues: tuple[str, ...] = ()
     recommendations: tuple[str, ...] = ()
@@ -214,7 +214,7 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     trace_id: str
     dimensions: tuple[Dimension, ...]
     overall: float | None
-    level: Level | None
+    level: QualityLevel | None
     weights: dict[str, float]
     latency_breakdown: tuple[SpanLatency, ...] = ()
 

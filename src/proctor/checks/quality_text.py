@@ -15,8 +15,8 @@ from proctor.checks.quality_dimensions import (
     DIMENSIONS,
     LEVELS,
     Dimension,
-    Level,
     Quality,
+    QualityLevel,
     SpanLatency,
 )
 from proctor.trace.text import safe
@@ -27,7 +27,11 @@ SHOWN_TIMES = 20
 
 SHOWN_ISSUES = 10
 
-_MARKS = {Level.TARGET: "✓ target", Level.BETWEEN: "– between", Level.ALERT: "✗ alert"}
+_MARKS = {
+    QualityLevel.TARGET: "✓ target",
+    QualityLevel.BETWEEN: "– between",
+    QualityLevel.ALERT: "✗ alert",
+}
 
 
 class Average(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +40,7 @@ class Average(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     mean: float | None
     figure: float | None
-    level: Level | None
+    level: QualityLevel | None
     traces: int
 
 

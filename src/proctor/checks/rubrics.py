@@ -80,7 +80,7 @@ class Criterion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
+class GradedExample:
     """A graded answer, shown to the judge before the one to grade.
 
     `score` is a number, or one number for each criterion of the rubric.
@@ -106,7 +106,7 @@ class Rubric:
     rule: str
     anchors: Mapping[int, str] = field(default_factory=lambda: dict(DEFAULT_ANCHORS))
     criteria: tuple[Criterion, ...] = ()
-    examples: tuple[Example, ...] = ()
+    examples: tuple[GradedExample, ...] = ()
     threshold: float = DEFAULT_THRESHOLD
     needs: tuple[str, ...] = ()
 
@@ -138,7 +138,7 @@ class Rubric:
         """The criteria; a rubric without any has one, which is its rule."""
         return self.criteria or (Criterion(name=OVERALL, rule=self.rule),)
 
-    def scores_of(self, example: Example) -> dict[str, int]:
+    def scores_of(self, example: GradedExample) -> dict[str, int]:
         """An example's score for each criterion."""
         if isinstance(example.score, Mapping):
             return dict(example.score)
@@ -149,7 +149,7 @@ class Rubric:
         total = sum(part.weight for part in self.parts)
         return sum(part.weight * normalised(scores[part.name]) for part in self.parts) / total
 
-    def _check_example(self, example: Example, where: str) -> None:
+    def _check_example(self, example: GradedExample, where: str) -> None:
         scores = self.scores_of(example)
         if set(scores) != {part.name for part in self.parts}:
             raise ProctorError("an example must score exactly the criteria", where=where)
@@ -184,7 +184,7 @@ def rubric_from(value: Rubric | str | Mapping[str, Any]) -> Rubric:
         _built(Criterion, item, "criterion") for item in _items(given.get("criteria"), "criteria")
     )
     given["examples"] = tuple(
-        _built(Example, item, "example") for item in _items(given.get("examples"), "examples")
+        _built(GradedExample, item, "example") for item in _items(given.get("examples"), "examples")
     )
     given["needs"] = tuple(given.get("needs") or ())
     try:
@@ -268,7 +268,7 @@ CORRECTNESS = Rubric(
         1: "contradicts the expected answer, or does not answer",
     },
     examples=(
-        Example(
+        GradedExample(
             input="When was the bridge opened, and how long is it?",
             expected="It opened in 1932 and is 1,149 metres long.",
             answer="The bridge was opened in 1932.",

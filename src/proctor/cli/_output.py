@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 import click
 
 if TYPE_CHECKING:
-    from proctor.trace.render import Line
+    from proctor.trace.render import TreeLine
 
 STDOUT, STDERR = 1, 2
 
@@ -37,7 +37,7 @@ def echo_report(text: str) -> None:
     click.echo(text, color=wants_colour())
 
 
-def coloured(line: Line) -> str:
+def coloured(line: TreeLine) -> str:
     """Colour a line of a trace tree. Colour only repeats what the text says."""
     failed = bool(line.error)
     name = click.style(line.name, bold=True, fg="red" if failed else None)

@@ -11,7 +11,7 @@ from proctor.cli._command import Command, Example
 from proctor.cli._options import results_option, results_root
 
 if TYPE_CHECKING:
-    from proctor.runs.audit import Entry
+    from proctor.runs.audit import AuditEntry
 
 EXAMPLES = [
     Example("proctor audit", "everything, the latest last"),
@@ -64,7 +64,7 @@ def audit(
         click.echo(printable(f"nothing is on record in {root}"))
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: AuditEntry) -> str:
     commit = "no commit" if entry.commit is None else entry.commit[:10]
     changed = "+changes" if entry.dirty else ""
     code = "" if entry.exit_code is None else f" → {entry.exit_code}"

@@ -21,7 +21,7 @@ from proctor.errors import ProctorError
 if TYPE_CHECKING:
     from proctor.diagnose.clusters import Clusters
     from proctor.diagnose.finding import Diagnosis
-    from proctor.diagnose.llm.detector import Asking
+    from proctor.diagnose.llm.detector import DetectorOptions
     from proctor.trace import Trace
 
 METHODS = ("offline", "off", "rules", "learned", "single_pass", "agentic", "on")
@@ -105,9 +105,9 @@ def _run_meant(text: str) -> Path | None:
         return None  # the reader of traces says what is wrong with it
 
 
-def _asking(options: dict[str, Any]) -> Asking:
+def _asking(options: dict[str, Any]) -> DetectorOptions:
     from proctor.diagnose.methods import asking
-    from proctor.llm.cache import KeptFolder, cache_folder
+    from proctor.llm.cache import DiskCache, cache_folder
     from proctor.llm.chat_model import ChatReply
 
     name = options["model"]
@@ -116,7 +116,7 @@ def _asking(options: dict[str, Any]) -> Asking:
         prompt_version=options["prompt_version"],
         evidence=options["evidence"],
         max_cost_usd=options["max_cost"],
-        cache=None if options["no_cache"] else KeptFolder(cache_folder("diagnose"), ChatReply),
+        cache=None if options["no_cache"] else DiskCache(cache_folder("diagnose"), ChatReply),
     )
 
 
@@ -140,14 +140,14 @@ def _trials(path: Path, failed: bool) -> Iterator[Looked]:
             yield Looked(trial.name, trace)
 
 
-def _found(looked: Looked, method: str, how: Asking | None) -> Diagnosis:
+def _found(looked: Looked, method: str, how: DetectorOptions | None) -> Diagnosis:
     from proctor.diagnose.methods import adiagnose
 
     return asyncio.run(adiagnose(looked.trace, method, how))
 
 
 def _tell_traces(
-    traces: Iterator[Looked], how: Asking | None, options: dict[str, Any], *, several: bool
+    traces: Iterator[Looked], how: DetectorOptions | None, options: dict[str, Any], *, several: bool
 ) -> None:
     """Each trace as it is read; of several files each says which one it is from."""
     from proctor.report.diagnosis import console_lines, markdown_lines
@@ -162,7 +162,7 @@ def _tell_traces(
             click.echo("\n".join(lines(found, looked.where if several else None)))
 
 
-def _tell_run(path: Path, how: Asking | None, options: dict[str, Any]) -> None:
+def _tell_run(path: Path, how: DetectorOptions | None, options: dict[str, Any]) -> None:
     from proctor.diagnose.clusters import Clusters
 
     clusters, diagnoses, seen = Clusters(), list[dict[str, Any]](), 0

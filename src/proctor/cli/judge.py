@@ -13,7 +13,7 @@ from proctor.cli.terminal import printable
 from proctor.words import level_of, money, plural
 
 if TYPE_CHECKING:
-    from proctor.checks.judge_audit import Audit, Row
+    from proctor.checks.judge_audit import Audit, LabelledAnswer
 
 MAX_SHOWN = 10
 """Rows listed one by one; the rest are counted."""
@@ -113,7 +113,7 @@ def audit(labels: Path, **options: Any) -> None:
         click.echo("\n".join(_lines(found, options)))
 
 
-def _audited(rows: list[Row], options: dict[str, Any]) -> Audit:
+def _audited(rows: list[LabelledAnswer], options: dict[str, Any]) -> Audit:
     from proctor.checks.judge_audit import Measure, given_verdicts, judged_verdicts
 
     weights = None if options["weights"] == "none" else options["weights"]

@@ -16,7 +16,7 @@ from proctor.user_dirs import room_for
 from proctor.words import plural
 
 if TYPE_CHECKING:
-    from proctor.llm.mock import Asked
+    from proctor.llm.mock import ScriptRequest
 
 
 @click.command(
@@ -87,7 +87,7 @@ class _Recorder:
         except OSError as error:
             raise ProctorError(f"cannot be written: {error.strerror}", where=str(path)) from error
 
-    def __call__(self, asked: Asked) -> None:
+    def __call__(self, asked: ScriptRequest) -> None:
         import json
 
         line: dict[str, Any] = {

@@ -198,12 +198,12 @@ def run_now(ctx: click.Context, name: str, to_log: bool) -> None:
     """
     from proctor.cli._signals import handle_signals
     from proctor.ops.schedule import utc_now
-    from proctor.ops.scheduler import RealClock, Server, begun, launch
+    from proctor.ops.scheduler import RealClock, Scheduler, begun, launch
 
     book = book_here()
     found = book.named(name)
     if to_log:
-        server = Server(book, RealClock(), lambda line: None)
+        server = Scheduler(book, RealClock(), lambda line: None)
         process = server.start(name, found).process
     else:
         server = None
@@ -230,14 +230,14 @@ def serve() -> None:
     When told to, it asks runs under way to end and waits for them; they can be resumed.
     """
     from proctor.cli._signals import handle_signals
-    from proctor.ops.scheduler import RealClock, Server
+    from proctor.ops.scheduler import RealClock, Scheduler
 
     book, clock = book_here(), RealClock()
     with book.serving(), handle_signals(lambda _number, _frame: clock.stop()):
         _say(
             f"serving {plural(len(book.schedules()), 'schedule')} of {book.project}; Ctrl-C ends it"
         )
-        Server(book, clock, _say).serve()
+        Scheduler(book, clock, _say).serve()
     _say("stopped")
 
 

@@ -75,11 +75,11 @@ def _url(function: Any) -> Any:
 def stats(url: str, *, as_json: bool) -> None:
     """What a store of live traces holds."""
     from proctor.server.store import existing_store
-    from proctor.server.store.store import Page
+    from proctor.server.store.store import PageRequest
 
     opened = existing_store(url)
     figures = opened.figures()
-    ends = [opened.traces(page=Page(1, 0, sort)) for sort in ("started", "newest")]
+    ends = [opened.traces(page=PageRequest(1, 0, sort)) for sort in ("started", "newest")]
     first, last = (_moment(rows[0].started_ns) if rows else None for rows in ends)
     told = {**figures._asdict(), "bytes": opened.size(), "first": first, "last": last}
     opened.close()

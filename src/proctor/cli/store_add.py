@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from proctor.llm.prices import PriceTable
-    from proctor.server.decoder_process import Made
+    from proctor.server.decoder_process import DecodedRows
     from proctor.trace import Trace
     from proctor.trace.redact import Redactor
 
@@ -66,7 +66,7 @@ def add(files: tuple[str, ...], url: str, no_redact: bool) -> None:
 
 def _made(
     traces: Iterable[Trace], redactor: Redactor | None, prices: PriceTable | None
-) -> Iterator[Made]:
+) -> Iterator[DecodedRows]:
     """The rows of each trace, made as the server makes those of a request."""
     from proctor.server.decoder_process import make
     from proctor.server.wire import PROTOBUF, SPANS
@@ -83,11 +83,11 @@ def _made(
         yield made
 
 
-def _together(every: Iterable[Made]) -> Iterator[list[Made]]:
+def _together(every: Iterable[DecodedRows]) -> Iterator[list[DecodedRows]]:
     """Rows that go into one transaction: as many as the server would take at once."""
     from proctor.server.ingest import MAX_TOGETHER
 
-    together: list[Made] = []
+    together: list[DecodedRows] = []
     size = 0
     for made in every:
         together.append(made)

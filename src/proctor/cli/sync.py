@@ -16,7 +16,7 @@ from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.runs.remote.object_store import Patience
-    from proctor.runs.remote.transfer import Moved, Step
+    from proctor.runs.remote.transfer import TransferResult, TransferStep
 
 EXAMPLES = [
     Example("proctor sync latest s3://bucket/results", "send a run; again to go on where it was"),
@@ -87,7 +87,7 @@ def _work(
     *,
     verify: bool,
     tell: Any,
-) -> tuple[Coroutine[Any, Any, list[Moved]], Path | None]:
+) -> tuple[Coroutine[Any, Any, list[TransferResult]], Path | None]:
     """What is to be done, by which side is where; and the folder of runs it is put on record in."""
     from proctor.runs import audit
     from proctor.runs.remote import object_store, transfer
@@ -112,7 +112,7 @@ def _work(
     return work, audit.root_of(runs[0])
 
 
-def _to_end(work: Coroutine[Any, Any, list[Moved]]) -> list[Moved]:
+def _to_end(work: Coroutine[Any, Any, list[TransferResult]]) -> list[TransferResult]:
     import asyncio
 
     try:
@@ -122,12 +122,12 @@ def _to_end(work: Coroutine[Any, Any, list[Moved]]) -> list[Moved]:
         raise
 
 
-def _show(step: Step) -> None:
+def _show(step: TransferStep) -> None:
     line = f"\r\x1b[K{step.done}/{step.of}  {printable(step.name)}"
     click.echo(line if step.done < step.of else "\r\x1b[K", err=True, nl=False)
 
 
-def _tell(moved: list[Moved], *, as_json: bool) -> None:
+def _tell(moved: list[TransferResult], *, as_json: bool) -> None:
     import json
 
     if as_json:

@@ -15,13 +15,13 @@ from proctor.errors import ProctorError
 
 if TYPE_CHECKING:
     from proctor.cli.carrying import Carried
-    from proctor.ops.notify import Notifier, Wish
+    from proctor.ops.notify import Notifier, NotifyRequest
 
 
 class Telling:
     """A block in which runs are carried out and told of; not where nothing is to be run."""
 
-    def __init__(self, wish: Wish, name: str, *, dry_run: bool = False) -> None:
+    def __init__(self, wish: NotifyRequest, name: str, *, dry_run: bool = False) -> None:
         self._name = name
         self._notifier: Notifier | None = None
         self._hurried = False

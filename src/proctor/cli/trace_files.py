@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from proctor.trace import Trace
-    from proctor.trace.assemble import Problem
+    from proctor.trace.assemble import TraceProblem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -46,7 +46,7 @@ class Loaded:
     def __init__(self, files: tuple[str, ...]) -> None:
         from proctor.trace.load import iter_traces
 
-        self.problems: list[Problem] = []
+        self.problems: list[TraceProblem] = []
         self.file = ""
         """The file that the last trace came from."""
         self.several = len(files) > 1 or not all(f == "-" or Path(f).is_file() for f in files)
@@ -57,7 +57,7 @@ class Loaded:
     def _begun(self, file: str) -> None:
         self.file = file
 
-    def _problem(self, problem: "Problem") -> None:
+    def _problem(self, problem: "TraceProblem") -> None:
         """Say on standard error what is wrong, and what to do where no file before said it."""
         from proctor.trace.text import safe
 

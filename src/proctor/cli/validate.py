@@ -18,7 +18,7 @@ from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.scenarios.template import Template
-    from proctor.spec import Configuration, Problem, Suite
+    from proctor.spec import Configuration, SpecProblem, Suite
     from proctor.spec.experiment import Experiment
     from proctor.spec.located import Tree
     from proctor.trials.experiments import Resolved
@@ -55,7 +55,7 @@ def validate(ctx: click.Context, files: tuple[Path, ...], as_json: bool, traces:
 
     Exits with 0 when all are good, else with 2.
     """
-    problems: list[Problem] = []
+    problems: list[SpecProblem] = []
     good: dict[Path, Good] = {}
     for path in files:
         found = _checked(path, traces=traces)
@@ -72,9 +72,9 @@ def validate(ctx: click.Context, files: tuple[Path, ...], as_json: bool, traces:
         ctx.exit(EXIT_CANNOT_JUDGE)
 
 
-def _checked(path: Path, *, traces: bool) -> Good | list[Problem]:
+def _checked(path: Path, *, traces: bool) -> Good | list[SpecProblem]:
     from proctor.errors import ProctorError
-    from proctor.spec import Place, Problem, SpecError, load_configuration
+    from proctor.spec import SourceLocation, SpecError, SpecProblem, load_configuration
     from proctor.spec.load import is_experiment, load_experiments, suite_of
     from proctor.spec.yaml_reader import read
 
@@ -93,7 +93,7 @@ def _checked(path: Path, *, traces: bool) -> Good | list[Problem]:
     except SpecError as error:
         return error.problems
     except ProctorError as error:
-        return [Problem(Place(error.where or str(path)), error.message, error.hint)]
+        return [SpecProblem(SourceLocation(error.where or str(path)), error.message, error.hint)]
 
 
 def _is_template(path: Path, tree: Tree | None) -> bool:
@@ -126,7 +126,7 @@ def _resolved(experiments: list[Experiment]) -> Good:
     return Good(experiments=tuple(resolve_experiment(each) for each in experiments))
 
 
-def _print(good: dict[Path, Good], problems: list[Problem], asked: int) -> None:
+def _print(good: dict[Path, Good], problems: list[SpecProblem], asked: int) -> None:
     for path, found in good.items():
         if found.suite is not None:
             agents = ", ".join(found.suite.all_agents) or "none"
@@ -152,7 +152,7 @@ def _print(good: dict[Path, Good], problems: list[Problem], asked: int) -> None:
         click.echo(f"{plural(len(problems), 'problem')} in {plural(bad, 'file')}", err=True)
 
 
-def print_problems(problems: list[Problem]) -> None:
+def print_problems(problems: list[SpecProblem]) -> None:
     """Every problem on standard error, with what to do about it."""
     for problem in problems:
         click.echo(printable(str(problem)), err=True)
@@ -160,10 +160,10 @@ def print_problems(problems: list[Problem]) -> None:
             click.echo(printable(f"  hint: {problem.hint}"), err=True)
 
 
-def _document(good: dict[Path, Good], problems: list[Problem]) -> str:
+def _document(good: dict[Path, Good], problems: list[SpecProblem]) -> str:
     import json
 
-    def told(problem: Problem) -> dict[str, Any]:
+    def told(problem: SpecProblem) -> dict[str, Any]:
         where = {"file": problem.file, "line": problem.line, "column": problem.column}
         return {**where, "message": problem.message, "hint": problem.hint}
 

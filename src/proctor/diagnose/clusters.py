@@ -32,7 +32,7 @@ _WORD = re.compile(r"[^\W\d_]+")
 _WORST = {Impact.HIGH: 0, Impact.MEDIUM: 1, Impact.LOW: 2}
 
 
-class Sample(NamedTuple):
+class Occurrence(NamedTuple):
     """One occurrence: which trial or trace, which span, what it shows."""
 
     where: str
@@ -51,7 +51,7 @@ class Cluster:
     count: int
     of: int
     findings: int
-    samples: tuple[Sample, ...]
+    samples: tuple[Occurrence, ...]
 
     def to_dict(self) -> dict[str, object]:
         """As JSON keeps it."""
@@ -101,10 +101,12 @@ class Clusters:
         )
 
     def _cluster(self, category: Category, place: str, group: list[_Noted]) -> Cluster:
-        samples: dict[str, Sample] = {}
+        samples: dict[str, Occurrence] = {}
         for noted in group:
             finding = noted.finding
-            samples.setdefault(noted.where, Sample(noted.where, finding.location, finding.evidence))
+            samples.setdefault(
+                noted.where, Occurrence(noted.where, finding.location, finding.evidence)
+            )
         return Cluster(
             category=category,
             place=place,

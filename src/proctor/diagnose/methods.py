@@ -15,7 +15,7 @@ from proctor.errors import ProctorError, hint_among
 
 if TYPE_CHECKING:
     from proctor.diagnose.finding import Diagnosis
-    from proctor.diagnose.llm.detector import Asking
+    from proctor.diagnose.llm.detector import DetectorOptions
     from proctor.llm.chat_model import ChatModel
     from proctor.trace import Trace
 
@@ -25,9 +25,9 @@ ASKED = {"single_pass": "single_pass", "agentic": "agentic", "on": "agentic"}
 METHODS = (*OFFLINE, *ASKED)
 
 
-def asking(model: ChatModel | str | None, **how: Any) -> Asking:
-    """How a model is asked, from its name or itself; see `Asking` for the options."""
-    from proctor.diagnose.llm.detector import Asking
+def asking(model: ChatModel | str | None, **how: Any) -> DetectorOptions:
+    """How a model is asked, from its name or itself; see `DetectorOptions` for the options."""
+    from proctor.diagnose.llm.detector import DetectorOptions
     from proctor.llm.providers import get_model
 
     if model is None:
@@ -35,10 +35,12 @@ def asking(model: ChatModel | str | None, **how: Any) -> Asking:
             "this method asks a model, and none is named",
             hint="name one, such as openai:gpt-4o-mini; the method `offline` needs none",
         )
-    return Asking(model=get_model(model) if isinstance(model, str) else model, **how)
+    return DetectorOptions(model=get_model(model) if isinstance(model, str) else model, **how)
 
 
-async def adiagnose(trace: Trace, method: str = "offline", how: Asking | None = None) -> Diagnosis:
+async def adiagnose(
+    trace: Trace, method: str = "offline", how: DetectorOptions | None = None
+) -> Diagnosis:
     """Find what broke in a trace; `how` says which model is asked, for methods that ask one."""
     if not asks(method):
         return offline_diagnosis(trace, method)
@@ -53,8 +55,8 @@ def diagnose(
 ) -> Diagnosis:
     """Find what broke in a trace: findings, scores, how sure, how long it took.
 
-    `model` and further options (`Asking`) are for methods that ask one. Inside a running event
-    loop those methods are `await adiagnose(...)`.
+    `model` and further options (`DetectorOptions`) are for methods that call a model. Inside a
+    running event loop use `await adiagnose(...)` for those.
     """
     if not asks(method):
         return offline_diagnosis(trace, method)

@@ -57,7 +57,7 @@ ANSWERING = frozenset({"final_answer", "finalanswer", "submit", "submit_answer",
 """Names under which frameworks let an agent hand in its answer as a tool call."""
 
 
-class Call(NamedTuple):
+class StepCall(NamedTuple):
     """One thing a move called: a tool by request, in code, or as a span."""
 
     name: str
@@ -70,7 +70,7 @@ class Call(NamedTuple):
 
 
 @dataclass(slots=True)
-class Move:
+class AgentStep:
     """One model call of an agent."""
 
     span: Span
@@ -81,7 +81,7 @@ class Move:
     """What it was told first: the system prompt, or the first message."""
     text: str
     """What it said, with the calls it asked for."""
-    calls: tuple[Call, ...]
+    calls: tuple[StepCall, ...]
     tools: tuple[Span, ...]
     """Tool spans that ran because of it."""
     failure: str
@@ -91,7 +91,7 @@ class Move:
     """Its place among the moves of its agent, from 0, and how many those are."""
     came_back: str = ""
     """What the next move of this agent was shown in answer."""
-    report: Move | None = None
+    report: AgentStep | None = None
     """The last move of an agent that worked for this one since its previous move."""
 
     @property
@@ -142,16 +142,16 @@ class Moves:
     """Every move of a trace, by start time."""
 
     trace: Trace
-    moves: list[Move] = field(default_factory=list[Move])
+    moves: list[AgentStep] = field(default_factory=list[AgentStep])
     strays: list[Span] = field(default_factory=list["Span"])
     """Tool spans that no model call stands behind: plain code called them, or its model calls
     were not recorded."""
 
-    def before(self, move: Move) -> list[Move]:
+    def before(self, move: AgentStep) -> list[AgentStep]:
         """Earlier moves of the same agent."""
         return [m for m in self.moves if m.agent == move.agent and m.index < move.index]
 
-    def after(self, move: Move) -> Move | None:
+    def after(self, move: AgentStep) -> AgentStep | None:
         """The next move of the same agent."""
         return next(
             (m for m in self.moves if m.agent == move.agent and m.index == move.index + 1), None
@@ -227,10 +227,10 @@ class _Reader:
                     insort(owned[self.agents[home]], here)
         return strays
 
-    def _of_agent(self, agent: str, positions: list[int], calls: set[str]) -> list[Move]:
+    def _of_agent(self, agent: str, positions: list[int], calls: set[str]) -> list[AgentStep]:
         spans = [self.tree.spans[here] for here in positions]
         starts = [i for i, span in enumerate(spans) if span.span_id in calls]
-        moves: list[Move] = []
+        moves: list[AgentStep] = []
         for number, start in enumerate(starts):
             end = starts[number + 1] if number + 1 < len(starts) else len(spans)
             tools = tuple(spans[start + 1 : end])
@@ -243,7 +243,7 @@ class _Reader:
                     move.failure = move.came_back
         return moves
 
-    def _move(self, span: Span, agent: str, tools: tuple[Span, ...]) -> Move:
+    def _move(self, span: Span, agent: str, tools: tuple[Span, ...]) -> AgentStep:
         told = span.input_messages
         text, calls = spoken(span)
         offered = {name for message in told[:1] for name in offered_in(content(message))}
@@ -252,11 +252,11 @@ class _Reader:
         found = [*calls, *_calls_in(code, names)]
         seen = {call.name for call in found}
         found += [
-            Call(t.tool_name or t.name, plain(t.tool_input))
+            StepCall(t.tool_name or t.name, plain(t.tool_input))
             for t in tools
             if (t.tool_name or t.name) not in seen
         ]
-        return Move(
+        return AgentStep(
             span=span,
             agent=agent,
             told=content(told[-1]) if told else plain(span.input),
@@ -304,25 +304,27 @@ def plain(value: Any) -> str:
     return "" if value is None else (value if isinstance(value, str) else repr(value))[:MAX_TEXT]
 
 
-def spoken(span: Span) -> tuple[str, list[Call]]:
+def spoken(span: Span) -> tuple[str, list[StepCall]]:
     """What a model call said, and the calls it asked for."""
     said = [content(m) for m in span.output_messages if m.content]
-    calls = [Call(c.name, plain(c.arguments)) for m in span.output_messages for c in m.tool_calls]
+    calls = [
+        StepCall(c.name, plain(c.arguments)) for m in span.output_messages for c in m.tool_calls
+    ]
     text = "\n".join(said) if said else plain(span.output)
     if not calls:
-        calls = [Call(*found) for found in _TEXT_CALL.findall(text)]
+        calls = [StepCall(*found) for found in _TEXT_CALL.findall(text)]
     return text, calls
 
 
-def _calls_in(code: str, names: set[str]) -> list[Call]:
+def _calls_in(code: str, names: set[str]) -> list[StepCall]:
     return [
-        Call(m.group(1), code[m.end() : m.end() + 200])
+        StepCall(m.group(1), code[m.end() : m.end() + 200])
         for m in _CALL.finditer(code)
         if m.group(1) in names or m.group(1) in ANSWERING
     ]
 
 
-def _answer_to(move: Move, following: Move) -> str:
+def _answer_to(move: AgentStep, following: AgentStep) -> str:
     """What the next model call was shown beyond what the model itself had said."""
     known = len(move.span.input_messages)
     fresh = [

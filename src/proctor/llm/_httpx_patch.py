@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
-from proctor.llm.cassette_file import Answer, AskedRequest
+from proctor.llm.cassette_file import RecordedRequest, RecordedResponse
 
 LIBRARIES = ("httpx", "httpx2")
 """Both are in use: client libraries moved from the first to the second."""
@@ -22,7 +22,7 @@ MISS_STATUS = 400
 """What a client is answered on a miss: a status that none of them tries again."""
 
 
-class Received(NamedTuple):
+class ReceivedResponse(NamedTuple):
     """A response as it came."""
 
     status: int
@@ -35,15 +35,15 @@ class Deck(Protocol):
 
     mode: Any
 
-    def request(self, method: str, url: str, body: bytes) -> AskedRequest:
+    def request(self, method: str, url: str, body: bytes) -> RecordedRequest:
         """A request in the form it is kept and compared in."""
         ...
 
-    def play(self, request: AskedRequest) -> Answer:
+    def play(self, request: RecordedRequest) -> RecordedResponse:
         """The recorded answer."""
         ...
 
-    def listener(self, request: AskedRequest) -> Callable[[Received], None]:
+    def listener(self, request: RecordedRequest) -> Callable[[ReceivedResponse], None]:
         """What to call with the answer when it has come in."""
         ...
 
@@ -102,7 +102,7 @@ def _async_send(library: Any, original: Any, in_use: InUse) -> Any:
     return send
 
 
-def _response(library: Any, request: Any, answer: Answer, stream: bool) -> Any:
+def _response(library: Any, request: Any, answer: RecordedResponse, stream: bool) -> Any:
     headers = {"content-type": answer.content_type} if answer.content_type else {}
     if answer.status == MISS_STATUS:
         headers["x-should-retry"] = "false"
@@ -118,18 +118,20 @@ def _response(library: Any, request: Any, answer: Answer, stream: bool) -> Any:
     return response
 
 
-def _listen(library: Any, keep: Callable[[Received], None], response: Any, stream: bool) -> None:
+def _listen(
+    library: Any, keep: Callable[[ReceivedResponse], None], response: Any, stream: bool
+) -> None:
     """Record a response: at once when it has been read, else when its stream ends."""
     status, headers = response.status_code, response.headers
     content_type = headers.get("content-type", "")
     if not stream:
-        keep(Received(status, content_type, response.content))
+        keep(ReceivedResponse(status, content_type, response.content))
         return
 
     def ended(raw: bytes) -> None:
         # The stream is as sent, perhaps compressed; the library knows how to undo that.
         copy = library.Response(status, headers=headers, content=raw)
-        keep(Received(status, content_type, copy.content))
+        keep(ReceivedResponse(status, content_type, copy.content))
 
     response.stream = _tee(library)(response.stream, ended)
 

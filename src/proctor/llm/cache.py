@@ -24,7 +24,7 @@ PRIVATE = 0o600
 """What was asked and answered is for the eyes of the user who asked."""
 
 
-class KeptFolder(Generic[Thing]):
+class DiskCache(Generic[Thing]):
     """Things of one type by the hash of what was asked.
 
     <folder>/

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
-from proctor.llm._httpx_patch import MISS_STATUS, Received, patch, unpatch
+from proctor.llm._httpx_patch import MISS_STATUS, ReceivedResponse, patch, unpatch
 from proctor.llm.cassette_file import (
-    Answer,
-    AskedRequest,
-    Entry,
+    RecordedCall,
+    RecordedRequest,
+    RecordedResponse,
     Writer,
     answered,
     asked,
@@ -99,7 +99,7 @@ class CassetteMiss(ProctorError):
 
     transient = False
 
-    def __init__(self, request: AskedRequest, reason: str, path: Path) -> None:
+    def __init__(self, request: RecordedRequest, reason: str, path: Path) -> None:
         model = request.body.get("model") if isinstance(request.body, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         super().__init__(
             f"no recorded answer for {request}"
@@ -229,31 +229,31 @@ class Cassette:
 
     # -- requests ---------------------------------------------------------------------------
 
-    def request(self, method: str, url: str, body: bytes) -> AskedRequest:
+    def request(self, method: str, url: str, body: bytes) -> RecordedRequest:
         """A request in the form it is kept and compared in."""
         return asked(method, url, body, self._redactor)
 
-    def play(self, request: AskedRequest) -> Answer:
+    def play(self, request: RecordedRequest) -> RecordedResponse:
         """The recorded answer; on a miss one that makes the client fail, and the miss noted."""
         scope = _scope.get() or self._outside
         with self._lock:
             found = self._shelf.take(request.key, scope)
-            if isinstance(found, Answer):
+            if isinstance(found, RecordedResponse):
                 return found
             miss = CassetteMiss(request, found, self.path)
             scope.misses.append(miss)
         error = {"type": "cassette_miss", "code": "cassette_miss", "message": str(miss)}
-        return Answer(MISS_STATUS, "application/json", json={"error": error})
+        return RecordedResponse(MISS_STATUS, "application/json", json={"error": error})
 
-    def listener(self, request: AskedRequest) -> Callable[[Received], None]:
+    def listener(self, request: RecordedRequest) -> Callable[[ReceivedResponse], None]:
         """Records the answer to a request made now, whenever it has come in whole."""
         scope = _scope.get() or self._outside
 
-        def keep(answer: Received) -> None:
+        def keep(answer: ReceivedResponse) -> None:
             if answer.status in NOT_KEPT:
                 return
             kept = answered(*answer, self._redactor)
-            entry = Entry(request.key, request, kept, scope.trial, scope.attempt)
+            entry = RecordedCall(request.key, request, kept, scope.trial, scope.attempt)
             with self._lock:
                 if self._writer is not None:
                     self._writer.add(entry)
@@ -317,12 +317,12 @@ def taken_over(handed: HandedOver | None) -> Generator[None]:
 class _Shelf:
     """Recorded answers by trial and request. A trial has its own; others take what is left."""
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(self, entries: list[RecordedCall]) -> None:
         last: dict[str | None, int] = {}
         for entry in entries:
             last[entry.trial] = max(last.get(entry.trial, 0), entry.attempt)
-        self._by_trial: dict[tuple[str | None, str], list[Answer]] = defaultdict(list)
-        self._by_content: dict[str, list[Answer]] = defaultdict(list)
+        self._by_trial: dict[tuple[str | None, str], list[RecordedResponse]] = defaultdict(list)
+        self._by_content: dict[str, list[RecordedResponse]] = defaultdict(list)
         self._trials = frozenset(trial for trial in last if trial is not None)
         self._cells = frozenset(cell for trial in self._trials if (cell := _cell_of(trial)))
         self._next: dict[str, int] = defaultdict(int)
@@ -332,7 +332,7 @@ class _Shelf:
             self._by_trial[entry.trial, entry.key].append(entry.response)
             self._by_content[entry.key].append(entry.response)
 
-    def take(self, key: str, scope: _Scope) -> Answer | str:
+    def take(self, key: str, scope: _Scope) -> RecordedResponse | str:
         """The next answer for a request, or the reason why there is none."""
         known = scope.trial in self._trials
         # One more trial than was recorded is not given another's answers: it would count twice.

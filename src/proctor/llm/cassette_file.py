@@ -39,7 +39,7 @@ CHUNK = 16 * 1024
 """Bytes of a compressed file looked at together; most answers are smaller."""
 
 
-class AskedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """A request as it is kept: no headers, no secrets. `body` is JSON where it was JSON."""
 
     method: str
@@ -57,7 +57,7 @@ class AskedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.method} {self.url}"
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+class RecordedResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     """A response as it is kept: as JSON, as text (event streams too), or as base64."""
 
     status: int
@@ -76,12 +76,12 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
         return base64.b64decode(self.base64 or "")
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line: who asked what, and the answer."""
 
     key: str
-    request: AskedRequest
-    response: Answer
+    request: RecordedRequest
+    response: RecordedResponse
     trial: str | None = None
     attempt: int = 1
 
@@ -89,16 +89,16 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 # -- from what passes over the wire ------------------------------------------------------------
 
 
-def asked(method: str, url: str, body: bytes, redactor: Redactor) -> AskedRequest:
+def asked(method: str, url: str, body: bytes, redactor: Redactor) -> RecordedRequest:
     """A request in its kept form."""
     where = redactor.text(_plain_url(url))
     if not body:
-        return AskedRequest(method.upper(), where)
+        return RecordedRequest(method.upper(), where)
     try:
         document = json.loads(body)
     except ValueError:
-        return AskedRequest(method.upper(), where, body_sha256=hashlib.sha256(body).hexdigest())
-    return AskedRequest(method.upper(), where, redactor.value(document))
+        return RecordedRequest(method.upper(), where, body_sha256=hashlib.sha256(body).hexdigest())
+    return RecordedRequest(method.upper(), where, redactor.value(document))
 
 
 def _plain_url(url: str) -> str:
@@ -112,23 +112,25 @@ def _plain_url(url: str) -> str:
     return f"{parts.scheme}://{host}{port}{parts.path}" + (f"?{query}" if query else "")
 
 
-def answered(status: int, content_type: str, content: bytes, redactor: Redactor) -> Answer:
+def answered(
+    status: int, content_type: str, content: bytes, redactor: Redactor
+) -> RecordedResponse:
     """A response in its kept form."""
     kind = content_type.partition(";")[0].strip().lower()
     try:
         text = content.decode()
     except UnicodeDecodeError:
-        return Answer(status, content_type, base64=base64.b64encode(content).decode())
+        return RecordedResponse(status, content_type, base64=base64.b64encode(content).decode())
     if kind == EVENT_STREAM:
-        return Answer(status, content_type, text=_redacted_events(text, redactor))
+        return RecordedResponse(status, content_type, text=_redacted_events(text, redactor))
     if kind.endswith("json"):
         try:
             document = json.loads(text)
         except ValueError:
             pass  # kept as the text it is
         else:
-            return Answer(status, content_type, json=redactor.value(document))
-    return Answer(status, content_type, text=redactor.text(text))
+            return RecordedResponse(status, content_type, json=redactor.value(document))
+    return RecordedResponse(status, content_type, text=redactor.text(text))
 
 
 def _redacted_events(text: str, redactor: Redactor) -> str:
@@ -153,7 +155,7 @@ def _redacted_line(line: str, redactor: Redactor) -> str:
 # -- reading and writing -----------------------------------------------------------------------
 
 
-def read_entries(path: Path) -> list[Entry]:
+def read_entries(path: Path) -> list[RecordedCall]:
     """Every whole line of a cassette. Lines of other versions are refused, not guessed at."""
     try:
         raw = path.read_bytes()
@@ -170,10 +172,10 @@ def read_entries(path: Path) -> list[Entry]:
         raise ProctorError(
             f"not a cassette of version {VERSION}", where=str(path), hint="record it again"
         )
-    entries: list[Entry] = []
+    entries: list[RecordedCall] = []
     for number, line in enumerate(lines[1:], start=2):
         try:
-            entries.append(msgspec.json.decode(line, type=Entry))
+            entries.append(msgspec.json.decode(line, type=RecordedCall))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ProctorError(f"not an answer: {error}", where=f"{path}:{number}") from None
     return entries
@@ -232,7 +234,7 @@ class Writer:
         if os.fstat(self._file).st_size == 0:
             self._line(msgspec.json.encode({"version": VERSION}))
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: RecordedCall) -> None:
         """Append one answer."""
         self._line(msgspec.json.encode(entry))
 

@@ -69,7 +69,7 @@ _PROVIDER_ALIASES = {
 }
 
 
-class Price(NamedTuple):
+class ModelPrice(NamedTuple):
     """Dollars per million tokens. If a part is None, so is the cost of a call that uses it."""
 
     input: float | None
@@ -86,14 +86,14 @@ class PriceTable:
     """
 
     def __init__(self, prices: Mapping[str, Any] | None = None) -> None:
-        self._prices: dict[str, Price | str] = {
+        self._prices: dict[str, ModelPrice | str] = {
             name: _parse(name, value) for name, value in (prices or {}).items()
         }
 
     def __bool__(self) -> bool:
         return bool(self._prices)
 
-    def find(self, model: str, provider: str | None) -> Price | str | None:
+    def find(self, model: str, provider: str | None) -> ModelPrice | str | None:
         """Return the user's price of a model, the published model it is priced as, or None."""
         if provider:
             for name in (provider, _published_name(provider)):
@@ -173,7 +173,7 @@ def cost_usd(
         return None
     counts = (input_tokens, output_tokens, cached_tokens or 0, cache_write_tokens or 0)
     own = prices.find(model, provider) if prices else None
-    if isinstance(own, Price):
+    if isinstance(own, ModelPrice):
         return _own_cost(own, counts)
     if isinstance(own, str):
         named_provider, _, model = own.rpartition(":")
@@ -181,7 +181,7 @@ def cost_usd(
     return _published_cost(model, provider, counts)
 
 
-def _own_cost(price: Price, counts: tuple[int, int, int, int]) -> float | None:
+def _own_cost(price: ModelPrice, counts: tuple[int, int, int, int]) -> float | None:
     tokens_in, tokens_out, cached, written = counts
     plain = max(tokens_in - cached - written, 0)
     # A cache price that was not given is the price of plain input.
@@ -275,11 +275,11 @@ def _published_name(provider: str) -> str:
     return _PROVIDER_ALIASES.get(lower, lower)
 
 
-def _parse(name: str, value: Any) -> Price | str:
+def _parse(name: str, value: Any) -> ModelPrice | str:
     where = f"prices[{name!r}]"
     if isinstance(value, str):
         return value
-    if isinstance(value, Price):
+    if isinstance(value, ModelPrice):
         return value
     if not isinstance(value, Mapping):
         raise ProctorError(
@@ -288,14 +288,14 @@ def _parse(name: str, value: Any) -> Price | str:
             hint="write {input: 0.15, output: 0.6}, in dollars per million tokens",
         )
     given = cast(Mapping[str, Any], value)
-    refuse_unknown(given, Price._fields, where)
+    refuse_unknown(given, ModelPrice._fields, where)
     for key, dollars in given.items():
         if dollars is None:
             continue
         number = isinstance(dollars, int | float) and not isinstance(dollars, bool)
         if not number or not math.isfinite(dollars) or dollars < 0:
             raise ProctorError(f"{key} must be a number of dollars, not {dollars!r}", where=where)
-    return Price(
+    return ModelPrice(
         input=given.get("input"),
         output=given.get("output"),
         cached_input=given.get("cached_input"),

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # without control characters, secrets or mentions, whatever an agent wrote.
 
 
-class Event(StrEnum):
+class NotifyEvent(StrEnum):
     """What can be worth a message. The last three are among the ways a run ends."""
 
     END = "end"
@@ -91,7 +91,7 @@ _LIMITS = ("trial limit", "time limit", "token limit", "cost limit", "no known p
 class Notice(NamedTuple):
     """Something to be told: what happened, and the values of every field."""
 
-    events: frozenset[Event]
+    events: frozenset[NotifyEvent]
     fields: Mapping[str, str]
 
     @property
@@ -159,10 +159,10 @@ def of_run(run: Run, exit_code: int, *, interrupted: bool, regression: str | Non
     totals = run.totals
     at_limit = run.stopped is not None and any(words in run.stopped for words in _LIMITS)
     happened = {
-        Event.END: True,
-        Event.FAILURE: exit_code != 0,
-        Event.REGRESSION: regression is not None,
-        Event.BUDGET: at_limit,
+        NotifyEvent.END: True,
+        NotifyEvent.FAILURE: exit_code != 0,
+        NotifyEvent.REGRESSION: regression is not None,
+        NotifyEvent.BUDGET: at_limit,
     }
     failures = [f"{f.check_id} {f.count} of {f.of}" for f in run.failures[:MOST_FAILURES]]
     return notice(
@@ -187,7 +187,7 @@ def of_run(run: Run, exit_code: int, *, interrupted: bool, regression: str | Non
 def of_failed_start(name: str, error: Exception, exit_code: int = EXIT_CANNOT_JUDGE) -> Notice:
     """What there is to tell of a run that could not begin, or whose process died."""
     return notice(
-        (Event.END, Event.FAILURE),
+        (NotifyEvent.END, NotifyEvent.FAILURE),
         name=name,
         outcome="did not start",
         stopped=error,
@@ -195,10 +195,10 @@ def of_failed_start(name: str, error: Exception, exit_code: int = EXIT_CANNOT_JU
     )
 
 
-def notice(events: Iterable[Event], **values: object) -> Notice:
+def notice(events: Iterable[NotifyEvent], **values: object) -> Notice:
     """A notice whose fields are all there and all harmless."""
     happened = frozenset(events)
-    told = [str(event) for event in Event if event in happened]
+    told = [str(event) for event in NotifyEvent if event in happened]
     values = {"host": host(), "events": ", ".join(told), **values}
     fields = {name: harmless(values.get(name, "")) for name in FIELDS}
     details = [fields[name] for name in _DETAILS if fields[name]]
@@ -230,11 +230,11 @@ _SEPARATORS = re.compile(r"[/:@?&=#,]+")
 _SHORTEST_SECRET = 4
 
 
-class Wish(NamedTuple):
+class NotifyRequest(NamedTuple):
     """Whom to tell, of what, in which words; as a user gave it."""
 
     to: tuple[str, ...]
-    on: frozenset[Event]
+    on: frozenset[NotifyEvent]
     template: str
     baseline: str = BASELINE
 
@@ -245,7 +245,7 @@ def wish_for(
     on: Sequence[str] = (),
     template: str | None = None,
     baseline: str | None = None,
-) -> Wish:
+) -> NotifyRequest:
     """What is asked for: options win over the settings, each by itself."""
     settings = configuration.settings.notify
     kept = settings.to.split() if isinstance(settings.to, str) else settings.to
@@ -255,9 +255,9 @@ def wish_for(
         if template is None
         else read_template(template, "--notify-template")
     )
-    return Wish(
+    return NotifyRequest(
         to=tuple(to or kept),
-        on=frozenset(Event(each) for each in events),
+        on=frozenset(NotifyEvent(each) for each in events),
         template=text,
         baseline=baseline or settings.baseline,
     )
@@ -272,7 +272,7 @@ def shown(address: str) -> str:
 class Notifier:
     """Sends notices to the addresses of a wish. Use `close` at the end; it waits for a while."""
 
-    def __init__(self, wish: Wish, tell: Callable[[str], None]) -> None:
+    def __init__(self, wish: NotifyRequest, tell: Callable[[str], None]) -> None:
         self._wish = wish
         self._tell = tell
         self._services = [_service(address) for address in wish.to]
@@ -281,7 +281,7 @@ class Notifier:
     @property
     def wants_regressions(self) -> bool:
         """Whether a run has to be held against its baseline."""
-        return bool(self._services) and Event.REGRESSION in self._wish.on
+        return bool(self._services) and NotifyEvent.REGRESSION in self._wish.on
 
     def regression(self, run: Run, root: Path) -> str | None:
         """What the gate says where a run is worse than its baseline; else None."""
@@ -334,7 +334,11 @@ class _Sending:
     def _send(self) -> None:
         import apprise
 
-        bad = self._notice.events & {Event.FAILURE, Event.REGRESSION, Event.BUDGET}
+        bad = self._notice.events & {
+            NotifyEvent.FAILURE,
+            NotifyEvent.REGRESSION,
+            NotifyEvent.BUDGET,
+        }
         kind = apprise.NotifyType.FAILURE if bad else apprise.NotifyType.SUCCESS
         try:
             sender: Any = apprise.Apprise(asset=_asset())

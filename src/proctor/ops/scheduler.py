@@ -86,7 +86,7 @@ class Started(NamedTuple):
     log: Path
 
 
-class Server:
+class Scheduler:
     """Starts what is due and notes what became of it. One at a time: hold `book.serving()`."""
 
     def __init__(self, book: Book, clock: Clock, tell: Callable[[str], None]) -> None:
@@ -273,7 +273,7 @@ def tell_of_death(
     book: Book, name: str, schedule: Schedule, how: str, tell: Callable[[str], None]
 ) -> None:
     """Notify of a run whose process was killed."""
-    from proctor.ops.notify import Event, Notifier, notice, wish_for
+    from proctor.ops.notify import Notifier, NotifyEvent, notice, wish_for
     from proctor.spec import load_configuration
 
     to = addresses(schedule, os.environ)
@@ -282,7 +282,7 @@ def tell_of_death(
         return
     notifier = Notifier(wish, tell)
     what = {"name": name, "outcome": "died", "stopped": f"its process ended with {how}"}
-    notifier.send(notice((Event.END, Event.FAILURE), **what))
+    notifier.send(notice((NotifyEvent.END, NotifyEvent.FAILURE), **what))
     notifier.close()
 
 

@@ -58,9 +58,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Refuse a marker that cannot be obeyed before anything of the test runs."""
     marker = item.get_closest_marker(MARKER)
     if marker is not None and (marker.args or marker.kwargs):
-        from proctor.pytest_plugin.repeat import Repeat
+        from proctor.pytest_plugin.repeat import RepeatOptions
 
-        Repeat.asked(item, marker)
+        RepeatOptions.asked(item, marker)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -69,9 +69,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     marker = pyfuncitem.get_closest_marker(MARKER)
     if marker is None or not (marker.args or marker.kwargs):
         return (yield)
-    from proctor.pytest_plugin.repeat import Repeat
+    from proctor.pytest_plugin.repeat import RepeatOptions
 
-    with Repeat.asked(pyfuncitem, marker).in_place_of(pyfuncitem):
+    with RepeatOptions.asked(pyfuncitem, marker).in_place_of(pyfuncitem):
         return (yield)
 
 

@@ -29,7 +29,7 @@ from proctor.report.text import line, shown
 from proctor.runs.trial import TrialStatus
 from proctor.spec import Case, Suite
 from proctor.spec.data import tree_of
-from proctor.spec.located import Place
+from proctor.spec.located import SourceLocation
 from proctor.spec.suite import DEFAULT_THRESHOLD
 from proctor.spec.validation import located
 from proctor.trace import Trace
@@ -154,7 +154,7 @@ class Proctor:
     def _prepare(
         self, case: Case, judge: Any, agents: Mapping[str, AgentLike], timeout: float | None
     ) -> RunContext:
-        case.put(case.place or Place(str(self._file)), case.folder or self._file.parent)
+        case.put(case.place or SourceLocation(str(self._file)), case.folder or self._file.parent)
         suite = Suite(cases=(case,), judge=judge)
         options = RunOptions(trials=1, timeout=timeout, seed=self.trial)
         return prepare(suite, options, agents=agents, cases=[case])
@@ -171,7 +171,7 @@ class Proctor:
         try:
             return Case.model_validate(raw)
         except ValidationError as error:
-            place = Place(self._name)
+            place = SourceLocation(self._name)
             problems = located(error, tree_of(raw, lambda _: place, {}, []), Case)
             if not problems:
                 raise

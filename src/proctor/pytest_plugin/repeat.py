@@ -30,7 +30,7 @@ _ROUNDING = 1e-9
 """0.55 × 100 is a little more than 55 in floating point, and 55 passes must be enough."""
 
 
-class CouldNotBeJudged(pytest.fail.Exception):
+class NotJudged(pytest.fail.Exception):
     """Told without a traceback through our code, as `pytest.fail(…, pytrace=False)` is."""
 
     # As pytest's own outcomes do: reports then show the bare name.
@@ -49,7 +49,7 @@ class Attempt(NamedTuple):
     def failed(self) -> bool:
         """Whether the test said no, rather than broke."""
         return isinstance(self.error, AssertionError | pytest.fail.Exception) and not isinstance(
-            self.error, CouldNotBeJudged
+            self.error, NotJudged
         )
 
     @property
@@ -58,34 +58,34 @@ class Attempt(NamedTuple):
         return "passed" if self.error is None else "failed" if self.failed else "errored"
 
 
-class Repeat(NamedTuple):
+class RepeatOptions(NamedTuple):
     """What a marker asks for."""
 
     trials: int
     threshold: float
 
     @classmethod
-    def asked(cls, item: pytest.Item, marker: pytest.Mark) -> Repeat:
+    def asked(cls, item: pytest.Item, marker: pytest.Mark) -> RepeatOptions:
         """The marker's arguments, or an error that says what is wrong with them."""
         owner = getattr(item, "cls", None)
         if not isinstance(item, pytest.Function) or (
             isinstance(owner, type) and issubclass(owner, unittest.TestCase)
         ):
-            raise CouldNotBeJudged("the marker repeats test functions only")
+            raise NotJudged("the marker repeats test functions only")
         values: dict[str, Any] = {"trials": 1, "threshold": 1.0}
         if len(marker.args) > len(values):
-            raise CouldNotBeJudged("the marker takes trials and threshold only")
+            raise NotJudged("the marker takes trials and threshold only")
         values.update(zip(values, marker.args, strict=False))
         for name, value in marker.kwargs.items():
             if name not in values:
                 hint = did_you_mean(name, values) or "it takes trials and threshold"
-                raise CouldNotBeJudged(f"the marker has no {name!r}; {hint}")
+                raise NotJudged(f"the marker has no {name!r}; {hint}")
             values[name] = value
         trials, threshold = values["trials"], values["threshold"]
         if type(trials) is not int or trials < 1:
-            raise CouldNotBeJudged(f"trials is {trials!r}, not 1 or more")
+            raise NotJudged(f"trials is {trials!r}, not 1 or more")
         if not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
-            raise CouldNotBeJudged(f"threshold is {threshold!r}, not 0 to 1")
+            raise NotJudged(f"threshold is {threshold!r}, not 0 to 1")
         return cls(trials, float(threshold))
 
     @property
@@ -121,14 +121,14 @@ class Repeat(NamedTuple):
             pytest.fail(text, pytrace=False)
         else:
             item.user_properties.append(("proctor", "errored"))
-            raise CouldNotBeJudged(text)
+            raise NotJudged(text)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function)
 
 
-def _sync(plan: Repeat, item: pytest.Function) -> Callable[..., None]:
+def _sync(plan: RepeatOptions, item: pytest.Function) -> Callable[..., None]:
     function = item.obj
 
     @functools.wraps(function)
@@ -144,7 +144,7 @@ def _sync(plan: Repeat, item: pytest.Function) -> Callable[..., None]:
     return call
 
 
-def _async(plan: Repeat, item: pytest.Function, function: Any) -> Callable[..., Any]:
+def _async(plan: RepeatOptions, item: pytest.Function, function: Any) -> Callable[..., Any]:
     @functools.wraps(function)
     async def call(**arguments: Any) -> None:
         __tracebackhide__ = True

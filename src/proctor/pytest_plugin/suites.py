@@ -18,7 +18,7 @@ import pytest
 from proctor.checks.result import CheckStatus
 from proctor.errors import ProctorError
 from proctor.pytest_plugin.apart import apart
-from proctor.pytest_plugin.repeat import CouldNotBeJudged, asked, explain, reason_of
+from proctor.pytest_plugin.repeat import NotJudged, asked, explain, reason_of
 from proctor.report.text import line, shown
 from proctor.runs.summary import CellSummary, Verdict, summarise_cell
 from proctor.runs.trial import CellKey, TrialStatus
@@ -91,11 +91,11 @@ class SuiteFile(pytest.File):
             for agent in agents:
                 name = case.id if len(agents) == 1 else f"{case.id}[{agent}]"
                 item = CaseItem.from_parent(self, name=name)  # pyright: ignore[reportUnknownMemberType]
-                item.take(case, agent, _Ready(suite, agents[agent], configuration))
+                item.take(case, agent, _SuiteContext(suite, agents[agent], configuration))
                 yield item
 
 
-class _Ready(NamedTuple):
+class _SuiteContext(NamedTuple):
     """What the cases of a suite share."""
 
     suite: Suite
@@ -103,7 +103,7 @@ class _Ready(NamedTuple):
     configuration: Configuration
 
 
-class Tried(NamedTuple):
+class CaseTrials(NamedTuple):
     """What the trials of a case came to, and the one to show."""
 
     summary: CellSummary
@@ -113,12 +113,12 @@ class Tried(NamedTuple):
 class CaseItem(pytest.Item):
     """One case put to one agent, once unless told otherwise, as `proctor test` does."""
 
-    _ready: _Ready
+    _ready: _SuiteContext
     _case: Case
     _agent: str
-    _tried: Tried | None = None
+    _tried: CaseTrials | None = None
 
-    def take(self, case: Case, agent: str, ready: _Ready) -> None:
+    def take(self, case: Case, agent: str, ready: _SuiteContext) -> None:
         """Say what is tried; tags become markers, so that `-m` selects by them."""
         self._case, self._agent, self._ready = case, agent, ready
         self.add_marker("proctor")
@@ -144,10 +144,10 @@ class CaseItem(pytest.Item):
         try:
             self._tried = tried = self._try()
         except ProctorError as error:
-            raise CouldNotBeJudged(_told(error)) from None
+            raise NotJudged(_told(error)) from None
         self._record(tried.summary)
         if tried.summary.verdict in (Verdict.INFRA_ERROR, Verdict.NOT_RUN):
-            raise CouldNotBeJudged(self._why(tried))
+            raise NotJudged(self._why(tried))
 
     def runtest(self) -> None:
         """Say what came of it."""
@@ -164,7 +164,7 @@ class CaseItem(pytest.Item):
         """Let go of the traces."""
         self._tried = None
 
-    def _try(self) -> Tried:
+    def _try(self) -> CaseTrials:
         suite, agent, configuration = self._ready
         ready = prepare(
             suite,
@@ -182,7 +182,7 @@ class CaseItem(pytest.Item):
             threshold=self._case.threshold,
             asked=len(plan),
         )
-        return Tried(summary, min(done, key=lambda f: _WORST_FIRST.index(f.trial.status)))
+        return CaseTrials(summary, min(done, key=lambda f: _WORST_FIRST.index(f.trial.status)))
 
     def _record(self, summary: CellSummary) -> None:
         """Counts for JUnit and whoever else reads properties."""
@@ -205,7 +205,7 @@ class CaseItem(pytest.Item):
         shown_path = path.relative_to(self.config.rootpath) if inside else path
         return line(shown_path) + (f":{row + 1}" if row is not None else "")
 
-    def _why(self, tried: Tried) -> str:
+    def _why(self, tried: CaseTrials) -> str:
         summary, trial, trace = tried.summary, tried.shown.trial, tried.shown.trace
         if trial.error is not None:
             headline = f"{line(trial.error.type)}: {line(trial.error.message)}"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from proctor.results.gate import ArmGate, GateResult
     from proctor.results.leaderboard import Leaderboard
     from proctor.results.power import Planning, PlanRow
-    from proctor.results.sql import Answer
+    from proctor.results.sql import SqlResult
 
 MAX_CELL = 60
 """Characters of a table cell."""
@@ -98,7 +98,7 @@ def rows_json(rows: Sequence[dict[str, Any]], problems: Sequence[str]) -> str:
     return document("trials", {"trials": trials, "problems": list(problems)})
 
 
-def answer_json(answer: Answer) -> str:
+def answer_json(answer: SqlResult) -> str:
     """Return the result of a query as one JSON document."""
     rows = [
         {name: _json_value(value) for name, value in zip(answer.columns, row, strict=True)}

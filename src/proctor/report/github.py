@@ -28,7 +28,7 @@ SUMMARY_LIMIT = 1024 * 1024
 _CUT = "\n\n… cut: a step summary holds at most 1 MiB\n"
 
 
-class Annotation(NamedTuple):
+class GithubAnnotation(NamedTuple):
     """One message at one place."""
 
     level: str
@@ -47,36 +47,36 @@ def render(report: Report, environ: Mapping[str, str] | None = None) -> str:
         errors = sum(each.level == "error" for each in found[len(kept) :])
         level = "error" if errors else "warning"
         more = f"{plural(left, 'more message')}, {errors} of them errors: see the step summary"
-        lines.append(_command(Annotation(level, report.title, more, None), environ))
+        lines.append(_command(GithubAnnotation(level, report.title, more, None), environ))
     return "".join(f"{each}\n" for each in lines)
 
 
-def messages(report: Report) -> Iterator[Annotation]:
+def messages(report: Report) -> Iterator[GithubAnnotation]:
     """Everything worth a message, in the order of the report."""
     for case in report.cases:
         yield from _of_case(case)
 
 
-def _of_case(case: CaseFacts) -> Iterator[Annotation]:
+def _of_case(case: CaseFacts) -> Iterator[GithubAnnotation]:
     name = case.name
     failures = case.with_status(CheckStatus.FAIL)
     if case.status == TrialStatus.INFRA_ERROR:
-        yield Annotation("error", f"{name}: could not be judged", case.reason, case.place)
+        yield GithubAnnotation("error", f"{name}: could not be judged", case.reason, case.place)
     elif case.status == TrialStatus.CANCELLED:
-        yield Annotation("warning", f"{name}: stopped", case.reason, case.place)
+        yield GithubAnnotation("warning", f"{name}: stopped", case.reason, case.place)
     elif case.is_gate_failure and not failures:
-        yield Annotation("error", f"{name}: failed", case.reason, case.place)
+        yield GithubAnnotation("error", f"{name}: failed", case.reason, case.place)
     for result in case.with_status(CheckStatus.FAIL, CheckStatus.WARN):
         level = "error" if result.status == CheckStatus.FAIL else "warning"
         actual = "" if result.actual is None else f"\nactual: {shown(result.actual)}"
         message = f"{line(result.reason)}{actual}"
-        yield Annotation(level, f"{name}: {result.id}", message, case.place)
+        yield GithubAnnotation(level, f"{name}: {result.id}", message, case.place)
 
 
 # -- writing commands ------------------------------------------------------------------------------
 
 
-def _command(annotation: Annotation, environ: Mapping[str, str]) -> str:
+def _command(annotation: GithubAnnotation, environ: Mapping[str, str]) -> str:
     properties = {"title": line(annotation.title)}
     if annotation.place is not None:
         file, number, column = annotation.place

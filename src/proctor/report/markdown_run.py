@@ -23,7 +23,7 @@ from proctor.report.run_words import (
 )
 from proctor.report.text import markdown, markdown_table, seconds
 from proctor.results.gate import ArmGate, GateResult
-from proctor.results.leaderboard import Row
+from proctor.results.leaderboard import LeaderboardRow
 from proctor.runs.folder import run_name
 from proctor.runs.summary import CellSummary, RankedFailure
 from proctor.words import DASH, money, percent, plural, points
@@ -122,7 +122,7 @@ def _leaderboard(facts: ReportFacts) -> list[str]:
     ]
 
 
-def _arm(row: Row, facts: ReportFacts) -> Sequence[str]:
+def _arm(row: LeaderboardRow, facts: ReportFacts) -> Sequence[str]:
     cells = facts.arms[row.name]
     return (
         markdown(row.name),

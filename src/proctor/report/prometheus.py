@@ -17,7 +17,7 @@ from proctor.report.text import line
 from proctor.runs.trial import TrialStatus
 
 
-class Sample(NamedTuple):
+class PrometheusSample(NamedTuple):
     """One value with its labels."""
 
     labels: Mapping[str, str]
@@ -29,7 +29,7 @@ class Metric(NamedTuple):
 
     name: str
     help: str
-    samples: list[Sample]
+    samples: list[PrometheusSample]
 
 
 def render(report: Report) -> str:
@@ -45,10 +45,10 @@ def render(report: Report) -> str:
 def _of_report(report: Report) -> Iterator[Metric]:
     meaning = "0 pass, 1 gate failed, 2 not judged, 130 or 143 interrupted."
     yield _one("proctor_exit_code", meaning, report.exit_code)
-    cases = [Sample({"status": s.value}, report.count(s)) for s in TrialStatus]
+    cases = [PrometheusSample({"status": s.value}, report.count(s)) for s in TrialStatus]
     yield Metric("proctor_cases", "Cases by how they ended.", cases)
     yield _one("proctor_cases_not_run", "Planned cases that never began.", report.not_run)
-    checks = [Sample({"status": s.value}, report.count_checks(s)) for s in CheckStatus]
+    checks = [PrometheusSample({"status": s.value}, report.count_checks(s)) for s in CheckStatus]
     yield Metric("proctor_checks", "Checks of all cases by how they ended.", checks)
     yield _one("proctor_cost_usd", "Known cost of all model calls of agents.", report.cost_usd)
     unpriced = report.unpriced_calls
@@ -59,7 +59,7 @@ def _of_report(report: Report) -> Iterator[Metric]:
 
 
 def _one(name: str, about: str, value: float | None) -> Metric:
-    return Metric(name, about, [] if value is None else [Sample({}, value)])
+    return Metric(name, about, [] if value is None else [PrometheusSample({}, value)])
 
 
 def _of_cases(report: Report) -> Iterator[Metric]:
@@ -74,7 +74,9 @@ def _of_cases(report: Report) -> Iterator[Metric]:
     )
     for name, about, figure in figures:
         values = ((case, figure(case)) for case in report.cases)
-        samples = [Sample(_labels(case), value) for case, value in values if value is not None]
+        samples = [
+            PrometheusSample(_labels(case), value) for case, value in values if value is not None
+        ]
         yield Metric(f"proctor_case_{name}", about, samples)
     yield Metric(
         "proctor_case_checks",
@@ -91,10 +93,10 @@ def _duration(case: CaseFacts) -> float | None:
     return None if case.duration_ms is None else case.duration_ms / 1000
 
 
-def _checks(case: CaseFacts) -> Iterator[Sample]:
+def _checks(case: CaseFacts) -> Iterator[PrometheusSample]:
     counted = Counter((r.layer.value, r.status.value) for r in case.results)
     for (layer, status), number in counted.items():
-        yield Sample({**_labels(case), "layer": layer, "status": status}, number)
+        yield PrometheusSample({**_labels(case), "layer": layer, "status": status}, number)
 
 
 def _labels(case: CaseFacts) -> dict[str, str]:
@@ -106,7 +108,7 @@ def _labels(case: CaseFacts) -> dict[str, str]:
     }
 
 
-def _line(name: str, sample: Sample) -> str:
+def _line(name: str, sample: PrometheusSample) -> str:
     labels = ",".join(f'{key}="{_escaped(value)}"' for key, value in sample.labels.items())
     return (
         f"{name}{{{labels}}} {_number(sample.value)}"

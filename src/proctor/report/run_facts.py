@@ -21,7 +21,7 @@ from proctor.results.leaderboard import Leaderboard, entrants_of, leaderboard
 from proctor.results.metadata import as_text
 from proctor.results.outcomes import case_properties
 from proctor.runs.annotations import Note, annotations_of, runs_tagged, tags_of
-from proctor.runs.run import Run, Totals
+from proctor.runs.run import Run, RunTotals
 from proctor.runs.summary import CellSummary, RankedError, RankedFailure, Verdict
 from proctor.runs.trial import Trial, TrialStatus
 
@@ -89,7 +89,7 @@ class ReportFacts(msgspec.Struct, kw_only=True):
     cases: Mapping[str, CaseAbout]
     failures: tuple[RankedFailure, ...]
     errors: tuple[RankedError, ...]
-    totals: Totals
+    totals: RunTotals
     rows: tuple[TrialRow, ...]
     duration_ms: float | None
     tags: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from proctor.report.text import line, plain
-from proctor.runs.run import Totals
+from proctor.runs.run import RunTotals
 from proctor.runs.summary import CellSummary, RankedError, Verdict
 from proctor.words import DASH, in_points, level_of, money, p_text, plural, points
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from proctor.results.leaderboard import Leaderboard
-    from proctor.stats.gate import Gate, Move
+    from proctor.stats.gate import CaseChange, Gate
 
 INPUT_SHOWN = 2_000
 """Characters of a case's input that a report holds: enough to know the question again."""
 
 
-def sentence(cells: Sequence[CellSummary], totals: Totals) -> str:
+def sentence(cells: Sequence[CellSummary], totals: RunTotals) -> str:
     """How many cells and trials passed, as the console says it."""
     passed = sum(cell.verdict == Verdict.PASS for cell in cells)
     return (
@@ -74,7 +74,7 @@ def ranked_by(board: Leaderboard) -> str:
     )
 
 
-def not_judged(totals: Totals) -> str | None:
+def not_judged(totals: RunTotals) -> str | None:
     """What could not be judged, in words; None when all was."""
     parts = [
         plural(totals.infra_error, "infrastructure error") if totals.infra_error else "",
@@ -84,7 +84,7 @@ def not_judged(totals: Totals) -> str | None:
     return said or None
 
 
-def cost_line(totals: Totals) -> str:
+def cost_line(totals: RunTotals) -> str:
     """What the trials cost, or why that is not known."""
     if not totals.llm_calls and totals.cost_usd is None and not totals.unpriced_calls:
         agents = "none known: no model call is on record"
@@ -132,7 +132,7 @@ def gate_line(gate: Gate) -> str:
     )
 
 
-def moved_cases(gate: Gate) -> list[Move]:
+def moved_cases(gate: Gate) -> list[CaseChange]:
     """Cases whose rate changed, the largest changes first, whichever way they went."""
     return sorted((m for m in gate.moves if m.drop), key=lambda m: (-abs(m.drop), m.case))
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
-from proctor.results.outcomes import LeftOut
+from proctor.results.outcomes import Excluded
 from proctor.runs.trial import params_key
 from proctor.stats.intervals import case_rate, population_rate
 from proctor.stats.types import LEVEL, CaseCounts, Interval
@@ -35,7 +35,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     n: int
     trials: int
     selected: int
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[Excluded, ...]
     method: str
     reason: str | None = None
 
@@ -51,7 +51,7 @@ class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
     values: dict[float, float | None]
     n: int
     selected: int
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[Excluded, ...]
     method: str = "percentiles of type 7 over trials"
     reason: str | None = None
 
@@ -59,7 +59,7 @@ class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
         return self.values[q]
 
 
-class Tally(msgspec.Struct):
+class TrialTally(msgspec.Struct):
     """Counts and sums over trials; every trial is in one of the first five."""
 
     passed: int = 0
@@ -83,18 +83,18 @@ class Tally(msgspec.Struct):
         """All trials, whatever came of them."""
         return self.judged + self.infra_error + self.cancelled + self.after_stop
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: TrialTally) -> None:
         """Count another's as well."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     @property
-    def left_out(self) -> tuple[LeftOut, ...]:
+    def left_out(self) -> tuple[Excluded, ...]:
         """What a rate of judged trials leaves out."""
         found = (
-            LeftOut("trials", self.infra_error, "infrastructure error"),
-            LeftOut("trials", self.cancelled, "cancelled"),
-            LeftOut("trials", self.after_stop, "ran on after an early stop"),
+            Excluded("trials", self.infra_error, "infrastructure error"),
+            Excluded("trials", self.cancelled, "cancelled"),
+            Excluded("trials", self.after_stop, "ran on after an early stop"),
         )
         return tuple(part for part in found if part.count)
 
@@ -111,14 +111,14 @@ TALLY = """
     coalesce(sum(cost_usd) FILTER (counted), 0),
     coalesce(sum(unpriced_calls) FILTER (counted), 0)::BIGINT
 """
-"""A `Tally` in SQL, field by field."""
+"""A `TrialTally` in SQL, field by field."""
 
 TALLY_COLUMNS = frozenset({"counted", "status", "judged", "score", "cost_usd", "unpriced_calls"})
 
 
-def tally(values: Iterable[Any]) -> Tally:
+def tally(values: Iterable[Any]) -> TrialTally:
     """A tally from the values of `TALLY`."""
-    return Tally(*values)
+    return TrialTally(*values)
 
 
 class Cell(NamedTuple):
@@ -186,12 +186,12 @@ FLAT = (
 
 def group_row(
     key: dict[str, Any],
-    cells: Mapping[Cell, Tally],
+    cells: Mapping[Cell, TrialTally],
     clusters: Mapping[str, str],
     level: float = LEVEL,
 ) -> GroupRow:
     """The row of a group from its cells."""
-    total = Tally()
+    total = TrialTally()
     for one in cells.values():
         total.add(one)
     return GroupRow(
@@ -212,7 +212,9 @@ def group_row(
 
 
 def rate_of(
-    cells: Mapping[Cell, Tally], level: float = LEVEL, clusters: Mapping[str, str] | None = None
+    cells: Mapping[Cell, TrialTally],
+    level: float = LEVEL,
+    clusters: Mapping[str, str] | None = None,
 ) -> Interval:
     """The pass rate: the mean of the cells' rates, its interval clustered by case.
 
@@ -238,10 +240,10 @@ def rate_over(
     return population_rate(counts, clusters=clusters, level=level)
 
 
-def mean_score(cells: Mapping[Cell, Tally], total: Tally) -> Figure:
+def mean_score(cells: Mapping[Cell, TrialTally], total: TrialTally) -> Figure:
     """The mean of the cells' mean scores."""
     means = [t.score_sum / t.scored for t in cells.values() if t.scored]
-    unscored = LeftOut("trials", total.judged - total.scored, "judged without a score")
+    unscored = Excluded("trials", total.judged - total.scored, "judged without a score")
     return Figure(
         value=sum(means) / len(means) if means else None,
         n=len(means),
@@ -253,9 +255,11 @@ def mean_score(cells: Mapping[Cell, Tally], total: Tally) -> Figure:
     )
 
 
-def merged(rows: Iterable[tuple[Any, ...]], keys: int) -> dict[tuple[Any, ...], dict[Cell, Tally]]:
+def merged(
+    rows: Iterable[tuple[Any, ...]], keys: int
+) -> dict[tuple[Any, ...], dict[Cell, TrialTally]]:
     """Tallies by group and cell, from rows of group values, agent, params, case and `TALLY`."""
-    groups: dict[tuple[Any, ...], dict[Cell, Tally]] = defaultdict(dict)
+    groups: dict[tuple[Any, ...], dict[Cell, TrialTally]] = defaultdict(dict)
     for row in rows:
         key, (agent, params, case) = row[:keys], row[keys : keys + 3]
         cells = groups[key]

@@ -23,7 +23,7 @@ from proctor.results.gate import CaseFlakiness, Votes, flakiness_of, judge_votes
 from proctor.results.outcomes import (
     AgentOutcomes,
     CaseOutcome,
-    LeftOut,
+    Excluded,
     by_agent,
     outcomes_of,
     pair,
@@ -49,7 +49,7 @@ LOOK_HERE = 0.10
 """The share of false alarms taken in a list that says "look here" (Benjamini–Hochberg)."""
 
 
-class Given(NamedTuple):
+class NamedGroup(NamedTuple):
     """One arm of a comparison, and what to call it."""
 
     name: str
@@ -130,8 +130,8 @@ class ArmComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_arms(
-    first: Given,
-    second: Given,
+    first: NamedGroup,
+    second: NamedGroup,
     *,
     incomparable: Mapping[str, str] | None = None,
     pattern: str | None = None,
@@ -187,7 +187,7 @@ def _matching(arm: AgentOutcomes, pattern: str | None) -> AgentOutcomes:
     return msgspec.structs.replace(arm, cases=cases)
 
 
-def _flaky(arms: Iterable[Given], compared: set[str]) -> list[tuple[str, CaseFlakiness]]:
+def _flaky(arms: Iterable[NamedGroup], compared: set[str]) -> list[tuple[str, CaseFlakiness]]:
     return [
         (arm.name, each)
         for arm in arms
@@ -488,7 +488,7 @@ def _one(arms: Sequence[AgentOutcomes], name: str) -> AgentOutcomes:
 
 def _named(
     a: AgentOutcomes, b: AgentOutcomes, first: Run, second: Run | None
-) -> tuple[Given, Given]:
+) -> tuple[NamedGroup, NamedGroup]:
     other = first if second is None else second
     names = (a.name, b.name)
     if a.name == b.name:
@@ -496,7 +496,7 @@ def _named(
     if names[0] == names[1]:
         names = (f"{names[0]} (first)", f"{names[1]} (second)")
     votes = (judge_votes(first), judge_votes(other))
-    return Given(names[0], a, votes[0]), Given(names[1], b, votes[1])
+    return NamedGroup(names[0], a, votes[0]), NamedGroup(names[1], b, votes[1])
 
 
 def _any_case(pairs: Sequence[tuple[AgentOutcomes, AgentOutcomes]], pattern: str) -> bool:
@@ -534,10 +534,10 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     cases: tuple[str, ...]
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[Excluded, ...]
 
 
-class Seen(NamedTuple):
+class CaseObservation(NamedTuple):
     """What one arm saw of one case. `score` is the mean of its scores, None without one."""
 
     counts: CaseCounts
@@ -554,9 +554,9 @@ def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float)
     errors = sum(one.counts.errors for arm in (a, b) for one in arm.values())
     apart = len(a.keys() ^ b.keys())
     left_out = (
-        LeftOut("trials", errors, "infrastructure error"),
-        LeftOut("cases", apart, "only one of the two has them"),
-        LeftOut("cases", len(both) - len(scores), "no score in one of the two"),
+        Excluded("trials", errors, "infrastructure error"),
+        Excluded("cases", apart, "only one of the two has them"),
+        Excluded("cases", len(both) - len(scores), "no score in one of the two"),
     )
     return Difference(
         by=by,
@@ -572,10 +572,10 @@ def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float)
     )
 
 
-def _arm(of: ResultSet, by: str, value: Any) -> dict[str, Seen]:
+def _arm(of: ResultSet, by: str, value: Any) -> dict[str, CaseObservation]:
     """What the trials with one value saw, by case."""
     arm = {
-        str(row.key["case"]): Seen(
+        str(row.key["case"]): CaseObservation(
             CaseCounts(row.passed, row.judged, row.infra_error), row.score.value
         )
         for row in of.where(where={by: value}).group_by("case").rows

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
-from proctor.results.discover import JOURNAL, PARQUET, Found, FoundRun
+from proctor.results.discover import JOURNAL, PARQUET, DiscoveredRun, Discovery
 from proctor.results.metadata import CLUSTER, as_glob
 from proctor.results.outcomes import observe
 from proctor.runs.folder import RunFolder
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # cannot disagree. A column that is not asked for costs nothing.
 
 
-class Source(StrEnum):
+class ColumnSource(StrEnum):
     """What a column is made from."""
 
     TRIAL = "trial"
@@ -47,36 +47,36 @@ class Source(StrEnum):
     AGENT = "agent"
 
 
-class Column(NamedTuple):
+class TrialColumn(NamedTuple):
     """A column of the view `trials`. In `sql`, t is the trial, c its case, a its agent."""
 
     kind: str
-    source: Source
+    source: ColumnSource
     sql: str
     about: str
 
 
-def _trial(kind: str, about: str, sql: str) -> Column:
-    return Column(kind, Source.TRIAL, sql, about)
+def _trial(kind: str, about: str, sql: str) -> TrialColumn:
+    return TrialColumn(kind, ColumnSource.TRIAL, sql, about)
 
 
-def _kept(name: str, kind: str, about: str) -> Column:
+def _kept(name: str, kind: str, about: str) -> TrialColumn:
     """A column that stands in results.parquet under the same name."""
-    return Column(kind, Source.TRIAL, f't."{name}"', about)
+    return TrialColumn(kind, ColumnSource.TRIAL, f't."{name}"', about)
 
 
-def _run(kind: str, about: str) -> Column:
+def _run(kind: str, about: str) -> TrialColumn:
     """A column that is the same for all trials of a run."""
-    return Column(kind, Source.RUN, "", about)
+    return TrialColumn(kind, ColumnSource.RUN, "", about)
 
 
-def _case(name: str, kind: str, about: str) -> Column:
-    return Column(kind, Source.CASE, f"c.{name}", about)
+def _case(name: str, kind: str, about: str) -> TrialColumn:
+    return TrialColumn(kind, ColumnSource.CASE, f"c.{name}", about)
 
 
 JUDGED = "t.status IN ('passed', 'failed', 'hard_fail')"
 
-COLUMNS: dict[str, Column] = {
+COLUMNS: dict[str, TrialColumn] = {
     "run": _run("VARCHAR", "the run's place below the results folder: `suite/2026-11-16_001`"),
     "run_id": _run("VARCHAR", "the run's id, a UUID in the order of time"),
     "run_path": _run("VARCHAR", "the run's folder"),
@@ -88,8 +88,10 @@ COLUMNS: dict[str, Column] = {
     "host": _run("VARCHAR", "the machine that ran it"),
     "case": _kept("case", "VARCHAR", "the id of the case"),
     "agent": _kept("agent", "VARCHAR", "the name of the agent"),
-    "model": Column("VARCHAR", Source.AGENT, "a.model", "the agent's model, if it names one"),
-    "agent_kind": Column("VARCHAR", Source.AGENT, "a.kind", "the agent's kind"),
+    "model": TrialColumn(
+        "VARCHAR", ColumnSource.AGENT, "a.model", "the agent's model, if it names one"
+    ),
+    "agent_kind": TrialColumn("VARCHAR", ColumnSource.AGENT, "a.kind", "the agent's kind"),
     "params": _kept("params", "JSON", "parameters of the trial; NULL without any"),
     "axis_seed": _kept("axis_seed", "BIGINT", "the experiment's seed; NULL without such an axis"),
     "index": _kept("index", "INTEGER", "which repeat within its cell, from 0"),
@@ -213,7 +215,7 @@ def literal_list(values: list[str], kind: str) -> str:
 class View:
     """The trials of some runs in reach of DuckDB. Closed with `close`."""
 
-    def __init__(self, found: Found) -> None:
+    def __init__(self, found: Discovery) -> None:
         self.problems = [str(skipped) for skipped in found.skipped]
         self.problems += [
             f"{run.path / PARQUET}: damaged (not what was written), read the journal instead"
@@ -223,7 +225,7 @@ class View:
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._set_runs(found.runs)
 
-    def _set_runs(self, runs: Iterable[FoundRun]) -> None:
+    def _set_runs(self, runs: Iterable[DiscoveredRun]) -> None:
         """Columnar runs first: then a run's number is the number of its file in the scan."""
         usable = [known for run in runs if (known := self._usable(run)) is not None]
         self.runs = sorted(usable, key=lambda run: run.live)
@@ -231,7 +233,7 @@ class View:
         self._beyond = any(run.facts.beyond for run in self.columnar)
         self.close()
 
-    def _usable(self, run: FoundRun) -> FoundRun | None:
+    def _usable(self, run: DiscoveredRun) -> DiscoveredRun | None:
         """The run, read in a way that works; None (and a problem) when there is no such way."""
         if run.live or set(KEPT) <= set(run.facts.columns or _columns_in(run)):
             return run
@@ -263,10 +265,12 @@ class View:
             connection = duckdb.connect()
             self._load_trials(connection, self.problems)
             self._connection = connection
-            self._loaded: set[Source] = set()
+            self._loaded: set[ColumnSource] = set()
         return self._connection
 
-    def load_into(self, connection: duckdb.DuckDBPyConnection, sources: Iterable[Source]) -> None:
+    def load_into(
+        self, connection: duckdb.DuckDBPyConnection, sources: Iterable[ColumnSource]
+    ) -> None:
         """Put what columns of these sources are made from into another connection."""
         self._load_trials(connection, self.problems if self._connection is None else [])
         for source in sources:
@@ -354,9 +358,9 @@ class View:
         needs = {COLUMNS[name].source for name in names}
         picked = ", ".join(f'{self._expression(name)} AS "{name}"' for name in names) or "1"
         joins = [f"({self._base(names, needs)}) t"]
-        if Source.CASE in needs:
+        if ColumnSource.CASE in needs:
             joins.append('LEFT JOIN case_facts c ON c.run_no = t.run_no AND c.id = t."case"')
-        if Source.AGENT in needs:
+        if ColumnSource.AGENT in needs:
             joins.append("LEFT JOIN agent_facts a ON a.run_no = t.run_no AND a.name = t.agent")
         inner = f"SELECT {picked} FROM {' '.join(joins)}"
         return f"SELECT * FROM ({inner}) WHERE {where}" if where else inner
@@ -373,13 +377,17 @@ class View:
 
     def _expression(self, name: str) -> str:
         column = COLUMNS[name]
-        return f"{self.run_list(name)}[t.run_no + 1]" if column.source is Source.RUN else column.sql
+        return (
+            f"{self.run_list(name)}[t.run_no + 1]"
+            if column.source is ColumnSource.RUN
+            else column.sql
+        )
 
-    def _base(self, names: Collection[str], needs: set[Source]) -> str:
+    def _base(self, names: Collection[str], needs: set[ColumnSource]) -> str:
         """Trials as they are kept: those in columns, then those in journals."""
         wanted = {part for name in names for part in READS[name]}
-        wanted |= {"case"} if Source.CASE in needs else set()
-        wanted |= {"agent"} if Source.AGENT in needs else set()
+        wanted |= {"case"} if ColumnSource.CASE in needs else set()
+        wanted |= {"agent"} if ColumnSource.AGENT in needs else set()
         listed = "".join(f', "{name}"' for name in KEPT if name in wanted)
         if not self.runs:
             empty = "".join(f', NULL::{COLUMNS[n].kind} AS "{n}"' for n in KEPT if n in wanted)
@@ -406,16 +414,16 @@ class View:
                     "INSERT INTO beyond SELECT ?, unnest(range(?, ?))", [number, first, end]
                 )
 
-    def _load_dimension(self, connection: duckdb.DuckDBPyConnection, source: Source) -> None:
+    def _load_dimension(self, connection: duckdb.DuckDBPyConnection, source: ColumnSource) -> None:
         """The table of cases or agents of these runs."""
-        if source is Source.AGENT:
+        if source is ColumnSource.AGENT:
             agents = [
                 (number, name, agent.model, agent.kind)
                 for number, run in enumerate(self.runs)
                 for name, agent in run.facts.agents.items()
             ]
             _create(connection, "agent_facts", AGENT_FACTS, agents)
-        elif source is Source.CASE:
+        elif source is ColumnSource.CASE:
             cases = [
                 (
                     number,
@@ -458,7 +466,7 @@ def _create(
     connection.execute(f"CREATE TABLE {table} AS SELECT {picked}", lists)
 
 
-def _columns_in(run: FoundRun) -> tuple[str, ...]:
+def _columns_in(run: DiscoveredRun) -> tuple[str, ...]:
     """The columns of a Parquet file nothing is known of; none when it cannot be read."""
     import duckdb
 
@@ -470,7 +478,7 @@ def _columns_in(run: FoundRun) -> tuple[str, ...]:
         return ()
 
 
-def _run_value(name: str, run: FoundRun) -> str:
+def _run_value(name: str, run: DiscoveredRun) -> str:
     """A column of a run as SQL."""
     facts = run.facts
     match name:
@@ -522,7 +530,7 @@ _NEVER_NULL = {"attempt": 1, "llm_calls": 0, "unpriced_calls": 0, "tool_calls": 
 """Counts that a journal leaves out when they have their default, and results.parquet does not."""
 
 
-class Line(msgspec.Struct, gc=False):
+class JournalRow(msgspec.Struct, gc=False):
     """What of a journal's line says which trial it is, whether it counts, and where it stands."""
 
     case: str
@@ -548,7 +556,7 @@ def create_table(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def load(
-    connection: duckdb.DuckDBPyConnection, run: FoundRun, number: int, problems: list[str]
+    connection: duckdb.DuckDBPyConnection, run: DiscoveredRun, number: int, problems: list[str]
 ) -> None:
     """Put the trials of one live run into the table."""
     journal = run.path / JOURNAL
@@ -586,7 +594,7 @@ def _write_counted(
             f"cannot read the journal: {error.strerror}", where=str(journal)
         ) from None
     with file, target.open("wb") as out:
-        last: dict[tuple[Any, ...], Line] = {}
+        last: dict[tuple[Any, ...], JournalRow] = {}
         for line in _lines(file, journal, problems):
             last[line.cell, line.axis_seed, line.index] = line
         for seen in observe(last.values(), spec):
@@ -597,7 +605,7 @@ def _write_counted(
     return longest
 
 
-def _lines(file: Any, journal: Path, problems: list[str]) -> Iterator[Line]:
+def _lines(file: Any, journal: Path, problems: list[str]) -> Iterator[JournalRow]:
     decoder = msgspec.json.Decoder(Trial)
     offset = 0
     for number, line in enumerate(file, 1):
@@ -608,7 +616,7 @@ def _lines(file: Any, journal: Path, problems: list[str]) -> Iterator[Line]:
         except msgspec.MsgspecError as error:
             problems.append(f"{journal}:{number}: dropped a line: {error}")
         else:
-            yield Line(
+            yield JournalRow(
                 trial.case,
                 trial.agent,
                 trial.index,
@@ -623,7 +631,7 @@ def _lines(file: Any, journal: Path, problems: list[str]) -> Iterator[Line]:
 
 
 @contextlib.contextmanager
-def named_problems(run: FoundRun, problems: list[str]) -> Generator[None]:
+def named_problems(run: DiscoveredRun, problems: list[str]) -> Generator[None]:
     """Turn what is wrong with one run into a line about it."""
     import duckdb
 

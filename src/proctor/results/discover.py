@@ -28,7 +28,7 @@ FORMAT = 1
 """Newest layout of a run folder this version reads; `runs.folder` holds the same number."""
 
 
-class FoundRun(NamedTuple):
+class DiscoveredRun(NamedTuple):
     """A run that can be read. `live` ones are read from their journal.
 
     `damaged` says that they are because their columns are not the ones that were written.
@@ -57,14 +57,14 @@ class Skipped(NamedTuple):
         return f"{self.path}: skipped: {self.why}"
 
 
-class Found(NamedTuple):
+class Discovery(NamedTuple):
     """What there is below a folder."""
 
-    runs: list[FoundRun]
+    runs: list[DiscoveredRun]
     skipped: list[Skipped]
 
 
-def discover(root: Path, patterns: Sequence[str] = ()) -> Found:
+def discover(root: Path, patterns: Sequence[str] = ()) -> Discovery:
     """The runs below `root` (or `root` itself, when it is one), by name.
 
     A pattern is a glob over a run's name (`suite/2026-11-*`), its experiment, its id or its tags;
@@ -77,11 +77,11 @@ def discover(root: Path, patterns: Sequence[str] = ()) -> Found:
             where=str(root),
             hint="`proctor run` writes runs to ./results; --results names another folder",
         )
-    found = Found([], [])
+    found = Discovery([], [])
     # A folder without runs is not what was meant: a project may have one of an experiment's name.
     globs = [p for p in patterns if not (Path(p).is_dir() and _gather(found, Path(p), root))]
     if globs or not patterns:
-        below = Found([], [])
+        below = Discovery([], [])
         if root.is_dir():
             _gather(below, root, root, strict=not patterns)
         kept = [run for run in below.runs if not globs or _fits(run, globs)]
@@ -92,10 +92,10 @@ def discover(root: Path, patterns: Sequence[str] = ()) -> Found:
         found.runs.extend(kept)
         found.skipped.extend(below.skipped)
     once = {str(run.path): run for run in found.runs}
-    return Found(sorted(once.values(), key=lambda run: run.name), found.skipped)
+    return Discovery(sorted(once.values(), key=lambda run: run.name), found.skipped)
 
 
-def _unreadable(globs: Sequence[str], below: Found, root: Path) -> ProctorError | None:
+def _unreadable(globs: Sequence[str], below: Discovery, root: Path) -> ProctorError | None:
     """Why the run that was named could not be read, when it is there."""
     for each in below.skipped:
         if any(fnmatch.fnmatchcase(_name(each.path, root), glob.rstrip("/")) for glob in globs):
@@ -103,7 +103,7 @@ def _unreadable(globs: Sequence[str], below: Found, root: Path) -> ProctorError 
     return None
 
 
-def _no_match(globs: Sequence[str], below: Found, root: Path) -> ProctorError:
+def _no_match(globs: Sequence[str], below: Discovery, root: Path) -> ProctorError:
     from proctor.errors import did_you_mean
 
     names = {n for run in below.runs for n in (run.name, run.facts.name, *run.tags)}
@@ -112,7 +112,7 @@ def _no_match(globs: Sequence[str], below: Found, root: Path) -> ProctorError:
     return ProctorError(f"no run fits {' '.join(globs)}", where=str(root), hint=hint)
 
 
-def _fits(run: FoundRun, globs: Sequence[str]) -> bool:
+def _fits(run: DiscoveredRun, globs: Sequence[str]) -> bool:
     names = (run.name, run.facts.name, run.facts.run_id, run.path.name, *run.tags)
     return any(
         fnmatch.fnmatchcase(name, glob) or run.name.startswith(f"{glob.rstrip('/')}/")
@@ -121,7 +121,7 @@ def _fits(run: FoundRun, globs: Sequence[str]) -> bool:
     )
 
 
-def _gather(found: Found, place: Path, root: Path, *, strict: bool = True) -> bool:
+def _gather(found: Discovery, place: Path, root: Path, *, strict: bool = True) -> bool:
     """Add the runs below a place; whether there is anything that is or should be one.
 
     With `strict`, a place that is itself a run and cannot be read is an error: it was asked for.
@@ -171,7 +171,7 @@ def run_folders(root: Path, skipped: list[Skipped]) -> Iterator[tuple[Path, bool
             waiting.extend((path, depth + 1) for path in sorted(below, reverse=True))
 
 
-def read_run(folder: Path, root: Path, *, noted: bool = True) -> FoundRun:
+def read_run(folder: Path, root: Path, *, noted: bool = True) -> DiscoveredRun:
     """One run, from the facts beside it while they hold, else from its spec."""
     name = _name(folder, root)
     tags: tuple[str, ...] = ()
@@ -182,7 +182,9 @@ def read_run(folder: Path, root: Path, *, noted: bool = True) -> FoundRun:
     kept = read_facts(folder)
     if kept is not None:
         _check_format(kept.facts.format, folder)
-        return FoundRun(folder, name, kept.facts, not kept.parquet_is_current, tags, kept.damaged)
+        return DiscoveredRun(
+            folder, name, kept.facts, not kept.parquet_is_current, tags, kept.damaged
+        )
     from proctor.runs.folder import RunFolder
 
     spec = RunFolder.open(folder).read_spec()
@@ -194,7 +196,7 @@ def read_run(folder: Path, root: Path, *, noted: bool = True) -> FoundRun:
             where=str(folder / SPEC),
         ) from None
     live = (folder / JOURNAL).is_file() or not (folder / PARQUET).is_file()
-    return FoundRun(folder, name, facts, live, tags)
+    return DiscoveredRun(folder, name, facts, live, tags)
 
 
 def _check_format(found: int, folder: Path) -> None:

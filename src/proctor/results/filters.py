@@ -39,14 +39,14 @@ class Filters(TypedDict, total=False):
     where: Mapping[str, Any] | Sequence[str]
 
 
-class Condition(NamedTuple):
+class SqlCondition(NamedTuple):
     """A condition in SQL, and the columns it reads."""
 
     sql: str
     columns: frozenset[str]
 
 
-def conditions(filters: Filters, clock: Callable[[], datetime] | None = None) -> list[Condition]:
+def conditions(filters: Filters, clock: Callable[[], datetime] | None = None) -> list[SqlCondition]:
     """One condition per filter."""
     unknown = [name for name in filters if name not in Filters.__annotations__]
     if unknown:
@@ -71,7 +71,9 @@ def conditions(filters: Filters, clock: Callable[[], datetime] | None = None) ->
         found.append(_begun("<", moment(until, now, end=True)))
     for name, sign in (("min_score", ">="), ("max_score", "<=")):
         if (bound := filters.get(name)) is not None:
-            found.append(Condition(f"score {sign} {literal(_number(bound))}", frozenset({"score"})))
+            found.append(
+                SqlCondition(f"score {sign} {literal(_number(bound))}", frozenset({"score"}))
+            )
     found.extend(_where(filters.get("where") or ()))
     return found
 
@@ -97,9 +99,9 @@ def is_glob(text: str) -> bool:
     return any(character in text for character in "*?[")
 
 
-def _fits(column: Named, value: Words) -> Condition:
+def _fits(column: Named, value: Words) -> SqlCondition:
     tests = [_one(column.sql, word) for word in names(value)]
-    return Condition(f"({' OR '.join(tests) or 'FALSE'})", frozenset({column.base}))
+    return SqlCondition(f"({' OR '.join(tests) or 'FALSE'})", frozenset({column.base}))
 
 
 def _one(sql: str, word: str) -> str:
@@ -108,16 +110,16 @@ def _one(sql: str, word: str) -> str:
     return f"({same} OR {sql} GLOB {literal(word)})" if is_glob(word) else same
 
 
-def _tagged(value: Words) -> Condition:
+def _tagged(value: Words) -> SqlCondition:
     """A tag of the case or of the run."""
     tests = [
         f"len(list_filter(list_concat(tags, run_tags), lambda x: {_one('x', word)})) > 0"
         for word in names(value)
     ]
-    return Condition(f"({' OR '.join(tests) or 'FALSE'})", frozenset({"tags", "run_tags"}))
+    return SqlCondition(f"({' OR '.join(tests) or 'FALSE'})", frozenset({"tags", "run_tags"}))
 
 
-def _has_status(value: Words) -> Condition:
+def _has_status(value: Words) -> SqlCondition:
     asked = [word.lower() for word in words(value)]
     for word in asked:
         if word not in STATUSES:
@@ -126,13 +128,13 @@ def _has_status(value: Words) -> Condition:
                 hint=hint_among(word, STATUSES),
             )
     listed = ", ".join(literal(word) for word in asked)
-    return Condition(f"status IN ({listed})", frozenset({"status"}))
+    return SqlCondition(f"status IN ({listed})", frozenset({"status"}))
 
 
-def _begun(sign: str, when: datetime) -> Condition:
+def _begun(sign: str, when: datetime) -> SqlCondition:
     text = when.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
     sql = f"coalesce(started, run_started) {sign} TIMESTAMP {literal(text)}"
-    return Condition(sql, frozenset({"started", "run_started"}))
+    return SqlCondition(sql, frozenset({"started", "run_started"}))
 
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*(m|min|h|d|w)")
@@ -174,19 +176,19 @@ def _number(value: Any) -> float:
 _TEST = re.compile(r"\s*([\w.\-]+)\s*(!=|<=|>=|=|<|>)\s*(.*)", re.DOTALL)
 
 
-def _where(tests: Mapping[str, Any] | Iterable[str]) -> list[Condition]:
+def _where(tests: Mapping[str, Any] | Iterable[str]) -> list[SqlCondition]:
     if isinstance(tests, Mapping):
         asked = cast("Mapping[str, Any]", tests)
         return [_equal(named(name), value) for name, value in asked.items()]
     return [_test(text) for text in ([tests] if isinstance(tests, str) else tests)]
 
 
-def _equal(column: Named, value: Any) -> Condition:
+def _equal(column: Named, value: Any) -> SqlCondition:
     """A column that is one of the values; None is what is not there."""
     several = isinstance(value, list | tuple | set | frozenset)
     options = cast("Iterable[Any]", value) if several else [value]
     tests = [_same(column, option) for option in options]
-    return Condition(f"({' OR '.join(tests) or 'FALSE'})", frozenset({column.base}))
+    return SqlCondition(f"({' OR '.join(tests) or 'FALSE'})", frozenset({column.base}))
 
 
 def _same(column: Named, value: Any) -> str:
@@ -202,7 +204,7 @@ def _same(column: Named, value: Any) -> str:
     return _one(f"{column.sql}::VARCHAR", str(value))
 
 
-def _test(text: str) -> Condition:
+def _test(text: str) -> SqlCondition:
     """`column=value`, `!=`, `<`, `<=`, `>`, `>=`; numbers are compared as numbers."""
     parts = _TEST.fullmatch(text)
     if parts is None:
@@ -214,15 +216,15 @@ def _test(text: str) -> Condition:
     if sign == "=":
         return _equal(column, _typed(column, value))
     if sign == "!=":
-        return Condition(f"NOT coalesce({_same(column, _typed(column, value))}, FALSE)", columns)
+        return SqlCondition(f"NOT coalesce({_same(column, _typed(column, value))}, FALSE)", columns)
     try:
         bound = literal(float(value))
-        return Condition(f"TRY_CAST({column.sql} AS DOUBLE) {sign} {bound}", columns)
+        return SqlCondition(f"TRY_CAST({column.sql} AS DOUBLE) {sign} {bound}", columns)
     except ValueError:
         if column.kind == "TIMESTAMP":
             when = moment(value, _now()).astimezone(UTC).replace(tzinfo=None)
-            return Condition(f"{column.sql} {sign} TIMESTAMP {literal(str(when))}", columns)
-        return Condition(f"{column.sql}::VARCHAR {sign} {literal(value)}", columns)
+            return SqlCondition(f"{column.sql} {sign} TIMESTAMP {literal(str(when))}", columns)
+        return SqlCondition(f"{column.sql}::VARCHAR {sign} {literal(value)}", columns)
 
 
 def _typed(column: Named, value: str) -> Any:

@@ -25,7 +25,7 @@ from proctor.runs.trial import CellKey, Trial
 from proctor.stats.gate import (
     Flakiness,
     Gate,
-    Rule,
+    GateRule,
     Verdict,
     agent_flakiness,
     infrastructure_flakiness,
@@ -159,7 +159,7 @@ class ArmGate(msgspec.Struct, frozen=True, kw_only=True):
         return any(of and errors / of > most for errors, of in pairs)
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class GateLook(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen at one look of a gate that may be extended."""
 
     number: int
@@ -180,14 +180,14 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     baseline: RunRef
     candidate: RunRef
     arms: tuple[ArmGate, ...]
-    rule: Rule
+    rule: GateRule
     alpha_each: float
     looks: int
     incomparable: Mapping[str, str]
     only_baseline: tuple[str, ...]
     only_candidate: tuple[str, ...]
     flaky: tuple[CaseFlakiness, ...]
-    history: tuple[Look, ...] = ()
+    history: tuple[GateLook, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -239,17 +239,17 @@ def judge_runs(
     candidate: Run,
     baseline: Run,
     *,
-    rule: Rule | None = None,
+    rule: GateRule | None = None,
     looks: int = 1,
     must_pass: Sequence[str] = (),
-    history: Sequence[Look] = (),
+    history: Sequence[GateLook] = (),
 ) -> GateResult:
     """Hold a run against its baseline.
 
     `looks` is how many times this pair may be judged in all; runs that were extended remember
     it. Cases whose ids match `must_pass` have to pass in every judged trial of the candidate.
     """
-    rule = rule or Rule()
+    rule = rule or GateRule()
     looks = max(looks, _looks_on_record(candidate.spec), _looks_on_record(baseline.spec))
     before, after = outcomes_of(baseline), outcomes_of(candidate)
     arms = pair_arms(before, after)
@@ -296,7 +296,7 @@ def _itself(baseline: Run, candidate: Run) -> tuple[str, ...]:
 def judge_arm(
     before: AgentOutcomes,
     after: AgentOutcomes,
-    rule: Rule,
+    rule: GateRule,
     incomparable: Mapping[str, str] | None = None,
     must_pass: Sequence[str] = (),
 ) -> ArmGate:
@@ -353,9 +353,9 @@ def _overall(arms: Sequence[ArmGate]) -> tuple[Verdict, str]:
     return worst.gate.verdict, name + worst.gate.reason
 
 
-def _look(number: int, verdict: Verdict, reason: str, arms: Sequence[ArmGate]) -> Look:
+def _look(number: int, verdict: Verdict, reason: str, arms: Sequence[ArmGate]) -> GateLook:
     trials = sum(arm.gate.n for arm in arms)
-    return Look(number=number, verdict=verdict, trials=trials, reason=reason)
+    return GateLook(number=number, verdict=verdict, trials=trials, reason=reason)
 
 
 def _unfinished(name: str, run: Run, arms: Sequence[AgentOutcomes]) -> Iterator[str]:

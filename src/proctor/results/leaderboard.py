@@ -23,7 +23,7 @@ from proctor.results.outcomes import AgentOutcomes, CaseOutcome, outcomes_of
 from proctor.runs.folder import place_of, run_name
 from proctor.stats.describe import percentile
 from proctor.stats.intervals import PassK, bootstrap_over_cases, pass_at_k, pass_hat_k
-from proctor.stats.ranking import Pair, rank_sets
+from proctor.stats.ranking import PairedTest, rank_sets
 from proctor.stats.types import LEVEL, STOPPED, Interval, mean
 from proctor.words import plural
 
@@ -71,7 +71,7 @@ class Entrant(NamedTuple):
     run: str | None = None
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class LeaderboardRow(msgspec.Struct, frozen=True, kw_only=True):
     """One agent. `best` and `worst` are the places it may hold; None where it has no value.
 
     `value` is the figure ranked by, over its own cases; `ranked` is over the shared ones.
@@ -106,8 +106,8 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     """Rows in the order of their means, and the paired tests behind their places."""
 
     metric: str
-    rows: tuple[Row, ...]
-    pairs: tuple[Pair, ...]
+    rows: tuple[LeaderboardRow, ...]
+    pairs: tuple[PairedTest, ...]
     alpha: float
     level: float
     shared_cases: int
@@ -118,7 +118,7 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
     notes: tuple[str, ...] = ()
 
-    def tied(self, row: Row) -> tuple[str, ...]:
+    def tied(self, row: LeaderboardRow) -> tuple[str, ...]:
         """Agents whose place the tests do not tell from this one's."""
         apart = {
             frozenset((pair.first, pair.second))
@@ -209,7 +209,7 @@ def leaderboard(
     )
 
 
-def _turned(pair: Pair, sign: float) -> Pair:
+def _turned(pair: PairedTest, sign: float) -> PairedTest:
     """A pair as the user counts it: differences of the metric itself, not of its negative."""
     gap = pair.test.difference
     return replace(pair, test=replace(pair.test, difference=None if gap is None else sign * gap))
@@ -230,12 +230,12 @@ def _notes(entrants: Sequence[Entrant], values: Mapping[str, Mapping[str, float]
     yield from stopped_note(case for entrant in entrants for case in entrant.outcomes.cases)
 
 
-def _order(row: Row, higher: bool) -> tuple[bool, float, str]:
+def _order(row: LeaderboardRow, higher: bool) -> tuple[bool, float, str]:
     value = row.ranked if row.ranked is not None else row.value.value
     return (value is None, 0.0 if value is None else (-value if higher else value), row.name)
 
 
-def _row(entrant: Entrant, metric: str, level: float, seed: int) -> Row:
+def _row(entrant: Entrant, metric: str, level: float, seed: int) -> LeaderboardRow:
     seen = entrant.outcomes
     stopped = any(case.stopped for case in seen.cases)
     rate = _honest(rate_over(seen.counts, clusters=seen.clusters, level=level), stopped)
@@ -249,7 +249,7 @@ def _row(entrant: Entrant, metric: str, level: float, seed: int) -> Row:
     latencies = sorted(value for case in seen.cases for value in case.latencies_ms)
     costs = [cost for case in seen.cases for cost in case.costs_usd]
     k = min((case.trials for case in seen.cases if case.trials), default=1)
-    return Row(
+    return LeaderboardRow(
         name=entrant.name,
         agent=seen.agent,
         params=seen.params,

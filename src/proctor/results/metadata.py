@@ -70,7 +70,7 @@ class AgentFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     model: str | None = None
 
 
-class CaseFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+class CaseMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a case says of itself, to select and group by."""
 
     id: str
@@ -103,18 +103,18 @@ class RunFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     columns: tuple[str, ...] = ()
     beyond: tuple[tuple[int, int], ...] = ()
     cases: msgspec.Raw = msgspec.Raw(b"[]")
-    """`CaseFacts`, decoded when a query asks for them."""
+    """`CaseMetadata`, decoded when a query asks for them."""
 
-    def case_list(self) -> list[CaseFacts]:
+    def case_list(self) -> list[CaseMetadata]:
         """The cases."""
         return _CASES.decode(self.cases)
 
 
-_CASES = msgspec.json.Decoder(list[CaseFacts])
+_CASES = msgspec.json.Decoder(list[CaseMetadata])
 _FACTS = msgspec.json.Decoder(RunFacts)
 
 
-class Kept(NamedTuple):
+class StoredMetadata(NamedTuple):
     """Facts found beside a run, and whether results.parquet holds all its journal does.
 
     Columns that changed though the journal did not are `damaged`: nobody of ours wrote them.
@@ -125,7 +125,7 @@ class Kept(NamedTuple):
     damaged: bool = False
 
 
-def read_facts(run: Path) -> Kept | None:
+def read_facts(run: Path) -> StoredMetadata | None:
     """The facts kept beside a run; None when there are none to be believed."""
     base = str(run)
     try:
@@ -139,9 +139,9 @@ def read_facts(run: Path) -> Kept | None:
     same = _same(journal, facts.journal, tail=True)
     if not _same(parquet, facts.parquet, tail=True):
         # Whoever resumes a run writes to its journal first: then old columns are no surprise.
-        return Kept(facts, False, damaged=same and os.path.exists(parquet))  # noqa: PTH110 (slower)
+        return StoredMetadata(facts, False, damaged=same and os.path.exists(parquet))  # noqa: PTH110 (slower)
     # Without a journal (somebody made room) the columns are all there is.
-    return Kept(facts, same or not os.path.exists(journal))  # noqa: PTH110 (as above: pathlib is slower)
+    return StoredMetadata(facts, same or not os.path.exists(journal))  # noqa: PTH110 (as above: pathlib is slower)
 
 
 def _same(path: str, stamp: Stamp | None, *, tail: bool = False) -> bool:
@@ -199,7 +199,7 @@ def _agent(given: Mapping[str, Any]) -> AgentFacts:
     return AgentFacts(as_text(given.get("kind")), model if isinstance(model, str) else None)
 
 
-def _cases(spec: Mapping[str, Any]) -> list[CaseFacts]:
+def _cases(spec: Mapping[str, Any]) -> list[CaseMetadata]:
     """Every case of the plan, with what its author said of it."""
     written: dict[str, Mapping[str, Any]] = {}
     for case in cast("list[Any]", as_mapping(spec.get("suite")).get("cases") or ()):
@@ -210,7 +210,7 @@ def _cases(spec: Mapping[str, Any]) -> list[CaseFacts]:
         given = as_mapping(cell)
         planned.setdefault(str(given.get("case")), given)
     return [
-        CaseFacts(
+        CaseMetadata(
             id=case,
             tags=tuple(str(tag) for tag in written.get(case, {}).get("tags") or ()),
             difficulty=as_text(written.get(case, {}).get("difficulty")),

@@ -15,7 +15,7 @@ import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.results.metadata import CLUSTER, as_mapping, as_text
-from proctor.runs.early_stop import CellPlan, Seen, find_stop, rules_named
+from proctor.runs.early_stop import CellPlan, FinishedTrial, find_stop, rules_named
 from proctor.runs.run import Run
 from proctor.runs.trial import CellKey, Trial, TrialStatus, arm_name
 from proctor.stats.types import CaseCounts, mean
@@ -24,7 +24,7 @@ from proctor.words import plural
 # What a figure does not count, said beside it.
 
 
-class LeftOut(msgspec.Struct, frozen=True):
+class Excluded(msgspec.Struct, frozen=True):
     """Trials or cases that no estimate counts, and why."""
 
     what: str
@@ -122,22 +122,24 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
         return sum(case.cancelled for case in self.cases)
 
     @property
-    def left_out(self) -> tuple[LeftOut, ...]:
+    def left_out(self) -> tuple[Excluded, ...]:
         """What no estimate counts, and why; empty when everything is counted."""
         unjudged = sum(not case.trials for case in self.cases)
         unscored = sum(case.unscored for case in self.cases)
         after = sum(case.after_stop for case in self.cases)
         found = (
-            LeftOut("trials", self.infra, "infrastructure error: the agent or a judge did not run"),
-            LeftOut("trials", self.cancelled, "cancelled"),
-            LeftOut("trials", after, "ran on after an early stop had decided the cell"),
-            LeftOut("scores", unscored, "judged without a score: no check had a weight"),
-            LeftOut("cases", unjudged, "no judged trial"),
+            Excluded(
+                "trials", self.infra, "infrastructure error: the agent or a judge did not run"
+            ),
+            Excluded("trials", self.cancelled, "cancelled"),
+            Excluded("trials", after, "ran on after an early stop had decided the cell"),
+            Excluded("scores", unscored, "judged without a score: no check had a weight"),
+            Excluded("cases", unjudged, "no judged trial"),
         )
         return tuple(part for part in found if part.count)
 
 
-class Judged(Protocol):
+class TrialOutcome(Protocol):
     """What of a trial decides where its cell stops."""
 
     index: int
@@ -151,10 +153,10 @@ class Judged(Protocol):
         ...
 
 
-JudgedTrial = TypeVar("JudgedTrial", bound=Judged)
+JudgedTrial = TypeVar("JudgedTrial", bound=TrialOutcome)
 
 
-class Observed(NamedTuple, Generic[JudgedTrial]):
+class ObservedTrial(NamedTuple, Generic[JudgedTrial]):
     """A trial, whether its cell still needed it, and why the cell needed no more, if it did not."""
 
     trial: JudgedTrial
@@ -181,7 +183,7 @@ def planned_cells(spec: Mapping[str, Any]) -> dict[CellKey, PlannedCell]:
 
 def observe(
     trials: Iterable[JudgedTrial], spec: Mapping[str, Any]
-) -> Iterator[Observed[JudgedTrial]]:
+) -> Iterator[ObservedTrial[JudgedTrial]]:
     """Trials by cell in the order of the plan, each with whether it counts.
 
     Where a cell was decided is derived from the trials, as summaries do: it is stored nowhere.
@@ -197,11 +199,11 @@ def observe(
         cell = plan.get(key)
         stop = None
         if cell is not None:
-            seen = [Seen(t.index, t.status, t.score) for t in ordered]
+            seen = [FinishedTrial(t.index, t.status, t.score) for t in ordered]
             stop = find_stop(seen, CellPlan(cell.asked, cell.threshold), rules)
         early = stop.reason if stop is not None and cell and stop.after < cell.asked else None
         for place, trial in enumerate(ordered):
-            yield Observed(trial, stop is None or place < stop.after, early)
+            yield ObservedTrial(trial, stop is None or place < stop.after, early)
 
 
 def case_properties(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -213,7 +215,7 @@ def case_properties(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def outcomes_of(run: Run) -> tuple[AgentOutcomes, ...]:
     """What a run observed, by agent and parameters."""
-    found: dict[CellKey, list[Observed[Trial]]] = defaultdict(list)
+    found: dict[CellKey, list[ObservedTrial[Trial]]] = defaultdict(list)
     for seen in observe(run.trials(), run.spec):
         found[seen.trial.cell].append(seen)
     plan = planned_cells(run.spec)
@@ -241,7 +243,10 @@ def _case_id(outcome: CaseOutcome) -> str:
 
 
 def _case_outcome(
-    case: str, seen: Sequence[Observed[Trial]], plan: PlannedCell | None, written: Mapping[str, Any]
+    case: str,
+    seen: Sequence[ObservedTrial[Trial]],
+    plan: PlannedCell | None,
+    written: Mapping[str, Any],
 ) -> CaseOutcome:
     counted = [one.trial for one in seen if one.counted]
     judged = [trial for trial in counted if trial.status.judged]

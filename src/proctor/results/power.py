@@ -14,9 +14,9 @@ import msgspec
 
 from proctor.results.outcomes import AgentOutcomes, pair
 from proctor.stats.power import (
-    Claim,
-    Plan,
+    SampleSize,
     Variance,
+    ZeroFailureClaim,
     detectable,
     difference_variance,
     passes_to_claim,
@@ -52,7 +52,7 @@ class Noise(NamedTuple):
 class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
     """One size that would do, and what it would cost where that is known."""
 
-    plan: Plan
+    plan: SampleSize
     noise: Noise
     cost_usd: float | None = None
 
@@ -69,12 +69,12 @@ class Planning(msgspec.Struct, frozen=True, kw_only=True):
     between: Variance | None
     as_it_is: tuple[PlanRow, ...]
     """The smallest difference that the run, as it is, would find against another like it."""
-    claims: tuple[Claim, ...]
+    claims: tuple[ZeroFailureClaim, ...]
     cost_mean_usd: float | None
     reasons: tuple[str, ...]
 
 
-class Asked(NamedTuple):
+class PowerOptions(NamedTuple):
     """What the user said beyond the effect; None leaves it to the run or to a table."""
 
     cases: int | None = None
@@ -89,10 +89,10 @@ def plan_experiment(
     alpha: float = 0.05,
     power: float = 0.8,
     outcomes: Sequence[AgentOutcomes] = (),
-    asked: Asked | None = None,
+    asked: PowerOptions | None = None,
 ) -> Planning:
     """Sizes that find a difference of `effect` (0.1 is 10 points) with the chance `power`."""
-    asked = asked or Asked()
+    asked = asked or PowerOptions()
     within, between = _within(outcomes), _between(outcomes)
     noises = list(_noises(asked, within))
     cost = _mean_cost(outcomes)
@@ -136,11 +136,11 @@ def plan_experiment(
     )
 
 
-def _row(plan: Plan, noise: Noise, cost: float | None) -> PlanRow:
+def _row(plan: SampleSize, noise: Noise, cost: float | None) -> PlanRow:
     return PlanRow(plan=plan, noise=noise, cost_usd=None if cost is None else cost * plan.n)
 
 
-def _noises(asked: Asked, within: Variance | None) -> Iterator[Noise]:
+def _noises(asked: PowerOptions, within: Variance | None) -> Iterator[Noise]:
     """The noise to plan for: as said, as seen, or as assumed."""
     if asked.sigma2 is not None:
         yield Noise(asked.sigma2, "as given")
@@ -204,7 +204,7 @@ def _mean_cost(outcomes: Sequence[AgentOutcomes]) -> float | None:
 
 
 def _reasons(
-    asked: Asked,
+    asked: PowerOptions,
     outcomes: Sequence[AgentOutcomes],
     within: Variance | None,
     between: Variance | None,

@@ -23,15 +23,15 @@ from proctor.results.aggregate import (
     GroupRow,
     Over,
     Percentiles,
-    Tally,
+    TrialTally,
     group_row,
     merged,
     rate_of,
     tally,
 )
 from proctor.results.database import COLUMNS, Named, View, literal, named, quoted
-from proctor.results.filters import Condition, Filters, conditions
-from proctor.results.outcomes import LeftOut
+from proctor.results.filters import Filters, SqlCondition, conditions
+from proctor.results.outcomes import Excluded
 from proctor.stats.describe import PERCENTILES
 from proctor.stats.types import LEVEL, Interval
 from proctor.words import plural
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from proctor.results.compare import Difference
     from proctor.results.outcomes import AgentOutcomes
-    from proctor.results.sql import Answer
+    from proctor.results.sql import SqlResult
     from proctor.stats.describe import Correlation
     from proctor.stats.intervals import PassK
 
@@ -51,7 +51,7 @@ JSON_COLUMNS = tuple(name for name, column in COLUMNS.items() if column.kind == 
 class ResultSet:
     """Trials of any number of runs, selected; see `proctor.results.query`."""
 
-    def __init__(self, view: View, selected: Sequence[Condition] = ()) -> None:
+    def __init__(self, view: View, selected: Sequence[SqlCondition] = ()) -> None:
         self._view = view
         self._selected = tuple(selected)
 
@@ -151,14 +151,14 @@ class ResultSet:
 
         return pass_hat_k([(t.passed, t.judged, t.infra_error) for t in self._cells().values()], k)
 
-    def tally(self) -> Tally:
+    def tally(self) -> TrialTally:
         """How many trials there are, by what came of them."""
         return tally(self.ask(f"SELECT {TALLY} FROM trials", TALLY_COLUMNS)[0])  # noqa: S608 (from the table of columns)
 
-    def _cells(self) -> dict[Cell, Tally]:
+    def _cells(self) -> dict[Cell, TrialTally]:
         return self._grouped(()).get((), {})
 
-    def _grouped(self, names: Sequence[str]) -> dict[tuple[Any, ...], dict[Cell, Tally]]:
+    def _grouped(self, names: Sequence[str]) -> dict[tuple[Any, ...], dict[Cell, TrialTally]]:
         columns = [named(name) for name in names]
         keys = "".join(f"{column.sql}, " for column in columns)
         sql = f'SELECT {keys}agent, params::VARCHAR, "case", {TALLY} FROM trials GROUP BY ALL'  # noqa: S608 (from the table of columns)
@@ -272,7 +272,7 @@ class ResultSet:
 
         return export(self, target, format, bom=bom)
 
-    def sql(self, query: str) -> Answer:
+    def sql(self, query: str) -> SqlResult:
         """Answer a SELECT over the views `trials`, `runs`, `cases` and `checks` of this set."""
         from proctor.results.sql import answer
 
@@ -296,9 +296,9 @@ class ResultSet:
             cast_ = f"({found.sql})::INT"
         return found._replace(sql=cast_)
 
-    def _condition(self) -> Condition:
+    def _condition(self) -> SqlCondition:
         sql = " AND ".join(one.sql for one in self._selected)
-        return Condition(sql, frozenset[str]().union(*(one.columns for one in self._selected)))
+        return SqlCondition(sql, frozenset[str]().union(*(one.columns for one in self._selected)))
 
     def _run(self, sql: str, columns: set[str] | frozenset[str]) -> Any:
         condition = self._condition()
@@ -336,14 +336,14 @@ def among(column: str) -> str:
     return "counted AND judged" if column in OF_JUDGED else "counted"
 
 
-def _left_out(column: str, total: Tally, used: int) -> tuple[LeftOut, ...]:
+def _left_out(column: str, total: TrialTally, used: int) -> tuple[Excluded, ...]:
     """What of the selected trials is not among the values of a column."""
     if column in OF_JUDGED:
         rest, missing = total.left_out, total.judged - used
     else:
         rest = tuple(part for part in total.left_out if "early stop" in part.why)
         missing = total.trials - total.after_stop - used
-    gap = LeftOut("trials", missing, f"no {column}")
+    gap = Excluded("trials", missing, f"no {column}")
     return rest + ((gap,) if missing else ())
 
 

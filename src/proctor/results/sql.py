@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError
-from proctor.results.database import COLUMNS, Source, literal, literal_list
-from proctor.results.filters import Condition
+from proctor.results.database import COLUMNS, ColumnSource, literal, literal_list
+from proctor.results.filters import SqlCondition
 from proctor.results.metadata import as_glob
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ RUNS = ("run", "run_id", "run_path", "experiment", "run_started", "run_tags", "r
 """Columns of the view `runs`, besides `read_from`: results.parquet, or the journal."""
 
 
-class Answer(NamedTuple):
+class SqlResult(NamedTuple):
     """What a query gave: names and types of its columns, and its rows."""
 
     columns: list[str]
@@ -57,7 +57,7 @@ class Answer(NamedTuple):
     rows: list[tuple[Any, ...]]
 
 
-def answer(view: View, query: str, selected: Condition | None = None) -> Answer:
+def answer(view: View, query: str, selected: SqlCondition | None = None) -> SqlResult:
     """The rows of a SELECT over the views `trials`, `runs`, `cases` and `checks`."""
     import duckdb
 
@@ -77,8 +77,8 @@ def answer(view: View, query: str, selected: Condition | None = None) -> Answer:
 
 
 def _answer(
-    view: View, query: str, selected: Condition | None, asked: Asked | None = None
-) -> Answer:
+    view: View, query: str, selected: SqlCondition | None, asked: ReferencedTables | None = None
+) -> SqlResult:
     import duckdb
 
     with duckdb.connect() as connection:
@@ -105,14 +105,14 @@ def _refused(why: str) -> ProctorError:
 # -- what a query needs --------------------------------------------------------------------------
 
 
-class Asked(NamedTuple):
+class ReferencedTables(NamedTuple):
     """The tables a query names, and the columns; None of these is all of them."""
 
     tables: frozenset[str]
     columns: frozenset[str] | None
 
 
-EVERYTHING = Asked(frozenset({"trials", "runs", "cases", "checks"}), None)
+EVERYTHING = ReferencedTables(frozenset({"trials", "runs", "cases", "checks"}), None)
 
 READING = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 """Kinds of query that read; any other is a statement in disguise."""
@@ -121,7 +121,7 @@ WHOLE_ROWS = frozenset({"STAR", "SHOW_REF", "PIVOT", "TABLE_FUNCTION"})
 """Parts of a query that may mean columns without naming them."""
 
 
-def _asked(connection: duckdb.DuckDBPyConnection, query: str) -> Asked:
+def _asked(connection: duckdb.DuckDBPyConnection, query: str) -> ReferencedTables:
     """What a query needs, read from its syntax tree; a statement inside it is refused."""
     row = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchone()
     tree: Any = msgspec.json.decode(row[0]) if row else {}
@@ -136,7 +136,7 @@ def _asked(connection: duckdb.DuckDBPyConnection, query: str) -> Asked:
     tables = frozenset(seen.tables)
     # `select t from trials t` is a whole row; so is what a natural join compares.
     whole = seen.kinds & WHOLE_ROWS or seen.names & tables or "NATURAL" in seen.kinds
-    return Asked(tables, None if whole else frozenset(seen.names))
+    return ReferencedTables(tables, None if whole else frozenset(seen.names))
 
 
 class _Seen(NamedTuple):
@@ -164,15 +164,20 @@ def _walk(node: Any, seen: _Seen) -> None:
 
 
 def _guard(
-    connection: duckdb.DuckDBPyConnection, view: View, selected: Condition | None, asked: Asked
+    connection: duckdb.DuckDBPyConnection,
+    view: View,
+    selected: SqlCondition | None,
+    asked: ReferencedTables,
 ) -> None:
     """Give a connection the views, and take everything else away from it."""
-    condition = selected or Condition("", frozenset())
+    condition = selected or SqlCondition("", frozenset())
     columns = set(COLUMNS) if asked.columns is None else set(COLUMNS) & asked.columns
     columns |= CHECK_COLUMNS if "checks" in asked.tables else set()
     columns |= condition.columns | {"status"}
     sources = {COLUMNS[name].source for name in columns}
-    view.load_into(connection, sources | ({Source.CASE} if "cases" in asked.tables else set()))
+    view.load_into(
+        connection, sources | ({ColumnSource.CASE} if "cases" in asked.tables else set())
+    )
     connection.execute(f"CREATE VIEW trials AS {view.relation(columns, condition.sql)}")
     if "checks" in asked.tables:
         picked = ", ".join(f"{sql} AS {name}" for name, sql in CHECKS.items())
@@ -205,7 +210,7 @@ def _cases(view: View) -> str:
 
 def _fetched(
     connection: duckdb.DuckDBPyConnection, found: duckdb.DuckDBPyConnection, query: str
-) -> Answer:
+) -> SqlResult:
     described = found.description or []
     columns, types = [str(c[0]) for c in described], [str(c[1]) for c in described]
     if any("TIME ZONE" in kind for kind in types):
@@ -217,7 +222,7 @@ def _fetched(
         ).fetchall()
     else:
         rows = found.fetchall()
-    return Answer(columns, types, rows)
+    return SqlResult(columns, types, rows)
 
 
 def _first_lines(error: Exception) -> str:

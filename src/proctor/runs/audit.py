@@ -31,7 +31,7 @@ _ADDRESSES = "--notify"
 _ADDRESS = re.compile(r"((?:--notify=)?(?:[\w+.-]+://)?).*", re.DOTALL)
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One thing that was done. `commit` is that of the code it was done with, if known."""
 
     at: str
@@ -65,7 +65,7 @@ def record(
     """
     state = git_state(Path.cwd()) if git is None else git
     redactor = default_redactor()
-    entry = Entry(
+    entry = AuditEntry(
         at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         who=who(),
         host=host(),
@@ -120,6 +120,6 @@ def command_line(argv: Sequence[str], redactor: Redactor) -> str:
     return redactor.text(shlex.join(clean))
 
 
-def entries(root: Path | str, problems: list[str] | None = None) -> Iterator[Entry]:
+def entries(root: Path | str, problems: list[str] | None = None) -> Iterator[AuditEntry]:
     """The log of a folder of runs, the oldest first."""
-    return read_lines(Path(root) / FILE, Entry, problems)
+    return read_lines(Path(root) / FILE, AuditEntry, problems)

@@ -70,7 +70,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     answer: str | None = None
 
 
-class Loaded(NamedTuple):
+class LoadedBaseline(NamedTuple):
     """A baseline with its trace and the file it stands in."""
 
     baseline: Baseline
@@ -138,7 +138,7 @@ class BaselineStore:
         version: str | None = None,
         *,
         problems: list[str] | None = None,
-    ) -> Loaded | None:
+    ) -> LoadedBaseline | None:
         """The baseline of a case, the newest version by time unless told which; None without.
 
         A damaged file is named: as an error when it is the one asked for, else in `problems`.
@@ -146,7 +146,7 @@ class BaselineStore:
         if version is not None:
             path = self.path_of(agent, version, case)
             return self._read(path, agent=agent, version=version, case=case)
-        found: list[Loaded] = []
+        found: list[LoadedBaseline] = []
         for path in self._files(part_name(agent), f"{part_name(case)}.json"):
             try:
                 loaded = self._read(path, agent=agent, case=case)
@@ -195,7 +195,7 @@ class BaselineStore:
         # Names are made of letters, digits, dots and dashes: nothing in them is a pattern.
         return iter(sorted(p for p in self.root.glob(f"{agent}/*/{case}") if p.is_file()))
 
-    def _read(self, path: Path, **asked: str) -> Loaded | None:
+    def _read(self, path: Path, **asked: str) -> LoadedBaseline | None:
         if not path.exists():
             return None
         file = _decoded(path)
@@ -207,7 +207,7 @@ class BaselineStore:
             # Part of a trace would be told as a change of behaviour.
             reason = out.problems[0].message if out.problems else "it holds no trace"
             raise BaselineError(f"damaged baseline: {reason}", where=str(path))
-        return Loaded(_plain(file), out.finished[0], path)
+        return LoadedBaseline(_plain(file), out.finished[0], path)
 
     def _refuse(self, path: Path, baseline: Baseline, *, force: bool) -> None:
         """Refuse to replace what must not be replaced."""

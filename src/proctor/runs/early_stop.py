@@ -19,7 +19,7 @@ SEQUENTIAL_ALPHA = 0.05
 """The error rate readers expect of a test where none is named."""
 
 
-class Seen(NamedTuple):
+class FinishedTrial(NamedTuple):
     """What a rule may know of a finished trial."""
 
     number: int
@@ -27,7 +27,7 @@ class Seen(NamedTuple):
     score: float | None
 
     @classmethod
-    def of(cls, trial: Trial) -> Seen:
+    def of(cls, trial: Trial) -> FinishedTrial:
         """The part of a trial that decides."""
         return cls(trial.index, trial.status, trial.score)
 
@@ -46,18 +46,18 @@ class Stop(NamedTuple):
     reason: str
 
 
-StoppingRule = Callable[[Sequence[Seen], CellPlan], str | None]
+StoppingRule = Callable[[Sequence[FinishedTrial], CellPlan], str | None]
 """A reason to stop after these trials of a cell (a prefix of its plan), or None to go on."""
 
 
-def hard_fail(prefix: Sequence[Seen], _plan: CellPlan) -> str | None:
+def hard_fail(prefix: Sequence[FinishedTrial], _plan: CellPlan) -> str | None:
     """The first blocking failure decides the verdict."""
     if prefix and prefix[-1].status == TrialStatus.HARD_FAIL:
         return f"hard fail in trial {prefix[-1].number}"
     return None
 
 
-def out_of_reach(prefix: Sequence[Seen], plan: CellPlan) -> str | None:
+def out_of_reach(prefix: Sequence[FinishedTrial], plan: CellPlan) -> str | None:
     """Even perfect scores in all remaining trials would leave the mean below the threshold."""
     scores = [seen.score for seen in prefix if seen.status.judged and seen.score is not None]
     lost = sum(1 for seen in prefix if not seen.status.judged)
@@ -87,7 +87,7 @@ class Sequential:
             )
         self.alpha = alpha
 
-    def __call__(self, prefix: Sequence[Seen], plan: CellPlan) -> str | None:
+    def __call__(self, prefix: Sequence[FinishedTrial], plan: CellPlan) -> str | None:
         """The side of the threshold that the scores so far have settled on."""
         last = prefix[-1] if prefix else None
         if last is None or not last.status.judged or last.score is None:
@@ -152,7 +152,7 @@ def rules_named(names: Iterable[str]) -> tuple[StoppingRule, ...]:
 
 
 def find_stop(
-    ordered: Sequence[Seen], plan: CellPlan, rules: Sequence[StoppingRule]
+    ordered: Sequence[FinishedTrial], plan: CellPlan, rules: Sequence[StoppingRule]
 ) -> Stop | None:
     """Where a cell was decided, given its trials in the order of the plan."""
     for end in range(1, len(ordered) + 1) if rules else ():
@@ -168,8 +168,8 @@ class EarlyStop:
 
     def __init__(self, rules: Sequence[StoppingRule]) -> None:
         self._rules = rules
-        self._waiting: dict[CellKey, dict[int, Seen]] = {}
-        self._prefix: dict[CellKey, list[Seen]] = {}
+        self._waiting: dict[CellKey, dict[int, FinishedTrial]] = {}
+        self._prefix: dict[CellKey, list[FinishedTrial]] = {}
         self._stops: dict[CellKey, Stop] = {}
 
     def stopped(self, cell: CellKey) -> bool:
@@ -183,7 +183,7 @@ class EarlyStop:
             return
         waiting = self._waiting.setdefault(cell, {})
         prefix = self._prefix.setdefault(cell, [])
-        waiting[position] = Seen.of(trial)
+        waiting[position] = FinishedTrial.of(trial)
         while (following := waiting.pop(len(prefix), None)) is not None:
             prefix.append(following)
             reasons = (rule(prefix, plan) for rule in self._rules)

@@ -34,7 +34,7 @@ from proctor.trace import Trace
 # also those a cell did not need: they were paid for.
 
 
-class Totals(msgspec.Struct, kw_only=True):
+class RunTotals(msgspec.Struct, kw_only=True):
     """Counts and sums over trials; grows with `add`."""
 
     trials: int = 0
@@ -52,7 +52,7 @@ class Totals(msgspec.Struct, kw_only=True):
     retries: int = 0
 
     @classmethod
-    def of(cls, trials: Iterable[Trial]) -> Totals:
+    def of(cls, trials: Iterable[Trial]) -> RunTotals:
         """The totals of some trials."""
         totals = cls()
         for trial in trials:
@@ -214,9 +214,9 @@ class Run:
             yield from sorted(trials, key=plan_order)
 
     @cached_property
-    def totals(self) -> Totals:
+    def totals(self) -> RunTotals:
         """Counts and cost of all trials together."""
-        return Totals.of(chain.from_iterable(self._by_cell.values()))
+        return RunTotals.of(chain.from_iterable(self._by_cell.values()))
 
     @property
     def exit_code(self) -> int:

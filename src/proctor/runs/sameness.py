@@ -33,7 +33,7 @@ _FIELDS = tuple(
 )
 
 
-class Difference(msgspec.Struct, frozen=True):
+class FieldDifference(msgspec.Struct, frozen=True):
     """One field of one trial that two runs do not agree on."""
 
     trial: str
@@ -47,7 +47,7 @@ class Sameness(msgspec.Struct, frozen=True, kw_only=True):
 
     compared: int
     differing: int
-    differences: tuple[Difference, ...]
+    differences: tuple[FieldDifference, ...]
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
 
@@ -67,7 +67,7 @@ def compare_trials(first: Iterable[Trial], second: Iterable[Trial]) -> Sameness:
     after = {trial.key: trial for trial in second}
     both = sorted(before.keys() & after.keys())
     differing = 0
-    kept: list[Difference] = []
+    kept: list[FieldDifference] = []
     for key in both:
         found = list(differences(before[key], after[key]))
         differing += bool(found)
@@ -81,7 +81,7 @@ def compare_trials(first: Iterable[Trial], second: Iterable[Trial]) -> Sameness:
     )
 
 
-def differences(first: Trial, second: Trial) -> Iterator[Difference]:
+def differences(first: Trial, second: Trial) -> Iterator[FieldDifference]:
     """Fields of a trial that two runs of it do not agree on."""
     name = name_of(first)
     for field in _FIELDS:
@@ -89,7 +89,7 @@ def differences(first: Trial, second: Trial) -> Iterator[Difference]:
         if field == "checks":
             yield from _checks(name, first.checks, second.checks)
         elif one != other:
-            yield Difference(name, field, one, other)
+            yield FieldDifference(name, field, one, other)
 
 
 def name_of(trial: Trial) -> str:
@@ -99,7 +99,7 @@ def name_of(trial: Trial) -> str:
 
 def _checks(
     name: str, first: tuple[CheckResult, ...], second: tuple[CheckResult, ...]
-) -> Iterator[Difference]:
+) -> Iterator[FieldDifference]:
     one = {check.id: _facts(check) for check in first}
     other = {check.id: _facts(check) for check in second}
     for check in sorted(one.keys() | other.keys()):
@@ -107,7 +107,7 @@ def _checks(
         for field in sorted(mine.keys() | theirs.keys()):
             before, after = mine.get(field), theirs.get(field)
             if before != after:
-                yield Difference(name, f"checks.{check}.{field}", before, after)
+                yield FieldDifference(name, f"checks.{check}.{field}", before, after)
 
 
 def _facts(check: CheckResult) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from operator import attrgetter
 import msgspec
 
 from proctor.checks.result import FAILED, CheckResult
-from proctor.runs.early_stop import CellPlan, Seen, StoppingRule, find_stop
+from proctor.runs.early_stop import CellPlan, FinishedTrial, StoppingRule, find_stop
 from proctor.runs.trial import JUDGED, CellKey, Trial, TrialError, TrialStatus
 
 SAMPLES = 3
@@ -149,7 +149,7 @@ def summarise_cell(
     counted = in_plan_order(trials)
     stop = None
     if rules:
-        stop = find_stop([Seen.of(t) for t in counted], CellPlan(asked, threshold), rules)
+        stop = find_stop([FinishedTrial.of(t) for t in counted], CellPlan(asked, threshold), rules)
     if stop is not None:
         counted = counted[: stop.after]
     judged = [trial for trial in counted if trial.status in JUDGED]

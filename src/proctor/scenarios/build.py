@@ -42,17 +42,17 @@ from proctor.scenarios.functions import Value
 from proctor.scenarios.opaque_names import (
     Group,
     NameGroup,
-    Names,
+    OpaqueNames,
     name_problems,
     opaque_names,
     with_numbers,
 )
 from proctor.scenarios.params import accepted_params
-from proctor.scenarios.randomness import Source
+from proctor.scenarios.randomness import RandomSource
 from proctor.scenarios.resolve import REF, Resolver, dotted
 from proctor.scenarios.scenario import Built
 from proctor.scenarios.template import CASE_FIELDS, CHECKING, Template
-from proctor.spec.located import Problem, SpecError, Tree, plain, replace_content
+from proctor.spec.located import SpecError, SpecProblem, Tree, plain, replace_content
 from proctor.spec.suite import Agent, Case
 from proctor.spec.validation import validated
 from proctor.spec.yaml_reader import MAX_DEPTH
@@ -280,7 +280,7 @@ def key_of(template: Template, seed: int, given: Mapping[str, Value]) -> str:
 
 def built_files(template: Template, seed: int, given: Mapping[str, Value]) -> dict[str, bytes]:
     """The files of a built scenario; `SpecError` holds every problem with its place."""
-    source = Source(template.name, seed)
+    source = RandomSource(template.name, seed)
     resolver = Resolver(template.tree, template.params, given, source)
     params = resolver.every_param()
     sections = {
@@ -299,7 +299,7 @@ def built_files(template: Template, seed: int, given: Mapping[str, Value]) -> di
     )
     if problems:
         raise SpecError(problems)
-    names = Names(opaque_names(groups, source))
+    names = OpaqueNames(opaque_names(groups, source))
     sections = _in_opaque_names(sections, names)
     case = _case(template, sections)
     validated(case, Case, problems)
@@ -316,12 +316,12 @@ def built_files(template: Template, seed: int, given: Mapping[str, Value]) -> di
     )
 
 
-def _checked_shapes(sections: Mapping[str, Tree], problems: list[Problem]) -> None:
+def _checked_shapes(sections: Mapping[str, Tree], problems: list[SpecProblem]) -> None:
     for key, tree in sections.items():
         if key in ("scenario", "truth") and not tree.broken and not isinstance(tree.value, dict):
-            problems.append(Problem(tree.place, f"{key} is a mapping"))
+            problems.append(SpecProblem(tree.place, f"{key} is a mapping"))
         if tree.depth > MAX_DEPTH - 4:
-            problems.append(Problem(tree.place, f"{key} is nested too deep to be read back"))
+            problems.append(SpecProblem(tree.place, f"{key} is nested too deep to be read back"))
 
 
 def _only(root: Tree, sections: Mapping[str, Tree], keys: Any) -> Tree:
@@ -329,7 +329,7 @@ def _only(root: Tree, sections: Mapping[str, Tree], keys: Any) -> Tree:
     return replace_content(root, chosen, {key: root.keys[key] for key in chosen})
 
 
-def _in_opaque_names(sections: Mapping[str, Tree], names: Names) -> dict[str, Tree]:
+def _in_opaque_names(sections: Mapping[str, Tree], names: OpaqueNames) -> dict[str, Tree]:
     """What the agent meets, in opaque names; what people select and read by stays as it is."""
     found = dict(sections)
     for key in ("input", "scenario", "truth"):
@@ -364,7 +364,7 @@ def _visible(sections: Mapping[str, Tree]) -> dict[str, Any]:
     return plain(sections["scenario"])
 
 
-def _visibility(names: Names) -> dict[str, Any]:
+def _visibility(names: OpaqueNames) -> dict[str, Any]:
     by_opaque = {
         group: dict(sorted((new, true) for true, new in members.items()))
         for group, members in names.groups.items()
@@ -389,7 +389,11 @@ def _spec(
 
 
 def _manifest(
-    template: Template, seed: int, params: Mapping[str, Value], resolver: Resolver, names: Names
+    template: Template,
+    seed: int,
+    params: Mapping[str, Value],
+    resolver: Resolver,
+    names: OpaqueNames,
 ) -> dict[str, Any]:
     root = template.root.resolve()
     files = [file.resolve().relative_to(root).as_posix() for file in template.files]

@@ -18,7 +18,7 @@ from typing import Any, cast
 from proctor.errors import ProctorError
 from proctor.scenarios.emit import dump
 from proctor.spec.located import SpecError, plain
-from proctor.spec.yaml_reader import MAX_BYTES, Dialect, read
+from proctor.spec.yaml_reader import MAX_BYTES, FileDialect, read
 
 MANIFEST = "_manifest_.yaml"
 SCENARIO = "scenario.yaml"
@@ -83,7 +83,7 @@ class BuiltFolder:
 
     def read(self, name: str) -> dict[str, Any]:
         """What a file of the folder says."""
-        document = read(self.path / name, environ={}, dialect=Dialect(portable=True))
+        document = read(self.path / name, environ={}, dialect=FileDialect(portable=True))
         if document.problems or document.tree is None:
             raise SpecError(document.problems)
         value: Any = plain(document.tree)

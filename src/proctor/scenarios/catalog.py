@@ -133,14 +133,14 @@ def template_at(path: Path, catalog: Catalog) -> Template:
 # -- reading once --------------------------------------------------------------------------------
 
 
-class _Kept(NamedTuple):
+class _CachedTemplate(NamedTuple):
     """A template and the content of the files it was read from."""
 
     template: Template
     digests: tuple[bytes, ...]
 
 
-_kept: dict[tuple[Path, Path, str], _Kept] = {}
+_kept: dict[tuple[Path, Path, str], _CachedTemplate] = {}
 
 _MOST_KEPT = 4_096
 """Templates in memory; beyond it all are forgotten, which costs reading them again."""
@@ -162,7 +162,7 @@ def _read(path: Path, root: Path, name: str) -> Template:
     template = read_template(path, root, name)
     if len(_kept) >= _MOST_KEPT:
         _kept.clear()
-    _kept[key] = _Kept(template, _digests(template.files))
+    _kept[key] = _CachedTemplate(template, _digests(template.files))
     return template
 
 

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from proctor.scenarios.randomness import Source
+from proctor.scenarios.randomness import RandomSource
 from proctor.scenarios.resolve import numbered
-from proctor.spec.located import Place, Problem, Tree, replace_content
+from proctor.spec.located import SourceLocation, SpecProblem, Tree, replace_content
 from proctor.strict import Strict
 
 _CONSONANTS, _VOWELS, _CODE = "bdklmnrtvz", "aeou", "23456789BCDFGHJKMNPQRSTVWXZ"
@@ -64,7 +64,7 @@ def with_numbers(groups: Mapping[str, NameGroup]) -> dict[str, NameGroup]:
     }
 
 
-class Names:
+class OpaqueNames:
     """True names and the opaque ones that stand for them, by group."""
 
     def __init__(self, groups: Mapping[str, Mapping[str, str]]) -> None:
@@ -124,7 +124,9 @@ class Names:
         return replace_content(tree, value, places)
 
 
-def opaque_names(groups: Mapping[str, NameGroup], source: Source) -> dict[str, dict[str, str]]:
+def opaque_names(
+    groups: Mapping[str, NameGroup], source: RandomSource
+) -> dict[str, dict[str, str]]:
     """A name for each true one: group → true → opaque."""
     taken = {true.casefold() for group in groups.values() for true in group.of}
     found: dict[str, dict[str, str]] = {}
@@ -139,7 +141,7 @@ def opaque_names(groups: Mapping[str, NameGroup], source: Source) -> dict[str, d
     return found
 
 
-def _made(group: NameGroup, name: str, true: str, source: Source, taken: set[str]) -> str:
+def _made(group: NameGroup, name: str, true: str, source: RandomSource, taken: set[str]) -> str:
     stream = source.stream(("names", name, true))
     while True:
         new = group.prefix
@@ -154,24 +156,24 @@ def _made(group: NameGroup, name: str, true: str, source: Source, taken: set[str
             return new
 
 
-def name_problems(groups: Mapping[str, NameGroup], place: Place) -> list[Problem]:
+def name_problems(groups: Mapping[str, NameGroup], place: SourceLocation) -> list[SpecProblem]:
     """What is wrong with names taken together."""
-    problems: list[Problem] = []
+    problems: list[SpecProblem] = []
     seen: dict[str, str] = {}
     for name, group in groups.items():
         for true in group.of:
             if true.casefold() in seen:
-                problems.append(Problem(place, f"names: {true!r} is there twice"))
+                problems.append(SpecProblem(place, f"names: {true!r} is there twice"))
             elif not re.fullmatch(r"[^\W_].*[^\W_]", true):
                 message = f"names: {true!r} must be two letters or digits, with anything between"
-                problems.append(Problem(place, message))
+                problems.append(SpecProblem(place, message))
             seen[true.casefold()] = name
     for name, group in groups.items():
         if group.pool is not None and len(set(group.pool)) < len(group.of):
             message = f"names: the pool of {name!r} is too small for {len(group.of)} names"
-            problems.append(Problem(place, message))
+            problems.append(SpecProblem(place, message))
         for new in group.pool or ():
             if new.casefold() in seen:
                 message = f"names: the pool of {name!r} holds the true name {new!r}"
-                problems.append(Problem(place, message))
+                problems.append(SpecProblem(place, message))
     return problems

@@ -14,8 +14,8 @@ from proctor.errors import ProctorError, did_you_mean, hint_among
 from proctor.scenarios import functions
 from proctor.scenarios.expressions import is_name
 from proctor.scenarios.functions import RefusedError, Value, bounded, same_kind, shown
-from proctor.spec.located import Place, Problem, Tree, plain
-from proctor.spec.yaml_reader import Dialect, read_text
+from proctor.spec.located import SourceLocation, SpecProblem, Tree, plain
+from proctor.spec.yaml_reader import FileDialect, read_text
 
 TYPES = ("int", "float", "bool", "str", "choice", "list")
 
@@ -30,7 +30,7 @@ class Param(NamedTuple):
 
     name: str
     type: str
-    place: Place
+    place: SourceLocation
     default: Tree | None = None
     min: float | None = None
     max: float | None = None
@@ -55,7 +55,7 @@ class Param(NamedTuple):
         if self.type == "choice":
             written = {_as_written(option): option for option in self.of}
             return self.accepted(written.get(text, text))
-        document = read_text(text, "--set", dialect=Dialect(portable=True))
+        document = read_text(text, "--set", dialect=FileDialect(portable=True))
         return self.accepted(text if document.tree is None else plain(document.tree))
 
 
@@ -143,39 +143,43 @@ def _as_written(value: Value) -> str:
 # -- reading -------------------------------------------------------------------------------------
 
 
-def read_params(tree: Tree | None, problems: list[Problem]) -> dict[str, Param]:
+def read_params(tree: Tree | None, problems: list[SpecProblem]) -> dict[str, Param]:
     """The parameters that a template declares; what is wrong with them is added to `problems`."""
     if tree is None or tree.value is None:
         return {}
     if not isinstance(tree.value, dict):
-        problems.append(Problem(tree.place, "params is a mapping of names to types and defaults"))
+        problems.append(
+            SpecProblem(tree.place, "params is a mapping of names to types and defaults")
+        )
         return {}
     found: dict[str, Param] = {}
     for name, declared in tree.value.items():
         at = tree.keys.get(name, declared.place)
         if not is_name(name) or name in RESERVED:
-            problems.append(Problem(at, f"{name!r} cannot be the name of a parameter"))
+            problems.append(SpecProblem(at, f"{name!r} cannot be the name of a parameter"))
         elif (param := _declared(name, declared, at, problems)) is not None:
             found[name] = param
     return found
 
 
-def _declared(name: str, tree: Tree, at: Place, problems: list[Problem]) -> Param | None:
+def _declared(
+    name: str, tree: Tree, at: SourceLocation, problems: list[SpecProblem]
+) -> Param | None:
     """`name: {type: …}`, or `name: default` in short."""
     if not isinstance(tree.value, dict):
         kind = _type_of(tree)
         if kind is None:
-            problems.append(Problem(tree.place, f"the type of {name!r} cannot be told", _SHORT))
+            problems.append(SpecProblem(tree.place, f"the type of {name!r} cannot be told", _SHORT))
             return None
         return Param(name, kind, at, tree)
     count = len(problems)
     for key, child in tree.value.items():
         if key not in _KEYS:
             hint = hint_among(key, _KEYS)
-            problems.append(Problem(tree.keys[key], f"unknown key {key!r}", hint))
+            problems.append(SpecProblem(tree.keys[key], f"unknown key {key!r}", hint))
         elif key != "default" and any(part.tag for part in child.walk()):
             problems.append(
-                Problem(child.place, f"{key} must stand as it is; only a default may be !ev")
+                SpecProblem(child.place, f"{key} must stand as it is; only a default may be !ev")
             )
     if len(problems) > count:
         return None
@@ -200,7 +204,7 @@ def _type_of(tree: Tree) -> str | None:
     return None
 
 
-def _long(name: str, tree: Tree, at: Place, problems: list[Problem]) -> Param | None:
+def _long(name: str, tree: Tree, at: SourceLocation, problems: list[SpecProblem]) -> Param | None:
     told: dict[str, Any] = {
         key: plain(child)
         for key, child in cast("dict[str, Tree]", tree.value).items()
@@ -212,10 +216,12 @@ def _long(name: str, tree: Tree, at: Place, problems: list[Problem]) -> Param | 
         place = (tree.child("type") or tree).place
         hint = hint_among(str(kind), TYPES)
         message = "the type is missing" if kind is None else f"there is no type {kind!r}"
-        problems.append(Problem(place, message, hint))
+        problems.append(SpecProblem(place, message, hint))
         return None
     if (kind == "choice") != bool(options):
-        problems.append(Problem(tree.place, "a choice, and nothing else, has a list `of` options"))
+        problems.append(
+            SpecProblem(tree.place, "a choice, and nothing else, has a list `of` options")
+        )
         return None
     for key in ("min", "max"):
         bound = told.get(key)
@@ -225,7 +231,7 @@ def _long(name: str, tree: Tree, at: Place, problems: list[Problem]) -> Param | 
             or not isinstance(bound, int | float)
         ):
             problems.append(
-                Problem((tree.child(key) or tree).place, f"{key} is a number, for numbers")
+                SpecProblem((tree.child(key) or tree).place, f"{key} is a number, for numbers")
             )
             return None
     default = tree.child("default")
@@ -237,5 +243,5 @@ def _long(name: str, tree: Tree, at: Place, problems: list[Problem]) -> Param | 
         try:
             param.accepted(plain(default))
         except RefusedError as error:
-            problems.append(Problem(default.place, f"the default {error.message}", error.hint))
+            problems.append(SpecProblem(default.place, f"the default {error.message}", error.hint))
     return param

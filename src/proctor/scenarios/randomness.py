@@ -117,7 +117,7 @@ Place = tuple[str | int, ...]
 """The keys and positions on the way to a value, from the top of the template."""
 
 
-class Source(NamedTuple):
+class RandomSource(NamedTuple):
     """Where the streams of a build come from.
 
     The name keeps two templates apart: under one seed they would otherwise draw alike, and their

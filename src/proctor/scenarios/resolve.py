@@ -15,9 +15,9 @@ from proctor.scenarios.expressions import ExpressionError
 from proctor.scenarios.functions import RefusedError, Value, bounded
 from proctor.scenarios.interpreter import Budget, Scope, UnknownNameError, evaluate
 from proctor.scenarios.params import Param
-from proctor.scenarios.randomness import Place, Source, Stream
-from proctor.spec.located import Place as FilePlace
-from proctor.spec.located import Problem, SpecError, Tree, replace_content
+from proctor.scenarios.randomness import Place, RandomSource, Stream
+from proctor.spec.located import SourceLocation as FilePlace
+from proctor.spec.located import SpecError, SpecProblem, Tree, replace_content
 from proctor.words import clipped
 
 EV, REF = "!ev", "!ref"
@@ -54,14 +54,14 @@ class Resolver:
         root: Tree,
         params: Mapping[str, Param],
         given: Mapping[str, Value],
-        source: Source | None,
+        source: RandomSource | None,
     ) -> None:
         self.root = root
         self.params = params
         self.given = given
         self.source = source
         self.budget = Budget()
-        self.problems: list[Problem] = []
+        self.problems: list[SpecProblem] = []
         self.operations: dict[Place, Operation] = {}
         self._values: dict[Place, Value] = {}
         self._failed: set[Place] = set()
@@ -83,7 +83,7 @@ class Resolver:
             if tree.tag is None and isinstance(tree.value, str):
                 self.budget.made(tree.value)
         except RefusedError as error:
-            raise SpecError([Problem(tree.place, error.message, error.hint)]) from None
+            raise SpecError([SpecProblem(tree.place, error.message, error.hint)]) from None
         if tree.tag is not None:
             try:
                 return tree_of(self._leaf(tree, place), tree.place)
@@ -100,7 +100,7 @@ class Resolver:
             try:
                 bounded(tree.value)
             except RefusedError as error:
-                self.problems.append(Problem(tree.place, error.message, error.hint))
+                self.problems.append(SpecProblem(tree.place, error.message, error.hint))
         return tree
 
     def param(self, name: str) -> Value:
@@ -257,7 +257,7 @@ class Resolver:
         return [self._plain(item, (*place, at)) for at, item in enumerate(value)]
 
     def _problem(self, place: FilePlace, message: str, hint: str | None = None) -> NoReturn:
-        self.problems.append(Problem(place, message, hint))
+        self.problems.append(SpecProblem(place, message, hint))
         raise FailedError
 
 

@@ -26,11 +26,11 @@ from proctor.scenarios.built_folder import (
     write_aside,
     write_folder,
 )
-from proctor.spec.located import Place, SpecError, plain
+from proctor.spec.located import SourceLocation, SpecError, plain
 from proctor.spec.suite import problem_with_id, same_id
-from proctor.spec.yaml_reader import Dialect, read_text
+from proctor.spec.yaml_reader import FileDialect, read_text
 from proctor.user_dirs import user_folder
-from proctor.worlds import Outcome, Trajectory, episode
+from proctor.worlds import EpisodeOutcome, Trajectory, episode
 
 if TYPE_CHECKING:
     from proctor.scenarios.template import Template
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from proctor.worlds import World
 
 
-AS_WRITTEN = Dialect(portable=True)
+AS_WRITTEN = FileDialect(portable=True)
 """What was built is read as it stands: nothing of this machine is put in."""
 
 
@@ -73,7 +73,7 @@ class Built:
         self._path = path
         self.template = template
         self._files = dict(files) if files is not None else BuiltFolder.open(self.path).contents()
-        self._outcome: Outcome | None = None
+        self._outcome: EpisodeOutcome | None = None
 
     @classmethod
     def open(cls, path: str | Path) -> Built:
@@ -175,7 +175,7 @@ class Built:
         asked = seen["input"] if self.spec["asks"] == "input" else seen
         case = Case.model_validate({**self.spec["case"], "input": asked})
         source = self.path / SPEC if self.template is None else self.template.path
-        case.put(Place(str(source), 1, 1), self.folder)
+        case.put(SourceLocation(str(source), 1, 1), self.folder)
         return case
 
     def world(self) -> World | None:
@@ -192,14 +192,14 @@ class Built:
             base_dir=self.folder,
         )
 
-    def run(self, steps: int | None = None, agent: Any = "random") -> Outcome:
+    def run(self, steps: int | None = None, agent: Any = "random") -> EpisodeOutcome:
         """Put an agent to it once: an episode in its world, or an answer to its question.
 
         `agent` is a name, an import path, options, a callable, or `"solution"` for its own.
         """
         return asyncio.run(self.arun(steps, agent))
 
-    async def arun(self, steps: int | None = None, agent: Any = "random") -> Outcome:
+    async def arun(self, steps: int | None = None, agent: Any = "random") -> EpisodeOutcome:
         """The same, inside an event loop."""
 
         self._outcome = None
@@ -236,7 +236,7 @@ SOLUTION = "solution"
 """The name of the scenario's own solution, where an agent is asked for."""
 
 
-async def attempt(built: Built, agent: Any, steps: int | None = None) -> Outcome:
+async def attempt(built: Built, agent: Any, steps: int | None = None) -> EpisodeOutcome:
     """One episode in its world, or one answer to its question with the checks of its case."""
     config = _agent(built, agent)
     case = built.case()
@@ -259,7 +259,7 @@ async def attempt(built: Built, agent: Any, steps: int | None = None) -> Outcome
             shutil.rmtree(request.used_workdir, ignore_errors=True)
 
 
-async def _answer(built: Built, config: AgentConfig, request: AgentRequest) -> Outcome:
+async def _answer(built: Built, config: AgentConfig, request: AgentRequest) -> EpisodeOutcome:
     from proctor.checks.evaluate import evaluate
     from proctor.checks.registry import CheckContext
     from proctor.spec.plan import plan_checks
@@ -271,7 +271,7 @@ async def _answer(built: Built, config: AgentConfig, request: AgentRequest) -> O
         trace.response = reply.answer
     context = CheckContext(case, reply.trace or trace, reply.answer)
     judged = await evaluate(plan_checks(case), context)
-    return Outcome(
+    return EpisodeOutcome(
         trajectory=Trajectory(built.seed),
         answer=reply.answer,
         ended="answered",

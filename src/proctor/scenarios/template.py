@@ -21,9 +21,9 @@ from proctor.scenarios.functions import KNOWN, Value
 from proctor.scenarios.params import Param, accepted_params, params_from_text, read_params
 from proctor.scenarios.randomness import Place
 from proctor.scenarios.resolve import EV, REF, TAGS, FailedError, Resolver, SeedNeededError, dotted
-from proctor.spec.located import Problem, SpecError, Tree, plain, renamed
+from proctor.spec.located import SpecError, SpecProblem, Tree, plain, renamed
 from proctor.spec.suite import Case, problem_with_id
-from proctor.spec.yaml_reader import Dialect, read
+from proctor.spec.yaml_reader import FileDialect, read
 
 if TYPE_CHECKING:
     from proctor.scenarios.scenario import Built
@@ -40,14 +40,14 @@ MOST_PARTS = 200_000
 """Parts of a template that are looked at, aliases counted at each use: a build takes no more."""
 
 
-def circle_problems(root: Tree, tag: str) -> list[Problem]:
+def circle_problems(root: Tree, tag: str) -> list[SpecProblem]:
     """One problem for each circle of references with this tag that is met first."""
     if root.size > MOST_PARTS:
         return []  # the build refuses it
     leaves = dict(_leaves(root, (), tag))
     done: set[Place] = set()
     left = MOST_PARTS
-    problems: list[Problem] = []
+    problems: list[SpecProblem] = []
     for start in leaves:
         path: dict[Place, None] = {}
         waiting = [iter([start])]
@@ -68,9 +68,9 @@ def circle_problems(root: Tree, tag: str) -> list[Problem]:
     return problems
 
 
-def _problem(walked: list[Place], leaf: Tree) -> Problem:
+def _problem(walked: list[Place], leaf: Tree) -> SpecProblem:
     circle = walked[walked.index(walked[-1]) :]
-    return Problem(leaf.place, f"goes round in a circle: {' → '.join(map(dotted, circle))}")
+    return SpecProblem(leaf.place, f"goes round in a circle: {' → '.join(map(dotted, circle))}")
 
 
 def _targets(text: str, root: Tree, tag: str) -> Iterator[Place]:
@@ -254,7 +254,7 @@ class Template:
             except SeedNeededError:
                 if key in SELECTED_BY and tree is not None:
                     message = f"{key} must not depend on the seed: cases are selected by it"
-                    raise SpecError([Problem(tree.place, message)]) from None
+                    raise SpecError([SpecProblem(tree.place, message)]) from None
         found["properties"] = self._fixed_properties(resolver)
         return found
 
@@ -275,14 +275,14 @@ class Template:
 
 def read_template(path: Path, root: Path, name: str) -> Template:
     """Read a template; `SpecError` holds every problem with its place."""
-    document = read(path, environ={}, dialect=Dialect(root=root, tags=TAGS, portable=True))
+    document = read(path, environ={}, dialect=FileDialect(root=root, tags=TAGS, portable=True))
     problems = list(document.problems)
     if document.tree is None:
         raise SpecError(problems)
     tree = renamed(document.tree, {"query": "input"})
     if not isinstance(tree.value, dict):
         problems.append(
-            Problem(tree.place, "a template is a mapping", f"keys are {', '.join(KEYS)}")
+            SpecProblem(tree.place, "a template is a mapping", f"keys are {', '.join(KEYS)}")
         )
         raise SpecError(problems)
     params = read_params(tree.child("params"), problems)
@@ -307,27 +307,27 @@ def read_template(path: Path, root: Path, name: str) -> Template:
     )
 
 
-def _key_problems(tree: Tree, members: Mapping[str, Tree]) -> list[Problem]:
-    problems: list[Problem] = []
+def _key_problems(tree: Tree, members: Mapping[str, Tree]) -> list[SpecProblem]:
+    problems: list[SpecProblem] = []
     for key in members:
         if key not in KEYS:
             hint = did_you_mean(key, KEYS)
             if key == "id":
                 hint = "the id of a scenario is its name in the catalog"
-            problems.append(Problem(tree.keys[key], f"unknown key {key!r}", hint))
+            problems.append(SpecProblem(tree.keys[key], f"unknown key {key!r}", hint))
     if ("input" in members) == ("scenario" in members):
         which = "not both" if "input" in members else "one of them"
         problems.append(
-            Problem(
+            SpecProblem(
                 tree.place, f"`input` is a question, `scenario` what may be seen: write {which}"
             )
         )
     return problems
 
 
-def _expression_problems(tree: Tree) -> list[Problem]:
+def _expression_problems(tree: Tree) -> list[SpecProblem]:
     """Expressions that are none; aliases lead to the same tree, which is looked at once."""
-    problems: list[Problem] = []
+    problems: list[SpecProblem] = []
     seen: set[int] = set()
     left = [tree]
     while left:
@@ -342,45 +342,51 @@ def _expression_problems(tree: Tree) -> list[Problem]:
             except ExpressionError as error:
                 quoted = str(part.value)[error.start : error.end].strip()[:60]
                 where = f", in `{quoted}`" if quoted else ""
-                problems.append(Problem(part.place, f"{error.message}{where}", error.hint))
+                problems.append(SpecProblem(part.place, f"{error.message}{where}", error.hint))
     return problems
 
 
-def _value_problems(tree: Tree | None, params: Mapping[str, Param]) -> list[Problem]:
+def _value_problems(tree: Tree | None, params: Mapping[str, Param]) -> list[SpecProblem]:
     """Names under `values:` must be names, and no parameter's."""
     if tree is None:
         return []
     if not isinstance(tree.value, dict):
-        return [Problem(tree.place, "values is a mapping of names to values")]
-    problems: list[Problem] = []
+        return [SpecProblem(tree.place, "values is a mapping of names to values")]
+    problems: list[SpecProblem] = []
     for name in tree.value:
         if not is_name(name):
-            problems.append(Problem(tree.keys[name], f"{name!r} cannot be named in an expression"))
+            problems.append(
+                SpecProblem(tree.keys[name], f"{name!r} cannot be named in an expression")
+            )
         elif name in params or name == "seed":
-            problems.append(Problem(tree.keys[name], f"{name!r} is a parameter as well"))
+            problems.append(SpecProblem(tree.keys[name], f"{name!r} is a parameter as well"))
     return problems
 
 
 def _variants(
-    tree: Tree | None, params: Mapping[str, Param], problems: list[Problem]
+    tree: Tree | None, params: Mapping[str, Param], problems: list[SpecProblem]
 ) -> dict[str, dict[str, Value]]:
     if tree is None or tree.value is None:
         return {}
     if not isinstance(tree.value, dict):
-        problems.append(Problem(tree.place, "variants is a mapping of names to parameters"))
+        problems.append(SpecProblem(tree.place, "variants is a mapping of names to parameters"))
         return {}
     found: dict[str, dict[str, Value]] = {}
     for name, member in tree.value.items():
         if "@" in name or "." in name or problem_with_id(name):
-            problems.append(Problem(tree.keys[name], f"{name!r} cannot be the name of a variant"))
+            problems.append(
+                SpecProblem(tree.keys[name], f"{name!r} cannot be the name of a variant")
+            )
         elif not isinstance(member.value, dict) or any(part.tag for part in member.walk()):
-            problems.append(Problem(member.place, f"variant {name!r} is a mapping of parameters"))
+            problems.append(
+                SpecProblem(member.place, f"variant {name!r} is a mapping of parameters")
+            )
         else:
             try:
                 found[name] = accepted_params(params, plain(member))
             except ProctorError as error:
                 message = f"variant {name!r}: {error.message}"
-                problems.append(Problem(member.place, message, error.hint))
+                problems.append(SpecProblem(member.place, message, error.hint))
     return found
 
 
@@ -419,5 +425,5 @@ class _Content:
         self.left -= len(text)
         if self.left < 0:
             message = f"the template has more than {MAX_CHARACTERS:,} characters, includes and all"
-            raise SpecError([Problem(tree.place, message)])
+            raise SpecError([SpecProblem(tree.place, message)])
         self.hash.update(f"{text}\n".encode())

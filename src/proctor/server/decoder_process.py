@@ -45,7 +45,7 @@ PIPE = 1 << 20
 class Reader(Protocol):
     """Something that makes rows of a body."""
 
-    def read(self, body: bytes, content_type: str, what: str) -> Made:
+    def read(self, body: bytes, content_type: str, what: str) -> DecodedRows:
         """The rows, or why there are none."""
         ...
 
@@ -73,14 +73,14 @@ def default_readers() -> int:
     return min(MAX_READERS, (free or 1) - 1)
 
 
-class Here:
+class InProcessDecoder:
     """Makes rows in this process."""
 
     def __init__(self, redactor: Redactor | None, prices: PriceTable | None = None) -> None:
         self._redactor = redactor
         self._prices = prices
 
-    def read(self, body: bytes, content_type: str, what: str) -> Made:
+    def read(self, body: bytes, content_type: str, what: str) -> DecodedRows:
         """The rows, or why there are none."""
 
         return make(body, content_type, what, self._redactor, self._prices)
@@ -125,7 +125,7 @@ class Child:
                 self._ready = True
         return self._ready
 
-    def read(self, body: bytes, content_type: str, what: str) -> Made:
+    def read(self, body: bytes, content_type: str, what: str) -> DecodedRows:
         """The rows, or why there are none."""
         import msgspec
 
@@ -145,7 +145,7 @@ class Child:
         except (OSError, ValueError, struct.error, msgspec.MsgspecError):
             pass
         self.close()
-        return Made(0, "what reads requests ended, and is started again", refused=503)
+        return DecodedRows(0, "what reads requests ended, and is started again", refused=503)
 
     def close(self) -> None:
         """End the process."""
@@ -181,7 +181,7 @@ def _widen(pipe: IO[bytes] | None) -> None:
 # the body and the settings: so it can be done wherever there is a free processor.
 
 
-class Made(msgspec.Struct, array_like=True):
+class DecodedRows(msgspec.Struct, array_like=True):
     """The rows of one request; how many of its spans were not kept, and what was odd.
 
     `refused` is the HTTP status of a request that is not taken; `message` says why.
@@ -206,21 +206,21 @@ def make(
     what: str,
     redactor: Redactor | None,
     prices: PriceTable | None = None,
-) -> Made:
+) -> DecodedRows:
     """The rows of a body; whatever is wrong with it is said, never raised."""
     try:
         found = received(body, content_type, what)
         batch = batch_of(found.collected, redactor, prices)
     except Refused as refusal:
-        return Made(0, refusal.reason, refused=refusal.status)
+        return DecodedRows(0, refusal.reason, refused=refusal.status)
     except Exception as error:  # noqa: BLE001 (one odd request must not end the server)
-        return Made(0, f"cannot be read: {type(error).__name__}", refused=400)
+        return DecodedRows(0, f"cannot be read: {type(error).__name__}", refused=400)
     rows = (batch.spans, batch.chunks, batch.facts, sorted(batch.touched))
-    return Made(found.rejected, found.message, *rows)
+    return DecodedRows(found.rejected, found.message, *rows)
 
 
 encode = msgspec.msgpack.Encoder().encode
-decode = msgspec.msgpack.Decoder(Made).decode
+decode = msgspec.msgpack.Decoder(DecodedRows).decode
 
 
 # A process that makes rows of request bodies for a server, so that this takes another processor.
@@ -263,11 +263,11 @@ def main() -> None:
         _reply(outgoing, make(body, kind, what, redactor, prices))
 
 
-def _reply(outgoing: BinaryIO, made: Made) -> None:
+def _reply(outgoing: BinaryIO, made: DecodedRows) -> None:
     try:
         encoded = encode(made)
     except (UnicodeError, OverflowError, TypeError, ValueError):
-        encoded = encode(Made(0, "cannot be kept: text that is no Unicode", refused=400))
+        encoded = encode(DecodedRows(0, "cannot be kept: text that is no Unicode", refused=400))
     outgoing.write(LENGTH.pack(len(encoded)))
     outgoing.write(encoded)
     outgoing.flush()

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from proctor.errors import ProctorError
 from proctor.llm.prices import warm_up
-from proctor.server.decoder_process import Child, Here, Made, Reader
+from proctor.server.decoder_process import Child, DecodedRows, InProcessDecoder, Reader
 from proctor.server.store.rows import Batch
 from proctor.server.store.store import BadRows, SqlStore
 from proctor.server.wire import SPANS, Refused
@@ -35,26 +35,26 @@ RETRY_AFTER = 2
 """Seconds a client is asked to wait when too much is waiting."""
 
 
-class Taken(NamedTuple):
+class IngestResult(NamedTuple):
     """What became of a request: spans that were not kept, and why."""
 
     rejected: int
     message: str
 
 
-class _Waiting(NamedTuple):
+class _PendingRequest(NamedTuple):
     body: bytes
     content_type: str
     what: str
-    answer: asyncio.Future[Taken]
+    answer: asyncio.Future[IngestResult]
     loop: asyncio.AbstractEventLoop
 
 
-class _Ready(NamedTuple):
+class _DecodedRequest(NamedTuple):
     """A request whose rows are made, or that was refused."""
 
-    waiting: _Waiting
-    made: Made
+    waiting: _PendingRequest
+    made: DecodedRows
 
 
 class Ingest:
@@ -73,13 +73,13 @@ class Ingest:
         written: Callable[[set[str]], None] | None = None,
     ) -> None:
         self._store = store
-        self._here = Here(redactor, store.prices)
+        self._here = InProcessDecoder(redactor, store.prices)
         for reader in readers:
             reader.prices = store.prices
         self._max_waiting = max_waiting
         self._written = written
-        self._queue: deque[_Waiting] = deque()
-        self._ready: deque[_Ready] = deque()
+        self._queue: deque[_PendingRequest] = deque()
+        self._ready: deque[_DecodedRequest] = deque()
         self._bytes = 0
         self._lock = threading.Lock()
         # Two, so that a request wakes one thread and not all: waking is most of handing it over.
@@ -130,15 +130,15 @@ class Ingest:
             with self._lock:
                 self._bytes -= held
 
-    async def take(self, body: bytes, content_type: str, what: str = SPANS) -> Taken:
+    async def take(self, body: bytes, content_type: str, what: str = SPANS) -> IngestResult:
         """Keep what a plain body holds; returns after the commit, raises `Refused` otherwise."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Taken] = loop.create_future()
+        answer: asyncio.Future[IngestResult] = loop.create_future()
         with self._lock:
             if self._stopping:
                 raise Refused(503, "the server is stopping")
             self._hold(len(body))
-            self._queue.append(_Waiting(body, content_type, what, answer, loop))
+            self._queue.append(_PendingRequest(body, content_type, what, answer, loop))
             (self._to_read if self._at_work else self._to_write).notify()
         return await answer
 
@@ -163,7 +163,7 @@ class Ingest:
                 self._to_write.notify()
         reader.close()
 
-    def _next_to_read(self) -> _Waiting | None:
+    def _next_to_read(self) -> _PendingRequest | None:
         with self._lock:
             while not self._queue and not self._stopping:
                 self._to_read.wait()
@@ -172,11 +172,15 @@ class Ingest:
             self._reading += 1
             return self._queue.popleft()
 
-    def _made(self, waiting: _Waiting, reader: Reader) -> _Ready:
+    def _made(self, waiting: _PendingRequest, reader: Reader) -> _DecodedRequest:
         try:
-            return _Ready(waiting, reader.read(waiting.body, waiting.content_type, waiting.what))
+            return _DecodedRequest(
+                waiting, reader.read(waiting.body, waiting.content_type, waiting.what)
+            )
         except Exception as error:  # noqa: BLE001 (a thread that ended would read nothing again)
-            return _Ready(waiting, Made(0, f"cannot be read: {type(error).__name__}", refused=503))
+            return _DecodedRequest(
+                waiting, DecodedRows(0, f"cannot be read: {type(error).__name__}", refused=503)
+            )
 
     # -- the writing thread -----------------------------------------------------------------------
 
@@ -188,9 +192,9 @@ class Ingest:
             with self._lock:
                 self._bytes -= sum(len(ready.waiting.body) for ready in together)
 
-    def _next(self) -> list[_Ready]:
+    def _next(self) -> list[_DecodedRequest]:
         """Requests to write together; empty when it is time to end."""
-        together: list[_Ready] = []
+        together: list[_DecodedRequest] = []
         size = 0
         while size < MAX_TOGETHER:
             found = self._next_ready(wait=not together)
@@ -200,7 +204,7 @@ class Ingest:
             size += len(found.waiting.body)
         return together
 
-    def _next_ready(self, *, wait: bool) -> _Ready | None:
+    def _next_ready(self, *, wait: bool) -> _DecodedRequest | None:
         """One more request with its rows; None when there is none, or never will be."""
         with self._lock:
             while not self._ready and not (self._queue and not self._at_work):
@@ -217,7 +221,7 @@ class Ingest:
     def _ended(self) -> bool:
         return self._stopping and not self._queue and not self._reading
 
-    def _write(self, together: list[_Ready]) -> None:
+    def _write(self, together: list[_DecodedRequest]) -> None:
         if not together:
             return
         batch = Batch()
@@ -243,25 +247,25 @@ class Ingest:
             if self._written is not None:
                 self._written(batch.touched)
             for each in together:
-                _settle(each.waiting, Taken(each.made.rejected, each.made.message))
+                _settle(each.waiting, IngestResult(each.made.rejected, each.made.message))
 
 
-def _refused(ready: _Ready) -> bool:
+def _refused(ready: _DecodedRequest) -> bool:
     """Whether no rows were made; then the client is told."""
     if ready.made.refused:
         _refuse(ready.waiting, Refused(ready.made.refused, ready.made.message))
     return bool(ready.made.refused)
 
 
-def _settle(waiting: _Waiting, taken: Taken) -> None:
+def _settle(waiting: _PendingRequest, taken: IngestResult) -> None:
     _tell(waiting, lambda: waiting.answer.set_result(taken))
 
 
-def _refuse(waiting: _Waiting, refusal: Refused) -> None:
+def _refuse(waiting: _PendingRequest, refusal: Refused) -> None:
     _tell(waiting, lambda: waiting.answer.set_exception(refusal))
 
 
-def _tell(waiting: _Waiting, act: Callable[[], None]) -> None:
+def _tell(waiting: _PendingRequest, act: Callable[[], None]) -> None:
     """Answer on the loop of the request, if its client is still there."""
 
     def answer() -> None:

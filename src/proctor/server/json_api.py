@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from proctor.errors import ProctorError, did_you_mean
-from proctor.server.store.store import Page, TraceFilter
+from proctor.server.store.store import PageRequest, TraceFilter
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -110,11 +110,11 @@ def filter_of(query: Mapping[str, str]) -> TraceFilter:
     return TraceFilter(**given)
 
 
-def page_of(query: Mapping[str, str]) -> Page:
+def page_of(query: Mapping[str, str]) -> PageRequest:
     """Which part of the list."""
     limit = min(MAX_LIMIT, max(1, int(_number("limit", query.get("limit") or "50"))))
     offset = max(0, int(_number("offset", query.get("offset") or "0")))
-    page = Page(limit, offset, query.get("sort") or "newest")
+    page = PageRequest(limit, offset, query.get("sort") or "newest")
     try:
         _ = page.order_by
     except ProctorError as error:

@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from proctor.server.ingest import RETRY_AFTER, Ingest, Taken
+from proctor.server.ingest import RETRY_AFTER, Ingest, IngestResult
 from proctor.server.wire import JSON, LOG_RECORDS, MAX_BODY, PROTOBUF, SPANS, Refused, unpacked
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ async def read_body(
             raise Refused(413, f"the body is larger than {limit} bytes")
 
 
-def accepted(taken: Taken, what: str, *, as_json: bool) -> Response:
+def accepted(taken: IngestResult, what: str, *, as_json: bool) -> Response:
     """Return success, whole or partial; a message without rejected spans is a warning in OTLP."""
     if as_json:
         name = "rejectedSpans" if what == SPANS else "rejectedLogRecords"

@@ -23,11 +23,11 @@ import httpx
 
 from proctor.checks.evaluate import PlannedCheck, evaluate
 from proctor.checks.quality import score_trace, score_traces_with
-from proctor.checks.quality_dimensions import Level, Quality, QualityConfig
+from proctor.checks.quality_dimensions import Quality, QualityConfig, QualityLevel
 from proctor.checks.registry import CheckContext
 from proctor.diagnose.api import diagnose
 from proctor.errors import ProctorError
-from proctor.server.store.store import Evaluation, SqlStore, StoreError
+from proctor.server.store.store import SqlStore, StoredEvaluation, StoreError
 from proctor.trace.text import safe
 
 if TYPE_CHECKING:
@@ -143,14 +143,14 @@ class Watcher:
             raise
         except Exception as error:  # noqa: BLE001 (one odd trace must not end the watch)
             words = f"{type(error).__name__}: {error}"[:500]
-            failed = Evaluation(trace_id, "evaluation", None, "failed", words, self._clock())
+            failed = StoredEvaluation(trace_id, "evaluation", None, "failed", words, self._clock())
             put([failed], score=None, findings=None)
             return
         put(rows, score=quality.overall, findings=len(found.findings))
         self.looked += 1
         self._tell(trace_id, quality, found)
 
-    def _evaluated(self, trace: Trace) -> tuple[list[Evaluation], Quality, Diagnosis]:
+    def _evaluated(self, trace: Trace) -> tuple[list[StoredEvaluation], Quality, Diagnosis]:
         options = self._options
         if options.judge is not None and sampled(trace.trace_id, options.judge_share):
             (quality,) = asyncio.run(score_traces_with(options.judge, [trace], options.quality))
@@ -163,12 +163,12 @@ class Watcher:
             rows += asyncio.run(self._checked(trace, now))
         return rows, quality, found
 
-    async def _checked(self, trace: Trace, now: int) -> list[Evaluation]:
+    async def _checked(self, trace: Trace, now: int) -> list[StoredEvaluation]:
         options = self._options
         context = CheckContext(case=options.case, trace=trace, answer=trace.response or "")
         judged = await evaluate(options.checks, context)
         return [
-            Evaluation(
+            StoredEvaluation(
                 trace.trace_id, f"check.{r.id}", r.score, r.status.value, r.reason[:2000], now
             )
             for r in judged.results
@@ -177,7 +177,7 @@ class Watcher:
     def _tell(self, trace_id: str, quality: Quality, found: Diagnosis) -> None:
         if self._alert is not None:
             for dimension in quality.dimensions:
-                if dimension.level == Level.ALERT and dimension.score is not None:
+                if dimension.level == QualityLevel.ALERT and dimension.score is not None:
                     words = dimension.why or "; ".join(dict.fromkeys(dimension.issues[:3]))
                     self._alert(Alert(trace_id, dimension.name, dimension.score, words[:500]))
         if self._push is not None:
@@ -190,9 +190,9 @@ def sampled(trace_id: str, share: float) -> bool:
     return int.from_bytes(digest[:8]) < share * 2**64
 
 
-def _quality_rows(trace_id: str, quality: Quality, now: int) -> list[Evaluation]:
+def _quality_rows(trace_id: str, quality: Quality, now: int) -> list[StoredEvaluation]:
     rows = [
-        Evaluation(
+        StoredEvaluation(
             trace_id,
             f"quality.{dimension.name}",
             dimension.score,
@@ -202,7 +202,7 @@ def _quality_rows(trace_id: str, quality: Quality, now: int) -> list[Evaluation]
         )
         for dimension in quality.dimensions
     ]
-    return [Evaluation(trace_id, "quality", quality.overall, None, "", now), *rows]
+    return [StoredEvaluation(trace_id, "quality", quality.overall, None, "", now), *rows]
 
 
 def _words(why: str, issues: Sequence[str]) -> str:
@@ -210,9 +210,9 @@ def _words(why: str, issues: Sequence[str]) -> str:
     return json.dumps({"why": why[:500], "issues": [text[:300] for text in issues[:20]]})
 
 
-def _found_row(found: Diagnosis, now: int) -> Evaluation:
+def _found_row(found: Diagnosis, now: int) -> StoredEvaluation:
     detail = json.dumps(found.to_dict())
-    return Evaluation(found.trace_id, "diagnosis", found.overall, found.method, detail, now)
+    return StoredEvaluation(found.trace_id, "diagnosis", found.overall, found.method, detail, now)
 
 
 def planned_checks(path: Path) -> tuple[Any, Sequence[PlannedCheck]]:

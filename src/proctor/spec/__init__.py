@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from proctor.spec.config import Configuration, Settings, load_configuration
     from proctor.spec.json_schema import schema_of
     from proctor.spec.load import load_suite, restore_suite
-    from proctor.spec.located import Place, Problem, SpecError
+    from proctor.spec.located import SourceLocation, SpecError, SpecProblem
     from proctor.spec.plan import plan_checks
     from proctor.spec.select import Filter, parse_filter, select_cases
     from proctor.spec.suite import AgentRef, Case, CustomCheck, JudgeConfig, Suite
@@ -23,10 +23,10 @@ __all__ = [
     "CustomCheck",
     "Filter",
     "JudgeConfig",
-    "Place",
-    "Problem",
     "Settings",
+    "SourceLocation",
     "SpecError",
+    "SpecProblem",
     "Suite",
     "load_configuration",
     "load_suite",
@@ -44,8 +44,8 @@ _HOME_OF = {
     "CustomCheck": "proctor.spec.suite",
     "Filter": "proctor.spec.select",
     "JudgeConfig": "proctor.spec.suite",
-    "Place": "proctor.spec.located",
-    "Problem": "proctor.spec.located",
+    "SourceLocation": "proctor.spec.located",
+    "SpecProblem": "proctor.spec.located",
     "Settings": "proctor.spec.config",
     "SpecError": "proctor.spec.located",
     "Suite": "proctor.spec.suite",

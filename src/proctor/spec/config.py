@@ -22,7 +22,14 @@ from proctor.errors import ProctorError, did_you_mean
 from proctor.llm.rate_limits import RateLimit
 from proctor.runs.remote.object_store import is_address
 from proctor.spec.data import read_toml
-from proctor.spec.located import Place, Problem, SpecError, Tree, merged, replace_content
+from proctor.spec.located import (
+    SourceLocation,
+    SpecError,
+    SpecProblem,
+    Tree,
+    merged,
+    replace_content,
+)
 from proctor.spec.suite import DEFAULT_TRIALS, Agent, Judge, Trials
 from proctor.spec.validation import Shapes, validated
 from proctor.spec.yaml_reader import MAX_BYTES, read
@@ -54,7 +61,7 @@ PROVIDER_KEYS = (
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Limits(Strict):
+class LimitSettings(Strict):
     """How much a run may do and spend; None is no limit."""
 
     trials: Trials = DEFAULT_TRIALS
@@ -95,7 +102,7 @@ class Redaction(Strict):
     """Kind of secret → regular expression."""
 
 
-class Price(Strict):
+class PriceSetting(Strict):
     """Dollars per million tokens."""
 
     input: Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -136,10 +143,10 @@ class Settings(Strict):
     """The folder of experiment files, for `proctor list experiments`."""
     judge: Judge | None = None
     """The judge where a suite names none."""
-    limits: Limits = Limits()
+    limits: LimitSettings = LimitSettings()
     notify: Notify = Notify()
     redaction: Redaction = Redaction()
-    prices: dict[str, Price | str] = Field(default_factory=dict[str, Price | str])
+    prices: dict[str, PriceSetting | str] = Field(default_factory=dict[str, PriceSetting | str])
     """Model → its price, or the published model whose prices apply."""
 
     def price_table(self) -> PriceTable:
@@ -160,11 +167,11 @@ class Value(NamedTuple):
 
     key: str
     value: Any
-    origin: Place
+    origin: SourceLocation
     secret: bool
 
 
-DEFAULT = Place("default")
+DEFAULT = SourceLocation("default")
 
 SECRET_SETTINGS = frozenset({"notify.to"})
 """Settings that hold secrets whatever they look like."""
@@ -236,7 +243,7 @@ def load_configuration(
     """
     start = Path() if start is None else start
     environ = os.environ if environ is None else environ
-    problems: list[Problem] = []
+    problems: list[SpecProblem] = []
     project = find_project_file(start)
     user = user_settings_file(environ)
     tree = Tree(DEFAULT, {})
@@ -263,8 +270,8 @@ def find_project_file(start: Path) -> Path | None:
         if own.is_file() and _speaks(shared):
             raise SpecError(
                 [
-                    Problem(
-                        Place(str(own), 1, 1),
+                    SpecProblem(
+                        SourceLocation(str(own), 1, 1),
                         "both this file and [tool.proctor] in pyproject.toml hold settings",
                         "keep one of them",
                     )
@@ -287,14 +294,14 @@ def _speaks(path: Path) -> bool:
     )
 
 
-def _file(path: Path, environ: Mapping[str, str], problems: list[Problem]) -> Tree | None:
+def _file(path: Path, environ: Mapping[str, str], problems: list[SpecProblem]) -> Tree | None:
     is_toml = path.suffix == ".toml"
     found = read_toml(path, environ) if is_toml else read(path, environ=environ)
     problems.extend(found.problems)
     if found.tree is None or found.tree.value is None:
         return None
     if not isinstance(found.tree.value, dict):
-        problems.append(Problem(found.tree.place, "settings are a mapping of names to values"))
+        problems.append(SpecProblem(found.tree.place, "settings are a mapping of names to values"))
         return None
     return _long_form(found.tree, found.tree.value)
 
@@ -326,7 +333,7 @@ def _scalars(model: type[BaseModel], prefix: str) -> Iterator[str]:
             yield prefix + name
 
 
-def _variables(environ: Mapping[str, str], problems: list[Problem]) -> Tree:
+def _variables(environ: Mapping[str, str], problems: list[SpecProblem]) -> Tree:
     """The settings held by `PROCTOR_*` variables.
 
     One that is nearly a setting is taken for a slip; others may be somebody else's.
@@ -334,7 +341,7 @@ def _variables(environ: Mapping[str, str], problems: list[Problem]) -> Tree:
     known = setting_names()
     found = Tree(DEFAULT, {})
     for variable in sorted(name for name in environ if name.startswith(PREFIX)):
-        place = Place(variable)
+        place = SourceLocation(variable)
         if variable in known:
             found = merged(found, _nested(known[variable], environ[variable], place))
             continue
@@ -342,7 +349,7 @@ def _variables(environ: Mapping[str, str], problems: list[Problem]) -> Tree:
         if hint := did_you_mean(variable.removeprefix(PREFIX), rest):
             for short in sorted(rest, key=len, reverse=True):
                 hint = hint.replace(f"'{short}'", rest[short])
-            problems.append(Problem(place, "no setting has this variable", hint))
+            problems.append(SpecProblem(place, "no setting has this variable", hint))
     return found
 
 
@@ -351,11 +358,11 @@ def _flags(flags: Mapping[str, Any]) -> Tree:
     for name, value in flags.items():
         if value is not None:
             option = "--" + name.rpartition(".")[2].replace("_", "-")
-            found = merged(found, _nested(name, value, Place(option)))
+            found = merged(found, _nested(name, value, SourceLocation(option)))
     return found
 
 
-def _nested(name: str, value: Any, place: Place) -> Tree:
+def _nested(name: str, value: Any, place: SourceLocation) -> Tree:
     """A mapping that holds one value under a dotted name."""
     tree = Tree(place, value)
     for part in reversed(name.split(".")):

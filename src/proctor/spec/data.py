@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from proctor.spec.located import Place, Problem, Tree
-from proctor.spec.yaml_reader import Document, substitute
+from proctor.spec.located import SourceLocation, SpecProblem, Tree
+from proctor.spec.yaml_reader import YamlDocument, substitute
 
 Location = tuple[str, ...]
 """The keys on the way to a value; items of a list are at the place of the list."""
@@ -17,9 +17,9 @@ Location = tuple[str, ...]
 
 def tree_of(
     value: Any,
-    place_at: Callable[[Location], Place],
+    place_at: Callable[[Location], SourceLocation],
     environ: Mapping[str, str],
-    problems: list[Problem],
+    problems: list[SpecProblem],
     path: Location = (),
 ) -> Tree:
     """A value as a tree, with environment variables put in."""
@@ -39,7 +39,7 @@ def tree_of(
         known = value is None or isinstance(value, bool | int | float)
         return Tree(place, value if known else str(value))
     text, secrets, found = substitute(value, environ)
-    problems.extend(Problem(place, message, hint) for message, hint in found)
+    problems.extend(SpecProblem(place, message, hint) for message, hint in found)
     return Tree(place, text, {}, value if secrets else None, secrets, bool(found))
 
 
@@ -57,7 +57,7 @@ _PART = re.compile(r"""[\w-]+|"[^"]*"|'[^']*'""")
 _TABLE = ("tool", "proctor")
 
 
-def read_toml(path: Path, environ: Mapping[str, str]) -> Document:
+def read_toml(path: Path, environ: Mapping[str, str]) -> YamlDocument:
     """The table as a tree; None when the file has none."""
     name = str(path)
     try:
@@ -65,27 +65,31 @@ def read_toml(path: Path, environ: Mapping[str, str]) -> Document:
         data: Any = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         at = re.search(r"line (\d+), column (\d+)", str(error))
-        place = Place(name, int(at[1]), int(at[2])) if at else Place(name, 1, 1)
-        return Document(None, [Problem(place, f"not TOML: {str(error).partition(' (at')[0]}")])
+        place = SourceLocation(name, int(at[1]), int(at[2])) if at else SourceLocation(name, 1, 1)
+        return YamlDocument(
+            None, [SpecProblem(place, f"not TOML: {str(error).partition(' (at')[0]}")]
+        )
     except (OSError, UnicodeDecodeError) as error:
-        return Document(None, [Problem(Place(name, 1, 1), f"cannot be read: {error}")])
+        return YamlDocument(
+            None, [SpecProblem(SourceLocation(name, 1, 1), f"cannot be read: {error}")]
+        )
     for part in _TABLE:
         data = cast("dict[str, Any]", data).get(part) if isinstance(data, dict) else None
     if data is None:
-        return Document(None, [])
-    problems: list[Problem] = []
+        return YamlDocument(None, [])
+    problems: list[SpecProblem] = []
     places = _places(text, name)
 
-    def place_at(path: tuple[str, ...]) -> Place:
+    def place_at(path: tuple[str, ...]) -> SourceLocation:
         whole = _TABLE + path
         return next(places[whole[:n]] for n in range(len(whole), 0, -1) if whole[:n] in places)
 
-    return Document(tree_of(data, place_at, environ, problems), problems)
+    return YamlDocument(tree_of(data, place_at, environ, problems), problems)
 
 
-def _places(text: str, name: str) -> dict[tuple[str, ...], Place]:
+def _places(text: str, name: str) -> dict[tuple[str, ...], SourceLocation]:
     """Where each header and each key at the start of a line stands."""
-    places: dict[tuple[str, ...], Place] = {}
+    places: dict[tuple[str, ...], SourceLocation] = {}
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), 1):
         if header := _HEADER.match(line):
@@ -96,7 +100,7 @@ def _places(text: str, name: str) -> dict[tuple[str, ...], Place]:
         else:
             continue
         for length in range(1, len(path) + 1):
-            places.setdefault(path[:length], Place(name, number, found.start("name") + 1))
+            places.setdefault(path[:length], SourceLocation(name, number, found.start("name") + 1))
     return places
 
 

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from proctor.errors import did_you_mean
-from proctor.spec.located import Place, Tree, replace_content
+from proctor.spec.located import SourceLocation, Tree, replace_content
 from proctor.spec.research import Research
 from proctor.spec.suite import Agent, AgentRef, Judge, JudgeConfig, Trials, problem_with_id
 from proctor.spec.validation import Fault, faults_error
@@ -107,7 +107,7 @@ Seeds = Annotated[
 # -- parameters ----------------------------------------------------------------------------------
 
 
-class Interval(Strict):
+class NumberRange(Strict):
     """Numbers between two ends, to draw from; needs `sample`."""
 
     low: Annotated[float, Field(allow_inf_nan=False)]
@@ -120,7 +120,7 @@ class Interval(Strict):
     """Draw whole numbers, both ends in."""
 
     @model_validator(mode="after")
-    def _in_order(self) -> Interval:
+    def _in_order(self) -> NumberRange:
         if self.low >= self.high:
             raise ValueError(f"low ({self.low:g}) must be less than high ({self.high:g})")
         if self.log and self.low <= 0:
@@ -131,18 +131,18 @@ class Interval(Strict):
 def _axis(value: Any) -> Any:
     if isinstance(value, list | tuple) and not value:
         raise ValueError("an axis needs at least one value")
-    if isinstance(value, list | tuple | Mapping | Interval):
+    if isinstance(value, list | tuple | Mapping | NumberRange):
         return cast("Any", value)
     raise ValueError("an axis is a list of values, or {low: …, high: …} to draw from")
 
 
 Axis = Annotated[
-    Interval | Annotated[tuple[Any, ...], Field(min_length=1)],
-    BeforeValidator(_axis, json_schema_input_type=Interval | list[Any]),
+    NumberRange | Annotated[tuple[Any, ...], Field(min_length=1)],
+    BeforeValidator(_axis, json_schema_input_type=NumberRange | list[Any]),
 ]
 
 
-class Sample(Strict):
+class SampleSpec(Strict):
     """How many combinations of the axes are drawn, instead of all."""
 
     n: Annotated[int, Field(ge=1, le=100_000)]
@@ -246,7 +246,7 @@ def check_output(text: str) -> str:
     return text
 
 
-class Bounds(Strict):
+class ExperimentLimits(Strict):
     """How much a run may do and spend; what is absent is left to the settings."""
 
     concurrency: Annotated[int, Field(ge=1)] | None = None
@@ -267,7 +267,7 @@ class Bounds(Strict):
     """Rules that end a cell before all its trials are done."""
 
 
-class Executor(Strict):
+class ExecutorSpec(Strict):
     """Where trials run, and on how many workers."""
 
     kind: Literal["local", "ray"]
@@ -278,7 +278,7 @@ class Executor(Strict):
     """Processes that run trials; as many as there is room for when absent."""
 
     @model_validator(mode="after")
-    def _workers_of_ray(self) -> Executor:
+    def _workers_of_ray(self) -> ExecutorSpec:
         if self.kind == "local" and (self.address is not None or self.workers is not None):
             raise ValueError("address and workers are for kind: ray")
         return self
@@ -311,7 +311,7 @@ class Experiment(Strict):
     """Repeats for each seed; a case's own number, else 1, when absent."""
     params: dict[str, Axis] = Field(default_factory=dict[str, Axis])
     """Parameters that vary: every combination of their values is tried."""
-    sample: Sample | None = None
+    sample: SampleSpec | None = None
     """Draw some combinations of `params` instead of trying all."""
     set: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Parameters with one value; `case.FIELD` overrides a field of every case."""
@@ -321,12 +321,14 @@ class Experiment(Strict):
     """The judge of checks that name none."""
     judges: dict[str, Judge] = Field(default_factory=dict[str, JudgeConfig])
     """More judges, by name."""
-    limits: Bounds = Bounds()
+    limits: ExperimentLimits = ExperimentLimits()
     """How much each run may do and spend."""
     executor: (
         Annotated[
-            Executor,
-            BeforeValidator(_executor, json_schema_input_type=Literal["local", "ray"] | Executor),
+            ExecutorSpec,
+            BeforeValidator(
+                _executor, json_schema_input_type=Literal["local", "ray"] | ExecutorSpec
+            ),
         ]
         | None
     ) = None
@@ -345,7 +347,7 @@ class Experiment(Strict):
             for name in self.set
             if name in self.params
         ]
-        drawn = [name for name, axis in self.params.items() if isinstance(axis, Interval)]
+        drawn = [name for name, axis in self.params.items() if isinstance(axis, NumberRange)]
         sweep = None if self.research is None else self.research.sweep
         if drawn and self.sample is None and (sweep is None or sweep.sampler == "grid"):
             hint = "add `sample: {n: 10}`, or list the values"
@@ -391,7 +393,7 @@ class Experiment(Strict):
         """What was read, with places; None for one built in Python."""
         return self._tree
 
-    def place_of(self, *steps: str | int) -> Place | None:
+    def place_of(self, *steps: str | int) -> SourceLocation | None:
         """Where a part of it was written, or the nearest thing around that part."""
         tree, place = self._tree, None
         for step in (*steps, None):

@@ -20,9 +20,9 @@ from proctor.imports import IMPORT_PATH, load_module
 from proctor.spec.data import tree_of
 from proctor.spec.experiment import Experiment
 from proctor.spec.located import (
-    Place,
-    Problem,
+    SourceLocation,
     SpecError,
+    SpecProblem,
     Tree,
     merged,
     plain,
@@ -39,7 +39,7 @@ from proctor.spec.suite import (
     slug,
 )
 from proctor.spec.validation import first_fault, validated
-from proctor.spec.yaml_reader import Document, read
+from proctor.spec.yaml_reader import YamlDocument, read
 
 
 def load_suite(
@@ -53,7 +53,7 @@ def load_suite(
     return suite_of(read(path, environ=environ), path, need_agent=need_agent)
 
 
-def suite_of(document: Document, path: Path, *, need_agent: bool = True) -> Suite:
+def suite_of(document: YamlDocument, path: Path, *, need_agent: bool = True) -> Suite:
     """The suite of a file that was read already."""
     suite, tree = _checked(document, need_agent=need_agent)
     suite.came_from(tree, path.parent, path)
@@ -67,22 +67,24 @@ def restore_suite(
 
     `folder` is what its relative paths start from, `name` is where problems are told to be.
     """
-    problems: list[Problem] = []
-    place = Place(name)
+    problems: list[SpecProblem] = []
+    place = SourceLocation(name)
     environ = os.environ if environ is None else environ
     tree = tree_of(record, lambda _: place, environ, problems)
-    suite, tree = _checked(Document(tree, problems), need_agent=False)
+    suite, tree = _checked(YamlDocument(tree, problems), need_agent=False)
     suite.came_from(tree, folder)
     return suite
 
 
-def _checked(document: Document, *, need_agent: bool) -> tuple[Suite, Tree]:
+def _checked(document: YamlDocument, *, need_agent: bool) -> tuple[Suite, Tree]:
     problems = document.problems
     if document.tree is None:
         raise SpecError(problems)
     if document.tree.value is None:
         hint = "`proctor init` writes a suite to start from"
-        raise SpecError([*problems, Problem(document.tree.place, "there is nothing in it", hint)])
+        raise SpecError(
+            [*problems, SpecProblem(document.tree.place, "there is nothing in it", hint)]
+        )
     tree = prepared(document.tree)
     suite = validated(tree, Suite, problems)
     problems.extend(_across(tree, need_agent=need_agent))
@@ -124,11 +126,11 @@ def _with_id(case: Tree) -> Tree:
     return replace_content(case, {**case.value, "id": made})
 
 
-def _across(tree: Tree, *, need_agent: bool) -> list[Problem]:
+def _across(tree: Tree, *, need_agent: bool) -> list[SpecProblem]:
     """What can be wrong with a suite as a whole, told even when parts of it cannot be read."""
     if not isinstance(tree.value, dict):
         return []
-    problems: list[Problem] = []
+    problems: list[SpecProblem] = []
     cases = cases_of(tree)
     problems.extend(_twice(tree, SUITE_SPELLINGS))
     for case in cases:
@@ -136,10 +138,10 @@ def _across(tree: Tree, *, need_agent: bool) -> list[Problem]:
     for fault in repeated_ids([_id(case) for case in cases]):
         case = cases[int(fault.loc[1])]
         at = case.child("id") or case
-        problems.append(Problem(at.place, fault.message, fault.hint))
+        problems.append(SpecProblem(at.place, fault.message, fault.hint))
     if need_agent and not any(_given(tree, key) for key in ("agent", "agents")):
         problems.append(
-            Problem(
+            SpecProblem(
                 tree.place,
                 "no agent: say what is under test",
                 "add `agent: package.module:function`",
@@ -158,7 +160,7 @@ def _agents(tree: Tree) -> Iterator[Tree]:
             yield agent
 
 
-def agent_problems(agent: Tree) -> list[Problem]:
+def agent_problems(agent: Tree) -> list[SpecProblem]:
     """The options of an agent, held against its kind."""
     kind = agent.child("kind")
     if kind is None or kind.broken or not isinstance(kind.value, str):
@@ -166,21 +168,21 @@ def agent_problems(agent: Tree) -> list[Problem]:
     try:
         options = kind_class(kind.value)
     except UnknownAgentError as error:
-        return [Problem(kind.place, error.message, error.hint)]
-    problems: list[Problem] = []
+        return [SpecProblem(kind.place, error.message, error.hint)]
+    problems: list[SpecProblem] = []
     validated(agent, options, problems)
     target = agent.child("target")
     text = target.value if kind.value == "python" and target is not None else None
     if target is not None and isinstance(text, str) and not re.fullmatch(IMPORT_PATH, text):
         message = f"{target.written or text!r} is not an import path such as package.module:name"
-        problems.append(Problem(target.place, message))
+        problems.append(SpecProblem(target.place, message))
     return problems
 
 
-def _twice(tree: Tree, spellings: Mapping[str, str]) -> list[Problem]:
+def _twice(tree: Tree, spellings: Mapping[str, str]) -> list[SpecProblem]:
     """A key and its other spelling side by side."""
     return [
-        Problem(tree.keys[other], f"write `{key}` or `{other}`, not both")
+        SpecProblem(tree.keys[other], f"write `{key}` or `{other}`, not both")
         for other, key in spellings.items()
         if other in tree.keys and key in tree.keys
     ]
@@ -241,7 +243,7 @@ def load_experiments(
     return experiments_of(read(path, environ=environ), path)
 
 
-def experiments_of(document: Document, path: Path) -> list[Experiment]:
+def experiments_of(document: YamlDocument, path: Path) -> list[Experiment]:
     """The experiments of a file that was read already."""
     problems = document.problems
     if document.tree is None:
@@ -260,10 +262,10 @@ def experiments_of(document: Document, path: Path) -> list[Experiment]:
     return found
 
 
-def _bodies(tree: Tree, path: Path, problems: list[Problem]) -> list[Tree]:
+def _bodies(tree: Tree, path: Path, problems: list[SpecProblem]) -> list[Tree]:
     """The tree of each experiment, with its name and what the file's experiments share."""
     if not isinstance(tree.value, dict):
-        problems.append(Problem(tree.place, "an experiment is a mapping of names to values"))
+        problems.append(SpecProblem(tree.place, "an experiment is a mapping of names to values"))
         return []
     many = tree.value.get(MANY)
     if many is None:
@@ -272,37 +274,41 @@ def _bodies(tree: Tree, path: Path, problems: list[Problem]) -> list[Tree]:
     keys = {key: place for key, place in tree.keys.items() if key != MANY}
     shared = replace_content(tree, rest, keys)
     bodies: list[Tree] = []
-    seen: dict[str, Place] = {}
+    seen: dict[str, SourceLocation] = {}
     for name, body in _members(many, problems):
         if not isinstance(body.value, dict):
-            problems.append(Problem(body.place, "an experiment is a mapping of names to values"))
+            problems.append(
+                SpecProblem(body.place, "an experiment is a mapping of names to values")
+            )
             continue
         first = seen.setdefault(same_id(name), body.place)
         if first is not body.place:
             hint = f"the other is on line {first.line}"
-            problems.append(Problem(body.place, f"the experiment {name!r} is there twice", hint))
+            problems.append(
+                SpecProblem(body.place, f"the experiment {name!r} is there twice", hint)
+            )
         # A name of the file is what its experiments' names begin with.
         own = shared.child("name")
         prefix = str(own.value) if own is not None and own.value else path.stem
         base = replace_content(shared, {k: v for k, v in rest.items() if k != "name"})
         bodies.append(_with_name(merged(base, body), f"{prefix}.{name}"))
     if not bodies and not problems:
-        problems.append(Problem(many.place, "there is no experiment here"))
+        problems.append(SpecProblem(many.place, "there is no experiment here"))
     return bodies
 
 
-def _members(many: Tree, problems: list[Problem]) -> list[tuple[str, Tree]]:
+def _members(many: Tree, problems: list[SpecProblem]) -> list[tuple[str, Tree]]:
     if isinstance(many.value, dict):
         return list(many.value.items())
     if not isinstance(many.value, list):
         message = "experiments are a mapping by name, or a list with a `name` in each"
-        problems.append(Problem(many.place, message))
+        problems.append(SpecProblem(many.place, message))
         return []
     named: list[tuple[str, Tree]] = []
     for item in many.value:
         name = item.child("name")
         if name is None or not isinstance(name.value, str):
-            problems.append(Problem(item.place, "the key 'name' is missing"))
+            problems.append(SpecProblem(item.place, "the key 'name' is missing"))
         else:
             named.append((name.value, item))
     return named

@@ -16,7 +16,7 @@ MOST_NOTES = 20
 """Problems shown below a traceback: as many as are mended before the file is tried again."""
 
 
-class Place(NamedTuple):
+class SourceLocation(NamedTuple):
     """Somewhere a person can go to: `file:line:column`, counted from 1.
 
     What has no lines (an environment variable, an option) is a name alone.
@@ -30,10 +30,10 @@ class Place(NamedTuple):
         return ":".join(str(part) for part in self if part is not None)
 
 
-class Problem(NamedTuple):
+class SpecProblem(NamedTuple):
     """One thing to put right, where it is, and (when it can be guessed) how."""
 
-    place: Place
+    place: SourceLocation
     message: str
     hint: str | None = None
 
@@ -59,7 +59,7 @@ class Problem(NamedTuple):
 class SpecError(ProctorError):
     """What a user wrote cannot be used; `problems` holds every reason, in the order of the file."""
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[SpecProblem]) -> None:
         self.problems = sorted_problems(problems)
         first = self.problems[0]
         more = len(self.problems) - 1
@@ -74,7 +74,7 @@ class SpecError(ProctorError):
             self.add_note(f"{problem}\n  hint: {problem.hint}" if problem.hint else str(problem))
 
 
-def sorted_problems(problems: Iterable[Problem]) -> list[Problem]:
+def sorted_problems(problems: Iterable[SpecProblem]) -> list[SpecProblem]:
     """In the order a reader meets them, each once: a slip in `defaults` shows in every case."""
     return sorted(
         dict.fromkeys(problems),
@@ -103,9 +103,9 @@ class Tree:
     what stands before a scalar that still has to be worked out (`!ev` in a scenario template).
     """
 
-    place: Place
+    place: SourceLocation
     value: Content
-    keys: dict[str, Place] = field(default_factory=dict[str, Place])
+    keys: dict[str, SourceLocation] = field(default_factory=dict[str, SourceLocation])
     written: str | None = None
     secrets: tuple[tuple[str, str], ...] = ()
     broken: bool = False
@@ -189,6 +189,8 @@ def renamed(tree: Tree, spellings: Mapping[str, str]) -> Tree:
     return replace_content(tree, value, keys)
 
 
-def replace_content(tree: Tree, value: Content, keys: dict[str, Place] | None = None) -> Tree:
+def replace_content(
+    tree: Tree, value: Content, keys: dict[str, SourceLocation] | None = None
+) -> Tree:
     """The same place with another content."""
     return replace(tree, value=value, keys=tree.keys if keys is None else keys, size=1, depth=1)

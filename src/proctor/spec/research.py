@@ -17,7 +17,7 @@ Count = Annotated[int, Field(ge=1, le=100_000)]
 Text = Annotated[str, Field(min_length=1)]
 
 
-class Level(Strict):
+class DifficultyLevel(Strict):
     """One level of difficulty: which of the cases, under which parameters."""
 
     name: Text
@@ -34,7 +34,9 @@ def _level(value: Any) -> Any:
 
 Levels = Annotated[
     tuple[
-        Annotated[Level, BeforeValidator(_level, json_schema_input_type=str | Level)],
+        Annotated[
+            DifficultyLevel, BeforeValidator(_level, json_schema_input_type=str | DifficultyLevel)
+        ],
         ...,
     ],
     Field(min_length=2),
@@ -42,7 +44,7 @@ Levels = Annotated[
 """From easy to hard. A text means the cases of that `difficulty`."""
 
 
-def _named_once(levels: tuple[Level, ...] | None) -> None:
+def _named_once(levels: tuple[DifficultyLevel, ...] | None) -> None:
     names = [level.name for level in levels or ()]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"the level {twice!r} is there twice")
@@ -232,7 +234,7 @@ class Research(Strict):
         return cast("Kind", next(name for name in KINDS if getattr(self, name) is not None))
 
     @property
-    def levels(self) -> tuple[Level, ...]:
+    def levels(self) -> tuple[DifficultyLevel, ...]:
         """The levels of a curriculum or of adaptive difficulty, from easy to hard."""
         if self.curriculum is not None:
             return self.curriculum.levels
@@ -242,6 +244,6 @@ class Research(Strict):
         if scale is None:
             return self.adaptive.levels or ()
         return tuple(
-            Level(name=f"{scale.name}={value}", params={scale.name: value})
+            DifficultyLevel(name=f"{scale.name}={value}", params={scale.name: value})
             for value in scale.values
         )

@@ -33,7 +33,7 @@ from proctor.checks.fields import Share, Weight
 from proctor.checks.path import PathChecks
 from proctor.errors import hint_among
 from proctor.imports import IMPORT_PATH
-from proctor.spec.located import Place, Tree, escaped, plain
+from proctor.spec.located import SourceLocation, Tree, escaped, plain
 from proctor.spec.validation import Fault, faults_error
 from proctor.strict import Strict
 
@@ -307,7 +307,7 @@ class Case(Strict):
     required: tuple[str, ...] = ()
     """Checks whose failure blocks here."""
 
-    _place: Place | None = PrivateAttr(default=None)
+    _place: SourceLocation | None = PrivateAttr(default=None)
     _folder: Path | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
@@ -331,7 +331,7 @@ class Case(Strict):
         return self
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> SourceLocation | None:
         """Where the case was written; None for one built in Python."""
         return self._place
 
@@ -340,7 +340,7 @@ class Case(Strict):
         """What import paths in the case start from: the suite's folder, if it has one."""
         return self._folder
 
-    def put(self, place: Place, folder: Path) -> None:
+    def put(self, place: SourceLocation, folder: Path) -> None:
         """Say where the case was written, and in which folder its suite is."""
         self._place, self._folder = place, folder
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from proctor.errors import did_you_mean
-from proctor.spec.located import Place, Problem, Tree, plain
+from proctor.spec.located import SourceLocation, SpecProblem, Tree, plain
 
 # Which models may stand at a place: pydantic's error locations, read along the annotations.
 #
@@ -143,7 +143,7 @@ def faults_error(faults: Sequence[Fault]) -> PydanticCustomError:
     return PydanticCustomError(_ELSEWHERE, "{text}", {"text": text, "faults": list(faults)})
 
 
-def validated(tree: Tree, model: type[Model], problems: list[Problem]) -> Model | None:
+def validated(tree: Tree, model: type[Model], problems: list[SpecProblem]) -> Model | None:
     """The tree as a model, or None with the reasons added to `problems`."""
     try:
         return model.model_validate(plain(tree))
@@ -161,10 +161,10 @@ def first_fault(error: ValidationError) -> Fault:
     return _told(detail, (), secret=False)._replace(loc=detail["loc"])
 
 
-def located(error: ValidationError, tree: Tree, model: type[BaseModel]) -> list[Problem]:
+def located(error: ValidationError, tree: Tree, model: type[BaseModel]) -> list[SpecProblem]:
     """Every error of a validation, at its place. Values with known problems are not told twice."""
     found = [
-        _Found.of(detail, loc, tree, model)
+        _RawError.of(detail, loc, tree, model)
         for detail in error.errors(include_url=False)
         if not _follows_from_others(detail)
         for loc in _locations(detail)
@@ -185,13 +185,13 @@ def _locations(detail: ErrorDetails) -> list[tuple[tuple[str | int, ...], Fault 
     return [((*detail["loc"], *fault.loc), fault) for fault in faults]
 
 
-class _Found(NamedTuple):
+class _RawError(NamedTuple):
     """An error on its way to becoming a problem.
 
     `choice` is the value with several shapes that it lies in (if any), `branch` the shape tried.
     """
 
-    problem: Problem
+    problem: SpecProblem
     target: Tree
     choice: Tree | None
     branch: str | int
@@ -204,13 +204,13 @@ class _Found(NamedTuple):
         where: tuple[tuple[str | int, ...], Fault | None],
         tree: Tree,
         model: type[BaseModel],
-    ) -> _Found:
+    ) -> _RawError:
         loc, fault = where
         target, shapes = tree, Shapes.of(model)
         keys: tuple[str, ...] = model_keys(model)
         choice: Tree | None = None
         branch: str | int = ""
-        place: Place | None = None
+        place: SourceLocation | None = None
         for step in loc:
             if shapes.several:
                 if choice is None:
@@ -230,21 +230,21 @@ class _Found(NamedTuple):
         if detail["type"] == "union_tag_invalid" and (tag := target.child(_tag_key(detail))):
             at = tag.place
         message = _without_secrets(told.message, target)
-        problem = Problem(at, message, told.hint)
+        problem = SpecProblem(at, message, told.hint)
         return cls(problem, target, choice, branch, _EXPECTS.get(detail["type"]))
 
 
-def _nearest_shape(found: Iterable[_Found]) -> list[_Found]:
+def _nearest_shape(found: Iterable[_RawError]) -> list[_RawError]:
     """Of the shapes tried for one value keep the one it resembles: whose errors lie deepest."""
-    kept: list[_Found] = []
-    choices: dict[int, list[_Found]] = {}
+    kept: list[_RawError] = []
+    choices: dict[int, list[_RawError]] = {}
     for item in found:
         if item.choice is None:
             kept.append(item)
         else:
             choices.setdefault(id(item.choice), []).append(item)
     for group in choices.values():
-        branches: dict[str | int, list[_Found]] = {}
+        branches: dict[str | int, list[_RawError]] = {}
         for item in group:
             branches.setdefault(item.branch, []).append(item)
         inside = [
@@ -259,7 +259,7 @@ def _nearest_shape(found: Iterable[_Found]) -> list[_Found]:
     return kept
 
 
-def _any_of(group: Sequence[_Found]) -> _Found:
+def _any_of(group: Sequence[_RawError]) -> _RawError:
     """One error for a value that is none of the shapes it may have."""
     expected = list(dict.fromkeys(item.expects for item in group if item.expects))
     first = group[0]

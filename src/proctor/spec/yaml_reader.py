@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 import yaml
 
 from proctor.errors import did_you_mean, hint_among
-from proctor.spec.located import Place, Problem, Scalar, Tree
+from proctor.spec.located import Scalar, SourceLocation, SpecProblem, Tree
 
 # What a YAML scalar means, and environment variables inside it.
 #
@@ -193,18 +193,18 @@ _DATA_SUFFIXES = (".yaml", ".yml", ".json")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class Document(NamedTuple):
+class YamlDocument(NamedTuple):
     """What a file says: the tree (None when it cannot be read at all) and every problem met.
 
     `files` are the file itself and all it includes, for whoever keeps what follows from them.
     """
 
     tree: Tree | None
-    problems: list[Problem]
+    problems: list[SpecProblem]
     files: tuple[Path, ...] = ()
 
 
-class Dialect(NamedTuple):
+class FileDialect(NamedTuple):
     """How files of a kind differ from suites.
 
     `root` is the folder that `!include` may not leave (else that of the file). `tags` are allowed
@@ -217,12 +217,12 @@ class Dialect(NamedTuple):
     portable: bool = False
 
 
-SUITES = Dialect()
+SUITES = FileDialect()
 
 
 def read(
-    path: Path, *, environ: Mapping[str, str] | None = None, dialect: Dialect = SUITES
-) -> Document:
+    path: Path, *, environ: Mapping[str, str] | None = None, dialect: FileDialect = SUITES
+) -> YamlDocument:
     """Read a YAML file, with what it includes and the environment variables it names."""
     reading = _Reading(
         root=real_path(dialect.root or path.parent),
@@ -230,24 +230,24 @@ def read(
         dialect=dialect,
     )
     tree = reading.file(path, str(path))
-    return Document(tree, reading.problems, tuple(reading.files))
+    return YamlDocument(tree, reading.problems, tuple(reading.files))
 
 
 def read_text(
-    text: str, name: str, *, environ: Mapping[str, str] | None = None, dialect: Dialect = SUITES
-) -> Document:
+    text: str, name: str, *, environ: Mapping[str, str] | None = None, dialect: FileDialect = SUITES
+) -> YamlDocument:
     """Read YAML that is not in a file; it can include nothing."""
     environ = os.environ if environ is None else environ
     reading = _Reading(root=None, environ=environ, dialect=dialect)
-    return Document(reading.text(text, name, Path(name), ()), reading.problems)
+    return YamlDocument(reading.text(text, name, Path(name), ()), reading.problems)
 
 
 class _StopReadingError(Exception):
     """The rest of a file cannot be read; carries the problem."""
 
-    def __init__(self, place: Place, message: str, hint: str | None = None) -> None:
+    def __init__(self, place: SourceLocation, message: str, hint: str | None = None) -> None:
         super().__init__(message)
-        self.problem = Problem(place, message, hint)
+        self.problem = SpecProblem(place, message, hint)
 
 
 @dataclass(slots=True)
@@ -256,9 +256,9 @@ class _Reading:
 
     root: Path | None
     environ: Mapping[str, str]
-    dialect: Dialect = SUITES
+    dialect: FileDialect = SUITES
     files: list[Path] = field(default_factory=list[Path])
-    problems: list[Problem] = field(default_factory=list[Problem])
+    problems: list[SpecProblem] = field(default_factory=list[SpecProblem])
     included: dict[Path, Tree | None] = field(default_factory=dict[Path, Tree | None])
     texts: dict[Path, str] = field(default_factory=dict[Path, str])
 
@@ -266,7 +266,7 @@ class _Reading:
         """The tree of a file; `within` are the files that include it, outermost first."""
         self.files.append(path)
         try:
-            text = _decoded(_bytes(path, Place(name)), name)
+            text = _decoded(_bytes(path, SourceLocation(name)), name)
             if path.suffix.lower() == ".json":
                 text = _SURROGATES.sub(_one_character, text)
             return self.text(text, name, path, (*within, real_path(path)))
@@ -290,11 +290,13 @@ class _Reading:
             self.problems.append(stop.problem)
             return None
 
-    def add(self, place: Place, message: str, hint: str | None = None) -> None:
+    def add(self, place: SourceLocation, message: str, hint: str | None = None) -> None:
         """Note a problem and go on."""
-        self.problems.append(Problem(place, message, hint))
+        self.problems.append(SpecProblem(place, message, hint))
 
-    def include(self, written: str, place: Place, base: Path, within: tuple[Path, ...]) -> Tree:
+    def include(
+        self, written: str, place: SourceLocation, base: Path, within: tuple[Path, ...]
+    ) -> Tree:
         """What `!include` stands for: the data of a YAML or JSON file, the text of any other."""
         broken = Tree(place, None, broken=True)
         if self.root is None:
@@ -364,7 +366,7 @@ class _Builder:
         self.anchors: dict[str, Tree] = {}
 
     def document(self) -> Tree:
-        tree = Tree(Place(self.name, 1, 1), None)
+        tree = Tree(SourceLocation(self.name, 1, 1), None)
         documents = 0
         for event in self.events:
             if isinstance(event, yaml.DocumentStartEvent):
@@ -439,7 +441,7 @@ class _Builder:
             broken=bool(problems),
         )
 
-    def tagged(self, event: Any, text: str, place: Place) -> Scalar:
+    def tagged(self, event: Any, text: str, place: SourceLocation) -> Scalar:
         kind = event.tag.removeprefix(_STANDARD)
         if kind not in _SCALAR_TAGS:
             self.unknown_tag(event)
@@ -483,7 +485,7 @@ class _Builder:
         if event.tag not in (None, "!", f"{_STANDARD}map"):
             self.unknown_tag(event)
         value: dict[str, Tree] = {}
-        keys: dict[str, Place] = {}
+        keys: dict[str, SourceLocation] = {}
         bases: list[Tree] = []
         size = 0
         while not isinstance(inner := next(self.events), yaml.MappingEndEvent):
@@ -523,16 +525,16 @@ class _Builder:
         self.reading.add(self.place(event), "a key must be text", "in braces, ${NAME} needs quotes")
         return None
 
-    def bases(self, item: Tree, place: Place) -> list[Tree]:
+    def bases(self, item: Tree, place: SourceLocation) -> list[Tree]:
         found = item.value if isinstance(item.value, list) else [item]
         if all(isinstance(base.value, dict) for base in found):
             return found
         self.reading.add(place, "`<<` takes a mapping, or a list of mappings")
         return []
 
-    def place(self, event: Any) -> Place:
+    def place(self, event: Any) -> SourceLocation:
         mark = event.start_mark
-        return Place(self.name, mark.line + 1, mark.column + 1)
+        return SourceLocation(self.name, mark.line + 1, mark.column + 1)
 
 
 def _with_bases(tree: Tree, bases: list[Tree]) -> Tree:
@@ -553,15 +555,19 @@ def _events(text: str, name: str) -> Iterator[Any]:
         yield from cast("Iterator[Any]", yaml.parse(text, Loader=_Loader))  # pyright: ignore[reportUnknownMemberType]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = Place(name, mark.line + 1, mark.column + 1) if mark else Place(name, 1, 1)
+        place = (
+            SourceLocation(name, mark.line + 1, mark.column + 1)
+            if mark
+            else SourceLocation(name, 1, 1)
+        )
         said = " ".join(str(part) for part in (error.problem, error.context) if part)
         raise _StopReadingError(place, f"not YAML: {said}", _advice(said, text, place)) from None
     except (yaml.YAMLError, RecursionError) as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise _StopReadingError(Place(name, 1, 1), f"not YAML: {said}") from None
+        raise _StopReadingError(SourceLocation(name, 1, 1), f"not YAML: {said}") from None
 
 
-def _advice(said: str, text: str, place: Place) -> str | None:
+def _advice(said: str, text: str, place: SourceLocation) -> str | None:
     lines = _LINE_BREAK.split(text)
     line = lines[place.line - 1] if place.line and place.line <= len(lines) else ""
     if "\t" in line[: len(line) - len(line.lstrip())] or r"'\t'" in said:
@@ -575,7 +581,7 @@ def _advice(said: str, text: str, place: Place) -> str | None:
     return None
 
 
-def _bytes(path: Path, place: Place) -> bytes:
+def _bytes(path: Path, place: SourceLocation) -> bytes:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -612,8 +618,8 @@ def _one_character(pair: re.Match[str]) -> str:
         return pair.group()
 
 
-def _place_at(text: str, index: int, name: str) -> Place:
+def _place_at(text: str, index: int, name: str) -> SourceLocation:
     line, start = 1, 0
     for found in _LINE_BREAK.finditer(text, 0, index):
         line, start = line + 1, found.end()
-    return Place(name, line, index - start + 1)
+    return SourceLocation(name, line, index - start + 1)

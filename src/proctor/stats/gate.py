@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from proctor.errors import ProctorError
 from proctor.stats.compare import stratified, suite_difference
 from proctor.stats.distributions import beta_cdf, normal_quantile
-from proctor.stats.power import Plan, detectable_between, plan_suite, within_variance
+from proctor.stats.power import SampleSize, detectable_between, plan_suite, within_variance
 from proctor.stats.types import CaseCounts, Estimand, checked, share
 from proctor.words import in_points, level_of, p_text, plural
 
@@ -110,7 +110,7 @@ _SLACK = 1e-9
 """A drop of exactly the margin counts as one although floats may fall short of it."""
 
 
-class Move(NamedTuple):
+class CaseChange(NamedTuple):
     """One case's pass rates in both arms; a positive drop is a loss."""
 
     case: str
@@ -120,7 +120,7 @@ class Move(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class GateRule:
     """What counts as a regression, and how sure one must be."""
 
     margin: float = MARGIN
@@ -166,14 +166,14 @@ class Gate:
     drop: float | None
     drop_at_most: float | None
     p_value: float | None
-    rule: Rule
-    detectable: Plan
+    rule: GateRule
+    detectable: SampleSize
     n: int
     cases: int
     errors: tuple[int, int]
     errored_of: tuple[int, int]
     left_out: Mapping[str, str]
-    moves: tuple[Move, ...]
+    moves: tuple[CaseChange, ...]
     flaky: tuple[str, ...]
     advice: Advice | None
     method: str = "exact stratified mid-p with margin; one-sided bound on the drop"
@@ -184,7 +184,7 @@ def judge_gate(
     baseline: Mapping[str, tuple[int, ...]],
     candidate: Mapping[str, tuple[int, ...]],
     *,
-    rule: Rule | None = None,
+    rule: GateRule | None = None,
     incomparable: Mapping[str, str] | None = None,
 ) -> Gate:
     """Hold a candidate's counts per case against its baseline's.
@@ -192,7 +192,7 @@ def judge_gate(
     `incomparable` names cases whose input, fixture or judge changed, and what did: they are left
     out and listed, because a changed case cannot regress.
     """
-    rule = rule or Rule()
+    rule = rule or GateRule()
     before = dict(zip(baseline, checked(baseline.values(), "baseline"), strict=True))
     after = dict(zip(candidate, checked(candidate.values(), "candidate"), strict=True))
     left_out = _left_out(before, after, incomparable or {})
@@ -232,9 +232,9 @@ def judge_gate(
 
 def _moves(
     before: Mapping[str, CaseCounts], after: Mapping[str, CaseCounts], cases: list[str]
-) -> tuple[Move, ...]:
+) -> tuple[CaseChange, ...]:
     """The compared cases, the largest drop first."""
-    moves = [Move(c, before[c], after[c], before[c].rate - after[c].rate) for c in cases]
+    moves = [CaseChange(c, before[c], after[c], before[c].rate - after[c].rate) for c in cases]
     return tuple(sorted(moves, key=lambda move: (-move.drop, move.case)))
 
 
@@ -259,7 +259,7 @@ def _left_out(
 
 
 def _too_many_errors(
-    errors: tuple[int, int], errored_of: tuple[int, int], rule: Rule
+    errors: tuple[int, int], errored_of: tuple[int, int], rule: GateRule
 ) -> str | None:
     for arm, bad, total in zip(("baseline", "candidate"), errors, errored_of, strict=True):
         if total and bad / total > rule.max_error_rate:
@@ -274,7 +274,7 @@ def _verdict(
     drop: float | None,
     at_most: float | None,
     p_value: float | None,
-    rule: Rule,
+    rule: GateRule,
     too_many_errors: str | None,
 ) -> tuple[Verdict, str]:
     if too_many_errors:
@@ -302,7 +302,7 @@ def _verdict(
     )
 
 
-def _advice(moves: tuple[Move, ...], drop: float, rule: Rule) -> Advice:
+def _advice(moves: tuple[CaseChange, ...], drop: float, rule: GateRule) -> Advice:
     worst = tuple(move.case for move in moves if move.drop > 0)[:_ADVISED]
     look = f" Look first at {', '.join(worst)}." if worst else ""
     # What must be told apart: a large drop from none, a small one from the margin.
@@ -319,7 +319,7 @@ def _advice(moves: tuple[Move, ...], drop: float, rule: Rule) -> Advice:
     return Advice(more, worst, text + look)
 
 
-def _trials_to_tell(moves: tuple[Move, ...], distance: float, rule: Rule) -> int:
+def _trials_to_tell(moves: tuple[CaseChange, ...], distance: float, rule: GateRule) -> int:
     """Trials a case and arm that tell a drop from one that lies `distance` away."""
     noise = [
         within_variance([getattr(move, arm) for move in moves]).value

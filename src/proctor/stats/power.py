@@ -17,7 +17,7 @@ from proctor.stats.types import Estimand, judged, paired, share
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SampleSize:
     """A size of experiment: `cases`, each with `trials` in the two arms, finds `effect`.
 
     `power` is how likely it finds it; `n` counts the trials of both arms.
@@ -35,7 +35,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ZeroFailureClaim:
     """What a row of passes without a failure supports: a rate of at least `rate`, one-sided."""
 
     rate: float | None
@@ -101,7 +101,7 @@ def plan_population(
     trials: tuple[int, int],
     alpha: float = 0.05,
     power: float = 0.8,
-) -> Plan:
+) -> SampleSize:
     """Cases for a two-sided paired comparison: (z+z)²(ω² + sA/kA + sB/kB)/δ²."""
     _checked(effect, trials, (omega2, *sigma2))
     spread = _quantiles(alpha / 2, power) ** 2
@@ -112,23 +112,25 @@ def plan_population(
     if omega2 > noise:
         why = "true case differences outweigh trial noise: more trials help little, add cases"
     n = cases * sum(trials)
-    return Plan(effect, cases, trials, n, alpha, power, method, "population", why)
+    return SampleSize(effect, cases, trials, n, alpha, power, method, "population", why)
 
 
 def plan_suite(
     effect: float, *, cases: int, sigma2: float, alpha: float = 0.05, power: float = 0.8
-) -> Plan:
+) -> SampleSize:
     """Trials a case and arm for a one-sided comparison on these very cases."""
     _checked(effect, (cases,), (sigma2,))
     needed = 2 * sigma2 * (_quantiles(alpha, power) / effect) ** 2 / cases
     method = _suite_method(alpha)
     trials = max(1, _ceil(needed))
-    return Plan(effect, cases, (trials, trials), 2 * cases * trials, alpha, power, method, "suite")
+    return SampleSize(
+        effect, cases, (trials, trials), 2 * cases * trials, alpha, power, method, "suite"
+    )
 
 
 def detectable(
     cases: int, trials: int, *, sigma2: float, alpha: float = 0.05, power: float = 0.8
-) -> Plan:
+) -> SampleSize:
     """The smallest drop that this many trials a case and arm would find: (z+z)·√(2·s/(S·k))."""
     _checked(1.0, (cases, trials), (sigma2,))
     error = math.sqrt(2 * sigma2 / (cases * trials))
@@ -141,13 +143,13 @@ def detectable_between(
     *,
     alpha: float = 0.05,
     power: float = 0.8,
-) -> Plan:
+) -> SampleSize:
     """The smallest drop that these two arms, as they are, would have found."""
     arms = paired(first, second)
     cases = len(arms.first)
     if not cases:
         why = "no case in both arms"
-        return Plan(None, 0, (0, 0), 0, alpha, power, _suite_method(alpha), "suite", why)
+        return SampleSize(None, 0, (0, 0), 0, alpha, power, _suite_method(alpha), "suite", why)
     error = math.sqrt(arm_variance(arms.first) + arm_variance(arms.second))
     before, after = (sum(row.trials for row in arm) / cases for arm in (arms.first, arms.second))
     return _found(error, cases, (before, after), arms.n, (alpha, power))
@@ -155,7 +157,7 @@ def detectable_between(
 
 def _found(
     error: float, cases: int, trials: tuple[float, float], n: int, rates: tuple[float, float]
-) -> Plan:
+) -> SampleSize:
     """The plan whose effect is as many standard errors as alpha and power ask for.
 
     Without any variance there is none: it would promise that the smallest drop is found.
@@ -163,32 +165,32 @@ def _found(
     method, reach = _suite_method(rates[0]), _quantiles(*rates) * error
     if not error:
         why = "no case varied: the noise of a trial is unknown"
-        return Plan(None, cases, trials, n, *rates, method, "suite", why)
+        return SampleSize(None, cases, trials, n, *rates, method, "suite", why)
     if reach > 1:
         why = "not even a drop from always to never would be found reliably"
-        return Plan(None, cases, trials, n, *rates, method, "suite", why)
-    return Plan(reach, cases, trials, n, *rates, method, "suite")
+        return SampleSize(None, cases, trials, n, *rates, method, "suite", why)
+    return SampleSize(reach, cases, trials, n, *rates, method, "suite")
 
 
 def _suite_method(alpha: float) -> str:
     return f"within-case noise, one-sided alpha {alpha}"
 
 
-def supported_rate(passes: int, *, level: float = 0.95) -> Claim:
+def supported_rate(passes: int, *, level: float = 0.95) -> ZeroFailureClaim:
     """The pass rate that an unbroken row of passes supports."""
     if passes < 0:
         raise ProctorError(f"{passes} passes", hint="the number of passes is 0 or more")
     share(level, "level")
     if not passes:
-        return Claim(None, 0, level, reason="no trial")
-    return Claim((1 - level) ** (1 / passes), passes, level)
+        return ZeroFailureClaim(None, 0, level, reason="no trial")
+    return ZeroFailureClaim((1 - level) ** (1 / passes), passes, level)
 
 
-def passes_to_claim(rate: float, *, level: float = 0.95) -> Claim:
+def passes_to_claim(rate: float, *, level: float = 0.95) -> ZeroFailureClaim:
     """How many passes in a row (`n`) support a claim of at least `rate`."""
     share(rate, "rate")
     share(level, "level")
-    return Claim(rate, _ceil(math.log(1 - level) / math.log(rate)), level)
+    return ZeroFailureClaim(rate, _ceil(math.log(1 - level) / math.log(rate)), level)
 
 
 def _quantiles(alpha: float, power: float) -> float:

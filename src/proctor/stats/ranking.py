@@ -65,7 +65,7 @@ def _checked(p_values: Sequence[float]) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankRange:
     """One agent: its mean over the shared cases and the places it may hold."""
 
     agent: str
@@ -75,7 +75,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PairedTest:
     """One paired test, second minus first, with its p-value after Holm."""
 
     first: str
@@ -88,8 +88,8 @@ class Pair:
 class Ranking:
     """Places by mean, best first; `left_out` names the cases that not every agent has."""
 
-    places: tuple[Place, ...]
-    pairs: tuple[Pair, ...]
+    places: tuple[RankRange, ...]
+    pairs: tuple[PairedTest, ...]
     alpha: float
     n: int
     cases: int
@@ -137,7 +137,7 @@ def rank_sets(
         better[loser] += 1
         worse[winner] += 1
     places = [
-        Place(agent, mean(rows[agent]), 1 + better[agent], len(agents) - worse[agent])
+        RankRange(agent, mean(rows[agent]), 1 + better[agent], len(agents) - worse[agent])
         for agent in agents
     ]
     places.sort(key=lambda place: (-(place.mean or 0.0), place.agent))
@@ -150,15 +150,15 @@ def rank_sets(
 
 def _corrected(
     tests: Sequence[tuple[str, str, DifferenceTest]], cut: Collection[str]
-) -> tuple[Pair, ...]:
+) -> tuple[PairedTest, ...]:
     """The pairs with their p-values after Holm over the tests that hold."""
     made = {(a, b): test for a, b, test in tests if a not in cut and b not in cut}
     # A pair without a p-value never differed; it still counts among the tests that were made.
     found = holm([1.0 if test.p_value is None else test.p_value for test in made.values()])
     adjusted = dict(zip(made, found, strict=True))
     return tuple(
-        Pair(a, b, test, None if test.p_value is None else adjusted[a, b])
+        PairedTest(a, b, test, None if test.p_value is None else adjusted[a, b])
         if (a, b) in made
-        else Pair(a, b, replace(test, p_value=None, reason=STOPPED), None)
+        else PairedTest(a, b, replace(test, p_value=None, reason=STOPPED), None)
         for a, b, test in tests
     )

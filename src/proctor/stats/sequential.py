@@ -21,7 +21,7 @@ Verdict = Literal["continue", "meets", "below", "undecided"]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SequentialLook:
     """What is known after some trials. `evidence` is the log likelihood ratio or log E."""
 
     verdict: Verdict
@@ -56,7 +56,7 @@ class Sprt:
                 hint="bad < good, alpha + beta < 1, limit from 1 on",
             )
 
-    def look(self, passes: int, n: int) -> Look:
+    def look(self, passes: int, n: int) -> SequentialLook:
         """The verdict after `n` trials, if none was reached before."""
         checked([(passes, n)])
         ratio = passes * math.log(self.bad / self.good)
@@ -70,7 +70,7 @@ class Sprt:
         elif n >= self.limit:
             verdict = "undecided"
         why = "the trials ran out between the bounds" if verdict == "undecided" else None
-        return Look(verdict, passes, n, ratio, method, reason=why)
+        return SequentialLook(verdict, passes, n, ratio, method, reason=why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class EProcess:
         if self.limit is not None and self.limit < 1:
             raise ProctorError(f"limit is {self.limit}", hint="limit from 1 on, or none")
 
-    def look(self, passes: int, n: int) -> Look:
+    def look(self, passes: int, n: int) -> SequentialLook:
         """The verdict after `n` trials."""
         checked([(passes, n)])
         log_e = self.log_e(passes, n)
@@ -102,7 +102,7 @@ class EProcess:
         elif self.limit is not None and n >= self.limit:
             verdict = "undecided"
         why = "no alarm when the trials ran out" if verdict == "undecided" else None
-        return Look(verdict, passes, n, log_e, method, reason=why)
+        return SequentialLook(verdict, passes, n, log_e, method, reason=why)
 
     def log_e(self, total: float, n: int) -> float:
         """log E after `n` scores in [0, 1] that sum to `total`; for passes their number.
@@ -129,7 +129,7 @@ class Curtailed:
                 f"no rule asks for {self.needed} of {self.total}", hint="0 ≤ needed ≤ total"
             )
 
-    def look(self, passes: int, n: int) -> Look:
+    def look(self, passes: int, n: int) -> SequentialLook:
         """The verdict the full number of trials would give, as soon as it is certain."""
         checked([(passes, n)])
         verdict: Verdict = "continue"
@@ -137,10 +137,10 @@ class Curtailed:
             verdict = "meets"
         elif passes + max(0, self.total - n) < self.needed:
             verdict = "below"
-        return Look(verdict, passes, n, None, f"at least {self.needed} of {self.total}")
+        return SequentialLook(verdict, passes, n, None, f"at least {self.needed} of {self.total}")
 
 
-def follow(look: Callable[[int, int], Look], outcomes: Iterable[bool]) -> Look:
+def follow(look: Callable[[int, int], SequentialLook], outcomes: Iterable[bool]) -> SequentialLook:
     """Look after every outcome, in order, and stop at the first verdict."""
     passes, n = 0, 0
     found = look(0, 0)

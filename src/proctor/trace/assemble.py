@@ -32,7 +32,7 @@ def one_line(text: str) -> str:
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
-class Problem(msgspec.Struct, frozen=True):
+class TraceProblem(msgspec.Struct, frozen=True):
     """Something wrong in a file: what, where, how often, and whether the file was lost to it.
 
     `hint` is what to do about it, where that is the same for every file: told once is enough.
@@ -73,7 +73,7 @@ class Collector:
         self.traces: dict[str, Trace] = {}
         self.finished: list[Trace] = []
         self.logs: list[LogRecord] = []
-        self._problems: dict[str, Problem] = {}
+        self._problems: dict[str, TraceProblem] = {}
 
     def trace(self, trace_id: str) -> Trace:
         """The trace of this id, made on first use, to put facts about the whole trace on."""
@@ -102,7 +102,7 @@ class Collector:
         message = one_line(message)
         known = self._problems.get(message)
         if known is None:
-            self._problems[message] = Problem(self.file, message, where, fatal, hint=hint)
+            self._problems[message] = TraceProblem(self.file, message, where, fatal, hint=hint)
         else:
             self._problems[message] = msgspec.structs.replace(known, count=known.count + 1)
 
@@ -111,7 +111,7 @@ class Collector:
         self._problems.clear()
 
     @property
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[TraceProblem]:
         """Everything wrong so far, in the order it was first met."""
         return list(self._problems.values())
 

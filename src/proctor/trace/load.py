@@ -21,7 +21,7 @@ import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.trace import formats
-from proctor.trace.assemble import Collector, LogPool, Problem, assemble, one_line
+from proctor.trace.assemble import Collector, LogPool, TraceProblem, assemble, one_line
 from proctor.trace.formats import transcript
 from proctor.trace.formats.documents import looks_like_json, read_documents
 from proctor.trace.formats.fields import is_array, is_object, kind_of
@@ -30,8 +30,8 @@ from proctor.words import plural
 
 __all__ = [
     "LoadedTraces",
-    "Problem",
     "TraceLoadError",
+    "TraceProblem",
     "iter_traces",
     "load_traces",
 ]
@@ -252,7 +252,7 @@ _MOST_KEYS_SHOWN = 6
 class TraceLoadError(ProctorError):
     """Nothing could be loaded; `problems` says why, one for each file or place."""
 
-    def __init__(self, problems: list[Problem]) -> None:
+    def __init__(self, problems: list[TraceProblem]) -> None:
         first = problems[0]
         more = f" (and {plural(len(problems) - 1, 'more problem')})" if len(problems) > 1 else ""
         where = one_line(", ".join(part for part in (first.file, first.place) if part))
@@ -268,9 +268,9 @@ class LoadedTraces(list[Trace]):
     its file gave no trace at all.
     """
 
-    def __init__(self, traces: Iterable[Trace] = (), problems: Iterable[Problem] = ()) -> None:
+    def __init__(self, traces: Iterable[Trace] = (), problems: Iterable[TraceProblem] = ()) -> None:
         super().__init__(traces)
-        self.problems: list[Problem] = list(problems)
+        self.problems: list[TraceProblem] = list(problems)
         self.files: list[str] = []
 
 
@@ -285,7 +285,7 @@ def load_traces(
     `format` names a format instead of finding it from the content. `max_bytes` bounds what one
     file may hold once unpacked. Log records join their spans across all files of the call.
     """
-    problems: list[Problem] = []
+    problems: list[TraceProblem] = []
     collected = list(_collect(source, problems.append, format, max_bytes))
     pool = LogPool()
     for out in collected:
@@ -305,7 +305,7 @@ def load_traces(
 
 def iter_traces(
     source: Source | Iterable[Source],
-    on_problem: Callable[[Problem], None],
+    on_problem: Callable[[TraceProblem], None],
     *,
     format: str | None = None,  # noqa: A002 - the word users know
     max_bytes: int = MAX_BYTES,
@@ -333,12 +333,12 @@ def iter_traces(
         on_problem(_homeless(pool, last))
 
 
-def _homeless(pool: LogPool, collected: list[Collector]) -> Problem:
+def _homeless(pool: LogPool, collected: list[Collector]) -> TraceProblem:
     file = next((out.file for out in reversed(collected) if out.logs), "")
-    return Problem(file, f"{pool.left} log records belong to no span that was loaded")
+    return TraceProblem(file, f"{pool.left} log records belong to no span that was loaded")
 
 
-def _judged(out: Collector) -> list[Problem]:
+def _judged(out: Collector) -> list[TraceProblem]:
     """The problems of a file; they are fatal when it gave nothing."""
     if not out.is_empty:
         return out.problems
@@ -352,7 +352,7 @@ def _judged(out: Collector) -> list[Problem]:
 
 def _collect(
     source: Source | Iterable[Source],
-    on_problem: Callable[[Problem], None],
+    on_problem: Callable[[TraceProblem], None],
     format_name: str | None,
     max_bytes: int,
 ) -> Iterator[Collector]:
@@ -360,7 +360,7 @@ def _collect(
     chosen = None if format_name is None else _format_named(format_name)
     for item in expand(source):
         if not isinstance(item, Content):
-            on_problem(Problem(*item, fatal=True))
+            on_problem(TraceProblem(*item, fatal=True))
             continue
         out = Collector(item.name)
         try:

@@ -46,7 +46,7 @@ class Sink:
             _sinks.pop(adopted, None)
 
 
-class Here(NonRecordingSpan):
+class CapturePosition(NonRecordingSpan):
     """Where in which capture the current task stands; to OpenTelemetry a span, to be a parent.
 
     Few are ever asked for their place, so it is worked out then.
@@ -67,9 +67,9 @@ class Here(NonRecordingSpan):
         return f"NonRecordingSpan({self.get_span_context()!r})"
 
 
-here: ContextVar[Here | None] = ContextVar("proctor_capture", default=None)
+here: ContextVar[CapturePosition | None] = ContextVar("proctor_capture", default=None)
 
-Standing: TypeAlias = "tuple[Token[Here | None], Token[Context]]"
+Standing: TypeAlias = "tuple[Token[CapturePosition | None], Token[Context]]"
 """What is undone when a task leaves the place it stands at: ours, and OpenTelemetry's."""
 
 TRACE_DIGITS = 32
@@ -140,7 +140,7 @@ def _install() -> None:
 
 def enter(sink: Sink, trace_id: str, span_id: str) -> Standing:
     """Stand at one of our spans: it is the parent of what is started from here on, also by SDKs."""
-    place = Here(sink, trace_id, span_id)
+    place = CapturePosition(sink, trace_id, span_id)
     around = otel_context.get_current()
     inside = Context({**around, _SPAN_KEY: place} if around else {_SPAN_KEY: place})
     return here.set(place), otel_context.attach(inside)

@@ -116,7 +116,7 @@ class SpanQuery:
 
     def mask(self, tree: SpanTree) -> Mask:
         """One byte per span of the tree, in start order: 1 where the span matches."""
-        here = Evaluation(tree, None if self._stop is None else self._stop.mask(tree))
+        here = QueryEvaluation(tree, None if self._stop is None else self._stop.mask(tree))
         result: Mask | None = None
         for answer, argument in self._compiled:
             mask = answer(here, argument)
@@ -163,14 +163,14 @@ def as_mask(matcher: Matcher, tree: SpanTree) -> Mask:
     return bytes([bool(matcher(node)) for node in tree.nodes()])
 
 
-class Evaluation(NamedTuple):
+class QueryEvaluation(NamedTuple):
     """A tree being asked, and the spans past which descendants and ancestors are not looked for."""
 
     tree: SpanTree
     stop: Mask | None
 
 
-MaskOf = Callable[[Evaluation, Any], Mask]
+MaskOf = Callable[[QueryEvaluation, Any], Mask]
 Carry = Callable[[SpanTree, Mask, Mask | None], Mask]
 Figure = Callable[[SpanTree], list[int]]
 
@@ -201,12 +201,12 @@ def invert(a: Mask) -> Mask:
     return a.translate(_FLIP)
 
 
-def _not(at: Evaluation, query: SpanQuery) -> Mask:
+def _not(at: QueryEvaluation, query: SpanQuery) -> Mask:
     return invert(query.mask(at.tree))
 
 
 def _some(carry: Carry) -> MaskOf:
-    def mask(at: Evaluation, query: SpanQuery) -> Mask:
+    def mask(at: QueryEvaluation, query: SpanQuery) -> Mask:
         return carry(at.tree, query.mask(at.tree), at.stop)
 
     return mask
@@ -215,14 +215,14 @@ def _some(carry: Carry) -> MaskOf:
 def _none(carry: Carry) -> MaskOf:
     some = _some(carry)
 
-    def mask(at: Evaluation, query: SpanQuery) -> Mask:
+    def mask(at: QueryEvaluation, query: SpanQuery) -> Mask:
         return invert(some(at, query))
 
     return mask
 
 
 def _every(carry: Carry) -> MaskOf:
-    def mask(at: Evaluation, query: SpanQuery) -> Mask:
+    def mask(at: QueryEvaluation, query: SpanQuery) -> Mask:
         failing = invert(query.mask(at.tree))
         return invert(carry(at.tree, failing, at.stop))
 
@@ -241,19 +241,19 @@ def _on_ancestors(tree: SpanTree, mask: Mask, stop: Mask | None) -> Mask:
     return tree.below(mask, stop)
 
 
-def _name_equals(at: Evaluation, name: str) -> Mask:
+def _name_equals(at: QueryEvaluation, name: str) -> Mask:
     return at.tree.names.where({name}.__contains__)
 
 
-def _name_contains(at: Evaluation, part: str) -> Mask:
+def _name_contains(at: QueryEvaluation, part: str) -> Mask:
     return at.tree.names.where(lambda name: part in name)
 
 
-def _name_matches(at: Evaluation, pattern: re.Pattern[str]) -> Mask:
+def _name_matches(at: QueryEvaluation, pattern: re.Pattern[str]) -> Mask:
     return at.tree.names.where(pattern.match)
 
 
-def _has_attributes(at: Evaluation, wanted: dict[str, Any]) -> Mask:
+def _has_attributes(at: QueryEvaluation, wanted: dict[str, Any]) -> Mask:
     result: Mask = b"\1" * len(at.tree)
     for key, value in wanted.items():
         result = _and(result, _has_attribute(at.tree, key, value))
@@ -274,39 +274,39 @@ def _has_attribute(tree: SpanTree, key: str, value: Any) -> Mask:
     return bytes([key in span.attributes and same(span.attributes[key], value) for span in spans])
 
 
-def _has_attribute_keys(at: Evaluation, keys: frozenset[str]) -> Mask:
+def _has_attribute_keys(at: QueryEvaluation, keys: frozenset[str]) -> Mask:
     return bytes([keys <= span.attributes.keys() for span in at.tree.spans])
 
 
-def _has_status(at: Evaluation, status: str) -> Mask:
+def _has_status(at: QueryEvaluation, status: str) -> Mask:
     return at.tree.statuses.where({status}.__contains__)
 
 
-def _kind(at: Evaluation, kinds: frozenset[str]) -> Mask:
+def _kind(at: QueryEvaluation, kinds: frozenset[str]) -> Mask:
     return at.tree.kinds.where(kinds.__contains__)
 
 
-def _tool_name(at: Evaluation, names: frozenset[str]) -> Mask:
+def _tool_name(at: QueryEvaluation, names: frozenset[str]) -> Mask:
     return at.tree.tool_names.where(names.__contains__)
 
 
-def _min_duration(at: Evaluation, least: float) -> Mask:
+def _min_duration(at: QueryEvaluation, least: float) -> Mask:
     return bytes([duration >= least for duration in at.tree.durations])
 
 
-def _max_duration(at: Evaluation, most: float) -> Mask:
+def _max_duration(at: QueryEvaluation, most: float) -> Mask:
     return bytes([duration <= most for duration in at.tree.durations])
 
 
 def _at_least(figure: Figure) -> MaskOf:
-    def mask(at: Evaluation, least: int) -> Mask:
+    def mask(at: QueryEvaluation, least: int) -> Mask:
         return bytes(map(least.__le__, figure(at.tree)))
 
     return mask
 
 
 def _at_most(figure: Figure) -> MaskOf:
-    def mask(at: Evaluation, most: int) -> Mask:
+    def mask(at: QueryEvaluation, most: int) -> Mask:
         return bytes(map(most.__ge__, figure(at.tree)))
 
     return mask
@@ -324,14 +324,14 @@ def _depth(tree: SpanTree) -> list[int]:
     return tree.depth
 
 
-def _all_of(at: Evaluation, queries: list[SpanQuery]) -> Mask:
+def _all_of(at: QueryEvaluation, queries: list[SpanQuery]) -> Mask:
     result: Mask = b"\1" * len(at.tree)
     for query in queries:
         result = _and(result, query.mask(at.tree))
     return result
 
 
-def _one_of(at: Evaluation, queries: list[SpanQuery]) -> Mask:
+def _one_of(at: QueryEvaluation, queries: list[SpanQuery]) -> Mask:
     result: Mask = bytes(len(at.tree))
     for query in queries:
         result = _or(result, query.mask(at.tree))

@@ -24,7 +24,7 @@ from proctor.trace.secret_patterns import (
     BARE_TOKEN,
     DETECTORS,
     STEMS,
-    Hit,
+    SecretMatch,
     named_at,
     pairs,
     secret_kind,
@@ -48,15 +48,15 @@ def mark(kind: str) -> str:
     return f"[redacted:{kind}]"
 
 
-def occurrences(data: bytes, value: bytes) -> Iterable[Hit]:
+def occurrences(data: bytes, value: bytes) -> Iterable[SecretMatch]:
     """Where a value of the environment stands."""
     position = data.find(value)
     while position >= 0:
-        yield Hit(position, position + len(value), "environment")
+        yield SecretMatch(position, position + len(value), "environment")
         position = data.find(value, position + len(value))
 
 
-def replaced(data: bytes, hits: list[Hit]) -> bytes:
+def replaced(data: bytes, hits: list[SecretMatch]) -> bytes:
     """The text with each stretch of overlapping hits replaced by the mark of its first."""
     hits.sort(key=_by_place)
     parts: list[bytes] = []
@@ -69,7 +69,7 @@ def replaced(data: bytes, hits: list[Hit]) -> bytes:
     return b"".join(parts)
 
 
-def _by_place(hit: Hit) -> tuple[int, int]:
+def _by_place(hit: SecretMatch) -> tuple[int, int]:
     return hit.start, -hit.end
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from proctor.trace.assemble import Problem
+from proctor.trace.assemble import TraceProblem
 from proctor.trace.formats.native import without_surrogates
 from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
 from proctor.trace.text import ELLIPSIS, safe
@@ -35,7 +35,7 @@ _MARKS = {
 }
 
 
-class Line(NamedTuple):
+class TreeLine(NamedTuple):
     """One line of a tree, in parts, so that a terminal may colour each."""
 
     indent: str
@@ -98,13 +98,13 @@ def totals(trace: Trace) -> str:
 # -- tree -------------------------------------------------------------------------------------
 
 
-def tree_lines(trace: Trace, max_spans: int = 1000) -> Iterator[Line]:
+def tree_lines(trace: Trace, max_spans: int = 1000) -> Iterator[TreeLine]:
     """One line per span in document order, and one that says how many were left out."""
     tree = trace.index
     for shown, (position, indent) in enumerate(_indented(tree)):
         if shown >= max_spans:
             left = len(tree) - shown
-            yield Line("", ELLIPSIS, "", f"{plural(left, 'more span')} not shown", "", "")
+            yield TreeLine("", ELLIPSIS, "", f"{plural(left, 'more span')} not shown", "", "")
             return
         yield span_line(tree.spans[position], indent)
 
@@ -130,7 +130,7 @@ def _indented(tree: SpanTree) -> Iterator[tuple[int, str]]:
             stack.append((child, below, "└─ " if last else "├─ ", depth + 1))
 
 
-def span_line(span: Span, indent: str = "") -> Line:
+def span_line(span: Span, indent: str = "") -> TreeLine:
     """One span in one line."""
     details = (
         _duration(span.duration) or "open",
@@ -138,7 +138,7 @@ def span_line(span: Span, indent: str = "") -> Line:
         dollars(span.cost_usd) if span.cost_usd is not None else "",
         _about(span),
     )
-    return Line(
+    return TreeLine(
         indent=indent,
         mark=_MARKS[span.status],
         kind=span.kind.value,
@@ -238,7 +238,7 @@ def encoded(value: Any) -> bytes:
         return msgspec.json.encode(without_surrogates(msgspec.to_builtins(value, enc_hook=str)))
 
 
-def document(key: str, items: Iterable[Any], problems: list[Problem]) -> Iterator[bytes]:
+def document(key: str, items: Iterable[Any], problems: list[TraceProblem]) -> Iterator[bytes]:
     """`{key: [items…], "problems": […]}` in pieces; `problems` may grow while items are read."""
     yield b'{"' + key.encode() + b'":['
     for number, item in enumerate(items):
@@ -281,7 +281,7 @@ def described_span(span: Span) -> dict[str, Any]:
     }
 
 
-def described_problem(problem: Problem) -> dict[str, Any]:
+def described_problem(problem: TraceProblem) -> dict[str, Any]:
     """A problem with all its parts."""
     return {
         "file": problem.file,

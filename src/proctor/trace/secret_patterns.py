@@ -99,7 +99,7 @@ def secret_kind(name: str) -> str | None:
 # lower-casing.
 
 
-class Hit(NamedTuple):
+class SecretMatch(NamedTuple):
     """A secret in a text: bytes `start` to `end`, what it is, and quotes its mark needs."""
 
     start: int
@@ -149,7 +149,7 @@ _DIGIT = re.compile(rb"[0-9]")
 _MIN_SK = 20
 
 
-def dashed(data: bytes, low: bytes) -> Iterator[Hit]:
+def dashed(data: bytes, low: bytes) -> Iterator[SecretMatch]:
     """`sk-…`, `xoxb-…`, `glpat-…` and their like."""
     del low
     for match in _DASHED.finditer(data):
@@ -161,10 +161,10 @@ def dashed(data: bytes, low: bytes) -> Iterator[Hit]:
             kind = next((k for head, k in _KIND_AFTER_SK.items() if body.startswith(head)), kind)
         elif not _DIGIT.search(body):
             continue
-        yield Hit(match.start() + 1 - len(prefix), match.end(), kind)
+        yield SecretMatch(match.start() + 1 - len(prefix), match.end(), kind)
 
 
-def underscored(data: bytes, low: bytes) -> Iterator[Hit]:
+def underscored(data: bytes, low: bytes) -> Iterator[SecretMatch]:
     """`ghp_…`, `github_pat_…`, `hf_…` and their like."""
     del low
     for match in _UNDERSCORED.finditer(data):
@@ -173,7 +173,7 @@ def underscored(data: bytes, low: bytes) -> Iterator[Hit]:
         if not _looks_random(body):
             continue
         prefix, kind = _prefixed(data, match.start())
-        yield Hit(match.start() + 1 - len(prefix), match.end(), kind)
+        yield SecretMatch(match.start() + 1 - len(prefix), match.end(), kind)
 
 
 def _prefixed(data: bytes, mark: int) -> tuple[bytes, str]:
@@ -196,7 +196,7 @@ _AWS_ID = re.compile(rb"(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])")
 _AWS_SECRET = re.compile(rb"(?<![A-Za-z0-9/+=])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])")
 
 
-def aws(data: bytes, low: bytes) -> Iterator[Hit]:
+def aws(data: bytes, low: bytes) -> Iterator[SecretMatch]:
     """AWS access key ids, and beside one also bare 40-character secrets."""
     del low
     found = False
@@ -204,23 +204,23 @@ def aws(data: bytes, low: bytes) -> Iterator[Hit]:
         if match.start() and data[match.start() - 1 : match.start()].isalnum():
             continue
         found = True
-        yield Hit(*match.span(), "aws_key")
+        yield SecretMatch(*match.span(), "aws_key")
     if found:
         for match in _AWS_SECRET.finditer(data):
             secret = match.group()
             # Hashes have one case only.
             if not (secret.islower() or secret.isupper()) and _DIGIT.search(secret):
-                yield Hit(*match.span(), "aws_secret")
+                yield SecretMatch(*match.span(), "aws_secret")
 
 
 _GOOGLE = re.compile(rb"AIza(?<![A-Za-z0-9_-]AIza)[A-Za-z0-9_-]{30,}")
 
 
-def google(data: bytes, low: bytes) -> Iterator[Hit]:
+def google(data: bytes, low: bytes) -> Iterator[SecretMatch]:
     """Google API keys."""
     del low
     for match in _GOOGLE.finditer(data):
-        yield Hit(*match.span(), "google_key")
+        yield SecretMatch(*match.span(), "google_key")
 
 
 _JWT = re.compile(
@@ -228,30 +228,30 @@ _JWT = re.compile(
 )
 
 
-def jwt(data: bytes, low: bytes) -> Iterator[Hit]:
+def jwt(data: bytes, low: bytes) -> Iterator[SecretMatch]:
     """JSON web tokens, signed or not."""
     del low
     for match in _JWT.finditer(data):
-        yield Hit(*match.span(), "jwt")
+        yield SecretMatch(*match.span(), "jwt")
 
 
 _BEARER = re.compile(rb"bearer(?<![a-z0-9]bearer)[ \t]{1,4}+([a-z0-9._~+/=-]{12,})")
 _BASIC = re.compile(rb"basic(?<![a-z0-9]basic)[ \t]{1,4}+([a-z0-9+/]{6,}+={0,2})(?![a-z0-9+/=])")
 
 
-def bearer(data: bytes, low: bytes) -> Iterator[Hit]:
+def bearer(data: bytes, low: bytes) -> Iterator[SecretMatch]:
     """The token after `Bearer`."""
     for match in _BEARER.finditer(low):
         token = data[match.start(1) : match.end(1)]
         if _looks_random(token):
-            yield Hit(*match.span(1), "bearer_token")
+            yield SecretMatch(*match.span(1), "bearer_token")
 
 
-def basic(data: bytes, low: bytes) -> Iterator[Hit]:
+def basic(data: bytes, low: bytes) -> Iterator[SecretMatch]:
     """The `user:password` after `Basic`; other words after "basic" are prose."""
     for match in _BASIC.finditer(low):
         if _is_basic_credential(data[match.start(1) : match.end(1)]):
-            yield Hit(*match.span(1), "basic_auth")
+            yield SecretMatch(*match.span(1), "basic_auth")
 
 
 def _is_basic_credential(encoded: bytes) -> bool:
@@ -274,7 +274,7 @@ _KEY_CUT_SHORT = re.compile(rb"(?:[A-Za-z0-9+/=]{20,}+|\s++|[\\]++[nr])*+")
 _MAX_KEY_BLOCK = 32_768
 
 
-def private_key(data: bytes, low: bytes) -> Iterator[Hit]:
+def private_key(data: bytes, low: bytes) -> Iterator[SecretMatch]:
     """Private key blocks; one that was cut short is taken as far as it goes."""
     del low
     position = 0
@@ -284,25 +284,25 @@ def private_key(data: bytes, low: bytes) -> Iterator[Hit]:
             data, begin.end(), limit
         )
         position = rest.end() if rest else begin.end()
-        yield Hit(begin.start(), position, "private_key")
+        yield SecretMatch(begin.start(), position, "private_key")
 
 
 # Brackets and braces are percent-encoded in real URLs: `{password}` is a template, not a secret.
 _USERINFO = re.compile(rb"://([^\s/?#@:\"'<>\\]{0,256}+):([^\s/?#\"'<>\\\[\]{}|)]{1,512})@")
 
 
-def url_password(data: bytes, low: bytes) -> Iterator[Hit]:
+def url_password(data: bytes, low: bytes) -> Iterator[SecretMatch]:
     """The password in `scheme://user:password@host`."""
     del low
     for match in _USERINFO.finditer(data):
-        yield Hit(*match.span(2), "password")
+        yield SecretMatch(*match.span(2), "password")
 
 
-class Detector(NamedTuple):
+class SecretPattern(NamedTuple):
     """A search, and lower-case texts without one of which it finds nothing."""
 
     needles: tuple[bytes, ...]
-    find: Callable[[bytes, bytes], Iterator[Hit]]
+    find: Callable[[bytes, bytes], Iterator[SecretMatch]]
 
 
 _DASHED_PREFIXES = (b"sk-", b"xox", b"xapp-", b"glpat-", b"gocspx-", b"pplx-", b"xai-")
@@ -313,15 +313,15 @@ _UNDERSCORED_PREFIXES = (
 )
 
 DETECTORS = (
-    Detector((b"-----begin",), private_key),
-    Detector(_DASHED_PREFIXES, dashed),
-    Detector(_UNDERSCORED_PREFIXES, underscored),
-    Detector((b"akia", b"asia"), aws),
-    Detector((b"aiza",), google),
-    Detector((b".eyj",), jwt),
-    Detector((b"bearer",), bearer),
-    Detector((b"basic",), basic),
-    Detector((b"://",), url_password),
+    SecretPattern((b"-----begin",), private_key),
+    SecretPattern(_DASHED_PREFIXES, dashed),
+    SecretPattern(_UNDERSCORED_PREFIXES, underscored),
+    SecretPattern((b"akia", b"asia"), aws),
+    SecretPattern((b"aiza",), google),
+    SecretPattern((b".eyj",), jwt),
+    SecretPattern((b"bearer",), bearer),
+    SecretPattern((b"basic",), basic),
+    SecretPattern((b"://",), url_password),
 )
 
 
@@ -382,7 +382,7 @@ class _Value(NamedTuple):
     quoted: bool
 
 
-def pairs(data: bytes, low: bytes) -> Iterator[Hit]:
+def pairs(data: bytes, low: bytes) -> Iterator[SecretMatch]:
     """Secret values after secret names; `low` is `data` in lower case."""
     for stem, search in zip(STEMS, _SEARCHES, strict=True):
         if stem not in low:
@@ -401,7 +401,7 @@ def pairs(data: bytes, low: bytes) -> Iterator[Hit]:
                 kind = "token" if kind == BARE_TOKEN else kind
                 # `"password": 1234`: a mark in place of a number needs the quotes of its name.
                 quote = (found.group(1) or b"") if not value.quoted else b""
-                yield Hit(value.start, value.end, kind, quote)
+                yield SecretMatch(value.start, value.end, kind, quote)
 
 
 def named_at(data: bytes, low: bytes, stem: bytes) -> Iterator[int]:

@@ -38,7 +38,7 @@ from proctor.words import percent
 if TYPE_CHECKING:
     from proctor.checks.registry import CheckContext
     from proctor.diagnose.finding import Diagnosis
-    from proctor.diagnose.llm.detector import Asking
+    from proctor.diagnose.llm.detector import DetectorOptions
     from proctor.llm.chat_model import ModelUse
     from proctor.trace import Trace
 
@@ -72,10 +72,10 @@ class DiagnosisAgentConfig(AgentConfig):
         return DiagnosisAgent(self)
 
     @cached_property
-    def asking(self) -> Asking | None:
+    def asking(self) -> DetectorOptions | None:
         """How a model is asked, for methods that ask one."""
         from proctor.diagnose.methods import asking, asks
-        from proctor.llm.cache import KeptFolder, cache_folder
+        from proctor.llm.cache import DiskCache, cache_folder
         from proctor.llm.chat_model import ChatReply
         from proctor.llm.providers import get_model
 
@@ -90,7 +90,7 @@ class DiagnosisAgentConfig(AgentConfig):
             evidence=self.evidence,
             limit=self.limit,
             max_cost_usd=self.max_cost_usd,
-            cache=KeptFolder(cache_folder("diagnose"), ChatReply),
+            cache=DiskCache(cache_folder("diagnose"), ChatReply),
         )
 
     @property
@@ -273,7 +273,7 @@ def _wanted(config: TrailConfig) -> list[str] | None:
 # -- running -------------------------------------------------------------------------------------
 
 
-class Experiment(NamedTuple):
+class TrailExperiment(NamedTuple):
     """An experiment made ready: carry it out with `carry_out(ready, folder)`, then `conclude`."""
 
     config: TrailConfig
@@ -283,7 +283,7 @@ class Experiment(NamedTuple):
     missing: list[str]
 
 
-def begin(config: TrailConfig, root: Path, max_workers: int = 4, **limits: Any) -> Experiment:
+def begin(config: TrailConfig, root: Path, max_workers: int = 4, **limits: Any) -> TrailExperiment:
     """A new run of an experiment, or the last one if it is the same and was not finished."""
     chosen = choose(config)
     if not config.gold.is_dir():
@@ -291,13 +291,13 @@ def begin(config: TrailConfig, root: Path, max_workers: int = 4, **limits: Any) 
     unfinished = _unfinished(config, root)
     if unfinished is not None:
         restored = restore(unfinished.path, concurrency=max_workers, **limits)
-        return Experiment(config, restored.ready, restored.folder, True, chosen.missing)
+        return TrailExperiment(config, restored.ready, restored.folder, True, chosen.missing)
     suite = Suite(cases=tuple(_case(path, config) for path in chosen.files))
     options = RunOptions(trials=1, concurrency=max_workers, **limits)
     ready = prepare(suite, options, agents={config.agent.method: config.agent})
     folder = new_folder(ready, root, config.experiment_id)
     write_atomic(folder.path / "config.json", _config_text(config))
-    return Experiment(config, ready, folder, False, chosen.missing)
+    return TrailExperiment(config, ready, folder, False, chosen.missing)
 
 
 def _case(path: Path, config: TrailConfig) -> Case:

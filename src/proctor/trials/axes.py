@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from proctor.errors import ProctorError
 from proctor.runs.trial import params_key
 from proctor.seeds import derive_seed
-from proctor.spec.experiment import Axis, Experiment, Interval
+from proctor.spec.experiment import Axis, Experiment, NumberRange
 
 MAX_PLANNED = 1_000_000
 """More trials in one run are a slip in an axis; a plan this long is a few hundred megabytes."""
@@ -69,9 +69,9 @@ def _combinations(experiment: Experiment, params: Mapping[str, Axis]) -> list[di
     if not params:
         return [{}]
     axes = dict(sorted(params.items()))
-    if any(isinstance(axis, Interval) for axis in axes.values()):
+    if any(isinstance(axis, NumberRange) for axis in axes.values()):
         return _drawn(experiment, axes)
-    size = math.prod(len(axis) for axis in axes.values() if not isinstance(axis, Interval))
+    size = math.prod(len(axis) for axis in axes.values() if not isinstance(axis, NumberRange))
     if size > MAX_PLANNED:
         raise ProctorError(
             f"the grid has {size:,} combinations, at most {MAX_PLANNED:,} are planned",
@@ -80,7 +80,7 @@ def _combinations(experiment: Experiment, params: Mapping[str, Axis]) -> list[di
     grid = [
         dict(zip(axes, values, strict=True))
         for values in itertools.product(
-            *(axis for axis in axes.values() if not isinstance(axis, Interval))
+            *(axis for axis in axes.values() if not isinstance(axis, NumberRange))
         )
     ]
     if experiment.sample is None:
@@ -117,8 +117,8 @@ def _drawn(experiment: Experiment, axes: Mapping[str, Any]) -> list[dict[str, An
     )
 
 
-def _draw(axis: Interval | tuple[Any, ...], random: Random) -> Any:
-    if not isinstance(axis, Interval):
+def _draw(axis: NumberRange | tuple[Any, ...], random: Random) -> Any:
+    if not isinstance(axis, NumberRange):
         return random.choice(sorted(axis, key=lambda value: (str(value), repr(value))))
     if axis.log:
         value = math.exp(random.uniform(math.log(axis.low), math.log(axis.high)))

@@ -21,7 +21,7 @@ from proctor.runs.baselines import (
     Baseline,
     BaselineError,
     BaselineStore,
-    Loaded,
+    LoadedBaseline,
     Precheck,
     models_of,
     now,
@@ -258,8 +258,8 @@ def _saved(
     version: str,
     wanted: Iterable[tuple[Case, str]],
     failed: dict[Key, str],
-) -> dict[Key, Loaded]:
-    found: dict[Key, Loaded] = {}
+) -> dict[Key, LoadedBaseline]:
+    found: dict[Key, LoadedBaseline] = {}
     for case, name in wanted:
         try:
             loaded = store.load(name, case.id, version)
@@ -273,7 +273,7 @@ def _saved(
     return found
 
 
-def _side_of(loaded: Loaded) -> Side:
+def _side_of(loaded: LoadedBaseline) -> Side:
     return Side(loaded.trace, loaded.baseline.answer or "", loaded.baseline.precheck)
 
 

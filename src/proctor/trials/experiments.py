@@ -18,7 +18,7 @@ from proctor.agents.registry import UnknownAgentError, agent_config
 from proctor.errors import ProctorError
 from proctor.spec import Configuration, Suite, load_configuration, restore_suite
 from proctor.spec.config import find_project_file
-from proctor.spec.experiment import SET_CASE, Experiment, Interval
+from proctor.spec.experiment import SET_CASE, Experiment, NumberRange
 from proctor.spec.located import escaped, plain
 from proctor.spec.suite import AgentRef
 from proctor.spec.validation import first_fault
@@ -204,15 +204,15 @@ def _axes(experiment: Experiment, gathered: Gathered) -> Axes:
     listed: dict[str, Any] = dict(experiment.params)
     for name, axis in experiment.params.items():
         with told_at(str(experiment.place_of("params", name) or "params")):
-            values = () if isinstance(axis, Interval) else axis
+            values = () if isinstance(axis, NumberRange) else axis
             # As scenarios take them, so that `"7"` and `7` are one cell.
             checked = check_parameter(name, values, scenarios)
-            listed[name] = axis if isinstance(axis, Interval) else tuple(checked)
+            listed[name] = axis if isinstance(axis, NumberRange) else tuple(checked)
     with told_at(str(experiment.place_of("cases") or experiment.name)):
         check_required([*fixed, *experiment.params], scenarios)
     axes = axes_of(*swept(experiment, listed), fixed)
     for name, axis in experiment.params.items():
-        if isinstance(axis, Interval) and name in axes.params[0]:
+        if isinstance(axis, NumberRange) and name in axes.params[0]:
             with told_at(str(experiment.place_of("params", name) or "params")):
                 check_parameter(name, [each[name] for each in axes.params], scenarios)
     return axes

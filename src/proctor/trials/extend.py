@@ -21,7 +21,7 @@ from proctor.results.gate import GateResult, judge_runs
 from proctor.runs.folder import RunFolder
 from proctor.runs.provenance import git_state
 from proctor.runs.run import Run
-from proctor.stats.gate import Rule
+from proctor.stats.gate import GateRule
 from proctor.trials.prepare import AgentLike, RunContext
 from proctor.trials.resume import Restored, restore
 from proctor.words import plural
@@ -91,7 +91,7 @@ def judge_extending(
     baseline: Run,
     carry: Carry,
     *,
-    rule: Rule | None = None,
+    rule: GateRule | None = None,
     extending: Extending | None = None,
     must_pass: Sequence[str] = (),
 ) -> GateResult:

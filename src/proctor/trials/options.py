@@ -17,7 +17,7 @@ from proctor.trials.limits import Limits
 from proctor.trials.retry import MAX_RETRIES
 
 if TYPE_CHECKING:
-    from proctor.spec.config import Limits as SettingLimits
+    from proctor.spec.config import LimitSettings as SettingLimits
 
 
 def _rule(name: str) -> str:

@@ -26,8 +26,8 @@ from proctor.runs.folder import OUTPUT
 from proctor.spec import (
     Case,
     Configuration,
-    Place,
     Settings,
+    SourceLocation,
     Suite,
     load_configuration,
     plan_checks,
@@ -215,7 +215,7 @@ def _prepared_cases(
             prepared[case.id] = staged_case(scenario, case)
             continue
         if origin is not None:
-            case.put(case.place or Place(suite_name(suite)), origin.folder)
+            case.put(case.place or SourceLocation(suite_name(suite)), origin.folder)
         saved = {} if origin is None else baselines_in(origin.baselines, [case.id], agents)
         prepared[case.id] = prepared_case(case, saved.get(case.id))
     return prepared

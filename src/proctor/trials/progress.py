@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from proctor.runs.run import Totals
+from proctor.runs.run import RunTotals
 from proctor.runs.trial import PlannedTrial, Trial
 
 
@@ -25,13 +25,13 @@ class Progress:
         self.running = 0
         self.not_needed = 0
         self.kept = 0
-        self.totals = Totals()
+        self.totals = RunTotals()
 
     def planned(self, total: int, kept: Sequence[Trial]) -> None:
         """The run begins."""
         self._began = self._clock()
         self.total, self.kept, self.done = total, len(kept), len(kept)
-        self.totals = Totals.of(kept)
+        self.totals = RunTotals.of(kept)
 
     def started(self, trial: PlannedTrial) -> None:
         """A trial starts."""

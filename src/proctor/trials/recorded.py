@@ -14,7 +14,7 @@ from proctor.agents.replay import Recordings, ReplayAgentConfig
 from proctor.errors import did_you_mean
 from proctor.runs.trial import PlannedTrial
 from proctor.seeds import derive_seed
-from proctor.spec import Case, Place, Problem, SpecError
+from proctor.spec import Case, SourceLocation, SpecError, SpecProblem
 from proctor.spec.located import plain
 from proctor.spec.yaml_reader import read
 
@@ -48,18 +48,20 @@ def read_map(path: Path, cases: Sequence[Case]) -> dict[str, str | list[str]]:
     problems = document.problems
     tree = document.tree
     if tree is not None and not isinstance(tree.value, dict):
-        problems.append(Problem(tree.place, "a map is written `case-id: trace-id-or-file`"))
+        problems.append(SpecProblem(tree.place, "a map is written `case-id: trace-id-or-file`"))
     members = tree.value if tree is not None and isinstance(tree.value, dict) else {}
     known = [case.id for case in cases]
     for name, member in members.items():
         if name not in known:
             at = tree.keys.get(name, member.place) if tree is not None else member.place
-            problems.append(Problem(at, f"there is no case {name!r}", did_you_mean(name, known)))
+            problems.append(
+                SpecProblem(at, f"there is no case {name!r}", did_you_mean(name, known))
+            )
         if not _is_name(plain(member)):
             told = "write a trace id, the name of a file, or a list of them"
-            problems.append(Problem(member.place, told))
+            problems.append(SpecProblem(member.place, told))
     if tree is None or problems:
-        raise SpecError(problems or [Problem(Place(str(path)), "the map is empty")])
+        raise SpecError(problems or [SpecProblem(SourceLocation(str(path)), "the map is empty")])
     return plain(tree)
 
 

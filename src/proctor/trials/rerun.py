@@ -31,7 +31,7 @@ class Rerun(NamedTuple):
     """What of the code is not as it was, in words."""
 
 
-class ReadyAgain(NamedTuple):
+class PreparedRerun(NamedTuple):
     """A run made ready to be repeated, and the folder for it."""
 
     first: Run
@@ -45,7 +45,7 @@ def ready_again(
     results: str | Path | None = None,
     agent: AgentLike | None = None,
     **options: Any,
-) -> ReadyAgain:
+) -> PreparedRerun:
     """Make a run ready from its folder's spec; the new folder stands beside it, or in `results`."""
     first = Run(path)
     kept: dict[str, Any] = first.spec.get("options") or {}
@@ -71,7 +71,7 @@ def ready_again(
         ) from None
     name = first.spec.get("name") or ready.name
     folder.write_spec({**spec_record(ready), "name": name, "rerun_of": first.run_id})
-    return ReadyAgain(first, ready, folder)
+    return PreparedRerun(first, ready, folder)
 
 
 def _results_root(run: Run) -> Path:

@@ -20,7 +20,15 @@ from proctor.errors import ProctorError
 from proctor.runs.folder import RunFolder
 from proctor.runs.remote.upload import shipped_meanwhile
 from proctor.runs.run import Run
-from proctor.spec import Configuration, Place, Problem, Settings, SpecError, Suite, restore_suite
+from proctor.spec import (
+    Configuration,
+    Settings,
+    SourceLocation,
+    SpecError,
+    SpecProblem,
+    Suite,
+    restore_suite,
+)
 from proctor.spec.data import tree_of
 from proctor.spec.validation import validated
 from proctor.trials.carrying import carry_out
@@ -130,8 +138,8 @@ def _changed(kept: dict[str, Any], changes: Mapping[str, Any]) -> RunOptions:
 
 def _configuration(record: Any, folder: Path, where: str) -> Configuration:
     """The settings the run began with, their environment variables read anew."""
-    problems: list[Problem] = []
-    place = Place(where)
+    problems: list[SpecProblem] = []
+    place = SourceLocation(where)
     tree = tree_of(record, lambda _: place, os.environ, problems)
     settings = validated(tree, Settings, problems)
     if problems or settings is None:

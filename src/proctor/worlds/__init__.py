@@ -3,14 +3,22 @@
 Worlds are made by name, an episode is one trial, each step is a span.
 """
 
-from proctor.worlds.base import InvalidAction, Outcome, Scores, Step, Trajectory, World, WorldError
+from proctor.worlds.base import (
+    EpisodeOutcome,
+    InvalidAction,
+    Scores,
+    Step,
+    Trajectory,
+    World,
+    WorldError,
+)
 from proctor.worlds.loading import make_world
 from proctor.worlds.play import episode, play
 from proctor.worlds.scoring import Scoring, world_check
 
 __all__ = [
+    "EpisodeOutcome",
     "InvalidAction",
-    "Outcome",
     "Scores",
     "Scoring",
     "Step",

@@ -97,7 +97,7 @@ class Trajectory:
         return [step.action for step in self.steps]
 
 
-class Outcome(msgspec.Struct, kw_only=True):
+class EpisodeOutcome(msgspec.Struct, kw_only=True):
     """What an episode came to.
 
     `ended` says why it did: terminated or truncated (the world said so), max_steps (our limit),

@@ -11,9 +11,9 @@ import math
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, cast
 
-from proctor.agents.actions import Turn
+from proctor.agents.actions import ActionTurn
 
-Moves = Generator[dict[str, Any], Turn, None]
+Moves = Generator[dict[str, Any], ActionTurn, None]
 
 WATCHED = 5
 """Days of watching before anything is done: long enough for what changes to have changed."""
@@ -25,7 +25,7 @@ WAITED = 2
 """Days between interfering and counting again: the effect must outgrow the error of a count."""
 
 
-def solve(turn: Turn, truth: Mapping[str, Any]) -> Moves:
+def solve(turn: ActionTurn, truth: Mapping[str, Any]) -> Moves:
     """The lasting measure where it belongs, at once, and the name."""
     cause = truth["cause"]
     yield _call(_lasting(turn), species=cause)
@@ -38,7 +38,7 @@ class Investigator:
     def __init__(self) -> None:
         self._moves: Moves | None = None
 
-    def __call__(self, request: Turn) -> dict[str, Any]:
+    def __call__(self, request: ActionTurn) -> dict[str, Any]:
         """The next move."""
         if self._moves is None:
             self._moves = investigate(request)
@@ -46,7 +46,7 @@ class Investigator:
         return self._moves.send(request)
 
 
-def investigate(turn: Turn) -> Moves:
+def investigate(turn: ActionTurn) -> Moves:
     """The whole course, one move at a time."""
     lasting = _lasting(turn)
     dying = lasting == "protect"
@@ -88,7 +88,7 @@ def _change(before: int, after: int) -> float:
     return math.log(max(1, after) / max(1, before))
 
 
-def _lasting(turn: Turn) -> str:
+def _lasting(turn: ActionTurn) -> str:
     """Which lasting measure this world offers."""
     calls = {call["call"] for call in cast("Sequence[Mapping[str, Any]]", turn.actions)}
     return "protect" if "protect" in calls else "control"

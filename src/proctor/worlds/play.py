@@ -18,12 +18,20 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from proctor.agents import threads
-from proctor.agents.actions import Actions, BadAction, Turn, call_of, understand
+from proctor.agents.actions import Actions, ActionTurn, BadAction, call_of, understand
 from proctor.agents.base import Agent, AgentError, AgentReply, AgentRequest
 from proctor.errors import ProctorError
 from proctor.trace import Span, SpanStatus
 from proctor.trace.capture import current_trace, span, tool_call
-from proctor.worlds.base import InvalidAction, Outcome, Step, Trajectory, World, WorldError, plain
+from proctor.worlds.base import (
+    EpisodeOutcome,
+    InvalidAction,
+    Step,
+    Trajectory,
+    World,
+    WorldError,
+    plain,
+)
 from proctor.worlds.scoring import Scoring, check_scoring, scored
 
 MAX_INVALID = 3
@@ -76,10 +84,10 @@ async def episode(
     max_steps: int | None = None,
     scoring: Scoring = None,
     truth: Truth | None = None,
-) -> Outcome:
+) -> EpisodeOutcome:
     """The same, with every step that was taken."""
     check_scoring(scoring)
-    outcome = Outcome(trajectory=Trajectory(seed))
+    outcome = EpisodeOutcome(trajectory=Trajectory(seed))
     world = await _of_world(world_factory)
     try:
         with span("episode", attributes={"world.seed": seed}) as record:
@@ -107,7 +115,7 @@ async def episode(
     return outcome
 
 
-class _Seen(NamedTuple):
+class _Observation(NamedTuple):
     """What the world shows after a reset or a step."""
 
     observation: Any
@@ -126,7 +134,7 @@ class _Game:
         world: World,
         agent: Agent,
         request: AgentRequest,
-        outcome: Outcome,
+        outcome: EpisodeOutcome,
         max_steps: int,
     ) -> None:
         self._world = world
@@ -140,7 +148,7 @@ class _Game:
         self._quick = bool(getattr(world, "quick", False))
         self._deadline = None if request.timeout is None else time.monotonic() + request.timeout
 
-    async def begin(self) -> _Seen:
+    async def begin(self) -> _Observation:
         """Reset the world."""
         trajectory = self._outcome.trajectory
         seen = await _of_world(_begun, self._world, trajectory.seed, quick=self._quick)
@@ -149,7 +157,7 @@ class _Game:
             self._last = {"info": plain(seen.info)}
         return seen
 
-    async def play(self, seen: _Seen) -> None:
+    async def play(self, seen: _Observation) -> None:
         """From what is first seen to the end."""
         outcome, trajectory = self._outcome, self._outcome.trajectory
         while len(trajectory.steps) < self._max_steps:
@@ -166,7 +174,7 @@ class _Game:
                 return
         outcome.ended = "max_steps"
 
-    async def _step(self, seen: _Seen) -> tuple[Any, _Seen] | None:
+    async def _step(self, seen: _Observation) -> tuple[Any, _Observation] | None:
         """The next action that the world takes, and what came of it; None when there was none."""
         for _ in range(1 + MAX_INVALID):
             said = await self._ask(seen)
@@ -188,8 +196,8 @@ class _Game:
             return action, after
         return None
 
-    async def _ask(self, seen: _Seen) -> Any:
-        turn = Turn(
+    async def _ask(self, seen: _Observation) -> Any:
+        turn = ActionTurn(
             self._request,
             observation=plain(seen.observation),
             actions=plain(seen.actions),  # a copy: what is valid is not the agent's to change
@@ -218,7 +226,7 @@ class _Game:
         self._outcome.trajectory.invalid_actions += 1
         self._last = {"error": problem, "said": _kept(said)}
 
-    def _remember(self, action: Any, seen: _Seen) -> None:
+    def _remember(self, action: Any, seen: _Observation) -> None:
         facts: dict[str, Any] = {
             "step": len(self._history),
             "action": plain(action),
@@ -243,7 +251,7 @@ def _failed(step: Span, problem: str) -> None:
     step.error_message = problem
 
 
-def _result(seen: _Seen) -> dict[str, Any]:
+def _result(seen: _Observation) -> dict[str, Any]:
     """What a step's span says came of it."""
     result: dict[str, Any] = {"observation": seen.observation, "reward": seen.reward}
     if seen.info:
@@ -270,15 +278,15 @@ async def _of_world(function: Callable[..., Any], *args: Any, quick: bool = Fals
         raise WorldError(f"the world failed: {type(error).__name__}: {error}") from error
 
 
-def _begun(world: World, seed: int) -> _Seen:
+def _begun(world: World, seed: int) -> _Observation:
     observation, info = world.reset(seed=seed)
-    return _Seen(plain(observation), 0.0, False, False, plain(info), plain(world.actions()))
+    return _Observation(plain(observation), 0.0, False, False, plain(info), plain(world.actions()))
 
 
-def _stepped(world: World, action: Any) -> _Seen:
+def _stepped(world: World, action: Any) -> _Observation:
     observation, reward, terminated, truncated, info = world.step(action)
     if not math.isfinite(reward):
         raise WorldError(f"the world gave the reward {reward}")
     over = terminated or truncated
     actions = cast("Actions", [] if over else plain(world.actions()))
-    return _Seen(plain(observation), reward, terminated, truncated, plain(info), actions)
+    return _Observation(plain(observation), reward, terminated, truncated, plain(info), actions)

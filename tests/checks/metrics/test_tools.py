@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.checks.metrics import (
-    Call,
+    PlainCall,
     edit_distance,
     edit_similarity,
     lcs_length,
@@ -118,11 +118,11 @@ def test_loops_name_the_tool_and_its_place():
 def test_redundancy_is_same_tool_same_input_anywhere_before():
     """R-C8: the repeats, the call each repeats, and their share; None without calls."""
     calls = [
-        Call("search", {"q": "x", "n": 1}, "s1"),
-        Call("search", {"q": "y"}, "s2"),
-        Call("search", '{"n": 1.0, "q": "x"}', "s3"),
-        Call("fetch", {"q": "x", "n": 1}, "s4"),
-        Call("search", {"q": "x", "n": True}, "s5"),
+        PlainCall("search", {"q": "x", "n": 1}, "s1"),
+        PlainCall("search", {"q": "y"}, "s2"),
+        PlainCall("search", '{"n": 1.0, "q": "x"}', "s3"),
+        PlainCall("fetch", {"q": "x", "n": 1}, "s4"),
+        PlainCall("search", {"q": "x", "n": True}, "s5"),
     ]
     found = redundancy(calls)
     assert found.share == 1 / 5

@@ -26,7 +26,7 @@ from proctor.trials.research.adaptive import adaptive
 from proctor.trials.research.outline import Outline, Stage
 from proctor.trials.research.rounds import Setup
 from proctor.trials.research.staircase import Staircase
-from proctor.trials.research.threshold import BEYOND, PLACES, SPREADS, Observed, Posterior
+from proctor.trials.research.threshold import BEYOND, PLACES, SPREADS, ObservedDifficulty, Posterior
 from proctor.trials.resume import aresume
 
 SCALE = {"name": "noise", "easy": 0.0, "hard": 0.6, "steps": 13}
@@ -93,7 +93,7 @@ def test_the_posterior_is_the_product_of_its_trials():
         rules = Adaptive(levels=["easy", "medium", "hard"], **options)
         posterior = Posterior([1.0, 2.0, 3.0], rules)
         for each in seen:
-            posterior.add(Observed(*each))
+            posterior.add(ObservedDifficulty(*each))
         places = [1 - 2 * BEYOND + i * (2 + 4 * BEYOND) / (PLACES - 1) for i in range(PLACES)]
         spreads = [0.1 * 20 ** (i / (SPREADS - 1)) for i in range(SPREADS)]
         weights = [

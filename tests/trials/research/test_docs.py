@@ -8,7 +8,15 @@ import pytest
 
 from proctor.runs.run import Run
 from proctor.spec.load import load_experiments
-from proctor.spec.research import Ablation, Adaptive, Curriculum, Level, Promotion, Scale, Sweep
+from proctor.spec.research import (
+    Ablation,
+    Adaptive,
+    Curriculum,
+    DifficultyLevel,
+    Promotion,
+    Scale,
+    Sweep,
+)
 from proctor.trials.experiments import prepare_experiment
 
 PAGE = "docs/how-to/research.md"
@@ -62,6 +70,6 @@ def test_the_python_of_the_page_runs(root: Path, ecosystem: Path) -> None:
 def test_every_key_is_on_the_page(root: Path) -> None:
     """R-Q8: no option of research goes without a word."""
     page = (root / PAGE).read_text("utf-8")
-    models = (Curriculum, Promotion, Level, Adaptive, Scale, Ablation, Sweep)
+    models = (Curriculum, Promotion, DifficultyLevel, Adaptive, Scale, Ablation, Sweep)
     keys = {key for model in models for key in model.model_fields}
     assert [key for key in sorted(keys) if not re.search(rf"\b{key}\b", page)] == []

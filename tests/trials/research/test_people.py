@@ -9,9 +9,9 @@ from research_parts import CHANCE, experiment
 
 import proctor
 from proctor import build
-from proctor.agents.actions import Turn
+from proctor.agents.actions import ActionTurn
 from proctor.agents.base import AgentRequest
-from proctor.agents.human import Kept
+from proctor.agents.human import SavedMoves
 from proctor.runs.run import Run
 
 CASE = "mutualism.hidden_dependency@easy"
@@ -84,11 +84,11 @@ def test_results_of_people_from_elsewhere_are_compared_too(at, tmp_path):
 
 def test_nobody_goes_on_with_anothers_moves(tmp_path):
     """R-Q8: two people on one machine have two unfinished episodes."""
-    turn = Turn(
+    turn = ActionTurn(
         AgentRequest("task", case="c", trial="t", seed=1),
         observation={}, actions=["left"], step=0, max_steps=3,
     )  # fmt: skip
-    Kept(tmp_path, turn, "P01").add(turn, "left")
-    assert len(Kept(tmp_path, turn, "P01").moves) == 1
-    assert Kept(tmp_path, turn, "P02").moves == []
-    assert Kept(tmp_path, turn).moves == []
+    SavedMoves(tmp_path, turn, "P01").add(turn, "left")
+    assert len(SavedMoves(tmp_path, turn, "P01").moves) == 1
+    assert SavedMoves(tmp_path, turn, "P02").moves == []
+    assert SavedMoves(tmp_path, turn).moves == []

@@ -18,11 +18,11 @@ from proctor.checks.grounding.claims import (
     claims_of,
     content_words,
 )
-from proctor.checks.grounding.evidence import Evidence, Place
+from proctor.checks.grounding.evidence import Evidence, EvidencePosition
 from proctor.words import and_more
 
 __all__ = [
-    "Claim",
+    "CheckedClaim",
     "ClaimKind",
     "Grounding",
     "ground",
@@ -45,7 +45,7 @@ _SHOWN = 3
 _SHOWN_CHARS = 80
 
 
-class Claim(NamedTuple):
+class CheckedClaim(NamedTuple):
     """One claim: what was said and where, whether it is supported, and by what.
 
     `evidence` is the piece of text that supports it, `source` the position of that text among
@@ -71,11 +71,11 @@ class Grounding:
 
     score: float | None
     reason: str
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[CheckedClaim, ...] = ()
     method: Literal["words and numbers"] = "words and numbers"
 
     @property
-    def unsupported(self) -> tuple[Claim, ...]:
+    def unsupported(self) -> tuple[CheckedClaim, ...]:
         """The claims the evidence does not support, in the order of the answer."""
         return tuple(claim for claim in self.claims if not claim.supported)
 
@@ -122,20 +122,20 @@ class _Question:
 
 def _judge(
     answer: str, claim: Candidate, texts: Evidence, asked: _Question, min_overlap: float
-) -> Claim | None:
+) -> CheckedClaim | None:
     """The claim with its verdict; None when it only repeats the question."""
     said = (claim.kind, answer[claim.start : claim.end], claim.start, claim.end)
     if claim.kind == "sentence":
         return _judge_sentence(said, claim, texts, asked, min_overlap)
     place = _place(claim, texts)
     if place is not None:
-        return Claim(*said, True, place.source, snippet(texts.texts[place.source], place))
+        return CheckedClaim(*said, True, place.source, snippet(texts.texts[place.source], place))
     if asked.gives(claim):
         return None
-    return Claim(*said, False, detail=_lacking(claim, texts))
+    return CheckedClaim(*said, False, detail=_lacking(claim, texts))
 
 
-def _place(claim: Candidate, texts: Evidence) -> Place | None:
+def _place(claim: Candidate, texts: Evidence) -> EvidencePosition | None:
     if claim.quantity is not None:
         return texts.number(claim.quantity, claim.slack)
     if claim.date is not None:
@@ -167,7 +167,7 @@ def _judge_sentence(
     texts: Evidence,
     asked: _Question,
     min_overlap: float,
-) -> Claim:
+) -> CheckedClaim:
     own = [word for word in claim.words if word not in asked.words]
     # A sentence made of the question's words is looked up whole: repeating is not knowing.
     words = own if len(own) >= MIN_SENTENCE_WORDS else list(claim.words)
@@ -177,12 +177,12 @@ def _judge_sentence(
     supported = len(held) >= min_overlap * len(words)
     if passage is not None and supported:
         place = passage.place
-        return Claim(*said, True, place.source, snippet(texts.texts[place.source], place))
+        return CheckedClaim(*said, True, place.source, snippet(texts.texts[place.source], place))
     detail = f"no passage holds more than {len(held)} of {len(words)} words; lacking: "
-    return Claim(*said, False, detail=detail + ", ".join(missing[:8]))
+    return CheckedClaim(*said, False, detail=detail + ", ".join(missing[:8]))
 
 
-def snippet(text: str, place: Place, margin: int = _SNIPPET_MARGIN) -> str:
+def snippet(text: str, place: EvidencePosition, margin: int = _SNIPPET_MARGIN) -> str:
     """The text around a place, on one line, with ellipses where it was cut."""
     start, end = max(0, place.start - margin), min(len(text), place.end + margin)
     inner = " ".join(text[start:end].split())
@@ -191,7 +191,7 @@ def snippet(text: str, place: Place, margin: int = _SNIPPET_MARGIN) -> str:
     return f"{'…' if start else ''}{inner}{'…' if end < len(text) else ''}"
 
 
-def _reason(claims: Sequence[Claim], supported: int, cut: str) -> str:
+def _reason(claims: Sequence[CheckedClaim], supported: int, cut: str) -> str:
     line = f"{supported} of {len(claims)} claims are supported by the evidence{cut}"
     wrong = [claim for claim in claims if not claim.supported]
     if not wrong:

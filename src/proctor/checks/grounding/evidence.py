@@ -37,7 +37,7 @@ _NAME_SLACK = 3
 _EQUAL = 1e-14
 
 
-class Place(NamedTuple):
+class EvidencePosition(NamedTuple):
     """Where something was found: which text, and the characters in it."""
 
     source: int
@@ -49,7 +49,7 @@ class Passage(NamedTuple):
     """The stretch that holds most of a sentence's words, and those it holds."""
 
     found: frozenset[str]
-    place: Place
+    place: EvidencePosition
 
 
 class Evidence:
@@ -62,9 +62,9 @@ class Evidence:
         stems = {w for claim in claims if claim.kind == "sentence" for w in claim.words}
         self._exact: dict[str, list[int]] = {word: [] for word in exact}
         self._stems: dict[str, list[int]] = {word: [] for word in stems}
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, EvidencePosition] = {}
         self._numbers: list[tuple[float, Quantity, int]] = []
-        self._dates: dict[tuple[int | None, int, int], Place] = {}
+        self._dates: dict[tuple[int | None, int, int], EvidencePosition] = {}
         self._read_words(counting=any(claim.kind == "number" for claim in claims))
         if any(claim.kind == "number" for claim in claims):
             self._read_numbers()
@@ -92,7 +92,7 @@ class Evidence:
                 for places in lists:
                     places.append(ordinal)
                 if lists:
-                    self._places[ordinal] = Place(source, found.start(), found.end())
+                    self._places[ordinal] = EvidencePosition(source, found.start(), found.end())
             ordinal += _BETWEEN_TEXTS
 
     def _lists(self, word: str) -> tuple[list[int], ...]:
@@ -120,13 +120,13 @@ class Evidence:
     def _read_dates(self) -> None:
         for source, text in enumerate(self.texts):
             for day in dates(text):
-                place = Place(source, day.start, day.end)
+                place = EvidencePosition(source, day.start, day.end)
                 self._dates.setdefault((day.year, day.month, day.day), place)
                 self._dates.setdefault((None, day.month, day.day), place)
 
     # -- asking -----------------------------------------------------------------------------
 
-    def phrase(self, words: Sequence[str]) -> Place | None:
+    def phrase(self, words: Sequence[str]) -> EvidencePosition | None:
         """Where these words stand one after the other."""
         rarest = min(range(len(words)), key=lambda n: len(self._exact[words[n]]))
         others = [(n - rarest, self._set(w)) for n, w in enumerate(words) if n != rarest]
@@ -136,7 +136,7 @@ class Evidence:
                 return self._from_to(first, last)
         return None
 
-    def name(self, words: Sequence[str]) -> Place | None:
+    def name(self, words: Sequence[str]) -> EvidencePosition | None:
         """Where these words stand close together, in any order."""
         found = self.phrase(words)
         if found is not None or len(words) == 1:
@@ -155,9 +155,9 @@ class Evidence:
             self._exact_sets[word] = set(self._exact[word])
         return self._exact_sets[word]
 
-    def _from_to(self, first: int, last: int) -> Place:
+    def _from_to(self, first: int, last: int) -> EvidencePosition:
         start, end = self._places[first], self._places[last]
-        return Place(start.source, start.start, end.end)
+        return EvidencePosition(start.source, start.start, end.end)
 
     def passage(self, stems: Iterable[str]) -> Passage | None:
         """The stretch of text that holds most of these stems; None when it holds none."""
@@ -179,11 +179,11 @@ class Evidence:
         found = blocks[block] | blocks.get(block + 1, set())
         return Passage(frozenset(found), self._places[first[block]])
 
-    def date(self, year: int | None, month: int, day: int) -> Place | None:
+    def date(self, year: int | None, month: int, day: int) -> EvidencePosition | None:
         """Where this day is named; without a year, of any year."""
         return self._dates.get((year, month, day))
 
-    def number(self, wanted: Quantity, slack: float) -> Place | None:
+    def number(self, wanted: Quantity, slack: float) -> EvidencePosition | None:
         """Where a number stands that, rounded as the wanted one is, gives the wanted one.
 
         Units must not contradict each other: a figure without one agrees with any.
@@ -203,7 +203,7 @@ class Evidence:
             near = self._near(self._by_raw, raw / 100, slack / 100, {""})
         return near
 
-    def other_unit(self, wanted: Quantity) -> Place | None:
+    def other_unit(self, wanted: Quantity) -> EvidencePosition | None:
         """Where the same figure stands with another unit."""
         return self._near(self._by_raw, wanted.raw, 0.0, COUNTABLE)
 
@@ -213,7 +213,7 @@ class Evidence:
         value: float,
         slack: float,
         dimensions: frozenset[str] | set[str],
-    ) -> Place | None:
+    ) -> EvidencePosition | None:
         slack += abs(value) * _EQUAL
         low = bisect_left(numbers, value - slack, key=lambda entry: entry[0])
         for place in range(low, len(numbers)):
@@ -221,5 +221,5 @@ class Evidence:
             if found > value + slack:
                 return None
             if quantity.dimension in dimensions:
-                return Place(source, quantity.start, quantity.end)
+                return EvidencePosition(source, quantity.start, quantity.end)
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeGuard, cast
 
-from proctor.checks.metrics.arguments import ArgumentRules, Rule, read_rule
+from proctor.checks.metrics.arguments import ArgumentRules, ExactRule, read_rule
 from proctor.errors import ProctorError
 
 # Who is paired with whom: a largest one-to-one pairing, never a greedy one.
@@ -256,7 +256,7 @@ class CallLike(Protocol):
         ...
 
 
-class Call(NamedTuple):
+class PlainCall(NamedTuple):
     """The plainest call: enough to be matched and to be found again."""
 
     name: str
@@ -264,7 +264,7 @@ class Call(NamedTuple):
     span_id: str | None = None
 
 
-class Turn(NamedTuple):
+class TranscriptMessage(NamedTuple):
     """One message of a transcript, as far as matching looks at it."""
 
     role: str
@@ -275,9 +275,9 @@ class Turn(NamedTuple):
 _ROLES = {"ai": "assistant", "human": "user", "model": "assistant", "function": "tool"}
 
 
-def turns_of(messages: Iterable[Any]) -> list[Turn]:
+def turns_of(messages: Iterable[Any]) -> list[TranscriptMessage]:
     """The turns of a transcript: chat messages as mappings or as objects with those fields."""
-    turns: list[Turn] = []
+    turns: list[TranscriptMessage] = []
     for position, message in enumerate(messages):
         role, calls = _role_and_calls(message)
         if not isinstance(role, str):
@@ -287,7 +287,7 @@ def turns_of(messages: Iterable[Any]) -> list[Turn]:
                 hint="give chat messages: {role: assistant, content: …, tool_calls: […]}",
             )
         found = tuple([_call(call, position) for call in calls]) if calls else ()
-        turns.append(Turn(_ROLES.get(role, role), found))
+        turns.append(TranscriptMessage(_ROLES.get(role, role), found))
     return turns
 
 
@@ -338,7 +338,7 @@ def _call(call: Any, position: int) -> CallLike:
     arguments = source.get("arguments")
     if arguments is None:
         arguments = source.get("args", source.get("input"))
-    return Call(name, arguments, call.get("span_id"))
+    return PlainCall(name, arguments, call.get("span_id"))
 
 
 # The alignment keeps one bit per pair of calls: 50 MB at most. Longer stretches (20,000 calls
@@ -359,7 +359,7 @@ class Aligned(NamedTuple):
     moved: Places
 
 
-class Comparison:
+class CallAlignment:
     """The calls an agent made and those of a reference, under the rules of their tools."""
 
     def __init__(
@@ -429,7 +429,11 @@ class Comparison:
             there = [rule.view(self.reference[place].arguments) for place in theirs]
 
             def accepts(
-                one: int, other: int, rule: Rule = rule, a: list[Any] = here, r: list[Any] = there
+                one: int,
+                other: int,
+                rule: ExactRule = rule,
+                a: list[Any] = here,
+                r: list[Any] = there,
             ) -> bool:
                 return rule.accepts(a[one], r[other])
 
@@ -507,17 +511,17 @@ class Comparison:
         chain = lcs_alignment(rows, len(ours))
         return [(ours[column], theirs[row]) for row, column in chain]
 
-    def _masks(self, ours: range, columns: list[int], rule: Rule) -> dict[Hashable, int]:
+    def _masks(self, ours: range, columns: list[int], rule: ExactRule) -> dict[Hashable, int]:
         """View → the columns of one tool that have it, as bits."""
         places: dict[Hashable, list[int]] = {}
         for column in columns:
             places.setdefault(self._view(0, ours[column], rule), []).append(column)
         return {view: bits(found) for view, found in places.items()}
 
-    def _accepts_view(self, ours: int, view: Any, rule: Rule) -> bool:
+    def _accepts_view(self, ours: int, view: Any, rule: ExactRule) -> bool:
         return rule.accepts(self._view(0, ours, rule), view)
 
-    def _view(self, side: int, place: int, rule: Rule) -> Any:
+    def _view(self, side: int, place: int, rule: ExactRule) -> Any:
         if rule is _NAMES_ONLY:
             return None
         views = self._views[side]

@@ -159,7 +159,7 @@ def _key(key: Any) -> str:
     return {True: "true", False: "false"}[key] if isinstance(key, bool) else str(key)
 
 
-class Rule:
+class ExactRule:
     """Equality of all arguments: the rule `exact`, and what the other rules vary.
 
     `tiers` are keys, each dearer than the one before and settling more: calls that share one
@@ -195,7 +195,7 @@ class Rule:
         return tuple(_differences(decoded(actual), decoded(reference)))
 
 
-class _Ignore(Rule):
+class _Ignore(ExactRule):
     name = "ignore"
     tiers = (lambda _: None,)
 
@@ -206,7 +206,7 @@ class _Ignore(Rule):
         return ()
 
 
-class _Subset(Rule):
+class _Subset(ExactRule):
     name = "subset"
     by_key = False
     tiers = (quick, rewritten)
@@ -243,7 +243,7 @@ class _Superset(_Subset):
         return actual >= reference
 
 
-class _Keys(Rule):
+class _Keys(ExactRule):
     name = "keys"
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -260,7 +260,7 @@ class _Keys(Rule):
         return tuple(ArgumentDifference(p, a, r) for p, a, r in found if _flat(a) != _flat(r))
 
 
-class _Custom(Rule):
+class _Custom(ExactRule):
     name = "custom"
     by_key = False
     tiers = ()
@@ -275,17 +275,17 @@ class _Custom(Rule):
         return bool(self.function(actual, reference))
 
 
-_MODES: dict[str, type[Rule]] = {
-    "exact": Rule,
+_MODES: dict[str, type[ExactRule]] = {
+    "exact": ExactRule,
     "ignore": _Ignore,
     "subset": _Subset,
     "superset": _Superset,
 }
 
 
-def read_rule(rule: ArgumentRule | Rule, where: str = "arguments") -> Rule:
+def read_rule(rule: ArgumentRule | ExactRule, where: str = "arguments") -> ExactRule:
     """The rule a user wrote: a mode, dotted paths, or a function (actual, reference)."""
-    if isinstance(rule, Rule):
+    if isinstance(rule, ExactRule):
         return rule
     if isinstance(rule, str):
         if rule in _MODES:
@@ -306,7 +306,7 @@ def read_rule(rule: ArgumentRule | Rule, where: str = "arguments") -> Rule:
     )
 
 
-def _tier(rule: Rule, tier: int) -> Callable[[Any], Hashable] | None:
+def _tier(rule: ExactRule, tier: int) -> Callable[[Any], Hashable] | None:
     return rule.tiers[tier] if tier < len(rule.tiers) else None
 
 
@@ -315,15 +315,15 @@ class ArgumentRules:
 
     def __init__(
         self,
-        default: ArgumentRule | Rule = "exact",
-        tools: Mapping[str, ArgumentRule | Rule] | None = None,
+        default: ArgumentRule | ExactRule = "exact",
+        tools: Mapping[str, ArgumentRule | ExactRule] | None = None,
     ) -> None:
         self.default = read_rule(default)
         self.tools = {
             name: read_rule(rule, f"arguments.{name}") for name, rule in (tools or {}).items()
         }
 
-    def of(self, tool: str) -> Rule:
+    def of(self, tool: str) -> ExactRule:
         """The rule of one tool."""
         return self.tools.get(tool, self.default) if self.tools else self.default
 

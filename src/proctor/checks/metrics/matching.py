@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from proctor.checks.metrics.alignment import Aligned, CallLike, Comparison, Places, Turn, turns_of
+from proctor.checks.metrics.alignment import (
+    Aligned,
+    CallAlignment,
+    CallLike,
+    Places,
+    TranscriptMessage,
+    turns_of,
+)
 from proctor.checks.metrics.arguments import ABSENT, ArgumentDifference, ArgumentRule, ArgumentRules
 from proctor.errors import ProctorError, hint_among
 from proctor.words import and_more, clipped, plural
@@ -30,7 +37,7 @@ _VALUE_CHARS = 60
 _SHOWN = 3
 
 
-class Pair(NamedTuple):
+class MatchedCalls(NamedTuple):
     """An actual call and the reference call it stands for, by position; the actual's span."""
 
     actual: int
@@ -38,7 +45,7 @@ class Pair(NamedTuple):
     span_id: str | None
 
 
-class Placed(NamedTuple):
+class PositionedCall(NamedTuple):
     """One call of a sequence: where it stands, what it is, and the span it was seen in."""
 
     position: int
@@ -81,11 +88,11 @@ class Match:
     mode: str
     passed: bool
     reason: str
-    pairs: tuple[Pair, ...]
-    missing: tuple[Placed, ...] = ()
-    extra: tuple[Placed, ...] = ()
+    pairs: tuple[MatchedCalls, ...]
+    missing: tuple[PositionedCall, ...] = ()
+    extra: tuple[PositionedCall, ...] = ()
     different: tuple[Different, ...] = ()
-    moved: tuple[Pair, ...] = ()
+    moved: tuple[MatchedCalls, ...] = ()
     turns: tuple[TurnDifference, ...] = ()
 
     def __bool__(self) -> bool:
@@ -137,7 +144,7 @@ def failed_reason(match: Match, reference: int, names: Sequence[str]) -> str:
         )
     if moved:
 
-        def moves(pair: Pair) -> str:
+        def moves(pair: MatchedCalls) -> str:
             place = _at(pair.actual, pair.span_id)
             return f"{_name(names[pair.actual])} ({place}, reference call {pair.reference + 1})"
 
@@ -171,11 +178,11 @@ def _few(items: Sequence[Item], text: Callable[[Item], str]) -> str:
     return and_more(items, _SHOWN, text)
 
 
-def _lacks(call: Placed) -> str:
+def _lacks(call: PositionedCall) -> str:
     return f"{_call(call)} (reference call {call.position + 1})"
 
 
-def _exceeds(call: Placed) -> str:
+def _exceeds(call: PositionedCall) -> str:
     return f"{_call(call)} ({_at(call.position, call.span_id)})"
 
 
@@ -183,7 +190,7 @@ def _name(name: str) -> str:
     return printable(name[:_VALUE_CHARS])
 
 
-def _call(call: Placed) -> str:
+def _call(call: PositionedCall) -> str:
     if call.arguments in (None, "", {}):
         return _name(call.name)
     if isinstance(call.arguments, str):
@@ -244,7 +251,7 @@ def match_calls(
             where="match_mode",
             hint=hint_among(mode, _MODES),
         )
-    return decide(Comparison(actual, reference, _rules(arguments, tools)))
+    return decide(CallAlignment(actual, reference, _rules(arguments, tools)))
 
 
 def match_messages(
@@ -261,7 +268,7 @@ def match_messages(
     """
     rules = _rules(arguments, tools)
     ours, theirs = turns_of(actual), turns_of(reference)
-    whole = Comparison(
+    whole = CallAlignment(
         [call for turn in ours for call in turn.calls],
         [call for turn in theirs for call in turn.calls],
         rules,
@@ -285,7 +292,9 @@ def match_messages(
     return _failed("strict_messages", whole, Aligned(pairs, different, moved), turns)
 
 
-def _turn_differences(ours: list[Turn], theirs: list[Turn]) -> tuple[TurnDifference, ...]:
+def _turn_differences(
+    ours: list[TranscriptMessage], theirs: list[TranscriptMessage]
+) -> tuple[TurnDifference, ...]:
     shared = min(len(ours), len(theirs))
     return (
         *(
@@ -311,14 +320,14 @@ def _rules(
 # -- the modes ------------------------------------------------------------------------------
 
 
-def _strict(here: Comparison) -> Match:
+def _strict(here: CallAlignment) -> Match:
     places = range(len(here.actual))
     if len(here.actual) == len(here.reference) and all(map(here.accepts, places, places)):
         return _passed("strict", here, [(place, place) for place in places])
     return _failed("strict", here, here.aligned())
 
 
-def _in_order(here: Comparison) -> Match:
+def _in_order(here: CallAlignment) -> Match:
     # The earliest match of each reference call leaves the most room for the next.
     pairs: Places = []
     wanted = len(here.reference)
@@ -330,22 +339,22 @@ def _in_order(here: Comparison) -> Match:
     return _failed("in_order", here, here.aligned())
 
 
-def _unordered(here: Comparison) -> Match:
+def _unordered(here: CallAlignment) -> Match:
     pairs = here.paired()
     return _verdict("unordered", here, pairs, len(pairs) == len(here.actual) == len(here.reference))
 
 
-def _superset(here: Comparison) -> Match:
+def _superset(here: CallAlignment) -> Match:
     pairs = here.paired()
     return _verdict("superset", here, pairs, len(pairs) == len(here.reference))
 
 
-def _subset(here: Comparison) -> Match:
+def _subset(here: CallAlignment) -> Match:
     pairs = here.paired()
     return _verdict("subset", here, pairs, len(pairs) == len(here.actual))
 
 
-_MODES: dict[str, Callable[[Comparison], Match]] = {
+_MODES: dict[str, Callable[[CallAlignment], Match]] = {
     "strict": _strict,
     "unordered": _unordered,
     "superset": _superset,
@@ -357,20 +366,20 @@ _MODES: dict[str, Callable[[Comparison], Match]] = {
 # -- results --------------------------------------------------------------------------------
 
 
-def _verdict(mode: str, here: Comparison, pairs: Places, passed: bool) -> Match:
+def _verdict(mode: str, here: CallAlignment, pairs: Places, passed: bool) -> Match:
     if passed:
         return _passed(mode, here, pairs)
     return _failed(mode, here, Aligned(pairs, _nearest(here, *here.unpaired(pairs)), []))
 
 
-def _passed(mode: str, here: Comparison, pairs: Places) -> Match:
+def _passed(mode: str, here: CallAlignment, pairs: Places) -> Match:
     missing, extra = _left(here, pairs)
     reason = passed_reason(mode, len(here.actual), len(here.reference))
     return Match(mode, True, reason, _pairs(here, pairs), missing, extra)
 
 
 def _failed(
-    mode: str, here: Comparison, found: Aligned, turns: tuple[TurnDifference, ...] = ()
+    mode: str, here: CallAlignment, found: Aligned, turns: tuple[TurnDifference, ...] = ()
 ) -> Match:
     missing, extra = _left(here, [*found.pairs, *found.different, *found.moved])
     different = tuple(_different(here, *places) for places in found.different)
@@ -380,12 +389,14 @@ def _failed(
     return replace(match, reason=failed_reason(match, len(here.reference), names))
 
 
-def _pairs(here: Comparison, pairs: Places) -> tuple[Pair, ...]:
+def _pairs(here: CallAlignment, pairs: Places) -> tuple[MatchedCalls, ...]:
     actual = here.actual
-    return tuple([Pair(one, other, actual[one].span_id) for one, other in pairs])
+    return tuple([MatchedCalls(one, other, actual[one].span_id) for one, other in pairs])
 
 
-def _left(here: Comparison, pairs: Places) -> tuple[tuple[Placed, ...], tuple[Placed, ...]]:
+def _left(
+    here: CallAlignment, pairs: Places
+) -> tuple[tuple[PositionedCall, ...], tuple[PositionedCall, ...]]:
     """The calls no pair holds: missing ones of the reference, extra ones of the actual."""
     if len(pairs) == len(here.actual) == len(here.reference):
         return (), ()
@@ -393,19 +404,19 @@ def _left(here: Comparison, pairs: Places) -> tuple[tuple[Placed, ...], tuple[Pl
     return _placed(here.reference, theirs), _placed(here.actual, ours)
 
 
-def _placed(calls: Sequence[CallLike], places: Iterable[int]) -> tuple[Placed, ...]:
+def _placed(calls: Sequence[CallLike], places: Iterable[int]) -> tuple[PositionedCall, ...]:
     chosen = ((place, calls[place]) for place in places)
-    return tuple(Placed(place, c.name, c.arguments, c.span_id) for place, c in chosen)
+    return tuple(PositionedCall(place, c.name, c.arguments, c.span_id) for place, c in chosen)
 
 
-def _different(here: Comparison, one: int, other: int) -> Different:
+def _different(here: CallAlignment, one: int, other: int) -> Different:
     actual, reference = here.actual[one], here.reference[other]
     rule = here.rules.of(actual.name)
     arguments = rule.differences(actual.arguments, reference.arguments)
     return Different(actual.name, one, other, actual.span_id, reference.span_id, arguments)
 
 
-def _nearest(here: Comparison, ours: list[int], theirs: list[int]) -> Places:
+def _nearest(here: CallAlignment, ours: list[int], theirs: list[int]) -> Places:
     """Pair left-over calls of the same tool, those that differ least first come first served."""
     pairs: Places = []
     for name, (left, right) in here.by_tool(ours, theirs).items():

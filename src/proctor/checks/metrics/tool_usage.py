@@ -13,7 +13,7 @@ from proctor.checks.metrics.alignment import CallLike, edit_distance, lcs_length
 from proctor.checks.metrics.arguments import canonical
 
 
-class Run(NamedTuple):
+class ToolStreak(NamedTuple):
     """The same tool called several times in a row: `length` calls from position `start`."""
 
     tool: str
@@ -30,10 +30,10 @@ class Loops(NamedTuple):
 
     longest: int
     repeats: int
-    runs: tuple[Run, ...]
+    runs: tuple[ToolStreak, ...]
 
 
-class Repeat(NamedTuple):
+class RepeatedToolCall(NamedTuple):
     """A call (by position) that repeats an earlier one: same tool, same input."""
 
     tool: str
@@ -46,7 +46,7 @@ class Redundancy(NamedTuple):
     """Calls that repeat an earlier call, and their share of all calls (None without calls)."""
 
     share: float | None
-    repeats: tuple[Repeat, ...]
+    repeats: tuple[RepeatedToolCall, ...]
 
 
 def tool_recall(expected: Iterable[str], used: Iterable[str]) -> float | None:
@@ -75,7 +75,7 @@ def edit_similarity(a: Sequence[Hashable], b: Sequence[Hashable]) -> float:
 
 def loops(names: Sequence[str]) -> Loops:
     """Where a tool follows itself."""
-    runs: list[Run] = []
+    runs: list[ToolStreak] = []
     start = longest = 0
     for position in range(1, len(names) + 1):
         if position < len(names) and names[position] == names[start]:
@@ -83,7 +83,7 @@ def loops(names: Sequence[str]) -> Loops:
         length = position - start
         longest = max(longest, length)
         if length > 1:
-            runs.append(Run(names[start], start, length))
+            runs.append(ToolStreak(names[start], start, length))
         start = position
     return Loops(longest, sum(run.length - 1 for run in runs), tuple(runs))
 
@@ -91,9 +91,9 @@ def loops(names: Sequence[str]) -> Loops:
 def redundancy(calls: Sequence[CallLike]) -> Redundancy:
     """Which calls repeat an earlier one of the same tool with equal arguments, anywhere before."""
     first: dict[Hashable, int] = {}
-    repeats: list[Repeat] = []
+    repeats: list[RepeatedToolCall] = []
     for position, call in enumerate(calls):
         seen = first.setdefault((call.name, canonical(call.arguments)), position)
         if seen != position:
-            repeats.append(Repeat(call.name, position, seen, call.span_id))
+            repeats.append(RepeatedToolCall(call.name, position, seen, call.span_id))
     return Redundancy(len(repeats) / len(calls) if calls else None, tuple(repeats))

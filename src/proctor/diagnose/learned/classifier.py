@@ -1,7 +1,8 @@
 """The learned detector: how strongly each span looks like each kind of error.
 
 Promise: three ridge machines, shipped as plain arrays (no pickle), the same answer every time.
-They were trained on TRAIL's own kind of traces; `Reading.familiar` says how like those a trace is.
+They were trained on TRAIL's own kind of traces; `TraceScores.familiar` says how similar a trace
+is to those.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from proctor.diagnose.learned.text_features import Row, Words
+    from proctor.diagnose.learned.text_features import FeatureRow, HashedWords
 
     Array = NDArray[np.float32]
 
@@ -72,7 +73,7 @@ class _Products(NamedTuple):
         return np.exp(-WIDTH * np.maximum(squares - 2.0 * self.both, 0.0))
 
 
-class Reading(NamedTuple):
+class TraceScores(NamedTuple):
     """What the machines make of one trace."""
 
     scores: NDArray[np.float64]
@@ -83,7 +84,7 @@ class Reading(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Detector:
+class TrainedModel:
     """The arrays of a trained detector. Categories are the last axis, in the taxonomy's order."""
 
     fact_names: tuple[str, ...]
@@ -98,10 +99,10 @@ class Detector:
     base: Array
     """How often each category is marked on a span."""
 
-    def read_rows(self, rows: Sequence[Row]) -> Reading:
+    def read_rows(self, rows: Sequence[FeatureRow]) -> TraceScores:
         """What the machines make of the spans of one trace."""
         if not rows:
-            return Reading(np.zeros((len(MACHINES), 0, len(self.base))), 0.0)
+            return TraceScores(np.zeros((len(MACHINES), 0, len(self.base))), 0.0)
         facts = fact_table(rows, self.fact_names)
         products = _Products.of(facts, self.support)
         near = products.likeness()
@@ -119,9 +120,9 @@ class Detector:
                     values = weighed(words, self.rarity[block])
                     scores[number, place] += values @ self.word_weights[block, words.buckets]
         scores[:, [row.cut for row in rows]] = 0.0
-        return Reading(scores, self._familiar(rows, products))
+        return TraceScores(scores, self._familiar(rows, products))
 
-    def _familiar(self, rows: Sequence[Row], products: _Products) -> float:
+    def _familiar(self, rows: Sequence[FeatureRow], products: _Products) -> float:
         """The cosine of each row's facts to the nearest known ones, in the mean.
 
         Facts never seen in training count against a row. Distance would not do: a row of which
@@ -148,7 +149,7 @@ class Detector:
         return cls(fact_names=tuple(str(name) for name in arrays["fact_names"]), **numbers)
 
 
-def fact_table(rows: Sequence[Row], names: Sequence[str]) -> Array:
+def fact_table(rows: Sequence[FeatureRow], names: Sequence[str]) -> Array:
     """Rows by facts, at the half precision in which the model keeps them."""
     column = {name: number for number, name in enumerate(names)}
     table = np.zeros((len(rows), len(names)), dtype=np.float16)
@@ -165,7 +166,7 @@ def likeness(one: Array, other: Array) -> Array:
     return _Products.of(one, other).likeness()
 
 
-def weighed(words: Words, rarity: Array) -> Array:
+def weighed(words: HashedWords, rarity: Array) -> Array:
     """The weights of a text's buckets, scaled to length one."""
     values = words.values * rarity[words.buckets]
     return values / np.sqrt((values * values).sum())
@@ -192,7 +193,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from proctor.diagnose.learned.text_features import Row
+    from proctor.diagnose.learned.text_features import FeatureRow
 
     Numbers = NDArray[np.float64]
 
@@ -202,7 +203,7 @@ TRAIL's errors lies there, and four of five pairs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class PairClassifier:
     """A logistic regression over what is known of a pair."""
 
     mean: Numbers
@@ -239,10 +240,10 @@ class Judges(NamedTuple):
     step that breaks the instructions.
     """
 
-    planned: Judge
-    unplanned: Judge
+    planned: PairClassifier
+    unplanned: PairClassifier
 
-    def of(self, rows: Sequence[Row]) -> Judge:
+    def of(self, rows: Sequence[FeatureRow]) -> PairClassifier:
         """The judge for a trace."""
         return self.planned if planned(rows) else self.unplanned
 
@@ -254,10 +255,10 @@ class Judges(NamedTuple):
     @classmethod
     def read(cls, name: str, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
         """Judges from arrays named so."""
-        return cls(*(Judge.read(f"{name}_{kind}", arrays) for kind in cls._fields))
+        return cls(*(PairClassifier.read(f"{name}_{kind}", arrays) for kind in cls._fields))
 
 
-def planned(rows: Sequence[Row]) -> bool:
+def planned(rows: Sequence[FeatureRow]) -> bool:
     """Whether somebody makes a plan in a trace."""
     return any(row.scene.role == "plan" for row in rows)
 
@@ -318,7 +319,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from proctor.diagnose.learned.text_features import Row
+    from proctor.diagnose.learned.text_features import FeatureRow
 
     Numbers = NDArray[np.float64]
 
@@ -332,7 +333,9 @@ class Scorer:
     weights: Numbers
     bias: Numbers
 
-    def values(self, rows: Sequence[Row], chances: Numbers, names: Sequence[str]) -> list[float]:
+    def values(
+        self, rows: Sequence[FeatureRow], chances: Numbers, names: Sequence[str]
+    ) -> list[float]:
         """The scores of one trace, in the order of `BEARS_ON`."""
         inputs = (trace_features(rows, chances, names) - self.mean) / self.scale
         return [float(value) for value in inputs @ self.weights + self.bias]
@@ -347,7 +350,7 @@ class Scorer:
         return cls(**{f.name: arrays[f"score_{f.name}"].astype(np.float64) for f in fields(cls)})
 
 
-def trace_features(rows: Sequence[Row], chances: Numbers, names: Sequence[str]) -> Numbers:
+def trace_features(rows: Sequence[FeatureRow], chances: Numbers, names: Sequence[str]) -> Numbers:
     """How many errors of each category are expected (their root), and the mean of each fact."""
     expected = np.sqrt(chances.sum(axis=0))
     facts = fact_table(rows, names).mean(axis=0).astype(np.float64)

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from proctor.diagnose.finding import Finding, Impact
-from proctor.diagnose.learned.classifier import Detector, Judges, Reading, Scorer, planned, shipped
+from proctor.diagnose.learned.classifier import (
+    Judges,
+    Scorer,
+    TraceScores,
+    TrainedModel,
+    planned,
+    shipped,
+)
 from proctor.diagnose.quotes import quote
 from proctor.diagnose.rules import heard
 from proctor.diagnose.taxonomy import Category
@@ -25,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from proctor.diagnose.learned.text_features import Row
+    from proctor.diagnose.learned.text_features import FeatureRow
 
 CATEGORIES = tuple(Category)
 
@@ -50,7 +57,7 @@ _HIGH = frozenset(
 class Detectors(NamedTuple):
     """The detector, and the judges over it: alone, and with the rules heard."""
 
-    detector: Detector
+    detector: TrainedModel
     learned: Judges
     offline: Judges
     scorer: Scorer
@@ -68,10 +75,14 @@ class Detectors(NamedTuple):
     def read(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
         """The detectors a file keeps."""
         judges = (Judges.read("learned", arrays), Judges.read("offline", arrays))
-        return cls(Detector.read(arrays), *judges, Scorer.read(arrays))
+        return cls(TrainedModel.read(arrays), *judges, Scorer.read(arrays))
 
     def chances(
-        self, reading: Reading, rows: Sequence[Row], rules: Sequence[Finding], method: str
+        self,
+        reading: TraceScores,
+        rows: Sequence[FeatureRow],
+        rules: Sequence[Finding],
+        method: str,
     ) -> NDArray[np.float64]:
         """Rows by categories: how likely each is an error."""
         said = np.zeros((len(rows), len(CATEGORIES)))
@@ -91,28 +102,30 @@ def detectors() -> Detectors:
     return Detectors.read(shipped())
 
 
-class Found(NamedTuple):
+class Detection(NamedTuple):
     """What was found in one trace; scores are None where the detector does not know it."""
 
     findings: list[Finding]
     scores: list[float] | None
 
 
-def find(known: Detectors, rows: Sequence[Row], rules: Sequence[Finding], method: str) -> Found:
+def find(
+    known: Detectors, rows: Sequence[FeatureRow], rules: Sequence[Finding], method: str
+) -> Detection:
     """The findings of `learned` or `offline`, in no order; `rules` are those of the rules."""
     reading = known.detector.read_rows(rows)
     held = bool(rules) or planned(rows) or any(row.scene.kind for row in rows)
     if not held or reading.familiar < FAMILIAR:
-        return Found(list(rules) if method == "offline" else [], None)
+        return Detection(list(rules) if method == "offline" else [], None)
     chances = known.chances(reading, rows, rules, "offline")
     scores = known.scorer.values(rows, chances, known.detector.fact_names)
-    return Found(judged(known, reading, rows, rules, method), scores)
+    return Detection(judged(known, reading, rows, rules, method), scores)
 
 
 def judged(
     known: Detectors,
-    reading: Reading,
-    rows: Sequence[Row],
+    reading: TraceScores,
+    rows: Sequence[FeatureRow],
     rules: Sequence[Finding],
     method: str,
 ) -> list[Finding]:
@@ -146,7 +159,7 @@ def judged(
     return findings
 
 
-def _evidence(row: Row) -> str:
+def _evidence(row: FeatureRow) -> str:
     move = row.scene.move
     if row.span is not move.span:
         return quote(row.span, row.span.error_message or "")
@@ -155,7 +168,7 @@ def _evidence(row: Row) -> str:
     return quote(row.span, *lines, *said)
 
 
-def _description(category: Category, row: Row) -> str:
+def _description(category: Category, row: FeatureRow) -> str:
     what = "This tool call" if row.span is not row.scene.move.span else "This model call"
     return f"{what} looks like others marked {category.value}: {category.meaning}"
 

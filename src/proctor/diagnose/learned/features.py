@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from proctor.diagnose.steps import ANSWERING, asks_for_plan, offered_in
 
 if TYPE_CHECKING:
-    from proctor.diagnose.steps import Move, Moves
+    from proctor.diagnose.steps import AgentStep, Moves
 
 
 # A move seen in its place: its role, how it failed, what it repeats, what its plan promised.
@@ -60,7 +60,7 @@ WORDS = 1500
 class Scene:
     """One move with what surrounds it."""
 
-    move: Move
+    move: AgentStep
     place: int
     role: str
     kind: str
@@ -121,7 +121,7 @@ class Scene:
         return _ERROR.findall(self.move.failure[:1000])[:3]
 
 
-def role_of(move: Move) -> str:
+def role_of(move: AgentStep) -> str:
     """What a move is for."""
     end = move.told[-1500:]
     again = "re" if _AGAIN.search(end) else ""

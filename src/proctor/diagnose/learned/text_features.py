@@ -52,14 +52,14 @@ _STRIDE = 31
 """Tells the first word of a pair from the second."""
 
 
-class Words(NamedTuple):
+class HashedWords(NamedTuple):
     """The buckets a text falls into, each once, and the log of how often."""
 
     buckets: NDArray[np.intp]
     values: NDArray[np.float32]
 
 
-NOTHING = Words(np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.float32))
+NOTHING = HashedWords(np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.float32))
 
 
 class Hasher:
@@ -68,7 +68,7 @@ class Hasher:
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
 
-    def __call__(self, field: str, text: str) -> Words:
+    def __call__(self, field: str, text: str) -> HashedWords:
         """Log counts of a text's words, and of pairs of them, by bucket."""
         words = _WORD.findall(text[: _MOST[field]].lower())
         if not words:
@@ -81,19 +81,19 @@ class Hasher:
             codes = np.concatenate([codes, codes[:-1] * _STRIDE + codes[1:]])
         counts = np.bincount(codes % BUCKETS, minlength=BUCKETS)
         buckets = np.flatnonzero(counts)
-        return Words(buckets, np.log1p(counts[buckets]).astype(np.float32))
+        return HashedWords(buckets, np.log1p(counts[buckets]).astype(np.float32))
 
 
 # One row for each span a detector may mark: model calls and tool spans, with facts and words.
 
 
-class Row(NamedTuple):
+class FeatureRow(NamedTuple):
     """One span to judge: facts by name, words of each field by bucket."""
 
     span: Span
     scene: Scene
     facts: dict[str, float]
-    words: dict[str, Words]
+    words: dict[str, HashedWords]
 
     @property
     def cut(self) -> bool:
@@ -101,7 +101,7 @@ class Row(NamedTuple):
         return self.span is self.scene.move.span and self.scene.move.cut
 
 
-def rows_of(moves: Moves, findings: Iterable[Finding]) -> list[Row]:
+def rows_of(moves: Moves, findings: Iterable[Finding]) -> list[FeatureRow]:
     """A row for every model call and every tool span, by start time of their moves.
 
     `findings` are what the rules say; agreement with them is among the facts.
@@ -113,8 +113,8 @@ def rows_of(moves: Moves, findings: Iterable[Finding]) -> list[Row]:
     scenes = scenes_of(moves)
     trace = facts_of_trace(scenes, rules)
     hasher = Hasher()
-    words: dict[int, dict[str, Words]] = {}
-    rows: list[Row] = []
+    words: dict[int, dict[str, HashedWords]] = {}
+    rows: list[FeatureRow] = []
     for scene in scenes:
         facts = facts_of_move(scene, scenes) | trace | facts_of_rules(scene, rules)
         facts |= facts_of_amounts(scene)
@@ -124,21 +124,23 @@ def rows_of(moves: Moves, findings: Iterable[Finding]) -> list[Row]:
             facts = facts_of_tool(scene, tool, scenes) | trace
             facts |= {f"rule {name}": 1.0 for name in rules.get(tool.span_id, ())}
             shown = f"{plain(tool.tool_output)[:800]} {plain(tool.tool_input)[:400]}"
-            held: dict[str, Words] = {"failed": hasher("failed", tool.error_message or "")}
+            held: dict[str, HashedWords] = {"failed": hasher("failed", tool.error_message or "")}
             held["shown"] = hasher("shown", shown)
             rows.append(_row(tool, scene, "tool", facts, held))
     return rows
 
 
 def _row(
-    span: Span, scene: Scene, kind: str, facts: dict[str, float], words: dict[str, Words]
-) -> Row:
+    span: Span, scene: Scene, kind: str, facts: dict[str, float], words: dict[str, HashedWords]
+) -> FeatureRow:
     held = {name: value for name, value in facts.items() if value}
     held["is tool" if kind == "tool" else f"is {scene.role}"] = 1.0
-    return Row(span, scene, held, words)
+    return FeatureRow(span, scene, held, words)
 
 
-def _words(scene: Scene, known: dict[int, dict[str, Words]], hasher: Hasher) -> dict[str, Words]:
+def _words(
+    scene: Scene, known: dict[int, dict[str, HashedWords]], hasher: Hasher
+) -> dict[str, HashedWords]:
     """The words of a move; those of the move before and of the plan are counted already."""
     move, before, plan = scene.move, scene.previous, scene.plan
     asked = " ".join(f"{call.name} {call.arguments}" for call in move.calls)

@@ -22,7 +22,7 @@ from proctor.diagnose.llm.digest import DEFAULT_LIMIT, digest
 from proctor.diagnose.quotes import in_words, scores_of
 from proctor.errors import ProctorError, did_you_mean
 from proctor.llm.asking import Patience, ask
-from proctor.llm.cache import KeptFolder, request_key
+from proctor.llm.cache import DiskCache, request_key
 from proctor.llm.chat_model import ChatModel, ChatReply, ChatRequest, ModelError, ModelUse
 from proctor.trace.conventions.values import encode_json
 from proctor.words import dollars
@@ -40,7 +40,7 @@ Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
+class DetectorOptions:
     """How a model is asked.
 
     `limit` is characters of trace in one prompt. The budget is for one trace: calls (repairs
@@ -57,7 +57,7 @@ class Asking:
     max_cost_usd: float | None = None
     max_seconds: float = 600.0
     parallel: int = 4
-    cache: KeptFolder[ChatReply] | None = None
+    cache: DiskCache[ChatReply] | None = None
     patience: Patience = field(default_factory=Patience)
     clock: Callable[[], float] = time.monotonic
 
@@ -79,7 +79,7 @@ class OutOfBudget(Exception):
 class _Desk:
     """Asks one model about one trace, within its budget, and keeps the account."""
 
-    def __init__(self, how: Asking) -> None:
+    def __init__(self, how: DetectorOptions) -> None:
         self.how = how
         self._until = how.clock() + how.max_seconds
         self._replies: list[ChatReply] = []
@@ -147,7 +147,7 @@ FAILURES = (ModelError, OutOfBudget, ValueError)
 # -- one pass ------------------------------------------------------------------------------------
 
 
-async def single_pass(trace: Trace, how: Asking, offline: Diagnosis) -> Diagnosis:
+async def single_pass(trace: Trace, how: DetectorOptions, offline: Diagnosis) -> Diagnosis:
     """One prompt with all that fits; `offline` gives the leads, and the answer if it fails."""
     began = how.clock()
     desk = _Desk(how)
@@ -215,14 +215,14 @@ def _words(error: BaseException) -> str:
     return str(error)
 
 
-def _detector(method: str, how: Asking) -> str:
+def _detector(method: str, how: DetectorOptions) -> str:
     return f"{method}:{how.model.name}"
 
 
 # -- three passes --------------------------------------------------------------------------------
 
 
-async def agentic(trace: Trace, how: Asking, offline: Diagnosis) -> Diagnosis:
+async def agentic(trace: Trace, how: DetectorOptions, offline: Diagnosis) -> Diagnosis:
     """Profile the trace, investigate its parts in parallel, then weigh what was found."""
     began = how.clock()
     desk = _Desk(how)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from proctor.diagnose.rules._base import Hit, Rule, apply_rules
+from proctor.diagnose.rules._base import Rule, RuleHit, apply_rules
 from proctor.diagnose.rules.behaviour import (
     AnswerWithoutWork,
     LimitExceeded,
@@ -52,4 +52,4 @@ def heard(findings: Iterable[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.detector not in _UNHEARD]
 
 
-__all__ = ["RULES", "Hit", "Rule", "apply_rules", "heard"]
+__all__ = ["RULES", "Rule", "RuleHit", "apply_rules", "heard"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from proctor.trace import Span
 
 
-class Hit(NamedTuple):
+class RuleHit(NamedTuple):
     """One place where a rule applies; `passages` are quotes to choose the evidence from."""
 
     span: Span
@@ -41,7 +41,7 @@ class Rule(ABC):
     """Whether the learned detector goes by it; not where TRAIL has too few cases to learn from."""
 
     @abstractmethod
-    def find(self, moves: Moves) -> Iterator[Hit]:
+    def find(self, moves: Moves) -> Iterator[RuleHit]:
         """Every place where the rule applies, in order of time."""
 
 

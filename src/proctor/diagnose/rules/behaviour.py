@@ -11,13 +11,13 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from proctor.diagnose.finding import Impact
-from proctor.diagnose.rules._base import Hit, Rule
+from proctor.diagnose.rules._base import Rule, RuleHit
 from proctor.diagnose.taxonomy import Category
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from proctor.diagnose.steps import Call, Move, Moves
+    from proctor.diagnose.steps import AgentStep, Moves, StepCall
 
 
 _OFFER = re.compile(r"^\s*[-*] (?!final_answer)[a-z_]\w*: ", re.MULTILINE)
@@ -40,10 +40,10 @@ class AnswerWithoutWork(Rule):
     impact = Impact.HIGH
     confidence = 0.71
 
-    def find(self, moves: Moves) -> Iterator[Hit]:
+    def find(self, moves: Moves) -> Iterator[RuleHit]:
         """The model call that answers."""
         for move in _unworked(moves):
-            yield Hit(
+            yield RuleHit(
                 move.span,
                 "The agent answers without doing any step of its own plan.",
                 _answer(move),
@@ -58,11 +58,11 @@ class UnsupportedAnswer(Rule):
     impact = Impact.HIGH
     confidence = 0.38
 
-    def find(self, moves: Moves) -> Iterator[Hit]:
+    def find(self, moves: Moves) -> Iterator[RuleHit]:
         """The model call that answers."""
         for move in _unworked(moves):
             claims = tuple(found.group() for found in _UNSUPPORTED.finditer(move.text))
-            yield Hit(
+            yield RuleHit(
                 move.span,
                 "The answer rests on no observation in the trace.",
                 (*claims, *_answer(move)),
@@ -78,11 +78,11 @@ class ReportOverruled(Rule):
     impact = Impact.HIGH
     confidence = 0.62
 
-    def find(self, moves: Moves) -> Iterator[Hit]:
+    def find(self, moves: Moves) -> Iterator[RuleHit]:
         """The model call that answers."""
         for move in moves.moves:
             if move.answers and move.report and move.report.gives_up and not move.gives_up:
-                yield Hit(
+                yield RuleHit(
                     move.span,
                     "The answer is definite although the agent asked for it found none.",
                     _answer(move),
@@ -96,14 +96,14 @@ class ToolPassedOver(Rule):
     category = Category.TOOL_SELECTION
     confidence = 0.52
 
-    def find(self, moves: Moves) -> Iterator[Hit]:
+    def find(self, moves: Moves) -> Iterator[RuleHit]:
         """The model call that writes such code."""
         for move in moves.moves:
             if "```" not in move.text or move.calls or not _offers_work(move):
                 continue
             plans = [m for m in moves.before(move) if m.plans]
             if not plans or not all(plan.self_contained for plan in plans):
-                yield Hit(
+                yield RuleHit(
                     move.span,
                     "The code calls none of the tools the agent was offered.",
                     tuple(_SENTENCE.findall(move.text)[:1]),
@@ -117,10 +117,10 @@ class RepeatedCall(Rule):
     category = Category.RESOURCE_ABUSE
     confidence = 0.2
 
-    def find(self, moves: Moves) -> Iterator[Hit]:
+    def find(self, moves: Moves) -> Iterator[RuleHit]:
         """The last of the repetitions, as the taxonomy asks: its tool span where there is one."""
-        last: dict[tuple[str, str], tuple[Move, Call]] = {}
-        repeats: dict[tuple[str, str], tuple[Move, int]] = {}
+        last: dict[tuple[str, str], tuple[AgentStep, StepCall]] = {}
+        repeats: dict[tuple[str, str], tuple[AgentStep, int]] = {}
         for move in moves.moves:
             for call in move.calls:
                 key = (move.agent, call.name)
@@ -130,14 +130,14 @@ class RepeatedCall(Rule):
                     repeats[key] = (move, repeats[key][1] + 1 if key in repeats else 1)
         for (_, name), (move, times) in repeats.items():
             where = move.tools[-1] if move.tools else move.span
-            yield Hit(
+            yield RuleHit(
                 where,
                 f"{name} is called again with like arguments after failing, {times} times.",
                 (name,),
             )
 
 
-def _unworked(moves: Moves) -> Iterator[Move]:
+def _unworked(moves: Moves) -> Iterator[AgentStep]:
     """Moves that answer although their agent planned to bring something in, and called nothing.
 
     A plan that needs only thought is carried out by thinking.
@@ -151,20 +151,20 @@ def _unworked(moves: Moves) -> Iterator[Move]:
             yield move
 
 
-def _answer(move: Move) -> tuple[str, ...]:
+def _answer(move: AgentStep) -> tuple[str, ...]:
     """What a move hands in, to be quoted; else how it begins."""
     handed = [call for call in move.calls if call.answers][-1:]
     in_code = [f"{call.name}({call.arguments}" for call in handed]
     return (*in_code, *(call.arguments for call in handed), *_SENTENCE.findall(move.text)[:1])
 
 
-def _offers_work(move: Move) -> bool:
+def _offers_work(move: AgentStep) -> bool:
     """Whether the system prompt lists a tool other than the one that answers."""
     first = move.span.input_messages[:1]
     return any(m.role == "system" and _OFFER.search(m.content or "") for m in first)
 
 
-def _same(one: Call, other: Call) -> bool:
+def _same(one: StepCall, other: StepCall) -> bool:
     a, b = one.arguments[:200], other.arguments[:200]
     return a == b or SequenceMatcher(None, a, b).ratio() > SAME
 
@@ -193,7 +193,7 @@ class MissingTag(Rule):
     impact = Impact.LOW
     confidence = 0.26
 
-    def find(self, moves: Moves) -> Iterator[Hit]:
+    def find(self, moves: Moves) -> Iterator[RuleHit]:
         """The first output of each agent that lacks it."""
         seen: set[tuple[str, str]] = set()
         for move in moves.moves:
@@ -203,7 +203,7 @@ class MissingTag(Rule):
             seen.add((move.agent, asked.group(1)))
             if asked.group(1) not in move.text:
                 tail = move.text.strip().rsplit("\n", 1)[-1]
-                yield Hit(move.span, f"The output lacks the tag {asked.group(1)}.", (tail,))
+                yield RuleHit(move.span, f"The output lacks the tag {asked.group(1)}.", (tail,))
 
 
 class LimitExceeded(Rule):
@@ -213,7 +213,7 @@ class LimitExceeded(Rule):
     category = Category.NON_COMPLIANCE
     confidence = 0.36
 
-    def find(self, moves: Moves) -> Iterator[Hit]:
+    def find(self, moves: Moves) -> Iterator[RuleHit]:
         """The code that asks for more, and the model call that is shown more."""
         for move in moves.moves:
             limit = _limit(move)
@@ -221,7 +221,7 @@ class LimitExceeded(Rule):
                 continue
             for found in _SLICE.finditer(move.text):
                 if int(found.group(1)) > limit:
-                    yield Hit(
+                    yield RuleHit(
                         move.span,
                         f"Reads {found.group(1)} characters; the limit is {limit}.",
                         (found.group(),),
@@ -229,14 +229,14 @@ class LimitExceeded(Rule):
                     break
             shown = moves.after(move)
             if shown is not None and not move.failure and len(move.came_back) > limit + SLACK:
-                yield Hit(
+                yield RuleHit(
                     shown.span,
                     f"Was shown {len(move.came_back)} characters; the limit is {limit}.",
                     (move.came_back.rsplit("\n", 1)[-1], move.came_back),
                 )
 
 
-def _limit(move: Move) -> int | None:
+def _limit(move: AgentStep) -> int | None:
     for message in move.span.input_messages[:2]:
         content = message.content or ""
         found = _LIMIT.search(content) if "characters at a time" in content else None

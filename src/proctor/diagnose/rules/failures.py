@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from proctor.diagnose.finding import Impact
-from proctor.diagnose.rules._base import Hit, Rule
+from proctor.diagnose.rules._base import Rule, RuleHit
 from proctor.diagnose.steps import plain
 from proctor.diagnose.taxonomy import Category
 from proctor.trace import SpanKind
@@ -21,7 +21,7 @@ from proctor.trace import SpanKind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from proctor.diagnose.steps import Move, Moves
+    from proctor.diagnose.steps import AgentStep, Moves
     from proctor.trace import Span
 
 _MALFORMED = re.compile(
@@ -43,7 +43,7 @@ HEAD = 600
 """Characters of a tool's output in which a refusal stands; later ones belong to the page."""
 
 
-class Fault(NamedTuple):
+class FaultPattern(NamedTuple):
     """How one kind of system failure reads, in an exception or at the head of tool output."""
 
     category: Category
@@ -51,7 +51,7 @@ class Fault(NamedTuple):
     transient: bool
 
 
-class Outcome(NamedTuple):
+class SpanOutcome(NamedTuple):
     """What a span came to; `failed` when it says so itself, else the text may be any content."""
 
     span: Span
@@ -60,14 +60,14 @@ class Outcome(NamedTuple):
 
 
 FAULTS = (
-    Fault(
+    FaultPattern(
         Category.RATE_LIMIT,
         re.compile(
             r"RateLimitError|rate_limit|\b(?:Error|HTTP|status(?: code)?:?) 429|Too Many Req"
         ),
         transient=True,
     ),
-    Fault(
+    FaultPattern(
         Category.AUTHENTICATION,
         re.compile(
             r"\b(?:Error|HTTP|status(?: code)?:?) 40[13]\b|401 Unauthorized|403 Forbidden"
@@ -75,12 +75,12 @@ FAULTS = (
         ),
         transient=False,
     ),
-    Fault(
+    FaultPattern(
         Category.NOT_FOUND,
         re.compile(r"\b(?:Error|HTTP|status(?: code)?:?) 404\b|404 Not Found"),
         transient=False,
     ),
-    Fault(
+    FaultPattern(
         Category.SERVICE,
         re.compile(
             r"\b(?:Error|HTTP|status(?: code)?:?) 5\d\d\b|InternalServerError|ServiceUnavailable"
@@ -88,12 +88,12 @@ FAULTS = (
         ),
         transient=True,
     ),
-    Fault(
+    FaultPattern(
         Category.TIMEOUT,
         re.compile(r"TimeoutError|ReadTimeout|ConnectTimeout|\btimed out\b"),
         transient=True,
     ),
-    Fault(
+    FaultPattern(
         Category.EXHAUSTION,
         re.compile(r"MemoryError|No space left|context_length_exceeded|maximum context length"),
         transient=False,
@@ -150,12 +150,12 @@ class MalformedCall(Rule):
     category = Category.FORMATTING
     confidence = 0.66
 
-    def find(self, moves: Moves) -> Iterator[Hit]:
+    def find(self, moves: Moves) -> Iterator[RuleHit]:
         """The model call that wrote it."""
         for move in moves.moves:
             if move.tools and not _CODE.search(move.failure) and _MALFORMED.search(move.failure):
                 tool = next((t for t in move.tools if t.failed), move.tools[-1])
-                yield Hit(
+                yield RuleHit(
                     move.span,
                     f"The call of {tool.tool_name} does not fit the tool: {_line(move.failure)}",
                     _asked(move, tool),
@@ -169,14 +169,16 @@ class BrokenCode(Rule):
     category = Category.FORMATTING
     confidence = 0.45
 
-    def find(self, moves: Moves) -> Iterator[Hit]:
+    def find(self, moves: Moves) -> Iterator[RuleHit]:
         """The model call that is first told of the error; else the one that wrote the code."""
         for move in moves.moves:
             if not _CODE.search(move.failure[:HEAD]):
                 continue
             shown = moves.after(move) or move
             lines = [line for line in move.came_back.splitlines() if _CODE.search(line)]
-            yield Hit(shown.span, f"The code fails: {_line(move.failure)}", (*lines, move.failure))
+            yield RuleHit(
+                shown.span, f"The code fails: {_line(move.failure)}", (*lines, move.failure)
+            )
 
 
 class SystemFault(Rule):
@@ -186,10 +188,10 @@ class SystemFault(Rule):
     category = Category.SERVICE
     confidence = 0.7
 
-    def find(self, moves: Moves) -> Iterator[Hit]:
+    def find(self, moves: Moves) -> Iterator[RuleHit]:
         """The tool span that shows it first, else the model call. A retry that worked is no
         error."""
-        seen = _Seen()
+        seen = _FailureCounts()
         for move, outcome in _outcomes(moves):
             fault = _fault(outcome.text)
             if fault is None or (fault.transient and _recovered(moves, move, outcome.span)):
@@ -209,9 +211,9 @@ class FailedCall(Rule):
     confidence = 0.5
     heard = False
 
-    def find(self, moves: Moves) -> Iterator[Hit]:
+    def find(self, moves: Moves) -> Iterator[RuleHit]:
         """The span that failed so first; of what failed around others, the innermost."""
-        seen = _Seen()
+        seen = _FailureCounts()
         for move, outcome in _outcomes(moves):
             told = not outcome.failed or _explained(outcome.text, by_moves=move is not None)
             if told or _made_up_for(moves, move, outcome.span):
@@ -223,24 +225,24 @@ class FailedCall(Rule):
         yield from seen.hits()
 
 
-class _Seen:
+class _FailureCounts:
     """Failures by tool and kind: told where each shows first, and how often it shows."""
 
     def __init__(self) -> None:
-        self._first: dict[tuple[str, Category], tuple[Outcome, str]] = {}
+        self._first: dict[tuple[str, Category], tuple[SpanOutcome, str]] = {}
         self._times: Counter[tuple[str, Category]] = Counter()
 
-    def add(self, outcome: Outcome, kind: Category, line: str) -> None:
+    def add(self, outcome: SpanOutcome, kind: Category, line: str) -> None:
         key = (outcome.span.tool_name or outcome.span.name, kind)
         self._first.setdefault(key, (outcome, line))
         self._times[key] += 1
 
-    def hits(self) -> Iterator[Hit]:
+    def hits(self) -> Iterator[RuleHit]:
         for key, (outcome, line) in self._first.items():
             often = f", {self._times[key]} times" if self._times[key] > 1 else ""
             said = (line, outcome.span.error_message or "", outcome.text)
             words = f"{_what(outcome.span)} fails{often}: {_line(line)}"
-            yield Hit(outcome.span, words, said, key[1])
+            yield RuleHit(outcome.span, words, said, key[1])
 
 
 class EmptySearch(Rule):
@@ -250,12 +252,12 @@ class EmptySearch(Rule):
     category = Category.POOR_RETRIEVAL
     confidence = 0.35
 
-    def find(self, moves: Moves) -> Iterator[Hit]:
+    def find(self, moves: Moves) -> Iterator[RuleHit]:
         """The model call that asked."""
         for move in moves.moves:
             if _EMPTY.search(move.failure):
                 asked = tuple(call.arguments for call in move.calls)
-                yield Hit(move.span, f"The search finds nothing: {_line(move.failure)}", asked)
+                yield RuleHit(move.span, f"The search finds nothing: {_line(move.failure)}", asked)
 
 
 class MissingResource(Rule):
@@ -266,16 +268,16 @@ class MissingResource(Rule):
     impact = Impact.HIGH
     confidence = 0.2
 
-    def find(self, moves: Moves) -> Iterator[Hit]:
+    def find(self, moves: Moves) -> Iterator[RuleHit]:
         """The first model call whose step fails for it."""
         for move in moves.moves:
             if _MISSING.search(move.failure):
                 asked = tuple(call.arguments for call in move.calls)
-                yield Hit(move.span, f"Not there: {_line(move.failure)}", asked)
+                yield RuleHit(move.span, f"Not there: {_line(move.failure)}", asked)
                 return
 
 
-def _asked(move: Move, tool: Span) -> tuple[str, ...]:
+def _asked(move: AgentStep, tool: Span) -> tuple[str, ...]:
     """What a model wrote to call a tool; of several calls only what the tool was given tells."""
     name = tool.tool_name or ""
     one = sum(other.tool_name == tool.tool_name for other in move.tools) == 1
@@ -283,7 +285,7 @@ def _asked(move: Move, tool: Span) -> tuple[str, ...]:
     return (*wrote, plain(tool.tool_input) if tool.tool_input else "", name)
 
 
-def _outcomes(moves: Moves) -> Iterator[tuple[Move | None, Outcome]]:
+def _outcomes(moves: Moves) -> Iterator[tuple[AgentStep | None, SpanOutcome]]:
     """Where a system failure can show: errors of spans, and the head of what tools returned."""
     for move in moves.moves:
         for span in (move.span, *move.tools):
@@ -291,19 +293,19 @@ def _outcomes(moves: Moves) -> Iterator[tuple[Move | None, Outcome]]:
                 yield move, _outcome(span)
         shown = any(span.failed for span in (move.span, *move.tools))
         if move.failure and not shown:
-            yield move, Outcome(move.span, move.failure[:HEAD], failed=False)
+            yield move, SpanOutcome(move.span, move.failure[:HEAD], failed=False)
     for span in moves.strays:
         yield None, _outcome(span)
 
 
-def _outcome(span: Span) -> Outcome:
+def _outcome(span: Span) -> SpanOutcome:
     if span.failed:
         text = f"{span.error_type or ''} {span.error_message or ''}".strip()
-        return Outcome(span, text or span.status.value, failed=True)
+        return SpanOutcome(span, text or span.status.value, failed=True)
     error = _error_in(span.tool_output)
     if error:
-        return Outcome(span, error[:HEAD], failed=True)
-    return Outcome(span, plain(span.tool_output)[:HEAD], failed=False)
+        return SpanOutcome(span, error[:HEAD], failed=True)
+    return SpanOutcome(span, plain(span.tool_output)[:HEAD], failed=False)
 
 
 def _error_in(output: Any) -> str:
@@ -327,7 +329,7 @@ def _read(text: str) -> Any:
         return None
 
 
-def _fault(text: str) -> Fault | None:
+def _fault(text: str) -> FaultPattern | None:
     return next((fault for fault in FAULTS if fault.pattern.search(text)), None)
 
 
@@ -337,7 +339,7 @@ def _explained(text: str, *, by_moves: bool) -> bool:
     return _fault(text) is not None or any(pattern.search(text) for pattern in others)
 
 
-def _recovered(moves: Moves, failed: Move | None, span: Span) -> bool:
+def _recovered(moves: Moves, failed: AgentStep | None, span: Span) -> bool:
     """Whether the same agent went on to call the same tool, or the model, with success."""
     if failed is not None and span is failed.span and not failed.tools:
         return any(not move.failure for move in _later(moves, failed))
@@ -345,14 +347,14 @@ def _recovered(moves: Moves, failed: Move | None, span: Span) -> bool:
     return any(t.tool_name in names and _succeeded(t) for t in _tools_after(moves, failed, span))
 
 
-def _made_up_for(moves: Moves, failed: Move | None, span: Span) -> bool:
+def _made_up_for(moves: Moves, failed: AgentStep | None, span: Span) -> bool:
     """Whether any tool brought something afterwards; of a model call, whether one worked."""
     if failed is not None and span is failed.span and not failed.tools:
         return _recovered(moves, failed, span)
     return any(_succeeded(tool) for tool in _tools_after(moves, failed, span))
 
 
-def _tools_after(moves: Moves, failed: Move | None, span: Span) -> list[Span]:
+def _tools_after(moves: Moves, failed: AgentStep | None, span: Span) -> list[Span]:
     """Tools that the same agent called later; those beside a call do not make up for it."""
     over = span.start_ns if span.end_ns is None else span.end_ns
     beside = moves.strays if failed is None else failed.tools
@@ -361,7 +363,7 @@ def _tools_after(moves: Moves, failed: Move | None, span: Span) -> list[Span]:
     return [*after, *(tool for move in later for tool in move.tools)]
 
 
-def _later(moves: Moves, failed: Move) -> list[Move]:
+def _later(moves: Moves, failed: AgentStep) -> list[AgentStep]:
     return [m for m in moves.moves if m.agent == failed.agent and m.index > failed.index]
 
 
@@ -386,7 +388,7 @@ def _crashed(moves: Moves) -> Iterator[Span]:
             yield span
 
 
-def _kind(outcome: Outcome) -> Category:
+def _kind(outcome: SpanOutcome) -> Category:
     """What an error is by its words; a handoff that fails is a matter of orchestration."""
     fallen = Category.ORCHESTRATION if outcome.span.kind == SpanKind.HANDOFF else Category.SERVICE
     return next((c for c, pattern in _ERRORS.items() if pattern.search(outcome.text)), fallen)

@@ -4,7 +4,7 @@ Speaks OpenAI chat completions, OpenAI responses and Anthropic messages, plain a
 an agent under test keeps its own client library. It never thinks: what is not scripted is refused.
 """
 
-from proctor.llm.mock.script import Asked, Reply, Script, load_script
+from proctor.llm.mock.script import Reply, Script, ScriptRequest, load_script
 from proctor.llm.mock.server import MockLLM
 
-__all__ = ["Asked", "MockLLM", "Reply", "Script", "load_script"]
+__all__ = ["MockLLM", "Reply", "Script", "ScriptRequest", "load_script"]

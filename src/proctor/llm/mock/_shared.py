@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
-from proctor.llm.mock.script import Asked, Failure, Reply
+from proctor.llm.mock.script import Failure, Reply, ScriptRequest
 from proctor.trace import Message
 
 CREATED = 1_700_000_000
@@ -23,7 +23,7 @@ _CHARS_PER_TOKEN = 4
 _WORD = re.compile(r"\s*\S+|\s+$")
 
 
-class Event(NamedTuple):
+class ServerSentEvent(NamedTuple):
     """One server-sent event; `data` None is the end marker of OpenAI chat streams."""
 
     data: Mapping[str, Any] | None
@@ -45,11 +45,11 @@ class Wire(Protocol):
         """The conversation of a request."""
         ...
 
-    def whole(self, asked: Asked, reply: Reply, serial: int) -> dict[str, Any]:
+    def whole(self, asked: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
         """The reply as one JSON document."""
         ...
 
-    def events(self, asked: Asked, reply: Reply, serial: int) -> Iterator[Event]:
+    def events(self, asked: ScriptRequest, reply: Reply, serial: int) -> Iterator[ServerSentEvent]:
         """The reply as a stream of events."""
         ...
 
@@ -58,11 +58,13 @@ class Wire(Protocol):
         ...
 
 
-def read(protocol: Wire, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Asked:
+def read(
+    protocol: Wire, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
+) -> ScriptRequest:
     """A request in common words."""
     # OpenAI chat completions wrap a tool in what kind it is, the others do not.
     tools = [tool.get("function", tool) for tool in mappings(body.get("tools"))]
-    return Asked(
+    return ScriptRequest(
         protocol=protocol.name,
         path=path,
         model=str(body.get("model", "")),
@@ -74,7 +76,7 @@ def read(protocol: Wire, path: str, body: Mapping[str, Any], headers: Mapping[st
     )
 
 
-def usage_of(asked: Asked, reply: Reply) -> tuple[int, int] | None:
+def usage_of(asked: ScriptRequest, reply: Reply) -> tuple[int, int] | None:
     """Input and output tokens to report; None to report none."""
     if reply.usage is False:
         return None

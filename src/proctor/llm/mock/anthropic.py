@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from proctor.llm.mock import _shared
-from proctor.llm.mock._shared import Event
-from proctor.llm.mock.script import Asked, Failure, Reply
+from proctor.llm.mock._shared import ServerSentEvent
+from proctor.llm.mock.script import Failure, Reply, ScriptRequest
 from proctor.trace import Message, ToolCall
 
 _ERROR_TYPES = {
@@ -38,7 +38,7 @@ class Messages:
             messages += _messages(item)
         return messages
 
-    def whole(self, asked: Asked, reply: Reply, serial: int) -> dict[str, Any]:
+    def whole(self, asked: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
         """The reply as one JSON document."""
         content: list[dict[str, Any]] = []
         if reply.text or not reply.tool_calls:
@@ -56,7 +56,7 @@ class Messages:
             "usage": _usage(counts),
         }
 
-    def events(self, asked: Asked, reply: Reply, serial: int) -> Iterator[Event]:
+    def events(self, asked: ScriptRequest, reply: Reply, serial: int) -> Iterator[ServerSentEvent]:
         """The reply as a stream of named events."""
         document = self.whole(asked, reply, serial)
         usage = document["usage"]
@@ -94,7 +94,7 @@ class Messages:
 
 def _block_events(
     index: int, block: dict[str, Any], deltas: list[dict[str, str]]
-) -> Iterator[Event]:
+) -> Iterator[ServerSentEvent]:
     empty: dict[str, Any] = {"text": ""} if block["type"] == "text" else {"input": {}}
     opened = {**block, **empty}
     yield _event("content_block_start", index=index, content_block=opened)
@@ -103,8 +103,8 @@ def _block_events(
     yield _event("content_block_stop", index=index)
 
 
-def _event(name: str, **data: Any) -> Event:
-    return Event({"type": name, **data}, name)
+def _event(name: str, **data: Any) -> ServerSentEvent:
+    return ServerSentEvent({"type": name, **data}, name)
 
 
 def _tool_use(reply: Reply, index: int, serial: int) -> dict[str, Any]:

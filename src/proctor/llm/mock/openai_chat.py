@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from proctor.llm.mock import _shared
-from proctor.llm.mock._shared import Event
-from proctor.llm.mock.script import Asked, Failure, Reply
+from proctor.llm.mock._shared import ServerSentEvent
+from proctor.llm.mock.script import Failure, Reply, ScriptRequest
 from proctor.trace import Message, ToolCall
 
 _ERROR_TYPES = {
@@ -28,7 +28,7 @@ class ChatCompletions:
         """The conversation of a request."""
         return [_message(item) for item in _shared.mappings(body.get("messages"))]
 
-    def whole(self, asked: Asked, reply: Reply, serial: int) -> dict[str, Any]:
+    def whole(self, asked: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
         """The reply as one JSON document."""
         message: dict[str, Any] = {
             "role": "assistant",
@@ -47,13 +47,13 @@ class ChatCompletions:
             document["usage"] = usage
         return document
 
-    def events(self, asked: Asked, reply: Reply, serial: int) -> Iterator[Event]:
+    def events(self, asked: ScriptRequest, reply: Reply, serial: int) -> Iterator[ServerSentEvent]:
         """The reply as a stream of chunks."""
 
-        def chunk(delta: dict[str, Any], finish: str | None = None) -> Event:
+        def chunk(delta: dict[str, Any], finish: str | None = None) -> ServerSentEvent:
             document = _head("chat.completion.chunk", asked, reply, serial)
             document["choices"] = [{"index": 0, "delta": delta, "finish_reason": finish}]
-            return Event(document)
+            return ServerSentEvent(document)
 
         yield chunk({"role": "assistant", "content": "" if not reply.tool_calls else None})
         for piece in _shared.pieces(reply.text):
@@ -70,8 +70,8 @@ class ChatCompletions:
         usage = _usage(asked, reply)
         if usage is not None and isinstance(options, Mapping) and options.get("include_usage"):  # pyright: ignore[reportUnknownMemberType]
             document = _head("chat.completion.chunk", asked, reply, serial)
-            yield Event({**document, "choices": [], "usage": usage})
-        yield Event(None)
+            yield ServerSentEvent({**document, "choices": [], "usage": usage})
+        yield ServerSentEvent(None)
 
     def error(self, failure: Failure) -> dict[str, Any]:
         """An error as OpenAI writes it."""
@@ -87,7 +87,7 @@ def openai_error(failure: Failure) -> dict[str, Any]:
     }
 
 
-def _head(kind: str, asked: Asked, reply: Reply, serial: int) -> dict[str, Any]:
+def _head(kind: str, asked: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
     return {
         "id": _shared.reply_id("chatcmpl", serial),
         "object": kind,
@@ -109,7 +109,7 @@ def _finish(reply: Reply) -> str:
     return reply.finish_reason or ("tool_calls" if reply.tool_calls else "stop")
 
 
-def _usage(asked: Asked, reply: Reply) -> dict[str, Any] | None:
+def _usage(asked: ScriptRequest, reply: Reply) -> dict[str, Any] | None:
     counts = _shared.usage_of(asked, reply)
     if counts is None:
         return None

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from proctor.llm.mock import _shared
-from proctor.llm.mock._shared import Event
+from proctor.llm.mock._shared import ServerSentEvent
 from proctor.llm.mock.openai_chat import openai_error
-from proctor.llm.mock.script import Asked, Failure, Reply
+from proctor.llm.mock.script import Failure, Reply, ScriptRequest
 from proctor.trace import Message, ToolCall
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -30,7 +30,7 @@ class Responses:
         messages += [_message(item) for item in _shared.mappings(given)]
         return messages
 
-    def whole(self, asked: Asked, reply: Reply, serial: int) -> dict[str, Any]:
+    def whole(self, asked: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
         """The reply as one JSON document."""
         output: list[dict[str, Any]] = []
         if reply.text or not reply.tool_calls:
@@ -47,7 +47,7 @@ class Responses:
             usage=_usage(asked, reply),
         )
 
-    def events(self, asked: Asked, reply: Reply, serial: int) -> Iterator[Event]:
+    def events(self, asked: ScriptRequest, reply: Reply, serial: int) -> Iterator[ServerSentEvent]:
         """The reply as a stream of numbered events."""
         done = self.whole(asked, reply, serial)
         begun = _document(asked, reply, serial, status="in_progress", output=[], usage=None)
@@ -61,7 +61,7 @@ class Responses:
             steps += stream(item, {"output_index": index, "item_id": item["id"]})
         steps.append((final, {"response": done}))
         for number, (name, data) in enumerate(steps):
-            yield Event({"type": name, "sequence_number": number, **data}, name)
+            yield ServerSentEvent({"type": name, "sequence_number": number, **data}, name)
 
     def error(self, failure: Failure) -> dict[str, Any]:
         """An error as OpenAI writes it."""
@@ -98,7 +98,7 @@ def _call_steps(
     yield "response.output_item.done", {**index, "item": item}
 
 
-def _document(asked: Asked, reply: Reply, serial: int, **rest: Any) -> dict[str, Any]:
+def _document(asked: ScriptRequest, reply: Reply, serial: int, **rest: Any) -> dict[str, Any]:
     return {
         "id": _shared.reply_id("resp", serial),
         "object": "response",
@@ -140,7 +140,7 @@ def _call_item(reply: Reply, index: int, serial: int) -> dict[str, Any]:
     }
 
 
-def _usage(asked: Asked, reply: Reply) -> dict[str, Any] | None:
+def _usage(asked: ScriptRequest, reply: Reply) -> dict[str, Any] | None:
     counts = _shared.usage_of(asked, reply)
     if counts is None:
         return None

@@ -26,7 +26,7 @@ MAX_SCRIPT_BYTES = 10_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ScriptRequest:
     """One request the server got, in the same words whatever the protocol.
 
     `reply` is the place in the script it was answered from (`default`, or None when nothing
@@ -70,7 +70,7 @@ class When:
     tool: str | None = None
     protocol: str | None = None
 
-    def matches(self, asked: Asked) -> bool:
+    def matches(self, asked: ScriptRequest) -> bool:
         """Whether this request is meant."""
         spoken = [m for m in asked.messages if m.role not in ("system", "developer")]
         last = spoken[-1] if spoken else None
@@ -123,7 +123,7 @@ class Reply:
     model: str | None = None
 
 
-ReplyLike: TypeAlias = "Reply | str | Mapping[str, Any] | Callable[[Asked], Any]"
+ReplyLike: TypeAlias = "Reply | str | Mapping[str, Any] | Callable[[ScriptRequest], Any]"
 
 
 class Script:
@@ -134,7 +134,7 @@ class Script:
         self._default = None if default is None else _entry(default, "default")
         self._used = [0] * len(self._replies)
 
-    def answer(self, asked: Asked) -> tuple[int | str | None, Reply | None]:
+    def answer(self, asked: ScriptRequest) -> tuple[int | str | None, Reply | None]:
         """The place in the script and the reply for a request; (None, None) when none is left."""
         for position, entry in enumerate(self._replies):
             shell = entry if isinstance(entry, Reply) else _CALLABLE
@@ -178,7 +178,7 @@ def load_script(source: Any) -> Script:
             raise ProctorError("replies must be a list", where="script")
         return Script(cast(Sequence[ReplyLike], replies), given.get("default"))
     if callable(source):
-        return Script([cast(Callable[[Asked], Any], source)])
+        return Script([cast(Callable[[ScriptRequest], Any], source)])
     return Script(cast(Iterable[ReplyLike], source))
 
 
@@ -229,11 +229,13 @@ _REPLY_KEYS = (
 )
 
 
-def _entry(value: Any, where: str) -> Reply | Callable[[Asked], Any]:
+def _entry(value: Any, where: str) -> Reply | Callable[[ScriptRequest], Any]:
     return value if callable(value) else reply_from(value, where)
 
 
-def _resolve(entry: Reply | Callable[[Asked], Any], asked: Asked, where: str) -> Reply:
+def _resolve(
+    entry: Reply | Callable[[ScriptRequest], Any], asked: ScriptRequest, where: str
+) -> Reply:
     return entry if isinstance(entry, Reply) else reply_from(entry(asked), f"{where}()")
 
 

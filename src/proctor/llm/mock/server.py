@@ -21,7 +21,7 @@ from proctor.llm.mock import _shared
 from proctor.llm.mock.anthropic import Messages
 from proctor.llm.mock.openai_chat import ChatCompletions, openai_error
 from proctor.llm.mock.openai_responses import Responses
-from proctor.llm.mock.script import Asked, Failure, Reply, load_script
+from proctor.llm.mock.script import Failure, Reply, ScriptRequest, load_script
 
 if TYPE_CHECKING:
     from proctor.llm.mock._shared import Wire
@@ -48,7 +48,7 @@ class Exchange(NamedTuple):
     """A request with what the script says to it."""
 
     wire: Wire
-    asked: Asked
+    asked: ScriptRequest
     reply: Reply
     serial: int
 
@@ -65,10 +65,10 @@ class MockLLM:
         script: Any,
         *,
         port: int = 0,
-        on_request: Callable[[Asked], None] | None = None,
+        on_request: Callable[[ScriptRequest], None] | None = None,
     ) -> None:
         self.script = load_script(script)
-        self.requests: list[Asked] = []
+        self.requests: list[ScriptRequest] = []
         self._port = port
         self._on_request = on_request
         self._lock = threading.Lock()
@@ -138,7 +138,7 @@ class MockLLM:
         }
 
     @property
-    def unmatched(self) -> list[Asked]:
+    def unmatched(self) -> list[ScriptRequest]:
         """Requests that no reply was left for."""
         return [asked for asked in self.requests if asked.reply is None]
 

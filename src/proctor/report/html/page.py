@@ -61,7 +61,7 @@ STYLES = ("theme.css", "report.css")
 SCRIPTS = ("core.js", "trials.js", "trial.js", "figures.js", "main.js")
 
 
-class Page(NamedTuple):
+class ReportPage(NamedTuple):
     """The text of a page, a description of its contents, and the number of redacted secrets."""
 
     text: str
@@ -80,7 +80,7 @@ def render_page(
     *,
     redactor: Redactor | None = None,
     with_charts: bool | None = None,
-) -> Page:
+) -> ReportPage:
     """Return the whole page. Charts are interactive where the extra `charts` is installed."""
     texts = PageTexts(redactor or default_redactor())
     facts = _redacted(facts, texts)
@@ -119,7 +119,7 @@ def render_page(
             script=_script(),
         )
     )
-    return Page(text, contents, texts.redacted)
+    return ReportPage(text, contents, texts.redacted)
 
 
 @cache

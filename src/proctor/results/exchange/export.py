@@ -47,9 +47,9 @@ def export(
     """
     form = form_of(str(target), format)
     if form == "mlflow":
-        from proctor.results.exchange.mlflow import Server, send
+        from proctor.results.exchange.mlflow import TrackingServer, send
 
-        server = Server(str(target) if "://" in str(target) else "")
+        server = TrackingServer(str(target) if "://" in str(target) else "")
         send(of, server)
         return server.address
     with _aside(Path(target)) as aside:

@@ -35,7 +35,7 @@ NOT_FOUND = 404
 _NAME = re.compile(r"[^\w\-. :/]")
 
 
-class Server:
+class TrackingServer:
     """A tracking server, by its address (or `MLFLOW_TRACKING_URI`)."""
 
     def __init__(self, address: str = "", environ: Mapping[str, str] | None = None) -> None:
@@ -81,7 +81,7 @@ class Server:
         return cast("Mapping[str, Any]", answer.json())
 
 
-class Told(NamedTuple):
+class MlflowRun(NamedTuple):
     """What one MLflow run holds."""
 
     name: str
@@ -91,7 +91,7 @@ class Told(NamedTuple):
     started_ms: int
 
 
-def send(of: ResultSet, server: Server) -> int:
+def send(of: ResultSet, server: TrackingServer) -> int:
     """Tell a server everything about a set; the number of MLflow runs."""
     count = 0
     for row in of.group_by("experiment", "run").rows:
@@ -104,14 +104,14 @@ def send(of: ResultSet, server: Server) -> int:
     return count
 
 
-def _experiment(server: Server, name: str) -> str:
+def _experiment(server: TrackingServer, name: str) -> str:
     found = server.ask("GET", "experiments/get-by-name", {"experiment_name": name}, missing=True)
     if found:
         return str(found["experiment"]["experiment_id"])
     return str(server.ask("POST", "experiments/create", {"name": name})["experiment_id"])
 
 
-def _send_run(server: Server, experiment: str, told: Told) -> None:
+def _send_run(server: TrackingServer, experiment: str, told: MlflowRun) -> None:
     cell = told.tags["proctor.cell"].replace("'", "")
     wanted = {"experiment_ids": [experiment], "filter": f"tags.`proctor.cell` = '{cell}'"}
     found = server.ask("POST", "runs/search", {**wanted, "max_results": 1})
@@ -143,7 +143,7 @@ def _send_run(server: Server, experiment: str, told: Told) -> None:
     server.ask("POST", "runs/update", {"run_id": run_id, "status": "FINISHED", "end_time": now})
 
 
-def _told(part: ResultSet, run: str, outcomes: AgentOutcomes) -> Told:
+def _told(part: ResultSet, run: str, outcomes: AgentOutcomes) -> MlflowRun:
     asked = ["run_id", "run_started", "git_commit", "model", "params"]
     row = part.where(where={"agent": [outcomes.agent]}).rows(asked, limit=1)[0]
     started = row["run_started"]
@@ -156,7 +156,7 @@ def _told(part: ResultSet, run: str, outcomes: AgentOutcomes) -> Told:
     if row["git_commit"]:
         tags["mlflow.source.git.commit"] = str(row["git_commit"])
     params = {"agent": outcomes.agent, "params": outcomes.params, "model": row["model"]}
-    return Told(
+    return MlflowRun(
         name=f"{run} {outcomes.name}",
         tags={key: value[:LONGEST_VALUE] for key, value in tags.items()},
         params={k: str(v)[:LONGEST_VALUE] for k, v in params.items() if v},

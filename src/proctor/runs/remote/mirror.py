@@ -36,7 +36,7 @@ from proctor.runs.remote.waiting import to_end
 from proctor.user_dirs import user_folder
 
 
-class Reading(NamedTuple):
+class MirrorOptions(NamedTuple):
     """What is read of each run, and the folder of its copies."""
 
     ended: frozenset[str]
@@ -44,19 +44,19 @@ class Reading(NamedTuple):
     folder: str = ""
 
 
-QUERIES = Reading(
+QUERIES = MirrorOptions(
     frozenset({SPEC, "results.parquet", "facts.json", "notes.jsonl"}), frozenset({JOURNAL})
 )
 """What a query reads."""
 
-RUNS = Reading(
+RUNS = MirrorOptions(
     frozenset({SPEC, "facts.json", "notes.jsonl", HEARTBEAT}), frozenset({HEARTBEAT}), "-runs"
 )
 """What it takes to find a run and to say how it is."""
 
 
 def mirrored(
-    url: str, patience: Patience | None = None, *, reading: Reading = QUERIES
+    url: str, patience: Patience | None = None, *, reading: MirrorOptions = QUERIES
 ) -> tuple[Path, list[str]]:
     """A folder of runs like the one at an address, and what could not be had of it."""
     url = checked(url)
@@ -96,7 +96,7 @@ def _alone(root: Path) -> Generator[None]:
 
 
 async def _brought(
-    url: str, root: Path, patience: Patience, reading: Reading
+    url: str, root: Path, patience: Patience, reading: MirrorOptions
 ) -> tuple[set[Path], list[str]]:
     """Bring every run at an address; the copies there are now, and what could not be had."""
     kept: set[Path] = set()
@@ -109,7 +109,7 @@ async def _brought(
     return kept, problems
 
 
-async def _fresh(bucket: Bucket, root: Path, reading: Reading) -> Path:
+async def _fresh(bucket: Bucket, root: Path, reading: MirrorOptions) -> Path:
     """Make the copy of a run what the store has; its folder."""
     manifest = await read_manifest(bucket)
     if manifest is None:
@@ -140,7 +140,7 @@ def _is_of(copy: Path, manifest: Manifest) -> bool:
     return not journal.is_file() or facts_of(journal) == manifest.files.get(JOURNAL)
 
 
-def cache_of(url: str, reading: Reading = QUERIES) -> Path:
+def cache_of(url: str, reading: MirrorOptions = QUERIES) -> Path:
     """The folder of the copies of what is at an address; other servers have other folders."""
     server = os.environ.get("AWS_ENDPOINT_URL", "")
     mark = hashlib.sha256(f"{server} {url}".encode()).hexdigest()[:12]

@@ -223,7 +223,7 @@ WHOLE = 1 << 20
 it would be, and other tools find it under its name."""
 
 
-class Step(NamedTuple):
+class TransferStep(NamedTuple):
     """A file that has been dealt with."""
 
     name: str
@@ -233,10 +233,10 @@ class Step(NamedTuple):
     of: int
 
 
-Tell = Callable[[Step], None]
+Tell = Callable[[TransferStep], None]
 
 
-class Moved(NamedTuple):
+class TransferResult(NamedTuple):
     """What a transfer came to."""
 
     name: str
@@ -259,7 +259,7 @@ class _Count:
         self.moved += moved
         self.bytes += size if moved else 0
         if self._tell is not None:
-            self._tell(Step(name, size, moved, self.files, self._of))
+            self._tell(TransferStep(name, size, moved, self.files, self._of))
 
 
 async def read_manifest(bucket: Bucket) -> Manifest | None:
@@ -273,7 +273,7 @@ async def read_manifest(bucket: Bucket) -> Manifest | None:
 
 async def push(
     run: Path, name: str, bucket: Bucket, *, verify: bool = False, tell: Tell | None = None
-) -> Moved:
+) -> TransferResult:
     """Send a run called `name` to the bucket's address."""
     folder = RunFolder.open(run)
     with folder.lock():
@@ -321,7 +321,7 @@ async def push(
         if before != done:
             await _put_manifest(bucket, done)
         await bucket.delete(_not_needed(sizes, joined))
-    return Moved(name, count.files, count.moved, count.bytes, done.state, verify)
+    return TransferResult(name, count.files, count.moved, count.bytes, done.state, verify)
 
 
 async def _send_rest(
@@ -396,7 +396,7 @@ async def pull(
     *,
     only: frozenset[str] | None = None,
     tell: Tell | None = None,
-) -> Moved:
+) -> TransferResult:
     """Bring the run at the bucket's address to its name below `root`; `only` some files of it.
 
     Every file is checked against the manifest before it is put in place.
@@ -433,7 +433,9 @@ async def pull(
         rest = [n for n in wanted if n not in (*ONLY_GROW, SPEC)]
         for names in (early, rest, [n for n in wanted if n == SPEC]):
             await bucket.each([lambda n=name: bring(n) for name in names])
-    return Moved(manifest.name, count.files, count.moved, count.bytes, manifest.state, True)
+    return TransferResult(
+        manifest.name, count.files, count.moved, count.bytes, manifest.state, True
+    )
 
 
 def _run_id_of(target: Path) -> str | None:
@@ -488,7 +490,7 @@ async def _pull_running(
     target: Path,
     only: frozenset[str] | None,
     tell: Tell | None,
-) -> Moved:
+) -> TransferResult:
     """What was shipped of a run that had not ended: whole lines, and every trace they refer to."""
     listed = await bucket.sizes()
     growing_ = growing(listed, bucket.url)
@@ -506,13 +508,15 @@ async def _pull_running(
         raise RemoteError(f"the run has no {SPEC} yet", where=bucket.url)
     moved = await _bring(bucket, SPEC, spec, target, [])
     count.add(SPEC, spec.size, moved=moved)
-    return Moved(manifest.name, count.files, count.moved, count.bytes, manifest.state, True)
+    return TransferResult(
+        manifest.name, count.files, count.moved, count.bytes, manifest.state, True
+    )
 
 
 # -- checking ------------------------------------------------------------------------------------
 
 
-async def check(bucket: Bucket, *, tell: Tell | None = None) -> Moved:
+async def check(bucket: Bucket, *, tell: Tell | None = None) -> TransferResult:
     """Read every object of a run where it is and compare it with the manifest."""
     manifest = await read_manifest(bucket)
     if manifest is None:
@@ -523,7 +527,7 @@ async def check(bucket: Bucket, *, tell: Tell | None = None) -> Moved:
         )
     count = _Count(len(manifest.files), tell)
     await _check_files(bucket, manifest, count)
-    return Moved(manifest.name, count.files, 0, 0, manifest.state, True)
+    return TransferResult(manifest.name, count.files, 0, 0, manifest.state, True)
 
 
 async def _check_files(bucket: Bucket, manifest: Manifest, count: _Count | None) -> None:
@@ -569,9 +573,9 @@ async def send(
     *,
     verify: bool = False,
     tell: Tell | None = None,
-) -> list[Moved]:
+) -> list[TransferResult]:
     """Send runs to their names below an address, one after the other."""
-    moved: list[Moved] = []
+    moved: list[TransferResult] = []
     for run in runs:
         name = name_of(run, root)
         bucket = Bucket(object_store.joined(object_store.checked(to), name), patience)
@@ -581,13 +585,15 @@ async def send(
 
 async def bring(
     source: str, root: Path, patience: Patience, *, tell: Tell | None = None
-) -> list[Moved]:
+) -> list[TransferResult]:
     """Bring the run at an address, or all runs below it, to their names below a folder."""
     places = await runs_at(source, patience)
     return [await pull(Bucket(place, patience), root, tell=tell) for place in places]
 
 
-async def look_over(source: str, patience: Patience, *, tell: Tell | None = None) -> list[Moved]:
+async def look_over(
+    source: str, patience: Patience, *, tell: Tell | None = None
+) -> list[TransferResult]:
     """Check the run at an address, or all runs below it, where they are."""
     places = await runs_at(source, patience)
     return [await check(Bucket(place, patience), tell=tell) for place in places]

@@ -29,7 +29,14 @@ from proctor.runs.journal import last_line_end
 from proctor.runs.remote import REMEMBERED, object_store, transfer
 from proctor.runs.remote.manifest import JOURNAL, NAME, SPEC, FileFacts, Manifest
 from proctor.runs.remote.object_store import Bucket, Patience
-from proctor.runs.remote.transfer import PIECE, Moved, Piece, push, read_manifest, read_part
+from proctor.runs.remote.transfer import (
+    PIECE,
+    Piece,
+    TransferResult,
+    push,
+    read_manifest,
+    read_part,
+)
 from proctor.runs.remote.waiting import to_end
 from proctor.runs.rounds import Rounds
 from proctor.runs.segments import segments
@@ -125,7 +132,7 @@ class Shipper:
         """Wait for the round that is under way, if any, and begin no other."""
         self._rounds.stop()
 
-    def finish(self) -> Moved:
+    def finish(self) -> TransferResult:
         """Send the run as it ended, complete and with its checksums; call after `stop`."""
         return asyncio.run(push(self._folder.path, self._to.name, self._bucket))
 

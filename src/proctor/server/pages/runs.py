@@ -296,7 +296,7 @@ def _asked(run: Run) -> int:
     return sum(int(cell["trials"]) for cell in run.spec.get("cells", ()))
 
 
-class Placed(NamedTuple):
+class BoardRow(NamedTuple):
     """An agent on the board of a run, over the cells it has."""
 
     agent: str
@@ -309,17 +309,17 @@ class Placed(NamedTuple):
     unpriced: int
 
 
-def _board(run: Run) -> list[Placed]:
+def _board(run: Run) -> list[BoardRow]:
     """Agents by mean score of their cells; those without any score last."""
     by_agent: dict[str, list[CellSummary]] = {}
     for cell in run.cells:
         by_agent.setdefault(f"{cell.agent} {cell.params}".strip(), []).append(cell)
-    rows: list[Placed] = []
+    rows: list[BoardRow] = []
     for agent, cells in by_agent.items():
         scores = [cell.score_mean for cell in cells if cell.score_mean is not None]
         costs = [cell.cost_usd for cell in cells if cell.cost_usd is not None]
         rows.append(
-            Placed(
+            BoardRow(
                 agent,
                 len(cells),
                 sum(cell.verdict == "PASS" for cell in cells),

@@ -158,7 +158,7 @@ MAX_STEPS = 400
 _SKIPPED = {SpanKind.AGENT, SpanKind.CHAIN, SpanKind.OTHER}
 
 
-class Step(NamedTuple):
+class AlignedStep(NamedTuple):
     """One step of one side."""
 
     kind: str
@@ -167,11 +167,11 @@ class Step(NamedTuple):
     failed: bool
 
 
-class Line(NamedTuple):
+class AlignedRow(NamedTuple):
     """What stands beside each other; None where one side has nothing."""
 
-    left: Step | None
-    right: Step | None
+    left: AlignedStep | None
+    right: AlignedStep | None
 
     @property
     def same(self) -> bool:
@@ -184,29 +184,29 @@ class Line(NamedTuple):
         return self.left is not None and self.right is not None and self.left != self.right
 
 
-def aligned(left: Trace, right: Trace) -> list[Line]:
+def aligned(left: Trace, right: Trace) -> list[AlignedRow]:
     """The lines of both traces."""
     a, b = _steps(left), _steps(right)
     keys_a, keys_b = ([(s.kind, s.name) for s in side] for side in (a, b))
-    lines: list[Line] = []
+    lines: list[AlignedRow] = []
     matcher = SequenceMatcher(None, keys_a, keys_b, autojunk=False)
     for tag, a0, a1, b0, b1 in matcher.get_opcodes():
         if tag == "equal":
-            lines += [Line(x, y) for x, y in zip(a[a0:a1], b[b0:b1], strict=True)]
+            lines += [AlignedRow(x, y) for x, y in zip(a[a0:a1], b[b0:b1], strict=True)]
         else:
-            lines += [Line(step, None) for step in a[a0:a1]]
-            lines += [Line(None, step) for step in b[b0:b1]]
+            lines += [AlignedRow(step, None) for step in a[a0:a1]]
+            lines += [AlignedRow(None, step) for step in b[b0:b1]]
     return lines
 
 
-def _steps(trace: Trace) -> list[Step]:
+def _steps(trace: Trace) -> list[AlignedStep]:
     leaves = [span for span in trace.index.spans if span.kind not in _SKIPPED]
     return [_step(span) for span in leaves[:MAX_STEPS]]
 
 
-def _step(span: Span) -> Step:
+def _step(span: Span) -> AlignedStep:
     name = safe(span.tool_name or span.model or span.name, 100)
-    return Step(span.kind.value, name, visible(_said(span))[:600], span.failed)
+    return AlignedStep(span.kind.value, name, visible(_said(span))[:600], span.failed)
 
 
 def _said(span: Span) -> str:

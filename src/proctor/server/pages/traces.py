@@ -25,7 +25,7 @@ from proctor.trace.text import safe
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from proctor.server.store.store import Evaluation, Figures, Share, SqlStore, TraceRow
+    from proctor.server.store.store import Figures, Share, SqlStore, StoredEvaluation, TraceRow
     from proctor.trace import Span, Trace
 
 KEPT = 8
@@ -48,7 +48,7 @@ class Comes(NamedTuple):
     tools: list[Share]
 
 
-class KnownFigures:
+class FigureCache:
     """Figures by filter, each worked out once in a while however many people look."""
 
     def __init__(self, store: SqlStore, clock: Callable[[], float] = time.monotonic) -> None:
@@ -84,7 +84,7 @@ class Traces:
         self._store = store
         self._read: OrderedDict[tuple[str, int], Trace] = OrderedDict()
         self._lock = Lock()
-        self._known = KnownFigures(store)
+        self._known = FigureCache(store)
 
     def routes(self) -> list[Route]:
         """Where the pages are."""
@@ -234,7 +234,7 @@ def findings_of(store: SqlStore, trace_id: str) -> Sequence[Mapping[str, Any]]:
     return []
 
 
-class Judged(NamedTuple):
+class ShownEvaluation(NamedTuple):
     """One thing that was said of a trace, as it is shown."""
 
     name: str
@@ -248,7 +248,7 @@ class Judged(NamedTuple):
         return self.level.lower() in ("alert", "fail", "failed")
 
 
-def judged(row: Evaluation) -> Judged:
+def judged(row: StoredEvaluation) -> ShownEvaluation:
     """An evaluation with its reasons in words: those of a quality dimension are kept as JSON."""
     try:
         kept = json.loads(row.detail)
@@ -256,7 +256,9 @@ def judged(row: Evaluation) -> Judged:
     except (ValueError, AttributeError):
         parts = [row.detail]
     why = "; ".join(dict.fromkeys(str(part) for part in parts if part))
-    return Judged(row.name.removeprefix("quality."), row.score, row.label or "", safe(why, 400))
+    return ShownEvaluation(
+        row.name.removeprefix("quality."), row.score, row.label or "", safe(why, 400)
+    )
 
 
 def _state(count: int, rows: Sequence[TraceRow]) -> str:

@@ -38,7 +38,7 @@ _DEEPEST = 32
 """Deeper values are left to the careful way."""
 
 
-class Words:
+class TextTable:
     """The texts and names of some traces, each once."""
 
     def __init__(self, parts: Iterable[tuple[Trace, Chunk]]) -> None:
@@ -189,9 +189,9 @@ def batch_of(
     traces += [Trace(trace_id=trace_id) for trace_id in logs if trace_id not in collected.traces]
     parts = [(trace, _chunk(trace, logs.get(trace.trace_id, ()))) for trace in traces]
     # Mostly nothing is secret in the whole request, and one search says so.
-    clean = redactor is None or Words(parts).are_clean(redactor)
+    clean = redactor is None or TextTable(parts).are_clean(redactor)
     for trace, chunk in parts:
-        if clean or redactor is None or Words([(trace, chunk)]).are_clean(redactor):
+        if clean or redactor is None or TextTable([(trace, chunk)]).are_clean(redactor):
             _add(batch, trace, chunk, prices)
         else:
             redacted = redactor.trace(trace)

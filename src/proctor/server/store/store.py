@@ -58,7 +58,7 @@ class TraceFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PageRequest:
     """Which part of a list, in which order."""
 
     limit: int = 50
@@ -182,7 +182,7 @@ class TraceRow(NamedTuple):
     findings: int | None
 
 
-class Evaluation(NamedTuple):
+class StoredEvaluation(NamedTuple):
     """One thing that was said of a trace."""
 
     trace_id: str
@@ -212,7 +212,7 @@ class Share(NamedTuple):
     errors: int
 
 
-class Found(NamedTuple):
+class TracePage(NamedTuple):
     """A page of traces, and how many the filter has in all."""
 
     total: int
@@ -335,7 +335,7 @@ class SqlStore(ABC):
     def put_evaluations(
         self,
         trace_id: str,
-        rows: Sequence[Evaluation],
+        rows: Sequence[StoredEvaluation],
         *,
         score: float | None,
         findings: int | None,
@@ -349,7 +349,7 @@ class SqlStore(ABC):
         mark = self.mark
         with self.writing() as cursor:
             cursor.execute(f"DELETE FROM evaluations WHERE trace_id = {mark}", (trace_id,))
-            marks = ", ".join([mark] * len(Evaluation._fields))
+            marks = ", ".join([mark] * len(StoredEvaluation._fields))
             cursor.executemany(f"INSERT INTO evaluations VALUES ({marks})", rows)
             at = str(time.time_ns())
             if seen_ns is not None:
@@ -362,9 +362,11 @@ class SqlStore(ABC):
 
     # -- asking ---------------------------------------------------------------------------------
 
-    def traces(self, chosen: TraceFilter | None = None, page: Page | None = None) -> list[TraceRow]:
+    def traces(
+        self, chosen: TraceFilter | None = None, page: PageRequest | None = None
+    ) -> list[TraceRow]:
         """Traces of a filter, a page of them."""
-        page = page or Page()
+        page = page or PageRequest()
         condition, values = self._where(chosen)
         order = page.order_by
         # The ids first, from an index where there is one: a late page does not read the rows of
@@ -377,13 +379,13 @@ class SqlStore(ABC):
         """
         return [TraceRow(*row) for row in self._all(statement, values)]
 
-    def found(self, chosen: TraceFilter, page: Page) -> Found:
+    def found(self, chosen: TraceFilter, page: PageRequest) -> TracePage:
         """A page of a filter's traces, and how many there are in all.
 
         Words, which no index answers, are looked for once for both.
         """
         if not chosen.text:
-            return Found(self.count(chosen), self.traces(chosen, page))
+            return TracePage(self.count(chosen), self.traces(chosen, page))
         condition, values = self._where(chosen)
         order = page.order_by
         statement = f"""
@@ -396,7 +398,7 @@ class SqlStore(ABC):
         """
         rows = self._all(statement, values)
         count = int(rows[0][0]) if rows else self.count(chosen) if page.offset else 0
-        return Found(count, [TraceRow(*row[1:]) for row in rows])
+        return TracePage(count, [TraceRow(*row[1:]) for row in rows])
 
     def _where(self, chosen: TraceFilter | None, *, whole: bool = False) -> tuple[str, list[Any]]:
         return where(chosen or TraceFilter(), self.mark, self.like, whole=whole)
@@ -482,13 +484,13 @@ class SqlStore(ABC):
         spans = [span_from(row) for row in rows]
         return Trace(trace_id=trace_id, spans=spans) if spans else None
 
-    def evaluations(self, trace_id: str) -> list[Evaluation]:
+    def evaluations(self, trace_id: str) -> list[StoredEvaluation]:
         """What was said of a trace."""
         rows = self._all(
             f"SELECT * FROM evaluations WHERE trace_id = {self.mark} ORDER BY name",
             [trace_id],
         )
-        return [Evaluation(*row) for row in rows]
+        return [StoredEvaluation(*row) for row in rows]
 
     def quiet(self, before_ns: int, limit: int = 100) -> list[str]:
         """Traces nothing was added to since a moment, that were not evaluated since they grew."""
@@ -504,7 +506,7 @@ class SqlStore(ABC):
         """Ids of a filter's traces, the oldest first, read in pages."""
         offset = 0
         while True:
-            rows = self.traces(chosen, Page(limit=MANY, offset=offset, sort="started"))
+            rows = self.traces(chosen, PageRequest(limit=MANY, offset=offset, sort="started"))
             yield from (row.trace_id for row in rows)
             if len(rows) < MANY:
                 return

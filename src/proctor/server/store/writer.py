@@ -69,7 +69,7 @@ Key = tuple[str, str]
 
 
 @dataclass(slots=True)
-class Totals:
+class TraceTotals:
     """The sums over the spans of a trace. `uses`: calls and failed calls of each tool and model."""
 
     name: str | None = None
@@ -171,7 +171,7 @@ def distinct(rows: Iterable[tuple[Any, ...]]) -> dict[Key, SpanRow]:
     return found
 
 
-def totals_of(rows: Iterable[SpanRow]) -> dict[str, Totals]:
+def totals_of(rows: Iterable[SpanRow]) -> dict[str, TraceTotals]:
     """The totals of each trace from all its spans; no span may come twice."""
     spans: defaultdict[str, list[SpanRow]] = defaultdict(list)
     for row in rows:
@@ -179,8 +179,8 @@ def totals_of(rows: Iterable[SpanRow]) -> dict[str, Totals]:
     return {trace_id: _counted(own) for trace_id, own in spans.items()}
 
 
-def _counted(rows: Sequence[SpanRow]) -> Totals:
-    totals = Totals()
+def _counted(rows: Sequence[SpanRow]) -> TraceTotals:
+    totals = TraceTotals()
     for row in rows:
         totals.add(row)
     if totals.lacks or nested(rows):
@@ -242,7 +242,7 @@ _KEPT_UP = (
     "cost_usd",
     "whole",
 )
-"""Columns of a trace that `Totals` has under the same names."""
+"""Columns of a trace that `TraceTotals` has under the same names."""
 
 _DERIVED = ("duration_ms", "status")
 _COLUMNS = ("trace_id", *_KEPT_UP, *_DERIVED, "updated_ns", *FACT_COLUMNS)
@@ -316,18 +316,18 @@ class Writing:
 
     # -- what is there ----------------------------------------------------------------------------
 
-    def _known(self, touched: Sequence[str]) -> dict[str, Totals]:
+    def _known(self, touched: Sequence[str]) -> dict[str, TraceTotals]:
         """The totals of those traces that are there already."""
         columns = ", ".join(_KEPT_UP)
         return {
-            str(row[0]): Totals(*row[1:])
+            str(row[0]): TraceTotals(*row[1:])
             for row in self._of_traces(
                 f"SELECT trace_id, {columns} FROM traces WHERE trace_id IN ({{ids}})", touched
             )
         }
 
     def _rows_before(
-        self, rows: Mapping[Key, SpanRow], known: Mapping[str, Totals]
+        self, rows: Mapping[Key, SpanRow], known: Mapping[str, TraceTotals]
     ) -> dict[Key, SpanRow]:
         """What is there already of the spans of a batch."""
         return self._stored([key for key in rows if key[0] in known and known[key[0]].spans])
@@ -354,8 +354,8 @@ class Writing:
         self,
         rows: Mapping[Key, SpanRow],
         before: Mapping[Key, SpanRow],
-        known: Mapping[str, Totals],
-    ) -> dict[str, Totals]:
+        known: Mapping[str, TraceTotals],
+    ) -> dict[str, TraceTotals]:
         """The totals of every trace with spans in this batch; their `uses` are written."""
         found = {trace_id: each for trace_id, each in known.items() if each.spans}
         whole = {trace_id for trace_id, each in found.items() if each.whole}
@@ -367,13 +367,13 @@ class Writing:
         again |= {row.trace_id for row in rows.values() if row.trace_id in whole}
         again |= nested(rows.values())
         again |= self._nested_with_stored(rows, {t for t in found if t not in again})
-        touched: dict[str, Totals] = {}
+        touched: dict[str, TraceTotals] = {}
         for key, row in rows.items():
             if row.trace_id in again:
                 continue
             totals = touched.get(row.trace_id)
             if totals is None:
-                totals = touched[row.trace_id] = found.get(row.trace_id) or Totals()
+                totals = touched[row.trace_id] = found.get(row.trace_id) or TraceTotals()
             if (old := before.get(key)) is None:
                 totals.add(row)
             else:
@@ -384,7 +384,7 @@ class Writing:
         self._put_uses(touched)
         return touched
 
-    def _put_uses(self, touched: Mapping[str, Totals]) -> None:
+    def _put_uses(self, touched: Mapping[str, TraceTotals]) -> None:
         rows = [
             (t, *key, *count) for t, each in touched.items() for key, count in each.uses.items()
         ]
@@ -434,7 +434,7 @@ class Writing:
             self._many(f"UPDATE traces SET {sets} WHERE trace_id = ?", lines)
             self._put_uses(found)
 
-    def _counted_again(self, ids: Sequence[str]) -> dict[str, Totals]:
+    def _counted_again(self, ids: Sequence[str]) -> dict[str, TraceTotals]:
         for part in _parts(ids):
             marks = ", ".join([self._mark] * len(part))
             self._cursor.execute(f"DELETE FROM uses WHERE trace_id IN ({marks})", part)
@@ -477,7 +477,7 @@ class Writing:
             yield from self._cursor.fetchall()
 
 
-def _line(totals: Totals) -> tuple[Any, ...]:
+def _line(totals: TraceTotals) -> tuple[Any, ...]:
     kept = (getattr(totals, column) for column in _KEPT_UP)
     return (*kept, totals.duration_ms, totals.status)
 

@@ -18,7 +18,7 @@ from proctor.stats.intervals import bootstrap_over_cases
 from proctor.stats.ranking import holm
 from proctor.trials.plan import plan_trials
 from proctor.trials.research.outline import Variant
-from proctor.trials.research.rounds import Course, Found, Round, Setup
+from proctor.trials.research.rounds import Course, CourseResult, Round, Setup
 
 Pair = tuple[str, int | None]
 """What is compared: a case under a seed."""
@@ -57,7 +57,9 @@ def _scores(results: Sequence[Trial], arm: Variant) -> dict[Pair, float]:
     return {pair: fmean(scores) for pair, scores in found.items()}
 
 
-def _found(arms: Sequence[Variant], scores: Sequence[Mapping[Pair, float]], level: float) -> Found:
+def _found(
+    arms: Sequence[Variant], scores: Sequence[Mapping[Pair, float]], level: float
+) -> CourseResult:
     whole = scores[0]
     rows: list[dict[str, Any]] = []
     for arm, own in zip(arms[1:], scores[1:], strict=True):
@@ -89,7 +91,7 @@ def _found(arms: Sequence[Variant], scores: Sequence[Mapping[Pair, float]], leve
         "confidence": level,
         "correction": "holm",
     }
-    return Found(facts, tuple(_lines(facts)))
+    return CourseResult(facts, tuple(_lines(facts)))
 
 
 def _lines(facts: Mapping[str, Any]) -> list[str]:

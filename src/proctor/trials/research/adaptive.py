@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from proctor.runs.trial import Trial
 from proctor.spec.research import Adaptive
 from proctor.trials.research.outline import Stage
-from proctor.trials.research.rounds import Course, Found, Round, Setup, planned, side_by_side
+from proctor.trials.research.rounds import Course, CourseResult, Round, Setup, planned, side_by_side
 from proctor.trials.research.staircase import Staircase
-from proctor.trials.research.threshold import Observed, Posterior
+from proctor.trials.research.threshold import ObservedDifficulty, Posterior
 from proctor.words import level_of, percent
 
 STUCK = 3
@@ -36,10 +36,10 @@ def adaptive(setup: Setup) -> Course:
         "scale": [{"level": s.name, "value": s.value} for s in setup.outline.stages],
         "agents": {agent: each.facts for agent, each in zip(setup.agents, found, strict=True)},
     }
-    return Found(facts, tuple(line for each in found for line in each.lines))
+    return CourseResult(facts, tuple(line for each in found for line in each.lines))
 
 
-class _Seen(NamedTuple):
+class _TrialAtLevel(NamedTuple):
     """A trial and the level it was at."""
 
     stage: Stage
@@ -54,7 +54,7 @@ def _of_agent(agent: str, rules: Adaptive, setup: Setup) -> Course:
     stairs, posterior = Staircase(scale, rules.down), Posterior(scale, rules)
     at = 0 if rules.method == "staircase" else posterior.most_telling()
     decided = f"{agent}: begins with {stages[at].name}"
-    seen: list[_Seen] = []
+    seen: list[_TrialAtLevel] = []
     ended = f"{rules.max_trials} trials are all there are"
     while len(seen) < rules.max_trials:
         stage, number = stages[at], len(seen)
@@ -62,11 +62,11 @@ def _of_agent(agent: str, rules: Adaptive, setup: Setup) -> Course:
         # Never the same scenario at another difficulty: trials must not go together.
         trial_asked = planned(case, agent, stage.params, setup.seeds[number])
         (trial,) = yield Round([trial_asked], (decided,))
-        seen.append(_Seen(stage, trial))
+        seen.append(_TrialAtLevel(stage, trial))
         if not trial.status.judged:
             decided = f"{agent}: {stage.name} could not be judged, again"
             continue
-        posterior.add(Observed(scale[at], trial.passed))
+        posterior.add(ObservedDifficulty(scale[at], trial.passed))
         words = stairs.add(trial.passed) if rules.method == "staircase" else _word(trial)
         if (reason := _over(rules, stairs, posterior)) is not None:
             ended = reason
@@ -99,10 +99,10 @@ def _over(rules: Adaptive, stairs: Staircase, posterior: Posterior) -> str | Non
 def _found(
     agent: str,
     rules: Adaptive,
-    seen: Sequence[_Seen],
+    seen: Sequence[_TrialAtLevel],
     ways: tuple[Staircase, Posterior, float],
     ended: str,
-) -> Found:
+) -> CourseResult:
     stairs, posterior, sign = ways
     known = posterior.estimate(rules.confidence)
     low, high = sorted((sign * known.low, sign * known.high))
@@ -147,4 +147,4 @@ def _found(
         )
     what = "level" if rules.parameter is None else rules.parameter.name
     line = f"{agent}: {what} that is passed {percent(rules.sought)} of the time: {told}; "
-    return Found(facts, (f"{line}{facts['judged']} judged trials, {ended}",))
+    return CourseResult(facts, (f"{line}{facts['judged']} judged trials, {ended}",))

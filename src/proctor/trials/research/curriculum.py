@@ -14,7 +14,7 @@ from typing import Any
 from proctor.runs.trial import PlannedTrial, Trial
 from proctor.spec.research import Curriculum
 from proctor.trials.research.outline import Stage
-from proctor.trials.research.rounds import Course, Found, Round, Setup, planned, side_by_side
+from proctor.trials.research.rounds import Course, CourseResult, Round, Setup, planned, side_by_side
 from proctor.words import level_of
 
 
@@ -26,7 +26,7 @@ def curriculum(setup: Setup) -> Course:
         {agent: _of_agent(agent, rules, setup) for agent in setup.agents}
     )
     facts = {agent: each.facts for agent, each in zip(setup.agents, found, strict=True)}
-    return Found({"agents": facts}, tuple(line for each in found for line in each.lines))
+    return CourseResult({"agents": facts}, tuple(line for each in found for line in each.lines))
 
 
 def _of_agent(agent: str, rules: Curriculum, setup: Setup) -> Course:
@@ -89,7 +89,7 @@ def _level(stage: Stage, done: Sequence[Trial], why: str, *, promoted: bool) -> 
     }
 
 
-def _found(agent: str, levels: list[dict[str, Any]], why: str) -> Found:
+def _found(agent: str, levels: list[dict[str, Any]], why: str) -> CourseResult:
     passed = [level["level"] for level in levels if level["promoted"]]
     facts = {"reached": levels[-1]["level"], "passed": passed, "why": why, "levels": levels}
-    return Found(facts, (f"{agent}: reached {facts['reached']}; {why}",))
+    return CourseResult(facts, (f"{agent}: reached {facts['reached']}; {why}",))

@@ -14,7 +14,7 @@ from proctor.agents.base import AgentConfig
 from proctor.agents.registry import agent_config
 from proctor.errors import ProctorError, did_you_mean
 from proctor.spec import Case, select_cases
-from proctor.spec.experiment import Axis, Experiment, Interval, Sample
+from proctor.spec.experiment import Axis, Experiment, NumberRange, SampleSpec
 from proctor.spec.research import Ablation, Research
 from proctor.trials.axes import Axes
 from proctor.trials.choose import ChosenAgent
@@ -23,7 +23,7 @@ from proctor.trials.research.outline import Outline, Stage, Variant
 from proctor.trials.staging import Scenario, check_parameter
 
 
-class Resolved(NamedTuple):
+class ResolvedResearch(NamedTuple):
     """The outline, and the agents with those that an ablation adds."""
 
     outline: Outline
@@ -40,7 +40,7 @@ class Around(NamedTuple):
 
 def resolve_research(
     experiment: Experiment, around: Around, agents: dict[str, ChosenAgent]
-) -> Resolved:
+) -> ResolvedResearch:
     """Find everything that research names."""
     research = experiment.research
     assert research is not None
@@ -49,8 +49,8 @@ def resolve_research(
         if research.ablation is not None:
             return _ablation(research, research.ablation, around, agents)
         if research.sweep is not None:
-            return Resolved(Outline(research, space=_space(experiment, around)), agents)
-        return Resolved(Outline(research, stages=_stages(research, around)), agents)
+            return ResolvedResearch(Outline(research, space=_space(experiment, around)), agents)
+        return ResolvedResearch(Outline(research, stages=_stages(research, around)), agents)
 
 
 # -- levels --------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def swept(experiment: Experiment, axes: dict[str, Axis]) -> tuple[Experiment, di
     if sweep.sampler == "tpe":
         return experiment, {}
     assert sweep.n is not None
-    sample = Sample(n=sweep.n, seed=sweep.seed)
+    sample = SampleSpec(n=sweep.n, seed=sweep.seed)
     return experiment.model_copy(update={"sample": sample}), axes
 
 
@@ -113,7 +113,7 @@ def _space(experiment: Experiment, around: Around) -> dict[str, Any] | None:
     scenarios = list(around.scenarios.values())
     space: dict[str, Any] = {}
     for name, axis in sorted(experiment.params.items()):
-        if isinstance(axis, Interval):
+        if isinstance(axis, NumberRange):
             ends = [int(v) if axis.integer else v for v in (axis.low, axis.high)]
             check_parameter(name, ends, scenarios)
             space[name] = axis.model_dump(mode="json")
@@ -127,7 +127,7 @@ def _space(experiment: Experiment, around: Around) -> dict[str, Any] | None:
 
 def _ablation(
     research: Research, ablation: Ablation, around: Around, agents: dict[str, ChosenAgent]
-) -> Resolved:
+) -> ResolvedResearch:
     whole = ablation.agent or (next(iter(agents)) if len(agents) == 1 else None)
     if whole is None or whole not in agents:
         message = (
@@ -147,7 +147,7 @@ def _ablation(
         if param in fixed and fixed[param] == checked:
             raise ProctorError(f"{param!r} is {checked!r} in the whole already")
         variants.append(Variant(f"{param} (={checked})", whole, {**fixed, param: checked}))
-    return Resolved(Outline(research, whole=whole, variants=tuple(variants)), made)
+    return ResolvedResearch(Outline(research, whole=whole, variants=tuple(variants)), made)
 
 
 def without(agent: ChosenAgent, part: str) -> ChosenAgent:

@@ -33,9 +33,9 @@ class Setup(NamedTuple):
         return dict(self.axes.params[0])
 
     @property
-    def seeds(self) -> Seeds:
+    def seeds(self) -> ExtendedSeeds:
         """A fresh seed for every trial of a level."""
-        return Seeds(self.axes.seeds or (0,))
+        return ExtendedSeeds(self.axes.seeds or (0,))
 
 
 class Round(NamedTuple):
@@ -45,17 +45,17 @@ class Round(NamedTuple):
     decided: tuple[str, ...] = ()
 
 
-class Found(NamedTuple):
+class CourseResult(NamedTuple):
     """What a course came to: facts to keep, and the same in lines for people."""
 
     facts: dict[str, Any]
     lines: tuple[str, ...]
 
 
-Course = Generator[Round, Sequence[Trial], Found]
+Course = Generator[Round, Sequence[Trial], CourseResult]
 
 
-class Seeds:
+class ExtendedSeeds:
     """Those of the experiment, in order, then on from the largest: no trial sees one again.
 
     A seed that came back would be the same scenario, and no new evidence.
@@ -81,10 +81,12 @@ def planned(case: str, agent: str, params: Mapping[str, Any], seed: int) -> Plan
     )
 
 
-def side_by_side(courses: Mapping[str, Course]) -> Generator[Round, Sequence[Trial], list[Found]]:
+def side_by_side(
+    courses: Mapping[str, Course],
+) -> Generator[Round, Sequence[Trial], list[CourseResult]]:
     """Courses of several agents, a round of each at a time; what each found, by agent."""
     waiting: dict[str, Round] = {}
-    found: dict[str, Found] = {}
+    found: dict[str, CourseResult] = {}
 
     def go_on(name: str, results: Sequence[Trial] | None) -> None:
         try:

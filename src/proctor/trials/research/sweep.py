@@ -18,7 +18,7 @@ from proctor.runs.trial import PlannedTrial, Trial, params_key
 from proctor.spec.research import Sweep
 from proctor.stats.intervals import bootstrap_over_cases
 from proctor.trials.plan import plan_trials
-from proctor.trials.research.rounds import Course, Found, Round, Setup, side_by_side
+from proctor.trials.research.rounds import Course, CourseResult, Round, Setup, side_by_side
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -41,7 +41,7 @@ def sweep(setup: Setup) -> Course:
         "confidence": rules.confidence,
         "agents": {agent: each.facts for agent, each in zip(setup.agents, found, strict=True)},
     }
-    return Found(facts, tuple(line for each in found for line in each.lines))
+    return CourseResult(facts, tuple(line for each in found for line in each.lines))
 
 
 def _all_at_once(agent: str, rules: Sweep, setup: Setup) -> Course:
@@ -57,7 +57,7 @@ def _all_at_once(agent: str, rules: Sweep, setup: Setup) -> Course:
 def _chosen_as_it_goes(agent: str, rules: Sweep, setup: Setup) -> Course:
     assert rules.n is not None
     study, space = _study(rules), _space(setup.outline.space or {})
-    tried: dict[str, Tried] = {}
+    tried: dict[str, SweepPoint] = {}
     decided = f"{agent}: begins with what is drawn"
     for start in range(0, rules.n, rules.batch):
         asked = [study.ask(space) for _ in range(min(rules.batch, rules.n - start))]
@@ -128,7 +128,7 @@ def _trials(agent: str, combinations: Iterable[dict[str, Any]], setup: Setup) ->
 # -- what came of it -----------------------------------------------------------------------------
 
 
-class Tried(NamedTuple):
+class SweepPoint(NamedTuple):
     """One combination: the objective over its trials; None where none could be judged."""
 
     params: dict[str, Any]
@@ -139,7 +139,7 @@ class Tried(NamedTuple):
     unjudged: int
 
 
-def _tried(params: Mapping[str, Any], results: Iterable[Trial], rules: Sweep) -> Tried:
+def _tried(params: Mapping[str, Any], results: Iterable[Trial], rules: Sweep) -> SweepPoint:
     """The mean over cases and seeds, each of which counts once."""
     key = params_key(dict(params))
     values: dict[tuple[str, int | None], list[float]] = defaultdict(list)
@@ -156,20 +156,20 @@ def _tried(params: Mapping[str, Any], results: Iterable[Trial], rules: Sweep) ->
     means = [fmean(each) for each in values.values()]
     interval = bootstrap_over_cases(means, level=rules.confidence, seed=0)
     mean = fmean(means) if means else None
-    return Tried(dict(params), mean, interval.low, interval.high, judged, unjudged)
+    return SweepPoint(dict(params), mean, interval.low, interval.high, judged, unjudged)
 
 
-def _ranked(tried: Iterable[Tried], rules: Sweep) -> list[Tried]:
+def _ranked(tried: Iterable[SweepPoint], rules: Sweep) -> list[SweepPoint]:
     sign = -1.0 if rules.direction == "maximize" else 1.0
 
-    def place(each: Tried) -> tuple[bool, float, str]:
+    def place(each: SweepPoint) -> tuple[bool, float, str]:
         value = 0.0 if each.value is None else sign * each.value
         return each.value is None, value, params_key(each.params)
 
     return sorted(tried, key=place)
 
 
-def _found(agent: str, tried: Sequence[Tried], rules: Sweep) -> Found:
+def _found(agent: str, tried: Sequence[SweepPoint], rules: Sweep) -> CourseResult:
     ranked = _ranked(tried, rules)
     best = ranked[0]
     facts = {
@@ -178,10 +178,10 @@ def _found(agent: str, tried: Sequence[Tried], rules: Sweep) -> Found:
     }
     shown = [f"{params_key(each.params)}: {_shown(each)}" for each in ranked[:TOLD]]
     head = f"{agent}: {len(ranked)} combinations, the best of them by {rules.objective}:"
-    return Found(facts, (head, *(f"  {line}" for line in shown)))
+    return CourseResult(facts, (head, *(f"  {line}" for line in shown)))
 
 
-def _shown(each: Tried) -> str:
+def _shown(each: SweepPoint) -> str:
     if each.value is None:
         return f"could not be judged ({each.unjudged} trials)"
     between = "" if each.low is None else f" [{each.low:.3g}, {each.high:.3g}]"

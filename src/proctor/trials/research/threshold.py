@@ -36,14 +36,14 @@ EVEN = 1e-9
 """Expected entropies closer than this are a tie: the last bits of a float decide nothing."""
 
 
-class Observed(NamedTuple):
+class ObservedDifficulty(NamedTuple):
     """One judged trial: how hard it was, and whether it passed."""
 
     difficulty: float
     passed: bool
 
 
-class Estimate(NamedTuple):
+class ThresholdEstimate(NamedTuple):
     """The threshold: posterior median and a central credible interval, on the scale of difficulty;
     `below` and `above` are the chances that it lies beyond the easy and the hard end."""
 
@@ -70,7 +70,7 @@ class Posterior:
         self._log = np.zeros((PLACES, SPREADS))
         self._passes = self._chances()
 
-    def add(self, seen: Observed) -> None:
+    def add(self, seen: ObservedDifficulty) -> None:
         """Take a judged trial."""
         import numpy as np
 
@@ -78,7 +78,7 @@ class Posterior:
         chance = self._passes[at] if seen.passed else 1 - self._passes[at]
         self._log += np.log(np.clip(chance, 1e-300, None))
 
-    def estimate(self, confidence: float) -> Estimate:
+    def estimate(self, confidence: float) -> ThresholdEstimate:
         """The threshold as far as it is known."""
         import numpy as np
 
@@ -90,7 +90,7 @@ class Posterior:
         )
         below = float(weights[self._places < self._ends[0]].sum())
         above = float(weights[self._places > self._ends[1]].sum())
-        return Estimate(median, low, high, below, above)
+        return ThresholdEstimate(median, low, high, below, above)
 
     def most_telling(self) -> int:
         """The level after whose next trial the threshold is expected to be known best.

@@ -27,7 +27,7 @@ from proctor.trials.options import RunOptions
 from proctor.trials.plan import Plan
 from proctor.trials.research.courses import course_of
 from proctor.trials.research.outline import Outline
-from proctor.trials.research.rounds import Found, Round, Setup
+from proctor.trials.research.rounds import CourseResult, Round, Setup
 from proctor.trials.session import UNFINISHED, Rerun, Session
 
 FILE = "research.json"
@@ -41,7 +41,7 @@ class Unfolding:
         self._thresholds = {case.id: case.threshold for case in setup.cases}
         self._course = course_of(setup)
         self.rounds: list[Round] = [next(self._course)]
-        self.found: Found | None = None
+        self.found: CourseResult | None = None
 
     @property
     def plan(self) -> Plan:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from proctor.agents.checkpoint import CheckpointError, CheckpointStore
 from proctor.errors import ProctorError
 from proctor.llm.rate_limits import WINDOW, Reservation, limiter_in_force
-from proctor.trials.executors.ray.wire import Answer, Ask
+from proctor.trials.executors.ray.wire import Ask, DriverReply
 
 PERMIT, SETTLE, SLOW_DOWN = "permit", "settle", "slow_down"
 LOAD, SAVE, FORGET = "load", "save", "forget"
@@ -26,7 +26,7 @@ LOAD, SAVE, FORGET = "load", "save", "forget"
 # -- in a worker ---------------------------------------------------------------------------------
 
 
-class Asking:
+class DriverClient:
     """Sends wishes to the driver and waits for what it says; any thread may use it."""
 
     def __init__(self, post: Callable[[Ask], None]) -> None:
@@ -48,7 +48,7 @@ class Asking:
         """Say something that needs no answer."""
         self._post(Ask(0, what, arguments))
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: DriverReply) -> None:
         """The driver has said something."""
         with self._lock:
             future = self._open.pop(answer.number, None)
@@ -65,7 +65,7 @@ class DriverPermit:
 
     __slots__ = ("_asking", "_number")
 
-    def __init__(self, asking: Asking, number: int) -> None:
+    def __init__(self, asking: DriverClient, number: int) -> None:
         self._asking = asking
         self._number = number
 
@@ -78,7 +78,7 @@ class DriverPermit:
 class DriverLimiter:
     """The limit of a provider, kept by the driver for all workers."""
 
-    def __init__(self, provider: str, asking: Asking) -> None:
+    def __init__(self, provider: str, asking: DriverClient) -> None:
         self._provider = provider
         self._asking = asking
 
@@ -91,7 +91,7 @@ class DriverLimiter:
 class DriverStore:
     """States of agents, kept by the driver beside the journal."""
 
-    def __init__(self, asking: Asking) -> None:
+    def __init__(self, asking: DriverClient) -> None:
         self._asking = asking
 
     def load(self, key: str) -> bytes | None:
@@ -129,12 +129,12 @@ class Authority:
         self.on_slow_down: Callable[[], None] | None = None
         """Called when a provider told a worker to slow down."""
 
-    async def answer(self, ask: Ask) -> Answer:
+    async def answer(self, ask: Ask) -> DriverReply:
         """What is said to a wish, once it can be granted."""
         try:
-            return Answer(ask.number, await self._answers[ask.what](self, *ask.arguments))
+            return DriverReply(ask.number, await self._answers[ask.what](self, *ask.arguments))
         except ProctorError as error:
-            return Answer(ask.number, error=str(error))
+            return DriverReply(ask.number, error=str(error))
 
     async def _permit(self, provider: str, tokens: int) -> int:
         limiter = limiter_in_force(provider)

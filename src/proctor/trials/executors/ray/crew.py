@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from proctor.errors import ProctorError
 from proctor.runs.trial import PlannedTrial
 from proctor.trials.executors.ray.connect import Connection, ray_package
-from proctor.trials.executors.ray.wire import Answer, Parcel, pack, parcel_of
+from proctor.trials.executors.ray.wire import DriverReply, Parcel, pack, parcel_of
 
 MOST_DEATHS = 3
 """Times in a row a worker may die while it loads: by then it is what it loads."""
@@ -100,7 +100,7 @@ class Member:
         sent = self._actor.exchange.remote(self._loaded, pack(orders), slots)
         return parcel_of(await _outcome(sent))
 
-    def answer(self, answer: Answer) -> None:
+    def answer(self, answer: DriverReply) -> None:
         """Tell it what it asked for."""
         if self._actor is not None:
             self._actor.answer.remote(pack(answer))

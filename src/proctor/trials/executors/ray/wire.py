@@ -30,7 +30,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True):
     arguments: tuple[Any, ...] = ()
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class DriverReply(msgspec.Struct, frozen=True, array_like=True):
     """What the driver says to an `Ask`: a value, or what went wrong."""
 
     number: int
@@ -61,7 +61,7 @@ def parcel_of(data: bytes) -> Parcel:
     return _parcel.decode(data)
 
 
-def answer_of(data: bytes) -> Answer:
+def answer_of(data: bytes) -> DriverReply:
     """The answer a driver sent."""
     return _answer.decode(data)
 
@@ -82,6 +82,6 @@ def trial_from_json(line: bytes) -> Trial:
 _packer = msgspec.msgpack.Encoder(enc_hook=str)
 _orders = msgspec.msgpack.Decoder(list[PlannedTrial])
 _parcel = msgspec.msgpack.Decoder(Parcel)
-_answer = msgspec.msgpack.Decoder(Answer)
+_answer = msgspec.msgpack.Decoder(DriverReply)
 _encoder = msgspec.json.Encoder(enc_hook=str)
 _trial = msgspec.json.Decoder(Trial)

@@ -20,7 +20,7 @@ from proctor.agents.failures import Transient
 from proctor.errors import ProctorError
 from proctor.llm.rate_limits import limiters_in_force
 from proctor.runs.trial import PlannedTrial, TrialError, TrialStatus
-from proctor.trials.executors.ray.asking import SLOW_DOWN, Asking, DriverLimiter, DriverStore
+from proctor.trials.executors.ray.asking import SLOW_DOWN, DriverClient, DriverLimiter, DriverStore
 from proctor.trials.executors.ray.kit import Kit, Unpacked
 from proctor.trials.executors.ray.wire import (
     Ask,
@@ -85,7 +85,7 @@ class Outbox:
 class Floor:
     """Trials on an event loop in a thread of its own, at most `slots` at a time."""
 
-    def __init__(self, unpacked: Unpacked, outbox: Outbox, asking: Asking, kit: Kit) -> None:
+    def __init__(self, unpacked: Unpacked, outbox: Outbox, asking: DriverClient, kit: Kit) -> None:
         self._unpacked = unpacked
         self._outbox = outbox
         self._limiters = {name: DriverLimiter(name, asking) for name in kit.rates}
@@ -172,7 +172,7 @@ class Floor:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
 
-def _on_transient(asking: Asking, reason: Transient) -> None:
+def _on_transient(asking: DriverClient, reason: Transient) -> None:
     if reason.rate_limited:
         asking.tell(SLOW_DOWN)
 
@@ -182,7 +182,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._outbox: Outbox | None = None
-        self._asking: Asking | None = None
+        self._asking: DriverClient | None = None
         self._floor: Floor | None = None
         self._unpacked: Unpacked | None = None
         self._loading = asyncio.Lock()
@@ -204,7 +204,7 @@ class Worker:
             except Exception as error:  # noqa: BLE001 (users' code fails in any way)
                 return {"error": f"{type(error).__name__}: {error}"}
             outbox = self._outbox = Outbox()
-            asking = self._asking = Asking(outbox.add)
+            asking = self._asking = DriverClient(outbox.add)
             self._unpacked = unpacked
             self._floor = Floor(unpacked, outbox, asking, kit)
         return {"pid": os.getpid(), "host": socket.gethostname(), "version": __version__}
