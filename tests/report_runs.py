@@ -8,8 +8,9 @@ from typing import Any
 from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Sync
-from proctor.runs.segments import SegmentWriter, encode_trace
+from proctor.runs.segments import SegmentWriter
 from proctor.runs.trial import PlannedTrial, Trial, TrialError, TrialStatus
+from proctor.sanitize import json_bytes
 from proctor.seeds import derive_seed
 from proctor.trace import Message, Span, SpanKind, SpanStatus, ToolCall, Trace
 
@@ -61,7 +62,7 @@ def make_run(
                     change(trial, rng)
                 trace = _trace(trial, steps, rng)
                 trial.trace_id = trace.trace_id
-                trial.trace = segments.append(encode_trace(trace))
+                trial.trace = segments.append(json_bytes(trace))
                 journal.append(trial)
     segments.close()
     journal.close()

@@ -15,8 +15,8 @@ from rich.cells import cell_len
 
 import proctor
 from proctor.errors import hint_among
+from proctor.sanitize import line
 from proctor.tables import table
-from proctor.trace.text import safe
 from proctor.words import at_least, dollars, in_points, level_of, money, p_text, percent, points
 
 AMOUNTS = [
@@ -172,7 +172,7 @@ def test_a_coloured_cell_shifts_no_column(terminal: Callable[[int], None], colum
 @given(st.lists(st.tuples(st.text(), st.text()), min_size=1, max_size=4))
 def test_any_text_makes_a_table(rows: list[tuple[str, str]]) -> None:
     """R-Q5: a row for each row, whatever is in it; sanitising is the caller's."""
-    rows = [tuple(safe(text, 60) for text in row) for row in rows]  # type: ignore[misc]
+    rows = [tuple(line(text, 60) for text in row) for row in rows]  # type: ignore[misc]
     assert len(table(("case", "x"), rows)) == 1 + len(rows)
 
 

@@ -4,7 +4,7 @@ Promise: the same thing reads the same in every report, message and error. Engli
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -118,3 +118,28 @@ def p_text(value: float | None) -> str:
 def _tenths(share: float) -> str:
     """Hundredths of one with a decimal, which is left out where it is 0."""
     return f"{100 * share:z.1f}".removesuffix(".0")
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Return the lines of a table; its cells are Markdown already."""
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'|'.join(' --- ' for _ in head)}|"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+
+
+def tokens(sent: int | None, got: int | None) -> str | None:
+    """Return `40 in, 9 out` for a model call; None where neither is known."""
+    if sent is None and got is None:
+        return None
+    read, written = ("?" if count is None else f"{count:,}" for count in (sent, got))
+    return f"{read} in, {written} out"
+
+
+def seconds(milliseconds: float | None) -> str:
+    """Return a duration for people."""
+    if milliseconds is None:
+        return ""
+    if milliseconds < 1000:
+        return f"{milliseconds:.0f} ms"
+    return f"{milliseconds / 1000:.1f} s"

@@ -12,8 +12,8 @@ import pytest
 
 from proctor.cli._command import LazyGroup
 from proctor.cli.main import cli
-from proctor.cli.terminal import printable
 from proctor.errors import ProctorError, did_you_mean
+from proctor.sanitize import printable
 
 # A command line with one more command, as a later module would add it.
 WITH_EXTRA = """

@@ -62,8 +62,8 @@ def test_imports_nothing_heavy_and_opens_no_socket(args: list[str]) -> None:
         "proctor.cli",
         "proctor.cli._command",
         "proctor.cli.main",
-        "proctor.cli.terminal",
         "proctor.errors",
+        "proctor.sanitize",
     ]
     assert report["sockets"] == []
     assert report["code"] == 0

@@ -19,9 +19,9 @@ from proctor.report.html.context import bar_width
 from proctor.report.html.page import MAX_BYTES, columns, data_block, environment, render_page
 from proctor.report.html.trial_data import cut, harm_first
 from proctor.report.run_facts import facts_of_run, trial_order
-from proctor.report.text import visible
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial
+from proctor.sanitize import visible
 
 LIMIT = 3_000_000
 

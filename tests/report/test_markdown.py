@@ -4,7 +4,7 @@ from markdown_it import MarkdownIt
 from report_parts import case, check, hostile, mixed, report
 
 from proctor.report.formats import render
-from proctor.report.text import markdown, markdown_code
+from proctor.sanitize import markdown, markdown_code
 
 PARSER = MarkdownIt("commonmark", {"html": True}).enable("table")
 

@@ -15,8 +15,9 @@ from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.runs.folder import FORMAT, RunFolder, RunFolderError, safe_name
 from proctor.runs.journal import Journal, Sync, read_journal
 from proctor.runs.run import Run
-from proctor.runs.segments import SegmentError, SegmentWriter, encode_trace, read_trace, trim
+from proctor.runs.segments import SegmentError, SegmentWriter, read_trace, trim
 from proctor.runs.trial import Trial, TrialError, TrialStatus
+from proctor.sanitize import json_bytes
 from proctor.seeds import derive_seed
 from proctor.trace import Span, Trace
 
@@ -96,7 +97,7 @@ def test_traces_read_back_by_reference(tmp_path: Path) -> None:
     import zstandard
 
     writer = SegmentWriter(tmp_path, segment_bytes=200)
-    refs = [writer.append(encode_trace(a_trace(f"trace {i}" * 20))) for i in range(10)]
+    refs = [writer.append(json_bytes(a_trace(f"trace {i}" * 20))) for i in range(10)]
     writer.close()
     assert {ref.segment for ref in refs} != {1}, "small segments rotate"
     assert [read_trace(tmp_path, ref).query for ref in refs] == [
@@ -110,8 +111,8 @@ def test_traces_read_back_by_reference(tmp_path: Path) -> None:
 def test_what_a_crash_left_behind_is_cut(tmp_path: Path) -> None:
     """R-R9: bytes that no trial refers to go; referred frames stay readable."""
     writer = SegmentWriter(tmp_path)
-    kept = writer.append(encode_trace(a_trace("kept")))
-    writer.append(encode_trace(a_trace("never journalled")))
+    kept = writer.append(json_bytes(a_trace("kept")))
+    writer.append(json_bytes(a_trace("never journalled")))
     writer.close()
     (tmp_path / "000002.jsonl.zst").write_bytes(b"torn")
     said = trim(tmp_path, iter([kept]))
@@ -124,7 +125,7 @@ def test_what_a_crash_left_behind_is_cut(tmp_path: Path) -> None:
 def test_a_damaged_frame_is_an_error_with_its_place(tmp_path: Path) -> None:
     """R-D1: a trace that cannot be read says which file and byte."""
     writer = SegmentWriter(tmp_path)
-    ref = writer.append(encode_trace(a_trace()))
+    ref = writer.append(json_bytes(a_trace()))
     writer.close()
     path = tmp_path / "000001.jsonl.zst"
     path.write_bytes(b"\0" * ref.length)

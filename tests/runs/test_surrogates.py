@@ -3,8 +3,8 @@
 from trial_parts import trace_of
 
 from proctor.runs.journal import Journal, read_journal
-from proctor.runs.segments import encode_trace
 from proctor.runs.trial import Trial, TrialStatus
+from proctor.sanitize import json_bytes
 
 
 def test_a_lone_surrogate_does_not_stop_the_journal(tmp_path):
@@ -21,4 +21,4 @@ def test_a_lone_surrogate_does_not_stop_the_journal(tmp_path):
 
 def test_a_lone_surrogate_does_not_lose_a_trace():
     """R-R9: the trace is kept, the character replaced."""
-    assert b"a\xef\xbf\xbdb" in encode_trace(trace_of("search", response="a\udfffb"))
+    assert b"a\xef\xbf\xbdb" in json_bytes(trace_of("search", response="a\udfffb"))

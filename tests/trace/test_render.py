@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spans import MILLISECOND, span, trace
 
+from proctor.sanitize import line
 from proctor.trace import Document, Span, SpanKind, SpanStatus, Trace
 from proctor.trace.render import MAX_INDENT, span_row, tree_text
-from proctor.trace.text import safe
 
 # What a terminal obeys, or what makes text read as something it is not.
 OBEYED = re.compile(
@@ -132,10 +132,10 @@ def test_drawing_ten_times_the_chain_takes_about_ten_times_as_long() -> None:
 )
 def test_nothing_a_terminal_obeys_is_left(hostile: str) -> None:
     """R-T5: names, messages and arguments of a hostile agent are shown, never interpreted."""
-    line = safe(hostile, 40)
-    assert not OBEYED.search(line)
-    assert "\n" not in line
-    assert len(line) <= 40
+    shown = line(hostile, 40)
+    assert not OBEYED.search(shown)
+    assert "\n" not in shown
+    assert len(shown) <= 40
     of = trace(
         span(
             "s",
@@ -170,11 +170,11 @@ def test_nothing_a_terminal_obeys_is_left(hostile: str) -> None:
 )
 def test_escape_sequences_go_as_a_whole_and_letters_stay(raw: object, shown: str) -> None:
     """R-T5: what is left reads as the text would without its tricks."""
-    assert safe(raw, 20) == shown
+    assert line(raw, 20) == shown
 
 
 def test_a_huge_value_is_cut_before_it_is_cleaned() -> None:
     """R-T5: 50 MB of escapes in a name cost no more than a line."""
     started = time.process_time()
-    assert len(safe("\x1b[31m" * 10_000_000, 80)) <= 80
+    assert len(line("\x1b[31m" * 10_000_000, 80)) <= 80
     assert time.process_time() - started < 1

@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import ArgsKwargs
 
@@ -21,6 +20,7 @@ from proctor.agents import threads
 from proctor.errors import ProctorError, did_you_mean
 from proctor.imports import load_object
 from proctor.llm.chat_model import ToolSpec
+from proctor.sanitize import json_bytes, json_value
 from proctor.strict import Strict
 
 NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
@@ -225,14 +225,4 @@ class ToolBox:
 
 def as_text(value: Any) -> str:
     """A tool's result as the model reads it."""
-    if isinstance(value, str):
-        return value
-    try:
-        return msgspec.json.encode(value, enc_hook=_plain).decode()
-    except (TypeError, ValueError, RecursionError):
-        return str(value)
-
-
-def _plain(value: Any) -> Any:
-    dump = getattr(value, "model_dump", None)
-    return dump(mode="json") if callable(dump) else str(value)
+    return value if isinstance(value, str) else json_bytes(json_value(value)).decode()

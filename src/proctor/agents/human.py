@@ -21,6 +21,7 @@ import msgspec
 from proctor.agents.actions import Actions, ActionTurn, BadAction, is_call, shown, understand
 from proctor.agents.base import AgentError, AgentRequest
 from proctor.files import replacing
+from proctor.sanitize import printable
 from proctor.user_dirs import user_folder
 
 ACTION_KEYS = ("actions", "valid_actions", "choices", "options")
@@ -132,7 +133,7 @@ def tell_person(text: str) -> None:
     """Say something that needs no answer."""
     with _one_at_a_time, ExitStack() as files:
         _, write = _streams(files)
-        write.write(f"{safe(text, keep=chr(10))}\n")
+        write.write(f"{printable(text, keep=chr(10))}\n")
         write.flush()
 
 
@@ -163,7 +164,7 @@ def converse(request: AgentRequest, read: TextIO, write: TextIO) -> Any:
     turn = request if isinstance(request, ActionTurn) else None
     actions = actions_of(request.input) if turn is None else turn.actions
     write.write(_heading(request, turn))
-    write.write(safe(_question(request.input, turn), keep="\n\t") + "\n")
+    write.write(printable(_question(request.input, turn), keep="\n\t") + "\n")
     write.write(_offered(actions))
     prompt = "answer" if actions is None else "number or answer"
     while True:
@@ -176,14 +177,14 @@ def converse(request: AgentRequest, read: TextIO, write: TextIO) -> Any:
         if said in QUIT_WORDS:
             raise _left(None if turn is None else turn.step)
         if turn is not None and said == TASK_WORD:
-            write.write(safe(_text(turn.task), keep="\n\t") + "\n")
+            write.write(printable(_text(turn.task), keep="\n\t") + "\n")
             continue
         if actions is None:
             return said
         try:
             return _chosen(said, actions)
         except BadAction as problem:
-            write.write(f"{safe(str(problem))}\n")
+            write.write(f"{printable(str(problem))}\n")
 
 
 def _chosen(said: str, actions: Actions) -> Any:
@@ -218,16 +219,16 @@ def _nobody() -> AgentError:
 
 def _heading(request: AgentRequest, turn: ActionTurn | None) -> str:
     where = "" if turn is None else f", step {turn.step + 1} of at most {turn.max_steps}"
-    return f"\n── case {safe(request.case)}, trial {request.index + 1}{where} ──\n"
+    return f"\n── case {printable(request.case)}, trial {request.index + 1}{where} ──\n"
 
 
 def _offered(actions: Actions | None) -> str:
     if actions is None:
         return ""
     if isinstance(actions, Mapping):
-        return f"  {safe(shown(actions))}\n"
+        return f"  {printable(shown(actions))}\n"
     lines = [shown(action) if is_call(action) else _words(action) for action in actions]
-    return "".join(f"  {number}) {safe(line)}\n" for number, line in enumerate(lines, start=1))
+    return "".join(f"  {number}) {printable(line)}\n" for number, line in enumerate(lines, start=1))
 
 
 def _question(value: Any, turn: ActionTurn | None) -> str:
@@ -261,8 +262,3 @@ def _text(value: Any) -> str:
 
 def _words(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value, enc_hook=str).decode()
-
-
-def safe(text: str, keep: str = "") -> str:
-    """Text from others, without what a terminal would obey."""
-    return "".join(c if c.isprintable() or c in keep else repr(c)[1:-1] for c in text)

@@ -23,7 +23,6 @@ from proctor.checks.judge_prompt import (
     JudgeInput,
     Prompt,
     build_prompt,
-    clean,
     read_reply,
     repair_message,
 )
@@ -40,6 +39,7 @@ from proctor.llm.chat_model import (
     ModelErrorKind,
     ModelUse,
 )
+from proctor.sanitize import valid_unicode
 from proctor.trace import Message
 
 __all__ = [
@@ -293,7 +293,7 @@ class Judge:
             problem = f"{error}; cut off at the token limit" if _cut(reply) else str(error)
         messages = (
             *request.messages,
-            Message("assistant", clean(reply.text) or "(nothing)"),
+            Message("assistant", valid_unicode(reply.text) or "(nothing)"),
             repair_message(rubric, problem),
         )
         reply = await self._asked(model, msgspec.structs.replace(request, messages=messages))

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 
 from proctor.checks.rubrics import HIGHEST, LOWEST, OVERALL, GradedExample, Rubric
 from proctor.errors import ProctorError
+from proctor.sanitize import valid_unicode
 from proctor.trace import Message, SpanKind, Trace
 
 PROMPT_VERSION = 1
@@ -27,7 +28,6 @@ MAX_BLOCK_CHARS = 24_000
 MAX_RATIONALE_CHARS = 4_000
 """A rationale is read by people; a judge that rambles is cut."""
 
-_SURROGATES = re.compile("[\ud800-\udfff]")
 _CODE_BLOCK = re.compile(r"\A```(?:json)?\s*\n(.*?)\n?```\Z", re.DOTALL)
 
 SYSTEM = """\
@@ -186,11 +186,6 @@ def reply_schema(rubric: Rubric) -> dict[str, Any]:
     }
 
 
-def clean(text: str) -> str:
-    """Text that every encoder takes: lone surrogates, which none does, are replaced."""
-    return _SURROGATES.sub("\ufffd", text)
-
-
 def repair_message(rubric: Rubric, problem: str) -> Message:
     """What to say to a judge whose reply could not be read."""
     return Message("user", REPAIR.format(problem=problem, form=_form(rubric)))
@@ -222,7 +217,7 @@ def read_reply(text: str, rubric: Rubric) -> Graded:
     rationale = reply["rationale"]
     if not isinstance(rationale, str) or not rationale.strip():
         raise ValueError("`rationale` is not a text")
-    return Graded(_scores(reply, rubric), clean(rationale.strip()[:MAX_RATIONALE_CHARS]))
+    return Graded(_scores(reply, rubric), valid_unicode(rationale.strip()[:MAX_RATIONALE_CHARS]))
 
 
 def _scores(reply: Mapping[str, Any], rubric: Rubric) -> dict[str, int]:
@@ -304,7 +299,7 @@ def _blocks(judged: JudgeInput, max_chars: int) -> tuple[list[tuple[str, str]], 
             half = max_chars // 2
             left_out = len(text) - 2 * half
             kept = f"{text[:half]}\n[... {left_out} characters left out ...]\n{text[-half:]}"
-        blocks.append((name, clean(kept)))
+        blocks.append((name, valid_unicode(kept)))
     return blocks, shortened
 
 

@@ -14,10 +14,11 @@ from pydantic import BeforeValidator
 from proctor.checks.fields import Name
 from proctor.checks.metrics.alignment import CallLike, PlainCall
 from proctor.checks.metrics.arguments import ArgumentMode, ArgumentRules, ExactRule, decoded
-from proctor.checks.metrics.matching import Match, MatchMode, match_calls, printable
+from proctor.checks.metrics.matching import Match, MatchMode, match_calls
 from proctor.checks.registry import CheckContext
 from proctor.checks.result import Outcome, broken, held
 from proctor.checks.view import handoffs_of
+from proctor.sanitize import printable
 from proctor.strict import Strict
 from proctor.trace import SpanQuery, TraceQuery, parse_query
 from proctor.words import and_more

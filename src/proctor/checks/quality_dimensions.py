@@ -19,8 +19,8 @@ from proctor.checks.fields import Limit, Names, Number, Share, Weight, refused
 from proctor.checks.metrics.tool_usage import loops, redundancy
 from proctor.checks.path_parts import tool_name
 from proctor.checks.text import PatternTimeout, check_pattern, search
-from proctor.checks.view import plain
 from proctor.errors import ProctorError, did_you_mean, hint_among
+from proctor.sanitize import json_value
 from proctor.strict import Strict
 from proctor.trace import Span, SpanKind, Trace
 
@@ -300,7 +300,7 @@ def _expected(trace: Trace, config: QualityConfig) -> tuple[list[str] | None, st
         return list(dict.fromkeys(config.expected_tools)), ""
     if not config.rules:
         return None, "no expected tools and no query rules are configured"
-    query = trace.query if isinstance(trace.query, str) else str(plain(trace.query) or "")
+    query = trace.query if isinstance(trace.query, str) else str(json_value(trace.query) or "")
     found: list[str] = []
     for rule in config.rules:
         try:

@@ -19,7 +19,7 @@ from proctor.checks.quality_dimensions import (
     QualityLevel,
     SpanLatency,
 )
-from proctor.trace.text import safe
+from proctor.sanitize import line
 from proctor.words import percent, plural
 
 SHOWN_TIMES = 20
@@ -68,7 +68,7 @@ def quality_lines(quality: Quality) -> Iterator[str]:
     """The quality of one trace, line by line."""
     overall = "no score" if quality.overall is None else f"{quality.overall:.2f}"
     level = "" if quality.level is None else f"  {_MARKS[quality.level]}"
-    yield f"trace {safe(quality.trace_id, 80)}  overall {overall}{level}"
+    yield f"trace {line(quality.trace_id, 80)}  overall {overall}{level}"
     for each in quality.dimensions:
         yield f"  {_row(each, quality.weights.get(each.name))}"
     yield from _listed("issues", quality.issues)
@@ -90,10 +90,10 @@ def average_lines(found: Iterable[Average], traces: int) -> Iterator[str]:
 
 def _row(each: Dimension, weight: float | None) -> str:
     if each.score is None:
-        return f"{each.name:<15} –     {safe(each.why, 200)}"
+        return f"{each.name:<15} –     {line(each.why, 200)}"
     level = _MARKS[each.level] if each.level is not None else ""
     share = f"weight {weight:.2f}" if weight else "not in overall"
-    method = f"  by {safe(each.method, 80)}" if each.method else ""
+    method = f"  by {line(each.method, 80)}" if each.method else ""
     told = _told_figure(each.name, each.figure)
     return f"{each.name:<15} {each.score:.2f}  {level:<9}  {told}{share}{method}"
 
@@ -112,7 +112,7 @@ def _listed(title: str, items: Sequence[str]) -> Iterator[str]:
         return
     yield f"  {title}"
     for item in items[:SHOWN_ISSUES]:
-        yield f"    - {safe(item, 300)}"
+        yield f"    - {line(item, 300)}"
     if len(items) > SHOWN_ISSUES:
         yield f"    … and {len(items) - SHOWN_ISSUES} more"
 
@@ -127,8 +127,8 @@ def _times(breakdown: Sequence[SpanLatency]) -> Iterator[str]:
     yield "  latency breakdown"
     slowest = sorted(breakdown, key=lambda each: (each.span_id is not None, -each.ratio))
     for each in slowest[:SHOWN_TIMES]:
-        name = safe(each.name, 40)
-        where = f"  {safe(each.span_id, 40)}" if each.span_id else ""
+        name = line(each.name, 40)
+        where = f"  {line(each.span_id, 40)}" if each.span_id else ""
         yield (
             f"    {each.kind:<9} {name:<40} {each.ms:>10,.0f} ms of {each.target_ms:>6,.0f}"
             f"  × {each.ratio:.2f}  {each.score:.1f}{where}"

@@ -12,6 +12,7 @@ import msgspec
 
 from proctor.checks.metrics.arguments import decoded
 from proctor.checks.registry import CheckContext
+from proctor.sanitize import json_value
 from proctor.trace import SpanKind, Trace
 
 
@@ -57,14 +58,14 @@ def document(context: CheckContext) -> dict[str, Any]:
     trace = context.trace
     usage = trace.usage
     return {
-        "input": plain(context.input),
+        "input": json_value(context.input),
         "response": context.answer,
         "response_json": parsed_answer(context.answer),
         "tool_calls": [
             {
                 "name": call.name,
-                "arguments": plain(decoded(call.arguments)),
-                "result": plain(decoded(call.result) if call.result is not None else None),
+                "arguments": json_value(decoded(call.arguments)),
+                "result": json_value(decoded(call.result) if call.result is not None else None),
                 "status": str(call.status),
             }
             for call in trace.tool_calls
@@ -91,15 +92,5 @@ def document(context: CheckContext) -> dict[str, Any]:
             "cost_usd": usage.cost_usd,
         },
         "duration_ms": milliseconds(trace.duration),
-        "metadata": plain(trace.metadata),
+        "metadata": json_value(trace.metadata),
     }
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON has it; what has no such form as its text."""
-    if value is None or isinstance(value, str | int | float):
-        return value
-    try:
-        return msgspec.to_builtins(value, enc_hook=str, str_keys=True)
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        return str(value)

@@ -234,7 +234,7 @@ def read_run(text: str, root: Path) -> Run:
 
 def warn(text: str) -> None:
     """Print a warning to standard error."""
-    from proctor.cli.terminal import printable
+    from proctor.sanitize import printable
 
     click.echo(f"warning: {printable(text)}", err=True)
 

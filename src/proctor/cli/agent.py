@@ -9,8 +9,8 @@ import click
 
 from proctor.cli._command import Command, Entry, Example, LazyGroup
 from proctor.cli._options import POSITIVE
-from proctor.cli.terminal import printable
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, hint_among
+from proctor.sanitize import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -303,8 +303,7 @@ async def _ask(
 
 
 def _show(done: Finished) -> None:
-    from proctor.report.text import seconds
-    from proctor.words import money
+    from proctor.words import money, seconds
 
     trial, trace = done.trial, done.trace
     if trace is not None:

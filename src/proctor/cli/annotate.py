@@ -43,8 +43,8 @@ def annotate(run: str, words: tuple[str, ...], results: Path | None, as_json: bo
 def _list(path: Path, *, as_json: bool) -> None:
     import msgspec
 
-    from proctor.cli.terminal import printable
     from proctor.runs import annotations as notes
+    from proctor.sanitize import printable
 
     problems: list[str] = []
     said = notes.annotations_of(path, problems)

@@ -35,9 +35,9 @@ def audit(
     """
     import msgspec
 
-    from proctor.cli.terminal import printable
     from proctor.errors import hint_among
     from proctor.runs.audit import entries
+    from proctor.sanitize import printable
 
     root = results_root(results)
     problems: list[str] = []

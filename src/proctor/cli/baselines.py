@@ -32,12 +32,12 @@ EXAMPLES = [
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def baselines(agent: str | None, suite: Path | None, folder: Path | None, as_json: bool) -> None:
     """List saved baselines."""
-    from proctor.trace.text import safe
+    from proctor.sanitize import line
 
     store = _store(suite, folder)
     listing = store.list(agent)
     for problem in listing.problems:
-        click.echo(f"warning: {safe(problem, 500)}; skipped", err=True)
+        click.echo(f"warning: {line(problem, 500)}; skipped", err=True)
     if as_json:
         click.echo(
             json.dumps({"baselines": [_entry(store, b) for b in listing.baselines]}, indent=2)
@@ -45,7 +45,7 @@ def baselines(agent: str | None, suite: Path | None, folder: Path | None, as_jso
         return
     if not listing.baselines:
         whose = f" of agent {agent!r}" if agent else ""
-        click.echo(safe(f"no baselines{whose} in {store.root}", 500))
+        click.echo(line(f"no baselines{whose} in {store.root}", 500))
         click.echo("hint: `proctor save suite.yaml --version v1` saves some", err=True)
         return
     head = ("AGENT", "VERSION", "CASE", "SAVED", "MODEL", "PRECHECK")
@@ -71,12 +71,12 @@ def _store(suite: Path | None, folder: Path | None) -> BaselineStore:
 
 
 def _row(each: Baseline) -> list[str]:
-    from proctor.trace.text import safe
+    from proctor.sanitize import line
 
     saved = f"{each.saved:%Y-%m-%d %H:%M} UTC"
     precheck = str(each.precheck.status) + (", forced" if each.precheck.forced else "")
-    names = [safe(part, 60) for part in (each.agent, each.version, each.case)]
-    return [*names, saved, safe(", ".join(each.models), 60) or "-", precheck]
+    names = [line(part, 60) for part in (each.agent, each.version, each.case)]
+    return [*names, saved, line(", ".join(each.models), 60) or "-", precheck]
 
 
 def _entry(store: BaselineStore, each: Baseline) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from proctor.cli._command import Command, Example
-from proctor.cli.terminal import printable
 from proctor.errors import ProctorError
+from proctor.sanitize import printable
 
 EXAMPLES = [
     Example("proctor build mutualism.hidden_dependency --seed 7 -o meadow", "into a folder"),

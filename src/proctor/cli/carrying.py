@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from proctor.cli.terminal import printable
 from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.sanitize import printable
 
 if TYPE_CHECKING:
     from proctor.runs.folder import RunFolder

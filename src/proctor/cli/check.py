@@ -9,8 +9,8 @@ import click
 
 from proctor.cli._command import Command, Example
 from proctor.cli.list import FILTER
-from proctor.cli.terminal import printable
 from proctor.errors import ProctorError
+from proctor.sanitize import printable
 from proctor.tables import table
 from proctor.words import plural
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli._command import Command, Entry, Example, LazyGroup
-from proctor.cli.terminal import printable
+from proctor.sanitize import printable
 
 if TYPE_CHECKING:
     from proctor.spec import Configuration

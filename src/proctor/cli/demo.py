@@ -106,7 +106,7 @@ def _missing(module: str) -> bool:
 def _show_failure(run: Run) -> None:
     """What the agent did in the trial that shows the gravest failure."""
     from proctor.cli._output import coloured, wants_colour
-    from proctor.report.text import line
+    from proctor.sanitize import line
     from proctor.trace.render import tree_lines
 
     sample = _gravest(run)

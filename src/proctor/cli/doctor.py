@@ -56,7 +56,7 @@ def doctor(ctx: click.Context, online: bool, as_json: bool) -> None:
 
 def _show(findings: Sequence[DoctorFinding]) -> None:
     from proctor.cli._output import wants_colour
-    from proctor.cli.terminal import printable
+    from proctor.sanitize import printable
 
     colour = wants_colour()
     widest = max(len(finding.name) for finding in findings)

@@ -8,7 +8,7 @@ import click
 
 from proctor.cli._command import Command, Example
 from proctor.cli._options import POSITIVE, record_audit, results_option, results_root
-from proctor.cli.terminal import printable
+from proctor.sanitize import printable
 from proctor.words import plural
 
 SOURCES = ("csv", "jsonl", "json", "parquet", "inspect", "promptfoo")

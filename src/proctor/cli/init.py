@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from proctor.cli._command import Command, Example
-from proctor.cli.terminal import printable
+from proctor.sanitize import printable
 
 EXAMPLES = [
     Example("proctor init", "start in this folder"),

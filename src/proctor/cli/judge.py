@@ -9,7 +9,7 @@ import click
 
 from proctor.cli._command import Command, Entry, Example, LazyGroup
 from proctor.cli._options import chat_model, chat_model_options
-from proctor.cli.terminal import printable
+from proctor.sanitize import printable
 from proctor.words import level_of, money, plural
 
 if TYPE_CHECKING:

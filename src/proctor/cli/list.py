@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from proctor.cli._command import Command, Entry, Example, LazyGroup
-from proctor.cli.terminal import printable
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
+from proctor.sanitize import printable
 from proctor.tables import table
 from proctor.words import clipped
 

@@ -15,8 +15,8 @@ import click
 
 from proctor import __version__
 from proctor.cli._command import Entry, Example, LazyGroup
-from proctor.cli.terminal import printable
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
+from proctor.sanitize import printable
 
 if TYPE_CHECKING:
     import logging

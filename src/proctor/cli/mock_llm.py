@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli._command import Command, Example
-from proctor.cli.terminal import printable
 from proctor.errors import ProctorError
+from proctor.sanitize import printable
 from proctor.user_dirs import room_for
 from proctor.words import plural
 

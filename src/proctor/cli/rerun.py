@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli._command import Command, Example
-from proctor.cli.terminal import printable
+from proctor.sanitize import printable
 from proctor.words import clipped, plural
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import click
 
 from proctor.cli._command import Command, Example
 from proctor.cli._options import readable_results_option, results_root
-from proctor.cli.terminal import printable
+from proctor.sanitize import printable
 from proctor.words import plural, some
 
 if TYPE_CHECKING:

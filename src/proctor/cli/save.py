@@ -52,13 +52,13 @@ def save(ctx: click.Context, *, selection: SuiteSelection, version: str, force: 
 
 
 def _tell(each: SavedCase) -> None:
-    from proctor.trace.text import safe
+    from proctor.sanitize import line
     from proctor.trials.comparing import SaveOutcome
 
-    name = f"{safe(each.case, 120)} ({safe(each.agent, 120)})"
-    path = safe(each.path, 500)
+    name = f"{line(each.case, 120)} ({line(each.agent, 120)})"
+    path = line(each.path, 500)
     if each.outcome == SaveOutcome.SAVED:
-        why = f"; forced: {safe(each.reason, 300)}" if each.reason else ""
+        why = f"; forced: {line(each.reason, 300)}" if each.reason else ""
         click.echo(f"saved {name}: {path}{why}")
         return
     what = {
@@ -66,7 +66,7 @@ def _tell(each: SavedCase) -> None:
         SaveOutcome.INFRA: "it could not be judged",
         SaveOutcome.EXISTS: path,
     }[each.outcome]
-    click.echo(f"not saved {name}: {what}: {safe(each.reason, 300)}", err=True)
+    click.echo(f"not saved {name}: {what}: {line(each.reason, 300)}", err=True)
     if each.outcome == SaveOutcome.EXISTS:
         click.echo("  hint: choose another --version, or replace it with --force", err=True)
 

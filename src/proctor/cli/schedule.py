@@ -9,7 +9,7 @@ import click
 
 from proctor.cli._command import Command, Entry, Example, LazyGroup
 from proctor.cli._options import log_options
-from proctor.cli.terminal import printable
+from proctor.sanitize import printable
 from proctor.tables import table
 from proctor.words import plural
 

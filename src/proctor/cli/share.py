@@ -32,7 +32,7 @@ def share(*, run: str, output: Path | None, results: Path | None) -> None:
     RUN is a run folder, a tag, or `latest`. Prints what is inside, so that you know what you send.
     """
     from proctor.report.sharing import share as share_run
-    from proctor.report.text import line
+    from proctor.sanitize import line
     from proctor.spec import load_configuration
     from proctor.trace.redact import Redactor
     from proctor.words import plural

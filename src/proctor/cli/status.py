@@ -9,8 +9,8 @@ import click
 
 from proctor.cli._command import Command, Example
 from proctor.cli._options import readable_runs_option, results_root, warn
-from proctor.cli.terminal import printable
 from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.sanitize import printable
 
 if TYPE_CHECKING:
     from datetime import datetime

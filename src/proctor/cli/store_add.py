@@ -68,10 +68,10 @@ def _made(
     traces: Iterable[Trace], redactor: Redactor | None, prices: PriceTable | None
 ) -> Iterator[DecodedRows]:
     """The rows of each trace, made as the server makes those of a request."""
+    from proctor.sanitize import line
     from proctor.server.decoder_process import make
     from proctor.server.wire import PROTOBUF, SPANS
     from proctor.trace.export import write_traces
-    from proctor.trace.text import safe
 
     for trace in traces:
         body = BytesIO()
@@ -79,7 +79,7 @@ def _made(
         made = make(body.getvalue(), PROTOBUF, SPANS, None, prices)
         if made.message:
             level = "error" if made.refused else "warning"
-            click.echo(f"{level}: trace {safe(trace.trace_id, 80)}: {made.message}", err=True)
+            click.echo(f"{level}: trace {line(trace.trace_id, 80)}: {made.message}", err=True)
         yield made
 
 

@@ -57,8 +57,8 @@ def _text(tags: tuple[str, ...], *, as_json: bool) -> str:
 def _list(root: Path, *, as_json: bool) -> None:
     import json
 
-    from proctor.cli.terminal import printable
     from proctor.runs.annotations import tagged
+    from proctor.sanitize import printable
 
     problems: list[str] = []
     found = tagged(root, problems)

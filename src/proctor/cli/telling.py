@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
-from proctor.cli.terminal import printable
 from proctor.errors import ProctorError
+from proctor.sanitize import printable
 
 if TYPE_CHECKING:
     from proctor.cli.carrying import Carried

@@ -218,8 +218,8 @@ def _list_spans(loaded: Loaded, asked: "SpanQuery", as_json: bool, redact: bool)
 
 
 def _test_traces(loaded: Loaded, asked: "TraceQuery", as_json: bool, redact: bool) -> bool:
+    from proctor.sanitize import line
     from proctor.trace.redact import redactor_for
-    from proctor.trace.text import safe
 
     redactor = redactor_for(redact)
     verdicts: list[bool] = []
@@ -237,7 +237,7 @@ def _test_traces(loaded: Loaded, asked: "TraceQuery", as_json: bool, redact: boo
     else:
         for result in results():
             verdict = "holds" if result["holds"] else "does not hold"
-            trace_id, reason = safe(result["trace_id"], 80), safe(result["reason"], 400)
+            trace_id, reason = line(result["trace_id"], 80), line(result["reason"], 400)
             told = f"{trace_id}  {verdict}: {reason}"
             click.echo("  ".join(filter(None, (told, loaded.where()))))
     return all(verdicts)

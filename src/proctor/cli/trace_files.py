@@ -59,19 +59,19 @@ class Loaded:
 
     def _problem(self, problem: "TraceProblem") -> None:
         """Say on standard error what is wrong, and what to do where no file before said it."""
-        from proctor.trace.text import safe
+        from proctor.sanitize import line
 
         level = "error" if problem.fatal else "warning"
-        click.echo(f"{level}: {safe(str(problem), 500)}", err=True)
+        click.echo(f"{level}: {line(str(problem), 500)}", err=True)
         if problem.hint and all(problem.hint != before.hint for before in self.problems):
-            click.echo(f"hint: {safe(problem.hint, 1000)}", err=True)
+            click.echo(f"hint: {line(problem.hint, 1000)}", err=True)
         self.problems.append(problem)
 
     def where(self) -> str:
         """The file of the last trace as people are shown it; empty where only one was named."""
-        from proctor.trace.text import safe
+        from proctor.sanitize import line
 
-        return safe(self.file, 400) if self.several and self.file else ""
+        return line(self.file, 400) if self.several and self.file else ""
 
     def __iter__(self) -> "Iterator[Trace]":
         yield from self._first

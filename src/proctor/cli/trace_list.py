@@ -59,7 +59,8 @@ def _described(traces: "Iterator[Trace]", loaded: Loaded) -> "Iterator[dict[str,
 
 
 def _echo(traces: "Iterator[Trace]", loaded: Loaded) -> None:
-    from proctor.report.text import line, seconds
+    from proctor.sanitize import line
+    from proctor.words import seconds
 
     head = ("spans", "tools", "errors", "time", "cost", "asked", "file")
     rows: list[list[str]] = []

@@ -161,10 +161,10 @@ def score(ctx: click.Context, gold_dir: Path, generated_dir: Path, *, as_json: b
 
 def _tell_problems(side: str, problems: Iterable[str]) -> None:
     """Say what was wrong with files."""
-    from proctor.trace.text import safe
+    from proctor.sanitize import line
 
     for problem in problems:
-        click.echo(f"warning: {side} {safe(problem, 300)}", err=True)
+        click.echo(f"warning: {side} {line(problem, 300)}", err=True)
 
 
 @click.command(

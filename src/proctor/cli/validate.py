@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from proctor.cli._command import Command, Example
-from proctor.cli.terminal import printable
 from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.sanitize import printable
 from proctor.words import plural
 
 if TYPE_CHECKING:

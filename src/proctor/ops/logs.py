@@ -17,8 +17,8 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from proctor.errors import ProctorError
+from proctor.sanitize import line
 from proctor.trace.redact import default_redactor
-from proctor.trace.text import safe
 from proctor.user_dirs import room_for
 
 MOST_BYTES = 10 << 20
@@ -41,7 +41,7 @@ class _Lines(logging.Formatter):
         if record.exc_info:
             message = f"{message}\n{self.formatException(record.exc_info)}"
         lines = default_redactor().text(message).split("\n")
-        said = "\n    ".join(safe(line, LONGEST) for line in lines)[:LONGEST]
+        said = "\n    ".join(line(each, LONGEST) for each in lines)[:LONGEST]
         moment = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"
         return f"{moment} {record.levelname} {record.name}: {said}"
 

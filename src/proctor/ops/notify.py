@@ -24,8 +24,8 @@ from proctor.imports import needs_extra
 from proctor.report.run_words import sentence
 from proctor.runs.provenance import host
 from proctor.runs.run import Run
+from proctor.sanitize import line
 from proctor.trace.redact import default_redactor
-from proctor.trace.text import safe
 from proctor.words import money
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def harmless(value: object, limit: int = LONGEST_VALUE) -> str:
     """A value as one line that calls nobody and holds no secret."""
     # A zero-width space parts the mark from the name; the text reads the same.
     return _MENTION.sub(
-        lambda m: m.group() + "\u200b", safe(default_redactor().text(str(value)), limit)
+        lambda m: m.group() + "\u200b", line(default_redactor().text(str(value)), limit)
     )
 
 
@@ -420,4 +420,4 @@ def without_address(text: str, address: str) -> str:
     for part in sorted({rest, address, *parts}, key=len, reverse=True):
         if len(part) >= _SHORTEST_SECRET:
             text = text.replace(part, "…")
-    return safe(text, 200)
+    return line(text, 200)

@@ -25,8 +25,8 @@ from proctor.errors import ProctorError
 from proctor.llm.prices import price_trace
 from proctor.pytest_plugin.apart import apart
 from proctor.pytest_plugin.repeat import asked, explain, reason_of
-from proctor.report.text import line, shown
 from proctor.runs.trial import TrialStatus
+from proctor.sanitize import line, shown
 from proctor.spec import Case, Suite
 from proctor.spec.data import tree_of
 from proctor.spec.located import SourceLocation

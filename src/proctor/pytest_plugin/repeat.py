@@ -21,7 +21,7 @@ import pytest
 
 from proctor.checks.result import CheckResult, CheckStatus
 from proctor.errors import did_you_mean
-from proctor.report.text import line, shown
+from proctor.sanitize import line, shown
 from proctor.trace import Trace
 from proctor.trace.render import span_line, tree_lines
 from proctor.words import plural

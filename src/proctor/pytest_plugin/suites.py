@@ -19,9 +19,9 @@ from proctor.checks.result import CheckStatus
 from proctor.errors import ProctorError
 from proctor.pytest_plugin.apart import apart
 from proctor.pytest_plugin.repeat import NotJudged, asked, explain, reason_of
-from proctor.report.text import line, shown
 from proctor.runs.summary import CellSummary, Verdict, summarise_cell
 from proctor.runs.trial import CellKey, TrialStatus
+from proctor.sanitize import line, shown
 from proctor.spec import Case, Configuration, SpecError, Suite, load_configuration, load_suite
 from proctor.trials.choose import ChosenAgent, choose_agents
 from proctor.trials.once import Finished, try_once

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from proctor.errors import ProctorError
 from proctor.report.chart_style import SHARE, STATUS_WORDS, STATUSES, config
 from proctor.report.run_facts import ReportFacts, TrialRow
-from proctor.report.text import visible
 from proctor.runs.folder import write_atomic
+from proctor.sanitize import visible
 from proctor.user_dirs import room_for
 from proctor.words import at_least
 

@@ -12,10 +12,10 @@ import click
 
 from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.report.facts import MOST_SPANS, TOLD, CaseFacts, Report
-from proctor.report.text import line, seconds, shown
 from proctor.runs.trial import TrialStatus
+from proctor.sanitize import line, shown
 from proctor.tables import table
-from proctor.words import DASH, money, plural
+from proctor.words import DASH, money, plural, seconds
 
 _MARKS = {
     TrialStatus.PASSED: ("✓", "green"),

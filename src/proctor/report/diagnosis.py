@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from proctor.diagnose.quotes import in_words
-from proctor.report.text import line, markdown, markdown_code
+from proctor.sanitize import line, markdown, markdown_code
 from proctor.words import money, percent, plural
 
 if TYPE_CHECKING:

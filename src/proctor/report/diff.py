@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from proctor.checks.result import Layer
 from proctor.report.diff_json import render as as_json
-from proctor.report.text import line, markdown, markdown_code
 from proctor.runs.diff_model import CaseDiff, Change, ChangeKind, Diff, Severity, WordChange
+from proctor.sanitize import line, markdown, markdown_code
 from proctor.words import plural
 
 CONTEXT = 40

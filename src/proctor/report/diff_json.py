@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from proctor.report.text import plain
 from proctor.runs.diff_model import CaseDiff, Change, Diff
+from proctor.sanitize import json_value
 
 FORMAT = 1
 
@@ -30,7 +30,7 @@ def render(diff: Diff) -> str:
         ],
         "notes": list(diff.notes),
     }
-    return json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(json_value(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _case(case: CaseDiff) -> dict[str, Any]:

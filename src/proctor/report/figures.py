@@ -6,17 +6,13 @@ looks more exact than it is.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from typing import Any, cast
 
-import msgspec
-
-from proctor.report.text import line, plain, seconds
+from proctor.sanitize import json_value, line
 from proctor.stats.types import Interval
-from proctor.words import DASH, MINUS, money, percent, points
+from proctor.words import DASH, MINUS, money, percent, points, seconds
 
 METRIC_WORDS = {
     "pass_rate": "pass rate",
@@ -83,22 +79,5 @@ def named(items: Mapping[str, str], most: int = 12) -> list[str]:
 
 def document(kind: str, facts: Any, **more: Any) -> str:
     """Facts as one JSON document, every field by its name."""
-    body = {"format": FORMAT, "kind": kind, **more, **cast("dict[str, Any]", as_json(facts))}
-    return json.dumps(plain(body), indent=2, ensure_ascii=False, allow_nan=False)
-
-
-def as_json(value: Any) -> Any:
-    """Structs, dataclasses and named tuples as mappings, whatever they are nested in."""
-    if isinstance(value, msgspec.Struct):
-        return {name: as_json(getattr(value, name)) for name in value.__struct_fields__}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: as_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if (fields := getattr(cast("Any", value), "_asdict", None)) is not None:  # a named tuple
-        return {key: as_json(part) for key, part in cast("dict[str, Any]", fields()).items()}
-    if isinstance(value, Mapping):
-        return {str(k): as_json(v) for k, v in cast("Mapping[Any, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [as_json(part) for part in cast("list[Any]", value)]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    body = {"format": FORMAT, "kind": kind, **more, **cast("dict[str, Any]", json_value(facts))}
+    return json.dumps(json_value(body), indent=2, ensure_ascii=False, allow_nan=False)

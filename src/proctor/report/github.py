@@ -15,8 +15,8 @@ from typing import NamedTuple
 from proctor.checks.result import CheckStatus
 from proctor.report import markdown
 from proctor.report.facts import CaseFacts, CasePlace, Report
-from proctor.report.text import line, shown
 from proctor.runs.trial import TrialStatus
+from proctor.sanitize import line, shown
 from proctor.words import plural
 
 MOST_INLINE = 10

@@ -13,8 +13,8 @@ from typing import Any
 from proctor import __version__
 from proctor.checks.result import CheckResult, CheckStatus
 from proctor.report.facts import CaseFacts, Report
-from proctor.report.text import plain
 from proctor.runs.trial import TrialStatus
+from proctor.sanitize import json_value
 
 SCHEMA_VERSION = 1
 """Rises when a key changes its meaning or goes."""
@@ -22,7 +22,7 @@ SCHEMA_VERSION = 1
 
 def render(report: Report) -> str:
     """Exactly one document, ended by a line break."""
-    return json.dumps(plain(document(report)), indent=2, allow_nan=False) + "\n"
+    return json.dumps(json_value(document(report)), indent=2, allow_nan=False) + "\n"
 
 
 def document(report: Report) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from pathlib import PurePath
 
 from proctor.checks.result import CheckResult, CheckStatus
 from proctor.report.facts import MOST_SPANS, TOLD, CaseFacts, Report
-from proctor.report.text import line, shown, xml
 from proctor.runs.trial import TrialStatus
+from proctor.sanitize import line, shown, xml
 
 
 def render(report: Report) -> str:

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from proctor.checks.result import CheckResult, CheckStatus, Layer
 from proctor.report.console import counts
 from proctor.report.facts import MOST_SPANS, TOLD, CaseFacts, Report
-from proctor.report.text import markdown, markdown_code, markdown_table, seconds, shown
 from proctor.runs.trial import TrialStatus
-from proctor.words import DASH, money
+from proctor.sanitize import markdown, markdown_code, shown
+from proctor.words import DASH, markdown_table, money, seconds
 
 _MARKS = {
     TrialStatus.PASSED: "✅",

@@ -21,12 +21,12 @@ from proctor.report.run_words import (
     ranked_by,
     score,
 )
-from proctor.report.text import markdown, markdown_table, seconds
 from proctor.results.gate import ArmGate, GateResult
 from proctor.results.leaderboard import LeaderboardRow
 from proctor.runs.folder import run_name
 from proctor.runs.summary import CellSummary, RankedFailure
-from proctor.words import DASH, money, percent, plural, points
+from proctor.sanitize import markdown
+from proctor.words import DASH, markdown_table, money, percent, plural, points, seconds
 
 MOST_CASES = 60
 """Rows of the table of cases, the worst first: what a pull request shows without being scrolled."""

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from proctor.checks.result import CheckStatus
 from proctor.report.facts import CaseFacts, Report
-from proctor.report.text import line
 from proctor.runs.trial import TrialStatus
+from proctor.sanitize import line
 
 
 class PrometheusSample(NamedTuple):

@@ -20,11 +20,11 @@ from proctor.report.run_words import (
     score,
     sentence,
 )
-from proctor.report.text import line, seconds
 from proctor.runs.summary import CellSummary, RankedFailure, Verdict
+from proctor.sanitize import line
 from proctor.tables import table
 from proctor.trials.limits import COST_REACHED, TOKENS_REACHED
-from proctor.words import DASH, money, percent, plural
+from proctor.words import DASH, money, percent, plural, seconds
 
 if TYPE_CHECKING:
     from pathlib import Path

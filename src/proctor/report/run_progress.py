@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from proctor.report.text import line
+from proctor.sanitize import line
 from proctor.trials.progress import Progress
 from proctor.words import money, percent, plural
 

@@ -14,8 +14,8 @@ import click
 from proctor.report.figures import ends
 from proctor.report.run_console import render_run
 from proctor.report.run_words import gate_line, leading, places, score
-from proctor.report.text import line
 from proctor.runs.folder import run_name
+from proctor.sanitize import line
 from proctor.tables import table
 from proctor.words import DASH, money, percent
 

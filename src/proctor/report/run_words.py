@@ -10,9 +10,9 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from proctor.report.text import line, plain
 from proctor.runs.run import RunTotals
 from proctor.runs.summary import CellSummary, RankedError, Verdict
+from proctor.sanitize import json_value, line
 from proctor.words import DASH, in_points, level_of, money, p_text, plural, points
 
 if TYPE_CHECKING:
@@ -143,5 +143,5 @@ def case_text(value: Any) -> str:
         return ""
     if isinstance(value, str):
         return value[:INPUT_SHOWN]
-    shown = json.dumps(plain(value, most=INPUT_SHOWN), ensure_ascii=False, indent=1)
+    shown = json.dumps(json_value(value, most=INPUT_SHOWN), ensure_ascii=False, indent=1)
     return shown[:INPUT_SHOWN]

@@ -31,8 +31,9 @@ from proctor.results.finalise import finalise
 from proctor.runs.folder import RunFolder, run_name, write_atomic
 from proctor.runs.journal import Sync
 from proctor.runs.run import Run
-from proctor.runs.segments import SegmentWriter, encode_trace
+from proctor.runs.segments import SegmentWriter
 from proctor.runs.trial import Trial
+from proctor.sanitize import json_bytes
 from proctor.trace.redact import Redactor
 from proctor.user_dirs import room_for
 from proctor.words import plural
@@ -115,7 +116,7 @@ def copy_run(run: Run, target: RunFolder, texts: PageTexts) -> None:
         for trial in run.trials():
             trace = run.trace(trial)
             kept: Trial = texts.redact(trial)
-            place = None if trace is None else segments.append(encode_trace(texts.redact(trace)))
+            place = None if trace is None else segments.append(json_bytes(texts.redact(trace)))
             journal.append(msgspec.structs.replace(kept, trace=place, workdir=None))
     finally:
         segments.close()

@@ -19,6 +19,7 @@ import proctor
 from proctor.errors import ProctorError, did_you_mean
 from proctor.runs.folder import safe_name, write_atomic
 from proctor.runs.trial import TrialStatus
+from proctor.sanitize import without_surrogates
 from proctor.trace import Trace
 from proctor.trace.assemble import Collector
 from proctor.trace.formats import native
@@ -256,12 +257,12 @@ def models_of(trace: Trace) -> tuple[str, ...]:
 
 def spec_hash(case: Any) -> str:
     """SHA-256 of a case as resolved; the order of its keys does not matter."""
-    plain = native.without_surrogates(msgspec.to_builtins(case, enc_hook=str, str_keys=True))
+    plain = without_surrogates(msgspec.to_builtins(case, enc_hook=str, str_keys=True))
     return sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()
 
 
 def _encoded(baseline: Baseline, trace: Trace) -> bytes:
-    fields = native.without_surrogates(msgspec.to_builtins(baseline))
+    fields = without_surrogates(msgspec.to_builtins(baseline))
     document = {
         "proctor_baseline": FORMAT,
         **fields,

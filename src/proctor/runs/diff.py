@@ -15,14 +15,14 @@ from proctor.checks.metrics import ABSENT, Match, match_calls, sequence_similari
 from proctor.checks.metrics.matching import shortened
 from proctor.checks.offered import offered_handoffs
 from proctor.checks.result import Layer
-from proctor.checks.view import handoffs_of, plain
+from proctor.checks.view import handoffs_of
 from proctor.runs.baselines import Precheck, models_of
 from proctor.runs.diff_cost import cost_changes
 from proctor.runs.diff_facts import CUT_SHORT, error_lines, guardrails, routing, stop_reason
 from proctor.runs.diff_model import CaseDiff, Change, ChangeKind, Severity
 from proctor.runs.diff_words import word_changes
+from proctor.sanitize import json_value, line
 from proctor.trace import Trace
-from proctor.trace.text import safe
 from proctor.words import and_more
 
 LEAST_SIMILARITY = 0.5
@@ -73,7 +73,7 @@ def _correctness(before: Side, after: Side) -> Iterator[Change]:
     old, new = before.precheck, after.precheck
     if old.passed != new.passed and old.status.judged and new.status.judged:
         worse = old.passed
-        why = f": {safe(new.reasons[0])}" if worse and new.reasons else ""
+        why = f": {line(new.reasons[0])}" if worse and new.reasons else ""
         yield _change(
             ChangeKind.VERDICT,
             Severity.ERROR if worse else Severity.INFO,
@@ -174,14 +174,14 @@ def _tools(match: Match, before: Trace, after: Trace) -> Iterator[Change]:
 def _arguments(match: Match) -> Iterator[Change]:
     for call in match.different:
         for each in call.arguments:
-            where = f"{safe(call.name, 60)} (call {call.actual + 1}).{safe(each.path, 60)}"
+            where = f"{line(call.name, 60)} (call {call.actual + 1}).{line(each.path, 60)}"
             yield _change(
                 ChangeKind.ARGUMENTS,
                 Severity.WARNING,
-                f"argument {where.rstrip('.')}: {safe(shortened(each.reference))} → "
-                f"{safe(shortened(each.actual))}",
-                None if each.reference is ABSENT else plain(each.reference),
-                None if each.actual is ABSENT else plain(each.actual),
+                f"argument {where.rstrip('.')}: {line(shortened(each.reference))} → "
+                f"{line(shortened(each.actual))}",
+                None if each.reference is ABSENT else json_value(each.reference),
+                None if each.actual is ABSENT else json_value(each.actual),
                 () if call.span_id is None else (call.span_id,),
             )
 
@@ -249,7 +249,7 @@ def _stopped(before: Trace, after: Trace) -> Iterator[Change]:
         severity = Severity.INFO
     else:
         severity = Severity.ERROR if new in CUT_SHORT else Severity.WARNING
-    told = f"{safe(old or 'unknown', 40)} → {safe(new or 'unknown', 40)}"
+    told = f"{line(old or 'unknown', 40)} → {line(new or 'unknown', 40)}"
     yield _change(ChangeKind.STOP_REASON, severity, f"stop reason: {told}", old, new)
 
 
@@ -294,7 +294,7 @@ def _sequence_change(kind: ChangeKind, what: str, old: list[str], new: list[str]
 
 
 def _few(names: Sequence[str]) -> str:
-    return and_more(names, _SHOWN, lambda name: safe(name, 60))
+    return and_more(names, _SHOWN, lambda name: line(name, 60))
 
 
 def _counted(names: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ import msgspec
 
 from proctor.errors import ProctorError
 from proctor.runs.trial import Trial
-from proctor.trace.formats.native import without_surrogates
+from proctor.sanitize import without_surrogates
 
 # Force a file to the platter while other work goes on.
 #

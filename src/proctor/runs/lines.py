@@ -14,17 +14,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from proctor.errors import ProctorError
-from proctor.trace.formats.native import without_surrogates
+from proctor.sanitize import json_bytes
 
 Line = TypeVar("Line", bound=msgspec.Struct)
 
 
 def append_line(path: Path, line: msgspec.Struct) -> None:
     """Add a line at the end, forced to the platter."""
-    try:
-        encoded = msgspec.json.encode(line)
-    except UnicodeEncodeError:  # lone surrogates, which UTF-8 cannot carry
-        encoded = msgspec.json.encode(without_surrogates(msgspec.to_builtins(line)))
+    encoded = json_bytes(line)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b", buffering=0) as file:

@@ -19,7 +19,6 @@ from proctor.errors import ProctorError
 from proctor.runs.journal import write_whole
 from proctor.runs.trial import TraceRef
 from proctor.trace import Trace
-from proctor.trace.formats.native import without_surrogates
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 """A new file after this much: small enough to ship while running, few enough to list."""
@@ -48,7 +47,7 @@ class SegmentWriter:
         self._file: FileIO | None = None
 
     def append(self, encoded: bytes) -> TraceRef:
-        """Write one trace, as `encode_trace` gives it, and say where it stands."""
+        """Write one trace, as `json_bytes` encodes it, and say where it stands."""
         return self.extend([encoded])[0]
 
     def extend(self, traces: Sequence[bytes]) -> list[TraceRef]:
@@ -96,15 +95,6 @@ class SegmentWriter:
             ) from None
 
 
-def encode_trace(trace: Trace) -> bytes:
-    """A trace as one line of JSON; what JSON cannot hold is kept as its text."""
-    try:
-        return _encoder.encode(trace)
-    except UnicodeEncodeError:  # lone surrogates, which UTF-8 cannot carry
-        plain = msgspec.to_builtins(trace, enc_hook=str)
-        return _encoder.encode(without_surrogates(plain))
-
-
 def segment_path(folder: Path, number: int) -> Path:
     """The file of a segment."""
     return folder / f"{number:06d}.jsonl.zst"
@@ -150,6 +140,3 @@ def trim(folder: Path, refs: Iterator[TraceRef]) -> list[str]:
                 file.truncate(end)
         cut.append(f"{path.name}: cut {size - end} bytes no trial refers to")
     return cut
-
-
-_encoder = msgspec.json.Encoder(enc_hook=str)

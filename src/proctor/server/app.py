@@ -27,6 +27,7 @@ from uvicorn.config import LOGGING_CONFIG
 
 from proctor.errors import ProctorError
 from proctor.runs.rounds import Rounds
+from proctor.sanitize import line
 from proctor.server import json_api, otlp_endpoint
 from proctor.server.auth import Guard
 from proctor.server.ingest import Ingest
@@ -35,7 +36,6 @@ from proctor.server.pages.templating import page, static_file
 from proctor.server.pages.traces import Traces
 from proctor.server.store.store import SqlStore
 from proctor.trace.redact import default_redactor
-from proctor.trace.text import safe
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -94,7 +94,7 @@ class Service:
         try:
             self.store.prune(time.time_ns() - kept)
         except ProctorError as error:
-            sys.stderr.write(f"warning: old traces wait to go: {safe(str(error), 300)}\n")
+            sys.stderr.write(f"warning: old traces wait to go: {line(str(error), 300)}\n")
 
 
 def make_app(service: Service, token: str | None = None) -> ASGIApp:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from proctor.errors import ProctorError
-from proctor.trace.text import safe
+from proctor.sanitize import line
 
 if TYPE_CHECKING:
     from proctor.checks.quality_dimensions import Quality
@@ -49,7 +49,7 @@ class Langfuse:
                 reply = httpx.post(self._url, json=score, auth=self._keys, timeout=TIMEOUT)
                 reply.raise_for_status()
             except httpx.HTTPError as error:
-                words = safe(str(error), 200)
+                words = line(str(error), 200)
                 sys.stderr.write(f"warning: Langfuse did not take {score['name']}: {words}\n")
                 continue
             taken += 1

@@ -27,8 +27,8 @@ from proctor.checks.quality_dimensions import Quality, QualityConfig, QualityLev
 from proctor.checks.registry import CheckContext
 from proctor.diagnose.api import diagnose
 from proctor.errors import ProctorError
+from proctor.sanitize import line
 from proctor.server.store.store import SqlStore, StoredEvaluation, StoreError
-from proctor.trace.text import safe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,7 +112,7 @@ class Watcher:
             try:
                 found = self.look()
             except ProctorError as error:
-                sys.stderr.write(f"warning: traces wait to be looked at: {safe(str(error), 300)}\n")
+                sys.stderr.write(f"warning: traces wait to be looked at: {line(str(error), 300)}\n")
                 self._stop.wait(AFTER_TROUBLE)
                 continue
             if not found:
@@ -239,9 +239,9 @@ TIMEOUT = 10.0
 
 def log_alert(alert: Alert) -> None:
     """Say it on standard error."""
-    words = f"alert: {alert.name} {alert.figure:.2f} in trace {safe(alert.trace_id, 64)}"
+    words = f"alert: {alert.name} {alert.figure:.2f} in trace {line(alert.trace_id, 64)}"
     if alert.words:
-        words += f": {safe(alert.words, 200)}"
+        words += f": {line(alert.words, 200)}"
     logging.getLogger("proctor.serve").info("%s", words)
     sys.stderr.write(f"{words}\n")
 
@@ -261,4 +261,4 @@ class Webhook:
             reply.raise_for_status()
         except httpx.HTTPError as error:
             log_alert(alert)
-            sys.stderr.write(f"warning: the alert was not delivered: {safe(str(error), 200)}\n")
+            sys.stderr.write(f"warning: the alert was not delivered: {line(str(error), 200)}\n")

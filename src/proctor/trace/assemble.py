@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from proctor.sanitize import printable
 from proctor.trace import conventions
 from proctor.trace.model import Event, Span, Trace
 
@@ -23,13 +24,6 @@ MALFORMED = (TypeError, ValueError, KeyError, IndexError, AttributeError, Recurs
 
 _LONGEST_CYCLE_SHOWN = 5
 """Span ids of a parent cycle that are written out; a cycle can be as long as the trace."""
-
-
-def one_line(text: str) -> str:
-    """Text that is safe to show: ids and file names may hold line breaks and control codes."""
-    if text.isprintable():
-        return text
-    return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
 class TraceProblem(msgspec.Struct, frozen=True):
@@ -48,7 +42,7 @@ class TraceProblem(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         where = f"{self.file}: {self.place}" if self.place else self.file
         times = f" (and {self.count - 1} more like it)" if self.count > 1 else ""
-        return one_line(f"{where}: {self.message}{times}")
+        return printable(f"{where}: {self.message}{times}")
 
 
 class LogRecord(NamedTuple):
@@ -98,8 +92,8 @@ class Collector:
         self, place: str, message: str, *, fatal: bool = False, hint: str | None = None
     ) -> None:
         """Count something wrong at a place of this file."""
-        where = one_line(", ".join(part for part in (self.place, place) if part))
-        message = one_line(message)
+        where = printable(", ".join(part for part in (self.place, place) if part))
+        message = printable(message)
         known = self._problems.get(message)
         if known is None:
             self._problems[message] = TraceProblem(self.file, message, where, fatal, hint=hint)
@@ -220,7 +214,7 @@ def _name_cycles(trace: Trace, out: Collector) -> None:
             if len(cycle) <= _LONGEST_CYCLE_SHOWN
             else f" and {len(cycle) - _LONGEST_CYCLE_SHOWN} more"
         )
-        message = one_line(f"parent cycle among spans {shown}{more}; broken at its earliest span")
+        message = printable(f"parent cycle among spans {shown}{more}; broken at its earliest span")
         if message not in trace.problems:
             trace.problems.append(message)
         out.problem(f"trace {trace.trace_id}", message)

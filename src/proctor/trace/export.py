@@ -17,13 +17,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
-import msgspec
-
 from proctor.errors import ProctorError, hint_among
 from proctor.files import replacing
+from proctor.sanitize import json_bytes, valid_unicode
 from proctor.trace.conventions.proctor import TRACE_METADATA_KEY, to_attributes, trace_to_attributes
 from proctor.trace.conventions.values import encode_json, is_mapping, shown
-from proctor.trace.formats.native import without_surrogates
 from proctor.trace.model import Event, Message, Span, SpanKind, SpanStatus, ToolCall, Trace
 from proctor.trace.redact import Redactor, redactor_for
 
@@ -455,10 +453,7 @@ def encode_json_spans(trace: Trace, convention: Convention) -> bytes:
             for scope, spans in wire_spans(trace, convention).items()
         ],
     }
-    try:
-        return msgspec.json.encode(document)
-    except UnicodeEncodeError:
-        return msgspec.json.encode(without_surrogates(document))
+    return json_bytes(document)
 
 
 def _json_span(span: WireSpan) -> dict[str, Any]:
@@ -539,7 +534,7 @@ def encode_proto_spans(trace: Trace, convention: Convention) -> bytes:
     for scope, spans in wire_spans(trace, convention).items():
         group = batch.scope_spans.add()
         if scope:
-            group.scope.name = _utf8(scope)
+            group.scope.name = valid_unicode(scope)
         for span in spans:
             _add_span(group, span)
     return data.SerializeToString()
@@ -550,26 +545,26 @@ def _add_span(group: ScopeSpans, span: WireSpan) -> None:
     proto.trace_id = bytes.fromhex(span.trace_id)
     proto.span_id = bytes.fromhex(span.span_id)
     proto.parent_span_id = bytes.fromhex(span.parent_id)
-    proto.name = _utf8(span.name)
+    proto.name = valid_unicode(span.name)
     proto.kind = cast("Any", span.kind)
     proto.start_time_unix_nano = span.start
     proto.end_time_unix_nano = span.end
     _add_attributes(proto.attributes, span.attributes)
     for event in span.events:
         added = proto.events.add()
-        added.name = _utf8(event.name)
+        added.name = valid_unicode(event.name)
         added.time_unix_nano = _time(event.time_ns)
         _add_attributes(added.attributes, event.attributes)
     if span.status:
         proto.status.code = cast("Any", span.status)
     if span.message:
-        proto.status.message = _utf8(span.message)
+        proto.status.message = valid_unicode(span.message)
 
 
 def _add_attributes(target: Any, attributes: Mapping[str, Any]) -> None:
     for key, value in attributes.items():
         pair: KeyValue = target.add()
-        pair.key = _utf8(str(key))
+        pair.key = valid_unicode(str(key))
         _set_value(pair.value, value, 0)
 
 
@@ -578,7 +573,7 @@ def _set_value(target: AnyValue, value: Any, depth: int) -> None:
     if value is None:
         return
     if isinstance(value, str):
-        target.string_value = _utf8(value)
+        target.string_value = valid_unicode(value)
     elif isinstance(value, bool):
         target.bool_value = value
     elif isinstance(value, int) and value in _INT64:
@@ -593,16 +588,7 @@ def _set_value(target: AnyValue, value: Any, depth: int) -> None:
         target.kvlist_value.SetInParent()
         for key, item in value.items():
             pair = target.kvlist_value.values.add()
-            pair.key = _utf8(str(key))
+            pair.key = valid_unicode(str(key))
             _set_value(pair.value, item, depth + 1)
     else:
-        target.string_value = _utf8(encode_json(value))
-
-
-def _utf8(text: str) -> str:
-    """Text that protobuf takes: lone surrogates are replaced."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return without_surrogates(text)
-    return text
+        target.string_value = valid_unicode(encode_json(value))

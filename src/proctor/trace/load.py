@@ -20,8 +20,9 @@ from typing import IO, Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
+from proctor.sanitize import printable
 from proctor.trace import formats
-from proctor.trace.assemble import Collector, LogPool, TraceProblem, assemble, one_line
+from proctor.trace.assemble import Collector, LogPool, TraceProblem, assemble
 from proctor.trace.formats import transcript
 from proctor.trace.formats.documents import looks_like_json, read_documents
 from proctor.trace.formats.fields import is_array, is_object, kind_of
@@ -255,7 +256,7 @@ class TraceLoadError(ProctorError):
     def __init__(self, problems: list[TraceProblem]) -> None:
         first = problems[0]
         more = f" (and {plural(len(problems) - 1, 'more problem')})" if len(problems) > 1 else ""
-        where = one_line(", ".join(part for part in (first.file, first.place) if part))
+        where = printable(", ".join(part for part in (first.file, first.place) if part))
         super().__init__(f"{first.message}{more}", where=where, hint=first.hint)
         self.problems = problems
 

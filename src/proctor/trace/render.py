@@ -13,10 +13,9 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from proctor.sanitize import ELLIPSIS, json_bytes, line
 from proctor.trace.assemble import TraceProblem
-from proctor.trace.formats.native import without_surrogates
 from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
-from proctor.trace.text import ELLIPSIS, safe
 from proctor.trace.tree import SpanTree
 from proctor.words import dollars, money, plural
 
@@ -54,7 +53,7 @@ class TreeLine(NamedTuple):
 
 def tree_text(trace: Trace, max_spans: int = 1000) -> str:
     """Header and tree of a trace as plain text."""
-    return "\n".join([*header(trace), *(line.plain() for line in tree_lines(trace, max_spans))])
+    return "\n".join([*header(trace), *(row.plain() for row in tree_lines(trace, max_spans))])
 
 
 # -- header -----------------------------------------------------------------------------------
@@ -62,7 +61,7 @@ def tree_text(trace: Trace, max_spans: int = 1000) -> str:
 
 def header(trace: Trace) -> list[str]:
     """What the trace is about, and its totals."""
-    lines = [f"trace {safe(trace.trace_id, MAX_NAME)}"]
+    lines = [f"trace {line(trace.trace_id, MAX_NAME)}"]
     facts = {
         "query": trace.query,
         "response": trace.response,
@@ -76,7 +75,7 @@ def header(trace: Trace) -> list[str]:
         if value is not None
     ]
     lines.append(f"  {'total':<9}{totals(trace)}")
-    lines += [f"  {'problem':<9}{safe(problem, MAX_HEADER)}" for problem in trace.problems]
+    lines += [f"  {'problem':<9}{line(problem, MAX_HEADER)}" for problem in trace.problems]
     return lines
 
 
@@ -150,7 +149,7 @@ def span_line(span: Span, indent: str = "") -> TreeLine:
 
 def span_row(span: Span) -> str:
     """One span in a list of spans: whose trace, which span, and what it was."""
-    ids = f"{safe(span.trace_id, MAX_NAME)}  {safe(span.span_id, MAX_NAME)}"
+    ids = f"{line(span.trace_id, MAX_NAME)}  {line(span.span_id, MAX_NAME)}"
     return f"{ids}  {span_line(span).plain()}"
 
 
@@ -159,18 +158,18 @@ def error_text(span: Span) -> str:
     if not span.failed:
         return ""
     parts = [part for part in (span.error_type, span.error_message) if part]
-    return safe(": ".join([span.status.value, *parts]), MAX_ERROR)
+    return line(": ".join([span.status.value, *parts]), MAX_ERROR)
 
 
 def _name(span: Span) -> str:
     """The name, and beside it what the span is about when the name does not say so."""
-    name = safe(span.name, MAX_NAME) or "(no name)"
+    name = line(span.name, MAX_NAME) or "(no name)"
     about = {
         SpanKind.TOOL: span.tool_name,
         SpanKind.LLM: span.model,
         SpanKind.AGENT: span.agent_name,
     }.get(span.kind)
-    extra = safe(about, MAX_NAME) if about else ""
+    extra = line(about, MAX_NAME) if about else ""
     return f"{name} ({extra})" if extra and extra not in name else name
 
 
@@ -178,7 +177,7 @@ def _about(span: Span) -> str:
     if span.kind == SpanKind.TOOL and span.tool_input is not None:
         return _arguments(span.tool_input)
     if span.kind == SpanKind.HANDOFF and span.handoff_to:
-        return f"→ {safe(span.handoff_to, MAX_NAME)}"
+        return f"→ {line(span.handoff_to, MAX_NAME)}"
     if span.documents:
         return plural(len(span.documents), "document")
     return ""
@@ -187,8 +186,8 @@ def _about(span: Span) -> str:
 def _arguments(value: Any) -> str:
     if isinstance(value, dict):
         some = islice(cast("dict[Any, Any]", value).items(), 8)
-        pairs = ", ".join(f"{safe(key, 30)}={_shown(item, MAX_VALUE // 2)}" for key, item in some)
-        return f"({safe(pairs, MAX_VALUE)})"
+        pairs = ", ".join(f"{line(key, 30)}={_shown(item, MAX_VALUE // 2)}" for key, item in some)
+        return f"({line(pairs, MAX_VALUE)})"
     return f"({_shown(value, MAX_VALUE)})"
 
 
@@ -197,11 +196,11 @@ def _arguments(value: Any) -> str:
 
 def _shown(value: Any, limit: int) -> str:
     if isinstance(value, str):
-        return safe(value, limit)
+        return line(value, limit)
     try:
-        return safe(msgspec.json.encode(value, enc_hook=str).decode(), limit)
+        return line(msgspec.json.encode(value, enc_hook=str).decode(), limit)
     except (TypeError, ValueError, RecursionError, msgspec.EncodeError):
-        return safe(f"({type(value).__name__})", limit)
+        return line(f"({type(value).__name__})", limit)
 
 
 def _duration(seconds: float | None) -> str:
@@ -230,21 +229,15 @@ def _tokens(sent: int | None, received: int | None) -> str:
 # size does not matter. A figure that is not known is null.
 
 
-def encoded(value: Any) -> bytes:
-    """A value as JSON; lone surrogates, which JSON cannot carry, are replaced."""
-    try:
-        return msgspec.json.encode(value, enc_hook=str)
-    except UnicodeEncodeError:
-        return msgspec.json.encode(without_surrogates(msgspec.to_builtins(value, enc_hook=str)))
-
-
 def document(key: str, items: Iterable[Any], problems: list[TraceProblem]) -> Iterator[bytes]:
     """`{key: [items…], "problems": […]}` in pieces; `problems` may grow while items are read."""
     yield b'{"' + key.encode() + b'":['
     for number, item in enumerate(items):
-        yield (b",\n" if number else b"\n") + encoded(item)
+        yield (b",\n" if number else b"\n") + json_bytes(item)
     yield (
-        b'],\n"problems":' + encoded([described_problem(problem) for problem in problems]) + b"}\n"
+        b'],\n"problems":'
+        + json_bytes([described_problem(problem) for problem in problems])
+        + b"}\n"
     )
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from proctor.sanitize import line
 from proctor.tables import table
-from proctor.trace.text import safe
 from proctor.words import plural
 
 FIGURES = {
@@ -71,10 +71,10 @@ def score_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
         yield f"  never found: {', '.join(metrics['categories_at_zero'])}"
     for key, words in (("without_prediction", "no prediction"), ("without_gold", "no gold")):
         if metrics[key]:
-            yield f"  {words} for {len(metrics[key])}: {safe(', '.join(metrics[key]), 200)}"
-    yield from (f"  {line}" for line in _fallen_lines(metrics))
+            yield f"  {words} for {len(metrics[key])}: {line(', '.join(metrics[key]), 200)}"
+    yield from (f"  {each}" for each in _fallen_lines(metrics))
     if metrics.get("caution"):
-        yield f"  note: {safe(metrics['caution'], 300)}"
+        yield f"  note: {line(metrics['caution'], 300)}"
 
 
 def summary_lines(told: Concluded) -> Iterator[str]:
@@ -101,9 +101,9 @@ def summary_lines(told: Concluded) -> Iterator[str]:
         yield f"| {name} | {numbers} |"
     yield ""
     yield f"Never found (F1 = 0): {', '.join(metrics['categories_at_zero']) or 'none'}."
-    for line in _fallen_lines(metrics):
+    for each in _fallen_lines(metrics):
         yield ""
-        yield f"{_cell(line)}."
+        yield f"{_cell(each)}."
     if metrics.get("caution"):
         yield ""
         yield f"Note: {_cell(metrics['caution'])}."
@@ -116,7 +116,7 @@ def _fallen_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
     """Traces that the model gave no answer for: the figures count what stood in for it."""
     fallen = _fallen(metrics)
     if fallen:
-        why = safe(next(iter(fallen.values())), 200)
+        why = line(next(iter(fallen.values())), 200)
         yield f"not the model's own answer for {plural(len(fallen), 'trace')}, such as: {why}"
 
 
@@ -133,14 +133,14 @@ def log_lines(experiments: Sequence[Concluded]) -> Iterator[str]:
     heads += ["fallen back", *named]
     rows = [
         [
-            safe(told.config["experiment_id"], 32),
-            safe(told.config["split"], 12),
-            safe(told.config["approach"], 16),
+            line(told.config["experiment_id"], 32),
+            line(told.config["split"], 12),
+            line(told.config["approach"], 16),
             str(told.metrics["traces"]),
             *(figure(told.metrics[key]) for key in FIGURES),
             str(len(told.metrics["failed"])),
             str(len(_fallen(told.metrics))),
-            *(safe(_setting(told, name), 40) for name in differing),
+            *(line(_setting(told, name), 40) for name in differing),
         ]
         for told in experiments
     ]
@@ -155,5 +155,5 @@ def _setting(told: Concluded, name: str) -> str:
 
 def _cell(value: Any) -> str:
     """A user's words in Markdown: on one line, without markup that could leave its place."""
-    text = safe(value, 300).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+    text = line(value, 300).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
     return text.replace("`", "\\`").replace("*", "\\*").replace("[", "\\[")

@@ -30,8 +30,8 @@ from proctor.checks.result import CheckStatus, Judgement
 from proctor.errors import told
 from proctor.llm.cassette import cassette_trial
 from proctor.llm.prices import PriceTable, price_trace
-from proctor.runs.segments import encode_trace
 from proctor.runs.trial import PlannedTrial, Trial, TrialError, TrialStatus
+from proctor.sanitize import json_bytes
 from proctor.trace import Trace
 from proctor.trace.capture import Recorder, new_trace_id
 from proctor.trials.retry import MAX_RETRY_AFTER, delay_before
@@ -295,7 +295,7 @@ def _redact_and_encode(
 ) -> bytes | None:
     """Remove secrets from the trial, in place, and return its trace without them as JSON."""
     if redactor is None:
-        return None if trace is None else encode_trace(trace)
+        return None if trace is None else json_bytes(trace)
     if trial.answer:
         trial.answer = redactor.text(trial.answer)
     if trial.checks:
@@ -320,9 +320,9 @@ def _redact_and_encode(
     if len(trace.spans) <= SMALL_TRACE:
         if not (own_trace and redactor.is_clean_root(trace)):
             trace = redactor.trace(trace)
-        return encode_trace(trace)
+        return json_bytes(trace)
     # Searching the JSON of a long trace is cheaper than walking it; nearly all are clean.
-    encoded = encode_trace(trace)
+    encoded = json_bytes(trace)
     if redactor.surely_clean(encoded):
         return encoded
-    return encode_trace(redactor.trace(trace))
+    return json_bytes(redactor.trace(trace))

@@ -132,17 +132,3 @@ class EpisodeOutcome(msgspec.Struct, kw_only=True):
             "truncated": (last is not None and last.truncated) or self.ended == "max_steps",
             "invalid_actions": trajectory.invalid_actions,
         }
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON holds it, and a copy: arrays as lists, numbers of numpy as numbers."""
-    if value is None or type(value) in (str, int, float, bool):
-        return value
-    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=_plain))
-
-
-def _plain(value: Any) -> Any:
-    for method in ("tolist", "item"):
-        if hasattr(value, method):
-            return getattr(value, method)()
-    return str(value)

@@ -21,17 +21,10 @@ from proctor.agents import threads
 from proctor.agents.actions import Actions, ActionTurn, BadAction, call_of, understand
 from proctor.agents.base import Agent, AgentError, AgentReply, AgentRequest
 from proctor.errors import ProctorError
+from proctor.sanitize import json_value
 from proctor.trace import Span, SpanStatus
 from proctor.trace.capture import current_trace, span, tool_call
-from proctor.worlds.base import (
-    EpisodeOutcome,
-    InvalidAction,
-    Step,
-    Trajectory,
-    World,
-    WorldError,
-    plain,
-)
+from proctor.worlds.base import EpisodeOutcome, InvalidAction, Step, Trajectory, World, WorldError
 from proctor.worlds.scoring import Scoring, check_scoring, scored
 
 MAX_INVALID = 3
@@ -154,7 +147,7 @@ class _Game:
         seen = await _of_world(_begun, self._world, trajectory.seed, quick=self._quick)
         trajectory.first = seen.observation
         if seen.info:
-            self._last = {"info": plain(seen.info)}
+            self._last = {"info": json_value(seen.info)}
         return seen
 
     async def play(self, seen: _Observation) -> None:
@@ -199,8 +192,8 @@ class _Game:
     async def _ask(self, seen: _Observation) -> Any:
         turn = ActionTurn(
             self._request,
-            observation=plain(seen.observation),
-            actions=plain(seen.actions),  # a copy: what is valid is not the agent's to change
+            observation=json_value(seen.observation),
+            actions=json_value(seen.actions),  # a copy: what is valid is not the agent's to change
             step=len(self._outcome.trajectory.steps),
             max_steps=self._max_steps,
             last=self._last,
@@ -229,20 +222,22 @@ class _Game:
     def _remember(self, action: Any, seen: _Observation) -> None:
         facts: dict[str, Any] = {
             "step": len(self._history),
-            "action": plain(action),
-            "observation": plain(seen.observation),
+            "action": json_value(action),
+            "observation": json_value(seen.observation),
             "reward": seen.reward,
         }
         self._history.append(facts)
         self._last = {"action": facts["action"], "reward": seen.reward}
         if seen.info:
-            self._last["info"] = plain(seen.info)
+            self._last["info"] = json_value(seen.info)
 
 
 def _kept(said: Any) -> Any:
     """What was said, as far as it is worth keeping; a flood is not told twice."""
     text = said if isinstance(said, str) else None
-    return plain(said) if text is None or len(text) <= MAX_SAID else text[:MAX_SAID] + "… [cut]"
+    return (
+        json_value(said) if text is None or len(text) <= MAX_SAID else text[:MAX_SAID] + "… [cut]"
+    )
 
 
 def _failed(step: Span, problem: str) -> None:
@@ -280,7 +275,9 @@ async def _of_world(function: Callable[..., Any], *args: Any, quick: bool = Fals
 
 def _begun(world: World, seed: int) -> _Observation:
     observation, info = world.reset(seed=seed)
-    return _Observation(plain(observation), 0.0, False, False, plain(info), plain(world.actions()))
+    return _Observation(
+        json_value(observation), 0.0, False, False, json_value(info), json_value(world.actions())
+    )
 
 
 def _stepped(world: World, action: Any) -> _Observation:
@@ -288,5 +285,7 @@ def _stepped(world: World, action: Any) -> _Observation:
     if not math.isfinite(reward):
         raise WorldError(f"the world gave the reward {reward}")
     over = terminated or truncated
-    actions = cast("Actions", [] if over else plain(world.actions()))
-    return _Observation(plain(observation), reward, terminated, truncated, plain(info), actions)
+    actions = cast("Actions", [] if over else json_value(world.actions()))
+    return _Observation(
+        json_value(observation), reward, terminated, truncated, json_value(info), actions
+    )

@@ -19,6 +19,7 @@ from proctor.checks.grounding.claims import (
     content_words,
 )
 from proctor.checks.grounding.evidence import Evidence, EvidencePosition
+from proctor.sanitize import line
 from proctor.words import and_more
 
 __all__ = [
@@ -192,15 +193,13 @@ def snippet(text: str, place: EvidencePosition, margin: int = _SNIPPET_MARGIN) -
 
 
 def _reason(claims: Sequence[CheckedClaim], supported: int, cut: str) -> str:
-    line = f"{supported} of {len(claims)} claims are supported by the evidence{cut}"
+    summary = f"{supported} of {len(claims)} claims are supported by the evidence{cut}"
     wrong = [claim for claim in claims if not claim.supported]
     if not wrong:
-        return line
+        return summary
     shown = and_more(wrong, _SHOWN, lambda claim: f"{claim.kind} {_short(claim.text)}")
-    return f"{line}; unsupported: {shown}"
+    return f"{summary}; unsupported: {shown}"
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
-    line = "".join(c if c.isprintable() else "\ufffd" for c in line)
-    return f'"{line[:_SHOWN_CHARS]}…"' if len(line) > _SHOWN_CHARS else f'"{line}"'
+    return f'"{line(text, _SHOWN_CHARS)}"'

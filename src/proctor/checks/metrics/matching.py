@@ -22,6 +22,7 @@ from proctor.checks.metrics.alignment import (
 )
 from proctor.checks.metrics.arguments import ABSENT, ArgumentDifference, ArgumentRule, ArgumentRules
 from proctor.errors import ProctorError, hint_among
+from proctor.sanitize import printable
 from proctor.words import and_more, clipped, plural
 
 # What a match has to say: a verdict, the calls it is about, and one line a person can act on.
@@ -152,13 +153,6 @@ def failed_reason(match: Match, reference: int, names: Sequence[str]) -> str:
     if extra and mode not in EXTRA_ALLOWED:
         parts.append(f"{plural(len(extra), 'call')} not in the reference: {_few(extra, _exceeds)}")
     return f"{mode}: " + "; ".join(parts)
-
-
-def printable(text: str) -> str:
-    """Text on one line, whatever it held: what cannot be printed is written as its escape."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def shortened(value: Any) -> str:

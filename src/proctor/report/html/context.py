@@ -26,12 +26,11 @@ from proctor.report.run_words import (
     ranked_by,
     score,
 )
-from proctor.report.text import seconds
 from proctor.results.gate import ArmGate, GateResult
 from proctor.runs.folder import run_name
 from proctor.runs.summary import CellSummary, percentile
 from proctor.runs.trial import TrialStatus
-from proctor.words import DASH, at_least, money, percent, plural, points
+from proctor.words import DASH, at_least, money, percent, plural, points, seconds
 
 MAX_FAILURES = 20
 """Ranked failures in the page. The rest are the least harmful ones and are in results.json."""

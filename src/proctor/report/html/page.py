@@ -35,10 +35,10 @@ from proctor.report.html.trial_data import (
     pack_trials,
 )
 from proctor.report.run_facts import ReportFacts, TrialRow, trial_order
-from proctor.report.text import visible
 from proctor.runs.folder import write_atomic
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial
+from proctor.sanitize import visible
 from proctor.trace.redact import Redactor, default_redactor
 from proctor.words import plural
 

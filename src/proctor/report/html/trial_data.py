@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from proctor.errors import ProctorError
-from proctor.report.text import plain, tokens, visible
 from proctor.runs.trial import Trial, TrialStatus
+from proctor.sanitize import json_value, visible
 from proctor.trace import Span, Trace
 from proctor.trace.model import Message
 from proctor.trace.redact import MARK, Redactor
+from proctor.words import tokens
 
 BLOCK_BYTES = 96 * 1024
 """JSON bytes of a block: a few milliseconds to inflate, large enough to compress well."""
@@ -80,7 +81,7 @@ class PageTexts:
             return None
         if isinstance(value, str):
             return self.text(value)
-        short = plain(self.redact(value), most=MAX_TEXT)
+        short = json_value(self.redact(value), most=MAX_TEXT)
         return cut(visible(json.dumps(short, ensure_ascii=False, indent=1)))
 
     def redact(self, value: Any) -> Any:

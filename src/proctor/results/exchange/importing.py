@@ -19,8 +19,9 @@ from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Sync
 from proctor.runs.provenance import new_run_id, provenance
 from proctor.runs.run import Run
-from proctor.runs.segments import SegmentWriter, encode_trace
+from proctor.runs.segments import SegmentWriter
 from proctor.runs.trial import CellKey, Trial, TrialError, TrialStatus, params_key
+from proctor.sanitize import json_bytes
 from proctor.seeds import derive_seed
 from proctor.trace.assemble import Collector
 from proctor.trace.formats import transcript
@@ -127,7 +128,7 @@ def _keep_traces(folder: RunFolder, records: list[Record], trials: list[Trial]) 
         out = Collector(record.where)
         transcript.read({"messages": record.messages, "model": record.model}, out)
         for trace in out.traces.values():
-            trial.trace = writer.append(encode_trace(default_redactor().trace(trace)))
+            trial.trace = writer.append(json_bytes(default_redactor().trace(trace)))
             trial.trace_id = trace.trace_id
             trial.tool_calls = trial.tool_calls or len(trace.tool_calls)
             trial.llm_calls = trial.llm_calls or len(trace.llm_calls)

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from proctor.report.text import tokens, visible
+from proctor.sanitize import line, visible
 from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.conventions.values import encode_json
 from proctor.trace.model import Message
-from proctor.trace.text import safe
+from proctor.words import tokens
 
 MAX_TEXT = 100_000
 """Characters shown of one text; the whole of it is in the API's answer."""
@@ -47,7 +47,7 @@ def outline(
         "trace_id": trace.trace_id,
         "id": [span.span_id for span in spans],
         "parent": [place.get(tree.parent[position], -1) for position in order],
-        "name": [safe(span.tool_name or span.name, 200) for span in spans],
+        "name": [line(span.tool_name or span.name, 200) for span in spans],
         "kind": [span.kind.value for span in spans],
         "failed": [int(span.failed) for span in spans],
         "start": [round((span.start_ns - began) / 1e6, 3) for span in spans],
@@ -83,7 +83,7 @@ def detail(span: Span) -> dict[str, Any]:
     """All there is to see of one span."""
     facts: dict[str, Any] = {
         "id": span.span_id,
-        "name": safe(span.name, 300),
+        "name": line(span.name, 300),
         "kind": span.kind.value,
         "status": span.status.value,
         "ms": None if span.duration_ns is None else span.duration_ns / 1e6,
@@ -103,10 +103,10 @@ def detail(span: Span) -> dict[str, Any]:
             for d in span.documents[:MAX_ITEMS]
         ],
         "events": [
-            {"name": safe(event.name, 200), "attributes": text_of(event.attributes)}
+            {"name": line(event.name, 200), "attributes": text_of(event.attributes)}
             for event in span.events[:MAX_ITEMS]
         ],
-        "attributes": {safe(k, 200): text_of(v) for k, v in sorted(span.attributes.items())},
+        "attributes": {line(k, 200): text_of(v) for k, v in sorted(span.attributes.items())},
     }
     return {key: value for key, value in facts.items() if value not in (None, "", [], {})}
 
@@ -114,10 +114,10 @@ def detail(span: Span) -> dict[str, Any]:
 def message_of(message: Message) -> dict[str, Any]:
     """A message with its calls."""
     return {
-        "role": safe(message.role, 60),
+        "role": line(message.role, 60),
         "text": text_of(message.content),
         "calls": [
-            {"name": safe(call.name, 200), "arguments": text_of(call.arguments)}
+            {"name": line(call.name, 200), "arguments": text_of(call.arguments)}
             for call in message.tool_calls[:MAX_ITEMS]
         ],
     }
@@ -205,7 +205,7 @@ def _steps(trace: Trace) -> list[AlignedStep]:
 
 
 def _step(span: Span) -> AlignedStep:
-    name = safe(span.tool_name or span.model or span.name, 100)
+    name = line(span.tool_name or span.model or span.name, 100)
     return AlignedStep(span.kind.value, name, visible(_said(span))[:600], span.failed)
 
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from starlette.responses import HTMLResponse, Response
 
-from proctor.report.text import whole_text
-from proctor.trace.text import safe
+from proctor.sanitize import line, valid_unicode
 from proctor.words import money, percent
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def page(template: str, request: Request, /, status: int = 200, **values: Any) -
     here = request.url.path
     has = request.app.state.has
     text = environment().get_template(template).render(here=here, has=has, **values)
-    return HTMLResponse(whole_text(text), status_code=status)
+    return HTMLResponse(valid_unicode(text), status_code=status)
 
 
 class Query(dict[str, str]):
@@ -77,7 +76,7 @@ async def static_file(request: Request) -> Response:
 
 def brief(text: object, limit: int = 120) -> str:
     """A text on one line, every character visible."""
-    return "" if text is None else safe(text, limit)
+    return "" if text is None else line(text, limit)
 
 
 def in_time(nanoseconds: int | None) -> str:

@@ -16,11 +16,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from proctor.errors import ProctorError
+from proctor.sanitize import line
 from proctor.server.json_api import BadQuery, filter_of, page_of
 from proctor.server.pages.span_view import detail, outline
 from proctor.server.pages.templating import Query, in_thread, page
 from proctor.server.store.store import SORTS, TraceFilter
-from proctor.trace.text import safe
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -257,7 +257,7 @@ def judged(row: StoredEvaluation) -> ShownEvaluation:
         parts = [row.detail]
     why = "; ".join(dict.fromkeys(str(part) for part in parts if part))
     return ShownEvaluation(
-        row.name.removeprefix("quality."), row.score, row.label or "", safe(why, 400)
+        row.name.removeprefix("quality."), row.score, row.label or "", line(why, 400)
     )
 
 

@@ -17,6 +17,7 @@ import msgspec
 import zstandard
 
 from proctor.llm.prices import PriceTable, price_span
+from proctor.sanitize import valid_unicode
 from proctor.trace import Event, Span, SpanKind, SpanStatus, Trace
 from proctor.trace.assemble import Collector, LogPool, LogRecord, assemble
 from proctor.trace.conventions import normalise, summarise
@@ -300,7 +301,7 @@ def _text(value: Any, limit: int) -> str | None:
     if text.isascii() and "\0" not in text:
         return text
     # PostgreSQL takes neither NUL nor lone surrogates.
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    return valid_unicode(text.replace("\0", "\ufffd"))
 
 
 def trace_from(

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from proctor.sanitize import without_surrogates
 from proctor.trace.assemble import Collector
-from proctor.trace.formats.native import without_surrogates
 
 _OPENINGS = (b"{", b"[")
 _ENDINGS = (b"}", b"]")

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from proctor.sanitize import json_bytes
 from proctor.trace.assemble import Collector
 from proctor.trace.formats.fields import (
     BadValue,
@@ -35,23 +36,7 @@ _PREFIX = f'{{"{HEADER}":{VERSION},'.encode()
 
 def encode_trace(trace: Trace) -> bytes:
     """A trace as one line of JSON, newline included."""
-    try:
-        encoded = msgspec.json.encode(trace, enc_hook=str)
-    except UnicodeEncodeError:  # lone surrogates, which UTF-8 cannot carry
-        plain = msgspec.to_builtins(trace, enc_hook=str)
-        encoded = msgspec.json.encode(without_surrogates(plain))
-    return _PREFIX + encoded[1:] + b"\n"
-
-
-def without_surrogates(value: Any) -> Any:
-    """The same JSON value with every lone surrogate replaced, in keys as well."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if is_array(value):
-        return [without_surrogates(item) for item in value]
-    if is_object(value):
-        return {without_surrogates(key): without_surrogates(held) for key, held in value.items()}
-    return value
+    return _PREFIX + json_bytes(trace)[1:] + b"\n"
 
 
 def matches(document: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from proctor.runs.trial import PlannedTrial, Trial
-from proctor.trace.formats.native import without_surrogates
+from proctor.sanitize import json_bytes
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True):
@@ -68,10 +68,7 @@ def answer_of(data: bytes) -> DriverReply:
 
 def trial_as_json(trial: Trial) -> bytes:
     """A trial as the journal writes it."""
-    try:
-        return _encoder.encode(trial)
-    except UnicodeEncodeError:  # lone surrogates, which UTF-8 cannot carry
-        return _encoder.encode(without_surrogates(msgspec.to_builtins(trial, enc_hook=str)))
+    return json_bytes(trial)
 
 
 def trial_from_json(line: bytes) -> Trial:
@@ -83,5 +80,4 @@ _packer = msgspec.msgpack.Encoder(enc_hook=str)
 _orders = msgspec.msgpack.Decoder(list[PlannedTrial])
 _parcel = msgspec.msgpack.Decoder(Parcel)
 _answer = msgspec.msgpack.Decoder(DriverReply)
-_encoder = msgspec.json.Encoder(enc_hook=str)
 _trial = msgspec.json.Decoder(Trial)
