@@ -21,7 +21,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 from _measure import ROOT, machine
 
-from proctor.diagnose.api import diagnose
+from proctor.diagnose.methods import diagnose
 from proctor.trace.load import load_traces
 
 METHODS = ("rules", "learned", "offline")

@@ -373,7 +373,7 @@ def _template(text: str, cwd: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_text(text, encoding="utf-8")
     try:
-        proctor.build("part", seed=1, catalog=cwd / "fragment")
+        proctor.scenarios.build("part", seed=1, catalog=cwd / "fragment")
     finally:
         shutil.rmtree(cwd / "fragment")
 

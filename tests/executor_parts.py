@@ -12,7 +12,7 @@ from proctor.runs.run import Run
 AGENTS = '''
 import asyncio, os, signal, time
 from pathlib import Path
-from proctor import llm_call, tool_call
+from proctor import capture
 
 HERE = Path(__file__).parent
 
@@ -23,7 +23,7 @@ def mark(name):
     return len((HERE / f"{name}.marks").read_text().splitlines())
 
 async def steady(input, seed):
-    with tool_call("dice", {"sides": 6}) as step:
+    with capture.tool_call("dice", {"sides": 6}) as step:
         step.tool_output = seed % 6
     if seed % 6 == 5:
         raise ValueError(f"seed {seed % 100}")
@@ -51,12 +51,12 @@ class Counting:
         return f"{self.calls}"
 
 async def priced(input):
-    with llm_call("m", input_tokens=60, output_tokens=40, cost_usd=0.1):
+    with capture.llm_call("m", input_tokens=60, output_tokens=40, cost_usd=0.1):
         await asyncio.sleep(0.01)
     return "a"
 
 async def unpriced(input):
-    with llm_call("a-model-nobody-has-a-price-for", input_tokens=60, output_tokens=40):
+    with capture.llm_call("a-model-nobody-has-a-price-for", input_tokens=60, output_tokens=40):
         return "a"
 
 async def leaky(input): return "the key is " + os.environ["SHOP_API_KEY"]
@@ -105,7 +105,7 @@ def suite_of(folder: Path, agent: Any, *inputs: str, **fields: Any) -> Path:
 async def run_of(path: Path, where: dict[str, Any], **options: Any) -> Run:
     """A run of a suite, kept beside it."""
     name = options.pop("kept", "results")
-    limits = {key: options.pop(key) for key in [*options] if key in RunLimits.__annotations__}
+    limits: Any = {key: options.pop(key) for key in [*options] if key in RunLimits.__annotations__}
     return await proctor.arun(path, results=path.parent / name, limits=limits, **where, **options)
 
 

@@ -21,17 +21,12 @@ MODULES = {
     "proctor.results": "Runs asked together; see also [its page](results-python.md).",
     "proctor.trace": "Spans, trees and queries; see [span queries](span-queries.md).",
     "proctor.spec": "What users write, as objects; see [suites](suite.md).",
-    "proctor.agents.base": "For [kinds of your own](../how-to/agents.md#a-kind-of-your-own).",
+    "proctor.agents": "For [kinds of your own](../how-to/agents.md#a-kind-of-your-own).",
     "proctor.scenarios": "Templates and what is built from them; see [templates](templates.md).",
     "proctor.worlds": "Worlds to act in; see [worlds](worlds.md).",
     "proctor.llm": "Models, prices and the [mock server](../how-to/mock-llm.md).",
 }
 """The modules that users import from, in the order of the page."""
-
-WITHOUT_LIST = {
-    "proctor.agents.base": ("AgentConfig", "AgentRequest", "AgentReply", "AgentError"),
-}
-"""Names of modules that have no `__all__`."""
 
 HEAD = """# Python names
 
@@ -81,8 +76,6 @@ def _tree(sources: Path, module: str) -> ast.Module:
 
 
 def _public(sources: Path, module: str) -> tuple[str, ...]:
-    if module in WITHOUT_LIST:
-        return WITHOUT_LIST[module]
     for node in _tree(sources, module).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return tuple(name for name in ast.literal_eval(node.value) if name[0] != "_")
@@ -94,13 +87,23 @@ def _find(sources: Path, module: str, name: str) -> Found | None:
     tree = _tree(sources, module)
     for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
         if _names(node, name) and not _is_overload(node):
-            return Found(module, node, after)
+            return _class_of(sources, module, node) or Found(module, node, after)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
                     home = _absolute(sources, module, node)
-                    return None if home == module else _find(sources, home, alias.name)
+                    elsewhere = home == module or home.partition(".")[0] != "proctor"
+                    return None if elsewhere else _find(sources, home, alias.name)
+    return None
+
+
+def _class_of(sources: Path, module: str, node: ast.stmt) -> Found | None:
+    """The class of a name that is an instance made here: `capture = Capture()`."""
+    made = node.value if isinstance(node, ast.Assign) else None
+    if isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and not made.args:
+        found = _find(sources, module, made.func.id)
+        return found if found and isinstance(found.node, ast.ClassDef) else None
     return None
 
 
@@ -192,7 +195,9 @@ def _keywords(sources: Path, found: Found) -> Iterator[str]:
     match = re.fullmatch(r"Unpack\[(\w+)\]", kind)
     keys = _find(sources, found.module, match[1]) if match else None
     if keys and isinstance(keys.node, ast.ClassDef):
-        rows = [*_members(keys.node)]
+        bases = [_find(sources, keys.module, ast.unparse(base)) for base in keys.node.bases]
+        above = [base.node for base in bases if base and isinstance(base.node, ast.ClassDef)]
+        rows = [row for node in (*above, keys.node) for row in _members(node)]
         if rows and spec:
             yield "\n".join([f"| `**{spec.arg}` | |", "|---|---|", *rows]) + "\n"
 
@@ -206,7 +211,7 @@ def _members(node: ast.ClassDef) -> Iterator[str]:
             if not name.startswith("_"):
                 yield f"| `{name}: {_cell(kind)}` | {_cell(_field(each, after))} |"
         elif isinstance(each, Function):
-            if each.name.startswith("_") or _is_overload(each):
+            if (each.name.startswith("_") and each.name != "__call__") or _is_overload(each):
                 continue
             marks = {ast.unparse(mark) for mark in each.decorator_list}
             plain = {"property", "cached_property", "functools.cached_property"} & marks

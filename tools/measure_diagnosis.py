@@ -9,7 +9,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from proctor.diagnose.api import diagnose
+from proctor.diagnose.methods import diagnose
 from proctor.trace.load import load_traces
 from proctor.trail.data import Annotation, Mark, read_annotations
 from proctor.trail.scorer import score

@@ -15,7 +15,7 @@ from langchain_core.tools import tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
-from proctor import handoff
+from proctor import capture
 
 INVOICES = {
     "R-17": {"customer": "Brandt", "total": 120.0, "paid": 120.0},
@@ -123,7 +123,7 @@ def build(model: BaseChatModel | None = None) -> Any:
 
     async def desk(state: MessagesState) -> dict[str, Any]:
         team = str((await asked("desk", state)).content)
-        handoff(team, from_agent="desk")
+        capture.handoff(team, from_agent="desk")
         return {"messages": [AIMessage(team, name="desk")]}
 
     async def billing(state: MessagesState) -> dict[str, Any]:

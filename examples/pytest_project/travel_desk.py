@@ -7,7 +7,7 @@ import random
 import re
 from dataclasses import dataclass
 
-from proctor import llm_call, tool
+from proctor import capture, tool
 
 TRAINS = {
     ("bergen", "oslo"): [("07:53", 61), ("11:59", 49), ("22:59", 39)],
@@ -36,7 +36,7 @@ class Desk:
     def answer(self, question: str, seed: int = 0) -> str:
         """Answer one traveller."""
         asked = re.search(r"from (\w+) to (\w+)", question.lower())
-        with llm_call("rules", name="understand") as step:
+        with capture.llm_call("rules", name="understand") as step:
             step.input_tokens, step.output_tokens = len(question.split()), 4
         if asked is None:
             return "Where do you want to go, and where from?"

@@ -7,7 +7,7 @@ import re
 
 from shop_tools import INDEX, Orders, calculator, search_documents, words
 
-from proctor import planning
+from proctor import capture
 
 REFUSAL = "I cannot answer that from our documents. Please ask the shop in Harbour Street."
 ORDER = re.compile(r"\b[A-Z]-\d{4}\b")
@@ -17,13 +17,13 @@ def answer(question: str) -> str:
     """Answer one question of a customer."""
     order = ORDER.search(question)
     if order is None:
-        planning("look it up in the documents")
+        capture.planning("look it up in the documents")
         return from_documents(question)
     orders = Orders()
     if re.search(r"return|refund|back", question, re.IGNORECASE):
-        planning("look up the order and the rule for returns, then subtract")
+        capture.planning("look up the order and the rule for returns, then subtract")
         return refund(orders, order[0])
-    planning("look up the order, then what the documents say about such a product")
+    capture.planning("look up the order, then what the documents say about such a product")
     return about_product(orders, order[0], question)
 
 

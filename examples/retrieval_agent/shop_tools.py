@@ -15,7 +15,7 @@ from typing import Any
 
 from build_database import database
 
-from proctor import retrieval, tool
+from proctor import capture, tool
 from proctor.trace.capture import documents
 
 DOCUMENTS = Path(__file__).resolve().parent / "documents"
@@ -69,7 +69,7 @@ INDEX = Index(DOCUMENTS)
 def search_documents(query: str, limit: int = 3) -> list[dict[str, Any]]:
     """The documents that fit a query best, the best first; none when none is about it."""
     asked = words(query)
-    with retrieval(query, name="bm25") as step:
+    with capture.retrieval(query, name="bm25") as step:
         ranked = sorted(INDEX.texts, key=lambda name: -INDEX.score(name, asked))[:limit]
         found = [
             {"id": name, "text": INDEX.texts[name], "score": round(INDEX.score(name, asked), 3)}

@@ -1,97 +1,90 @@
-"""Proctor puts LLM agents through repeated, traced, honestly counted trials.
+"""Proctor runs your agent many times, records every step, and tells you what broke.
 
-The public names below are imported when first used, so that `import proctor` costs next to
-nothing; the price is a table that must name each of them twice.
+    run = proctor.run("suite.yaml", agent=answer, trials=10)
+    change = proctor.compare("main", run)
+
+Public names are imported when first used, so that `import proctor` costs next to nothing; the
+price is that each of them is named twice below.
 """
 
 from proctor._lazy import imported_when_used
 
-TYPE_CHECKING = False  # type checkers take it for typing's, which would be half of our cost
+TYPE_CHECKING = False  # type checkers treat it as typing's, which would be half of our cost
 if TYPE_CHECKING:
-    from proctor import api, results
+    from proctor import agents, api, checks, results, scenarios, trail
     from proctor.api import arun, compare, gate, run
+    from proctor.diagnose.finding import Diagnosis
     from proctor.diagnose.methods import diagnose
+    from proctor.errors import ProctorError
     from proctor.runs.run import Run
-    from proctor.scenarios.build import build
-    from proctor.scenarios.scenario import fetch, store
+    from proctor.runs.trial import Trial
     from proctor.spec import Case, Suite, load_suite
     from proctor.spec.experiment import Experiment
     from proctor.trace import Span, SpanQuery, Trace
-    from proctor.trace.capture import (
-        capture,
-        handoff,
-        llm_call,
-        planning,
-        retrieval,
-        span,
-        tool,
-        tool_call,
-    )
+    from proctor.trace.capture import capture, span, tool
     from proctor.trace.load import load_traces
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Case",
+    "Diagnosis",
     "Experiment",
+    "ProctorError",
     "Run",
     "Span",
     "SpanQuery",
     "Suite",
     "Trace",
+    "Trial",
     "__version__",
+    "agents",
     "api",
     "arun",
-    "build",
     "capture",
+    "checks",
     "compare",
     "diagnose",
-    "fetch",
     "gate",
-    "handoff",
-    "llm_call",
     "load_suite",
     "load_traces",
-    "planning",
     "results",
-    "retrieval",
     "run",
+    "scenarios",
     "span",
-    "store",
     "tool",
-    "tool_call",
+    "trail",
 ]
 
 _HOME_OF = {
     "Case": "proctor.spec",
+    "Diagnosis": "proctor.diagnose.finding",
     "Experiment": "proctor.spec.experiment",
+    "ProctorError": "proctor.errors",
     "Run": "proctor.runs.run",
     "Span": "proctor.trace",
     "SpanQuery": "proctor.trace",
     "Suite": "proctor.spec",
     "Trace": "proctor.trace",
+    "Trial": "proctor.runs.trial",
+    "agents": "proctor.agents",
     "api": "proctor.api",
     "arun": "proctor.api",
-    "build": "proctor.scenarios.build",
     "capture": "proctor.trace.capture",
+    "checks": "proctor.checks",
     "compare": "proctor.api",
     "diagnose": "proctor.diagnose",
-    "fetch": "proctor.scenarios.scenario",
     "gate": "proctor.api",
-    "handoff": "proctor.trace.capture",
-    "llm_call": "proctor.trace.capture",
     "load_suite": "proctor.spec",
     "load_traces": "proctor.trace.load",
-    "planning": "proctor.trace.capture",
     "results": "proctor.results",
-    "retrieval": "proctor.trace.capture",
     "run": "proctor.api",
+    "scenarios": "proctor.scenarios",
     "span": "proctor.trace.capture",
-    "store": "proctor.scenarios.scenario",
     "tool": "proctor.trace.capture",
-    "tool_call": "proctor.trace.capture",
+    "trail": "proctor.trail",
 }
 """Public name → the module that defines it, or that it is."""
 
-if not TYPE_CHECKING:  # else a type checker would believe that any name exists
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
     __getattr__, __dir__ = imported_when_used(__name__, _HOME_OF, globals())

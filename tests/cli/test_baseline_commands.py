@@ -16,7 +16,7 @@ from proctor.cli.main import run
 AGENT = """
 from proctor.agents.base import AgentReply
 from proctor.trace import Span, SpanKind, Trace
-from proctor.trace.capture import handoff, llm_call, span, tool_call
+from proctor.trace.capture import capture, span
 
 OLD = True
 
@@ -26,7 +26,7 @@ def answer(question):
 
 
 def call(name, **arguments):
-    with tool_call(name, arguments) as step:
+    with capture.tool_call(name, arguments) as step:
         step.tool_output = "ok"
 
 
@@ -34,7 +34,7 @@ def model(name="m1", finish=None, tools=(), **fields):
     attributes = {"gen_ai.response.finish_reasons": [finish]} if finish else {}
     if tools:
         attributes["gen_ai.tool.definitions"] = [{"name": tool} for tool in tools]
-    with llm_call(name, attributes=attributes, **fields):
+    with capture.llm_call(name, attributes=attributes, **fields):
         pass
 
 
@@ -105,7 +105,7 @@ def steps():
 
 
 def handoffs():
-    handoff("billing" if OLD else "sales")
+    capture.handoff("billing" if OLD else "sales")
     return "Paris"
 
 
@@ -145,7 +145,7 @@ def models():
 
 def errors():
     try:
-        with tool_call("search", {}):
+        with capture.tool_call("search", {}):
             if not OLD:
                 raise ConnectionError("refused")
     except ConnectionError:
@@ -155,7 +155,7 @@ def errors():
 
 def mended():
     try:
-        with tool_call("search", {}):
+        with capture.tool_call("search", {}):
             if OLD:
                 raise ConnectionError("refused")
     except ConnectionError:

@@ -156,7 +156,7 @@ def test_a_dry_run_runs_nothing_and_estimates_from_earlier_runs(suite: Path) -> 
     (suite.parent / "paid.py").write_text(
         "import proctor\n"
         "def agent(input):\n"
-        "    with proctor.llm_call('m', cost_usd=0.25): return input\n"
+        "    with proctor.capture.llm_call('m', cost_usd=0.25): return input\n"
     )
     args = ("--agent", "paid:agent", "--trials", 10, "--dry-run")
     done = run(suite, *args)

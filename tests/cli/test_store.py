@@ -10,7 +10,7 @@ from server_parts import TRACE, write
 from proctor.cli.main import cli
 from proctor.server.store import open_store
 from proctor.server.store.schema import VERSION
-from proctor.trace.capture import capture, tool_call
+from proctor.trace.capture import capture
 from proctor.trace.export import save_traces
 from proctor.trace.load import load_traces
 
@@ -71,7 +71,7 @@ def test_traces_of_files_go_in_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """R-D7: files of any format are kept as live traces are, not doubled, without secrets."""
     monkeypatch.chdir(tmp_path)
     with capture(query="Weather in Paris?") as trace:
-        with tool_call("get_weather", {"city": "Paris", "api_key": "sk-" + "a1B2" * 12}):
+        with capture.tool_call("get_weather", {"city": "Paris", "api_key": "sk-" + "a1B2" * 12}):
             pass
         trace.response = "Rain."
     save_traces([trace], "one.otlp.json", "otlp-json", redact=False)

@@ -14,14 +14,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from proctor.cli.main import run
 from proctor.llm import MockLLM
-from proctor.trace.capture import capture, tool_call
+from proctor.trace.capture import capture
 from proctor.trace.export import save_traces
 
 AGENT = '''
 """An agent that does what its question tells it to."""
 import subprocess, sys, time
 from pathlib import Path
-from proctor.trace.capture import llm_call, tool
+from proctor.trace.capture import capture, tool
 
 @tool
 def search(question):
@@ -470,7 +470,7 @@ def record(path, query, answer, *tools, **metadata):
     """A trace as an agent would have left it."""
     with capture(query, name="agent") as trace:
         for name in tools:
-            with tool_call(name, {}) as call:
+            with capture.tool_call(name, {}) as call:
                 call.tool_output = "found"
         trace.response = answer
     trace.metadata.update(metadata)

@@ -101,9 +101,9 @@ def test_a_span_that_is_gone_has_a_place() -> None:
 
 
 def flaky(_question: str) -> str:
-    with proctor.tool_call("search", {"q": "x"}) as call:
+    with proctor.capture.tool_call("search", {"q": "x"}) as call:
         call.tool_output = "Error: HTTP 429 Too Many Requests"
-    with proctor.llm_call("model", input="find x") as said:
+    with proctor.capture.llm_call("model", input="find x") as said:
         said.output = "I could not find it."
     return "nothing"
 

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proctor
-from proctor.diagnose.api import diagnose
 from proctor.diagnose.finding import Diagnosis
 from proctor.diagnose.learned.classifier import MODEL_FILE, Judges
 from proctor.diagnose.learned.detector import detectors, judged
 from proctor.diagnose.learned.text_features import rows_of
+from proctor.diagnose.methods import diagnose
 from proctor.diagnose.quotes import stands_in
 from proctor.diagnose.rules import RULES, apply_rules
 from proctor.diagnose.steps import read_moves
@@ -188,5 +188,5 @@ def test_model_is_small_and_plain() -> None:
 
 def test_nothing_heavy_at_import() -> None:
     """R-G3: importing diagnosis does not load numpy; only the learned detector does."""
-    code = "import sys, proctor.diagnose.api; sys.exit('numpy' in sys.modules)"
+    code = "import sys, proctor.diagnose.methods; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

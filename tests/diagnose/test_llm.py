@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from spans import span, trace
 
 import proctor
-from proctor.diagnose.api import diagnose
 from proctor.diagnose.finding import Diagnosis, Finding, Impact
 from proctor.diagnose.llm.detector import DetectorOptions, agentic, group_spans, single_pass
 from proctor.diagnose.llm.digest import digest, shorten
 from proctor.diagnose.llm.parse import json_in, read_findings, read_scores, verified
 from proctor.diagnose.llm.prompt import HINTS
+from proctor.diagnose.methods import diagnose
 from proctor.diagnose.quotes import stands_in
 from proctor.diagnose.taxonomy import Category
 from proctor.errors import ProctorError

@@ -5,8 +5,8 @@ import importlib.util
 import pytest
 from spans import span, trace
 
-from proctor.diagnose.api import diagnose
 from proctor.diagnose.llm.detector import DetectorOptions, agentic, single_pass
+from proctor.diagnose.methods import diagnose
 from proctor.diagnose.quotes import stands_in
 from proctor.llm import LocalModel
 from proctor.trace import SpanKind, SpanStatus

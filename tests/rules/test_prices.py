@@ -28,7 +28,7 @@ def cost_in_trial(folder: Path, attributes: dict[str, Any]) -> float | None:
     """Run one trial whose agent makes this model call."""
 
     def agent(_question: str) -> str:
-        with proctor.llm_call(
+        with proctor.capture.llm_call(
             attributes["gen_ai.request.model"],
             input_tokens=attributes["gen_ai.usage.input_tokens"],
             output_tokens=attributes["gen_ai.usage.output_tokens"],

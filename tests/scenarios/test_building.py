@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import proctor
 from proctor.errors import ProctorError
 from proctor.scenarios import Built, Catalog, build
-from proctor.scenarios.build import default_cache_folder
+from proctor.scenarios.builder import default_cache_folder
 from proctor.scenarios.built_folder import FILES
 from proctor.spec import SpecError
 
@@ -151,7 +151,10 @@ def test_another_process_builds_the_same(catalog: Catalog, write, tmp_path: Path
     """R-S4: hash seeds, locale, time zone, working folder and cache do not count."""
     write(MEADOW)
     here = build("a.b", 7, catalog=catalog, cache=False)
-    script = "import proctor, sys; proctor.build('a.b', 7, catalog=sys.argv[1], out=sys.argv[2])"
+    script = (
+        "import proctor, sys\n"
+        "proctor.scenarios.build('a.b', 7, catalog=sys.argv[1], out=sys.argv[2])"
+    )
     for number in ("1", "2"):
         out = tmp_path / f"out{number}"
         environ = {
@@ -442,9 +445,9 @@ def test_environment_variables_do_not_get_in(catalog: Catalog, write, monkeypatc
 
 
 def test_the_public_names(catalog: Catalog, write) -> None:
-    """R-S4: `proctor.build` is the same function; a folder or a file will do for a name."""
+    """R-S4: `proctor.scenarios.build` takes a name, a folder or a file."""
     file = write(MEADOW)
-    built = proctor.build("a.b", 7, catalog=catalog)
+    built = proctor.scenarios.build("a.b", 7, catalog=catalog)
     for path in (file, str(file), file.parent, "a/b"):
-        assert proctor.build(path, 7, catalog=catalog).same_as(built)
+        assert proctor.scenarios.build(path, 7, catalog=catalog).same_as(built)
     assert json.dumps(built.scenario)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from proctor.scenarios import Catalog, expressions, functions, interpreter
-from proctor.scenarios.build import WorldSpec
+from proctor.scenarios.builder import WorldSpec
 from proctor.scenarios.functions import CONSTANTS, DRAWS, FUNCTIONS, KNOWN, OTHER
 from proctor.scenarios.opaque_names import NameGroup
 from proctor.scenarios.params import RESERVED, TYPES

@@ -7,7 +7,7 @@ import pytest
 
 from proctor.errors import ProctorError
 from proctor.scenarios import Catalog, build
-from proctor.scenarios.build import default_cache_folder
+from proctor.scenarios.builder import default_cache_folder
 from proctor.scenarios.interpreter import MAX_STEPS
 from proctor.spec import SpecError
 

@@ -23,34 +23,34 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_a_folder_comes_back_as_it_was(built: Built, tmp_path: Path) -> None:
     """R-S4: store keeps a built folder, fetch brings it back, by path or by object."""
-    kept = proctor.store("mine", built.path)
+    kept = proctor.scenarios.store("mine", built.path)
     assert kept.is_relative_to(default_store_folder())
-    assert proctor.fetch("mine") == kept
-    out = proctor.fetch("mine", tmp_path / "again")
+    assert proctor.scenarios.fetch("mine") == kept
+    out = proctor.scenarios.fetch("mine", tmp_path / "again")
     assert contents(out) == contents(built.path)
     assert Built.open(out).same_as(built)
-    assert proctor.store("other", built) != kept
+    assert proctor.scenarios.store("other", built) != kept
     assert stored_names() == ["mine", "other"]
 
 
 def test_names_that_some_systems_cannot_tell_apart_are_one(built: Built) -> None:
     """R-S4: a store carried to another file system keeps its meaning."""
-    assert proctor.store("Mine", built) == proctor.store("mine", built)
+    assert proctor.scenarios.store("Mine", built) == proctor.scenarios.store("mine", built)
 
 
 def test_another_scenario_is_not_replaced_silently(
     built: Built, catalog: Catalog, tmp_path: Path
 ) -> None:
     """R-S4: the same again is fine, another one is refused unless asked for, then whole."""
-    proctor.store("mine", built)
-    proctor.store("mine", built)
+    proctor.scenarios.store("mine", built)
+    proctor.scenarios.store("mine", built)
     other = build("a.b", 8, catalog=catalog)
     with pytest.raises(ProctorError, match="another scenario under the name") as caught:
-        proctor.store("mine", other)
+        proctor.scenarios.store("mine", other)
     assert "--force" in str(caught.value.hint)
-    assert contents(proctor.fetch("mine")) == contents(built.path)
-    proctor.store("mine", other, replace=True)
-    assert contents(proctor.fetch("mine")) == contents(other.path)
+    assert contents(proctor.scenarios.fetch("mine")) == contents(built.path)
+    proctor.scenarios.store("mine", other, replace=True)
+    assert contents(proctor.scenarios.fetch("mine")) == contents(other.path)
     assert stored_names() == ["mine"]
     assert [path.name for path in default_store_folder().iterdir()] == ["mine"], "nothing left over"
 
@@ -58,12 +58,12 @@ def test_another_scenario_is_not_replaced_silently(
 @pytest.mark.parametrize("harm", FILES)
 def test_damage_is_seen(built: Built, harm: str) -> None:
     """R-S4: a stored file that changed is not handed out; it can be replaced."""
-    kept = proctor.store("mine", built)
+    kept = proctor.scenarios.store("mine", built)
     (kept / harm).write_bytes(b"format: 1\nfiles: {}\n")
     with pytest.raises(ProctorError, match="not as it was built"):
-        proctor.fetch("mine")
-    proctor.store("mine", built, replace=True)
-    assert contents(proctor.fetch("mine")) == contents(built.path)
+        proctor.scenarios.fetch("mine")
+    proctor.scenarios.store("mine", built, replace=True)
+    assert contents(proctor.scenarios.fetch("mine")) == contents(built.path)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,10 @@ def test_damage_is_seen(built: Built, harm: str) -> None:
 )
 def test_a_name_is_no_path(built: Built, name: str) -> None:
     """R-S4: names are safe as folders on every system."""
-    for use in (lambda: proctor.store(name, built), lambda: proctor.fetch(name)):
+    for use in (
+        lambda: proctor.scenarios.store(name, built),
+        lambda: proctor.scenarios.fetch(name),
+    ):
         with pytest.raises(ProctorError):
             use()
     assert not default_store_folder().exists()
@@ -80,19 +83,19 @@ def test_a_name_is_no_path(built: Built, name: str) -> None:
 def test_only_built_folders_are_stored(built: Built, tmp_path: Path) -> None:
     """R-S4: a folder with less, more or other than a build has is refused, and why."""
     with pytest.raises(ProctorError, match="no such folder"):
-        proctor.store("mine", tmp_path / "nowhere")
+        proctor.scenarios.store("mine", tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ProctorError, match="not a built scenario"):
-        proctor.store("mine", tmp_path / "empty")
+        proctor.scenarios.store("mine", tmp_path / "empty")
     carried = built.copy_to(tmp_path / "carried").path
     (carried / "notes.txt").touch()
     with pytest.raises(ProctorError, match=r"'notes.txt' is no part"):
-        proctor.store("mine", carried)
+        proctor.scenarios.store("mine", carried)
     (carried / "notes.txt").unlink()
     (carried / "scenario.yaml").unlink()
     (carried / "scenario.yaml").symlink_to(built.path / "scenario.yaml")
     with pytest.raises(ProctorError, match="link has no place"):
-        proctor.store("mine", carried)
+        proctor.scenarios.store("mine", carried)
     assert stored_names() == []
 
 
@@ -102,12 +105,12 @@ def test_a_newer_format_is_refused(built: Built, tmp_path: Path) -> None:
     manifest = (carried / "_manifest_.yaml").read_text(encoding="utf-8")
     (carried / "_manifest_.yaml").write_text(manifest.replace("format: 1", "format: 99"))
     with pytest.raises(ProctorError, match="format 99"):
-        proctor.store("mine", carried)
+        proctor.scenarios.store("mine", carried)
 
 
 def test_a_slip_in_a_name(built: Built) -> None:
     """R-S4: an unknown name is told with its nearest neighbour."""
-    proctor.store("meadow-7", built)
+    proctor.scenarios.store("meadow-7", built)
     with pytest.raises(ProctorError, match="nothing is stored") as caught:
-        proctor.fetch("medow-7")
+        proctor.scenarios.fetch("medow-7")
     assert caught.value.hint == "did you mean 'meadow-7'?"

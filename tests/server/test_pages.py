@@ -32,15 +32,15 @@ HOSTILE = (
 
 
 def hostile_agent(_question: str) -> str:
-    with proctor.tool_call(HOSTILE, {"q": HOSTILE}) as call:
+    with proctor.capture.tool_call(HOSTILE, {"q": HOSTILE}) as call:
         call.tool_output = HOSTILE
     return HOSTILE
 
 
 def careless_agent(_question: str) -> str:
-    with proctor.tool_call("search", {"q": {"exact": True, "words": ["x"]}}) as call:
+    with proctor.capture.tool_call("search", {"q": {"exact": True, "words": ["x"]}}) as call:
         call.tool_output = "found"
-    with proctor.tool_call("delete_account", {"id": 1}) as call:
+    with proctor.capture.tool_call("delete_account", {"id": 1}) as call:
         call.tool_output = "gone"
     return "fine"
 
@@ -50,7 +50,7 @@ def broken_agent(_question: str) -> str:
 
 
 def plain_agent(_question: str) -> str:
-    with proctor.tool_call("search", {"q": "x"}) as call:
+    with proctor.capture.tool_call("search", {"q": "x"}) as call:
         call.tool_output = "found"
     return "fine"
 

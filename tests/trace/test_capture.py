@@ -10,18 +10,7 @@ import pytest
 from opentelemetry import trace as otel_trace
 
 from proctor.trace import SpanKind, SpanStatus, Trace
-from proctor.trace.capture import (
-    capture,
-    carry,
-    documents,
-    handoff,
-    llm_call,
-    planning,
-    retrieval,
-    span,
-    tool,
-    tool_call,
-)
+from proctor.trace.capture import capture, carry, documents, span, tool
 
 
 @tool
@@ -43,16 +32,16 @@ def broken() -> None:
 def test_helpers_build_one_tree() -> None:
     """R-T6: tool, llm, retrieval, handoff and planning helpers nest where they are used."""
     with capture(query="what is 1 + 2?") as trace:
-        planning("add the numbers")
+        capture.planning("add the numbers")
         with span("step"):
             assert add(1) == 3
-            with retrieval("sums") as found:
+            with capture.retrieval("sums") as found:
                 found.documents = documents(["1 + 2 = 3", {"id": "d2", "text": "x", "score": 0.5}])
-        with llm_call("m-1", input_tokens=10) as call:
+        with capture.llm_call("m-1", input_tokens=10) as call:
             call.output_tokens = 5
-        with tool_call("lookup", {"q": "x"}) as step:
+        with capture.tool_call("lookup", {"q": "x"}) as step:
             step.tool_output = "found"
-        handoff("billing", from_agent="triage")
+        capture.handoff("billing", from_agent="triage")
         trace.response = "3"
 
     root = trace.roots[0]

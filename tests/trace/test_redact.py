@@ -323,7 +323,7 @@ def test_objects_of_an_agent_are_redacted_as_they_are_written() -> None:
     """R-T9: what is no JSON value is written as its text, and that holds no secret either."""
     with (
         proctor.capture("x") as seen,
-        proctor.tool_call("connect", {"to": Connection()}) as call,
+        proctor.capture.tool_call("connect", {"to": Connection()}) as call,
     ):
         call.tool_output = Connection()
     clean = default_redactor().trace(seen)

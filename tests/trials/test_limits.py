@@ -16,12 +16,14 @@ SUITE = Suite(cases=(Case(id="c", input="q"),))
 
 
 async def priced(_question: str) -> str:
-    with proctor.llm_call("m", input_tokens=60, output_tokens=40, cost_usd=0.1):
+    with proctor.capture.llm_call("m", input_tokens=60, output_tokens=40, cost_usd=0.1):
         return "a"
 
 
 async def unpriced(_question: str) -> str:
-    with proctor.llm_call("a-model-nobody-has-a-price-for", input_tokens=60, output_tokens=40):
+    with proctor.capture.llm_call(
+        "a-model-nobody-has-a-price-for", input_tokens=60, output_tokens=40
+    ):
         return "a"
 
 
@@ -103,7 +105,7 @@ async def test_a_call_that_was_refused_cost_nothing(tmp_path: Path) -> None:
 
     async def refused(question: str) -> str:
         await priced(question)
-        with proctor.llm_call("a-model-nobody-has-a-price-for"):
+        with proctor.capture.llm_call("a-model-nobody-has-a-price-for"):
             raise ValueError("HTTP 400: context too long")
 
     run = await run_of(tmp_path, refused, max_cost_usd=0.35)

@@ -20,7 +20,7 @@ async def shuffled(input: str, seed: int) -> str:  # noqa: A002 (the word of the
     chance = Random(seed)
     for _ in range(chance.randrange(4)):
         await asyncio.sleep(0)
-    with proctor.tool_call("dice", {"sides": 6}) as step:
+    with proctor.capture.tool_call("dice", {"sides": 6}) as step:
         step.tool_output = chance.randrange(6)
     if step.tool_output == 5:
         raise ValueError(f"seed {seed % 100}")

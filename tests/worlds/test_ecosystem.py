@@ -10,7 +10,7 @@ from scipy.integrate import solve_ivp
 from world_parts import Says, played
 
 from proctor.agents.registry import agent_config
-from proctor.scenarios.build import build
+from proctor.scenarios.builder import build
 from proctor.scenarios.catalog import SHIPPED, Catalog
 from proctor.worlds import InvalidAction, WorldError, make_world
 from proctor.worlds.ecosystem import Ecosystem, Hidden, Levers, drawn_rates

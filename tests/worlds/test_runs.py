@@ -11,9 +11,9 @@ import pytest
 from world_parts import Corridor, played
 
 from proctor.checks.quality import score_trace
-from proctor.diagnose.api import diagnose
+from proctor.diagnose.methods import diagnose
 from proctor.llm import MockLLM
-from proctor.scenarios.build import build
+from proctor.scenarios.builder import build
 from proctor.trace.capture import capture
 
 

@@ -26,7 +26,7 @@ from proctor.llm.chat_model import ChatModel, ChatReply, ChatRequest
 from proctor.llm.providers import is_model_name
 from proctor.llm.rate_limits import provider_of, rate_limited
 from proctor.trace import Message, ToolCall
-from proctor.trace.capture import llm_call, span, tool_call
+from proctor.trace.capture import capture, span
 
 DEFAULT_MAX_TURNS = 10
 """Enough for the tasks suites hold; an agent that needs more is usually going in circles."""
@@ -209,7 +209,7 @@ def _record_exhaustion(turns: int) -> None:
 async def _called(tools: ToolBox, call: ToolCall) -> Message:
     """The result of one tool call, as the message that tells the model."""
     try:
-        with tool_call(call.name, call.arguments, call_id=call.id) as step:
+        with capture.tool_call(call.name, call.arguments, call_id=call.id) as step:
             step.tool_output = result = await tools.call(call.name, call.arguments)
         content = as_text(result)
     except ToolError as error:
@@ -240,7 +240,7 @@ class _Asker:
             timeout=self._config.request_timeout,
         )
         name = self._options["model"]
-        with llm_call(_bare(name), input_messages=request.messages) as step:
+        with capture.llm_call(_bare(name), input_messages=request.messages) as step:
             # For an endpoint of one's own this is its host, which no price table lists: its
             # prices are unknown, whatever its model is called.
             provider = self._config.provider_for(name)

@@ -38,7 +38,7 @@ from proctor.agents.base import (
 )
 from proctor.agents.checkpoint import Checkpoint
 from proctor.agents.process import end_group
-from proctor.trace.capture import llm_call, tool_call
+from proctor.trace.capture import capture
 
 MAX_OUTPUT = 64 * 1024 * 1024
 """Bytes of standard output read: beyond it a program is flooding, not answering."""
@@ -272,12 +272,12 @@ def _understood(out: bytes) -> AgentReply:
 def _recorded(reply: CommandReply) -> AgentReply:
     """The reply, with the calls it tells of put into the trace."""
     for call in reply.tool_calls:
-        with contextlib.suppress(AgentError), tool_call(call.name, call.arguments) as step:
+        with contextlib.suppress(AgentError), capture.tool_call(call.name, call.arguments) as step:
             step.tool_output = call.result
             if call.error:
                 raise AgentError(call.error)
     if reply.usage is not None:
-        with llm_call(reply.usage.model) as step:
+        with capture.llm_call(reply.usage.model) as step:
             step.input_tokens = reply.usage.input_tokens
             step.output_tokens = reply.usage.output_tokens
             step.cost_usd = reply.usage.cost_usd

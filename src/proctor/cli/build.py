@@ -69,7 +69,7 @@ def build(
     of a template. Prints the folder.
     """
     from proctor.scenarios import build_template, find_template
-    from proctor.scenarios.build import default_cache_folder
+    from proctor.scenarios.builder import default_cache_folder
     from proctor.scenarios.params import params_from_text
 
     if no_cache and out is None:

@@ -16,6 +16,7 @@ import click
 from proctor.cli._command import Command, Example
 from proctor.cli._options import chat_model, chat_model_options
 from proctor.cli.trace_files import Loaded, redaction_option
+from proctor.diagnose.methods import METHODS
 from proctor.errors import ProctorError
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from proctor.diagnose.finding import Diagnosis
     from proctor.diagnose.llm.detector import DetectorOptions
     from proctor.trace import Trace
-
-METHODS = ("offline", "off", "rules", "learned", "single_pass", "agentic", "on")
 
 
 class Looked(NamedTuple):
@@ -47,7 +46,7 @@ class Looked(NamedTuple):
     ],
 )
 @click.argument("files", nargs=-1, required=True, metavar="TRACE|RUN...")
-@click.option("--method", type=click.Choice(METHODS), default="offline", show_default=True)
+@click.option("--method", type=click.Choice([*METHODS]), default="offline", show_default=True)
 @chat_model_options("PROVIDER:MODEL, for single_pass and agentic.")
 @click.option("--prompt-version", default="v2", show_default=True, help="v1 or v2.")
 @click.option(

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from proctor.demo.tools import Shop
-from proctor.trace.capture import planning
+from proctor.trace.capture import capture
 
 Answer = Callable[[re.Match[str]], str]
 
@@ -50,7 +50,7 @@ class Clerk:
         """The first rule that fits decides."""
         for pattern, rule in self._rules:
             if found := re.search(pattern, question, re.IGNORECASE):
-                planning(f"answer by {rule.__name__.strip('_')}")
+                capture.planning(f"answer by {rule.__name__.strip('_')}")
                 return rule(found)
         return "I do not know."
 

@@ -1,26 +1,42 @@
-"""Diagnosis: what broke in a trace, where, and how well a detector tells it.
+"""Diagnosis: what broke in a trace, where, and how sure that is.
 
-`proctor.diagnose(trace)` calls this package: the room and the verb have one name, and the module
-answers to both. The taxonomy and the scorer depend on nothing but the standard library.
+`proctor.diagnose(trace)` calls this package: the function and the package have one name, and
+Python sets the attribute to the package as soon as any module of it is imported. So the module
+is callable. The taxonomy and the scorer depend on nothing but the standard library.
 """
 
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from proctor._lazy import imported_when_used
+
+TYPE_CHECKING = False  # type checkers treat it as typing's, which would cost more to import
 if TYPE_CHECKING:
-    from proctor.diagnose.finding import Diagnosis
-    from proctor.trace import Trace
+    from proctor.diagnose.finding import Diagnosis, Finding
+    from proctor.diagnose.methods import diagnose
+    from proctor.diagnose.taxonomy import Category
+
+__all__ = ["Category", "Diagnosis", "Finding", "diagnose"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = imported_when_used(
+        __name__,
+        {
+            "Category": "proctor.diagnose.taxonomy",
+            "Diagnosis": "proctor.diagnose.finding",
+            "Finding": "proctor.diagnose.finding",
+            "diagnose": "proctor.diagnose.methods",
+        },
+        globals(),
+    )
 
 
-class _Verb(ModuleType):
-    """A package that can be called."""
-
-    def __call__(self, trace: "Trace", method: str = "offline", **how: Any) -> "Diagnosis":
-        """Find what broke in a trace; see `proctor.diagnose.methods.diagnose`."""
+class _CallableModule(ModuleType):
+    def __call__(self, *args: Any, **options: Any) -> Any:
         from proctor.diagnose.methods import diagnose
 
-        return diagnose(trace, method, **how)
+        return diagnose(*args, **options)
 
 
-sys.modules[__name__].__class__ = _Verb
+sys.modules[__name__].__class__ = _CallableModule

@@ -1,16 +1,17 @@
-"""Every way to diagnose a trace, by name: without a model, or with one.
+"""Diagnose a trace: find what broke, where, and how badly.
 
-`proctor.diagnose(trace)` is this module's `diagnose`. A method that asks a model is given the
-offline findings as leads and falls back to them, so it always has an answer.
+Promise: every finding names a span of the trace and quotes text from it; `Diagnosis.method` says
+what produced the findings. The offline methods are deterministic, need no provider and take
+milliseconds. A method that calls a model gets the offline findings as leads and falls back to
+them, so there is always an answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, overload
 
-from proctor.diagnose.api import METHODS as OFFLINE
-from proctor.diagnose.api import diagnose as offline_diagnosis
 from proctor.errors import ProctorError, hint_among
 
 if TYPE_CHECKING:
@@ -19,55 +20,133 @@ if TYPE_CHECKING:
     from proctor.llm.chat_model import ChatModel
     from proctor.trace import Trace
 
-ASKED = {"single_pass": "single_pass", "agentic": "agentic", "on": "agentic"}
-"""Names users write of methods that ask a model, and the method each stands for."""
+OfflineMethod = Literal["offline", "off", "rules", "learned"]
+ModelMethod = Literal["single_pass", "agentic", "on"]
 
-METHODS = (*OFFLINE, *ASKED)
+METHODS: dict[OfflineMethod | ModelMethod, str] = {
+    "offline": "offline",
+    "off": "offline",
+    "rules": "rules",
+    "learned": "learned",
+    "single_pass": "single_pass",
+    "agentic": "agentic",
+    "on": "agentic",
+}
+"""Name that users write → method. `rules` needs no training, `learned` is the shipped detector
+alone, `offline` is both; the others call a model."""
+
+_CALL_A_MODEL = ("single_pass", "agentic")
 
 
-def asking(model: ChatModel | str | None, **how: Any) -> DetectorOptions:
-    """How a model is asked, from its name or itself; see `DetectorOptions` for the options."""
-    from proctor.diagnose.llm.detector import DetectorOptions
-    from proctor.llm.providers import get_model
+class ModelOptions(TypedDict, total=False):
+    """Options of the methods that call a model; the budget is for one trace."""
 
-    if model is None:
-        raise ProctorError(
-            "this method asks a model, and none is named",
-            hint="name one, such as openai:gpt-4o-mini; the method `offline` needs none",
-        )
-    return DetectorOptions(model=get_model(model) if isinstance(model, str) else model, **how)
+    prompt_version: str
+    """The shipped prompt to use."""
+    evidence: Literal["strict", "off"]
+    """Whether quotes must appear verbatim in their span."""
+    limit: int
+    """Characters of the trace in one prompt."""
+    max_reply_tokens: int
+    """Tokens of one reply."""
+    max_calls: int
+    """Calls, repairs of malformed replies included."""
+    max_cost_usd: float | None
+    """Dollars."""
+    max_seconds: float
+    """Seconds."""
+    parallel: int
+    """Calls at a time."""
+
+
+@overload
+def diagnose(trace: Trace, method: OfflineMethod = "offline") -> Diagnosis: ...
+@overload
+def diagnose(
+    trace: Trace, method: ModelMethod, *, model: ChatModel | str, **options: Unpack[ModelOptions]
+) -> Diagnosis: ...
+def diagnose(
+    trace: Trace,
+    method: OfflineMethod | ModelMethod = "offline",
+    *,
+    model: ChatModel | str | None = None,
+    **options: Unpack[ModelOptions],
+) -> Diagnosis:
+    """Find what broke in a trace: findings, scores, how sure, how long it took.
+
+    `model` and `options` are for the methods that call one. Inside a running event loop, await
+    `proctor.diagnose.methods.adiagnose` instead for those.
+
+        for finding in proctor.diagnose(trace).findings:
+            print(finding.category, finding.location, finding.evidence)
+    """
+    if not asks(method):
+        return diagnose_offline(trace, method)
+    return asyncio.run(adiagnose(trace, method, asking(model, **options)))
 
 
 async def adiagnose(
     trace: Trace, method: str = "offline", how: DetectorOptions | None = None
 ) -> Diagnosis:
-    """Find what broke in a trace; `how` says which model is asked, for methods that ask one."""
+    """Find what broke in a trace; `how` configures the model for methods that call one."""
     if not asks(method):
-        return offline_diagnosis(trace, method)
+        return diagnose_offline(trace, method)
     from proctor.diagnose.llm import detector
 
-    look = detector.agentic if ASKED[method] == "agentic" else detector.single_pass
-    return await look(trace, how or asking(None), offline_diagnosis(trace, "offline"))
+    look = detector.agentic if _method(method) == "agentic" else detector.single_pass
+    return await look(trace, how or asking(None), diagnose_offline(trace, "offline"))
 
 
-def diagnose(
-    trace: Trace, method: str = "offline", *, model: ChatModel | str | None = None, **how: Any
-) -> Diagnosis:
-    """Find what broke in a trace: findings, scores, how sure, how long it took.
+def diagnose_offline(trace: Trace, method: str = "offline") -> Diagnosis:
+    """Find what broke in a trace by rules and the shipped detector, without any model."""
+    # Imported here: the command line reads METHODS from this module at every start.
+    from proctor.diagnose.finding import Diagnosis
+    from proctor.diagnose.quotes import scores_of
+    from proctor.diagnose.rules import RULES, apply_rules
+    from proctor.diagnose.steps import read_moves
 
-    `model` and further options (`DetectorOptions`) are for methods that call a model. Inside a
-    running event loop use `await adiagnose(...)` for those.
-    """
-    if not asks(method):
-        return offline_diagnosis(trace, method)
-    return asyncio.run(adiagnose(trace, method, asking(model, **how)))
+    chosen = _method(method)
+    started = perf_counter()
+    moves = read_moves(trace)
+    findings = apply_rules(moves, RULES)
+    seconds = {"rules": perf_counter() - started}
+    values: list[float] | None = None
+    if chosen != "rules":
+        from proctor.diagnose.learned.detector import detectors, find
+        from proctor.diagnose.learned.text_features import rows_of
+
+        started = perf_counter()
+        found = find(detectors(), rows_of(moves, findings), findings, chosen)
+        order = moves.trace.index.position
+        findings = sorted(found.findings, key=lambda f: (order[f.location], f.category))
+        values = found.scores
+        seconds["learned"] = perf_counter() - started
+    # A trace without steps was not judged: it has no scores, rather than full marks.
+    seen = bool(moves.moves or moves.strays or findings)
+    scores = scores_of(findings, values) if seen else {}
+    return Diagnosis(trace.trace_id, chosen, tuple(findings), scores, seconds)
+
+
+def asking(model: ChatModel | str | None, **how: Any) -> DetectorOptions:
+    """Return the options of a detector that calls a model, named or given."""
+    from proctor.diagnose.llm.detector import DetectorOptions
+    from proctor.llm.providers import get_model
+
+    if model is None:
+        raise ProctorError(
+            "this method calls a model, and none is named",
+            hint="name one, such as openai:gpt-4o-mini; the method `offline` needs none",
+        )
+    return DetectorOptions(model=get_model(model) if isinstance(model, str) else model, **how)
 
 
 def asks(method: str) -> bool:
-    """Whether a method asks a model; an unknown name is an error with all that there are."""
-    if method not in METHODS:
-        raise ProctorError(
-            f"unknown method {method!r} of diagnosis",
-            hint=hint_among(method, METHODS),
-        )
-    return method in ASKED
+    """Return whether a method calls a model; an unknown name is an error that lists all."""
+    return _method(method) in _CALL_A_MODEL
+
+
+def _method(name: str) -> str:
+    found = cast("dict[str, str]", METHODS).get(name)
+    if found is None:
+        raise ProctorError(f"unknown diagnosis method {name!r}", hint=hint_among(name, [*METHODS]))
+    return found

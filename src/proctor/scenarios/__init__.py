@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from proctor._lazy import imported_when_used
 
 if TYPE_CHECKING:
-    from proctor.scenarios.build import build, build_template, find_template
+    from proctor.scenarios.builder import build, build_template, find_template
     from proctor.scenarios.catalog import Catalog, UnknownTemplateError, catalog_for
     from proctor.scenarios.scenario import Built, fetch, store
     from proctor.scenarios.template import Template
@@ -33,11 +33,11 @@ _HOME_OF = {
     "Catalog": "proctor.scenarios.catalog",
     "Template": "proctor.scenarios.template",
     "UnknownTemplateError": "proctor.scenarios.catalog",
-    "build": "proctor.scenarios.build",
-    "build_template": "proctor.scenarios.build",
+    "build": "proctor.scenarios.builder",
+    "build_template": "proctor.scenarios.builder",
     "catalog_for": "proctor.scenarios.catalog",
     "fetch": "proctor.scenarios.scenario",
-    "find_template": "proctor.scenarios.build",
+    "find_template": "proctor.scenarios.builder",
     "store": "proctor.scenarios.scenario",
 }
 """Public name → the module that defines it."""

@@ -213,8 +213,8 @@ class Template:
         out: str | Path | None = None,
         cache: bool = True,
     ) -> Built:
-        """Build it; see `proctor.build`."""
-        from proctor.scenarios.build import build_template
+        """Build it; see `proctor.scenarios.build`."""
+        from proctor.scenarios.builder import build_template
 
         return build_template(self, seed, params, out=out, cache=cache)
 
@@ -229,7 +229,12 @@ class Template:
 
     def is_cached(self, seed: int, params: Mapping[str, Any] | None = None) -> bool:
         """Whether a build is kept already."""
-        from proctor.scenarios.build import BuildCache, checked_params, default_cache_folder, key_of
+        from proctor.scenarios.builder import (
+            BuildCache,
+            checked_params,
+            default_cache_folder,
+            key_of,
+        )
 
         key = key_of(self, seed, checked_params(self, seed, params or {}))
         return BuildCache(default_cache_folder()).has(key)

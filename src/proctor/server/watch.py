@@ -25,7 +25,7 @@ from proctor.checks.evaluate import PlannedCheck, evaluate
 from proctor.checks.quality import score_trace, score_traces_with
 from proctor.checks.quality_dimensions import Quality, QualityConfig, QualityLevel
 from proctor.checks.registry import CheckContext
-from proctor.diagnose.api import diagnose
+from proctor.diagnose.methods import diagnose
 from proctor.errors import ProctorError
 from proctor.sanitize import line
 from proctor.server.store.store import SqlStore, StoredEvaluation, StoreError

@@ -20,11 +20,11 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
 from random import Random
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from proctor.trace import otel
 from proctor.trace.conventions import finish, normalise
-from proctor.trace.model import Document, Span, SpanKind, SpanStatus, Trace
+from proctor.trace.model import Document, Message, Span, SpanKind, SpanStatus, Trace
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,31 +45,6 @@ def new_trace_id() -> str:
 def new_span_id() -> str:
     """A random span id as OpenTelemetry writes it: 16 hexadecimal digits."""
     return f"{_ids.getrandbits(64) or 1:016x}"
-
-
-def capture(
-    query: Any = None,
-    *,
-    name: str = "agent",
-    trace_id: str | None = None,
-    session_id: str | None = None,
-    user_id: str | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    clock: Clock = time.time_ns,
-) -> AbstractContextManager[Trace]:
-    """Record everything done inside the block into the trace it yields.
-
-    The trace grows while the block runs and is complete when it ends. Set `trace.response` to
-    the final answer; where you do not, it is taken from the last answer seen in the spans.
-    """
-    trace = Trace(
-        trace_id=trace_id or new_trace_id(),
-        query=query,
-        session_id=session_id,
-        user_id=user_id,
-        metadata=dict(metadata) if metadata else {},
-    )
-    return Recorder(trace, name, clock)
 
 
 class Recorder(otel.Sink):
@@ -160,9 +135,40 @@ def _inside(recorder: Recorder, span: Span) -> Generator[None]:
         otel.leave(standing)
 
 
+class StepFields(TypedDict, total=False):
+    """The fields of a span that every step can set from the start."""
+
+    attributes: dict[str, Any]
+    tool_name: str | None
+    tool_call_id: str | None
+    tool_input: Any
+    tool_output: Any
+    input_tokens: int | None
+    output_tokens: int | None
+    cost_usd: float | None
+    agent_name: str | None
+    handoff_to: str | None
+    documents: tuple[Document, ...]
+    input_messages: tuple[Message, ...]
+    output_messages: tuple[Message, ...]
+    input: Any
+    output: Any
+
+
+class SpanFields(StepFields, total=False):
+    """The fields of a span; `Capture.llm_call` has `model` as a parameter of its own."""
+
+    model: str | None
+
+
 @contextmanager
-def span(name: str, *, kind: SpanKind | str = SpanKind.CHAIN, **fields: Any) -> Generator[Span]:
-    """A step of the current capture; set what it found on the span it yields.
+def span(
+    name: str, *, kind: SpanKind | str = SpanKind.CHAIN, **fields: Unpack[SpanFields]
+) -> Generator[Span]:
+    """Record a step of the current capture; set its results on the span it yields.
+
+        with proctor.span("look up", input=question) as step:
+            step.output = found = look_up(question)
 
     Outside any capture the block runs just the same and the span is dropped.
     """
@@ -215,47 +221,91 @@ def _record_error(recorder: Recorder, parent: Span, error: BaseException) -> Non
     recorder.keep(step)
 
 
-# -- helpers for the steps agents are made of ------------------------------------------------
+# -- captures and their steps ------------------------------------------------------------------
 
 
-def tool_call(name: str, arguments: Any = None, *, call_id: str | None = None) -> Any:
-    """A tool being called: `with tool_call("search", {"q": q}) as step: step.tool_output = …`."""
-    return span(
-        name, kind=SpanKind.TOOL, tool_name=name, tool_input=arguments, tool_call_id=call_id
-    )
+class Capture:
+    """`proctor.capture`: record a block of code as a trace, and the steps inside one.
+
+        with proctor.capture(query="…") as trace:
+            with proctor.capture.llm_call("gpt-5", input_tokens=90) as step:
+                step.output = trace.response = "…"
+
+    Inside a trial Proctor has opened the capture: agents only add steps. A step outside any
+    capture runs its block and is dropped.
+    """
+
+    __slots__ = ()
+
+    def __call__(
+        self,
+        query: Any = None,
+        *,
+        name: str = "agent",
+        trace_id: str | None = None,
+        session_id: str | None = None,
+        user_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        clock: Clock = time.time_ns,
+    ) -> AbstractContextManager[Trace]:
+        """Record everything done inside the block into the trace it yields.
+
+        The trace grows while the block runs and is complete when it ends. Set `trace.response` to
+        the final answer; otherwise it is taken from the last answer in the spans.
+        """
+        trace = Trace(
+            trace_id=trace_id or new_trace_id(),
+            query=query,
+            session_id=session_id,
+            user_id=user_id,
+            metadata=dict(metadata) if metadata else {},
+        )
+        return Recorder(trace, name, clock)
+
+    def tool_call(
+        self, name: str, arguments: Any = None, *, call_id: str | None = None
+    ) -> AbstractContextManager[Span]:
+        """Record a tool call; set `tool_output` on the span it yields."""
+        return span(
+            name, kind=SpanKind.TOOL, tool_name=name, tool_input=arguments, tool_call_id=call_id
+        )
+
+    def llm_call(
+        self, model: str | None = None, *, name: str = "chat", **fields: Unpack[StepFields]
+    ) -> AbstractContextManager[Span]:
+        """Record a model call; set `output_messages`, `input_tokens`, `output_tokens` on it."""
+        return span(name, kind=SpanKind.LLM, model=model, **fields)
+
+    def retrieval(
+        self, query: Any = None, *, name: str = "retrieve"
+    ) -> AbstractContextManager[Span]:
+        """Record a search for documents; set `documents` on the span it yields."""
+        return span(name, kind=SpanKind.RETRIEVAL, input=query)
+
+    def handoff(self, to: str, *, from_agent: str | None = None) -> None:
+        """Record that this agent hands over to another."""
+        with span(f"handoff to {to}", kind=SpanKind.HANDOFF, handoff_to=to, agent_name=from_agent):
+            pass
+
+    def planning(self, plan: Any) -> None:
+        """Record the plan that the agent states."""
+        with span("plan", kind=SpanKind.PLANNING, output=plan):
+            pass
 
 
-def llm_call(model: str | None = None, *, name: str = "chat", **fields: Any) -> Any:
-    """A model being called; set `output_messages`, `input_tokens`, `output_tokens` on the span."""
-    return span(name, kind=SpanKind.LLM, model=model, **fields)
-
-
-def retrieval(query: Any = None, *, name: str = "retrieve") -> Any:
-    """Documents being looked up; set `documents` on the span."""
-    return span(name, kind=SpanKind.RETRIEVAL, input=query)
-
-
-def handoff(to: str, *, from_agent: str | None = None) -> None:
-    """This agent hands over to another."""
-    with span(f"handoff to {to}", kind=SpanKind.HANDOFF, handoff_to=to, agent_name=from_agent):
-        pass
-
-
-def planning(plan: Any) -> None:
-    """The agent states its plan."""
-    with span("plan", kind=SpanKind.PLANNING, output=plan):
-        pass
+capture = Capture()
 
 
 def documents(texts: Iterable[str | Mapping[str, Any] | Document]) -> tuple[Document, ...]:
-    """Documents from texts or mappings with id, text, score, metadata."""
-    return tuple(_document(item) for item in texts)
-
-
-def _document(item: str | Mapping[str, Any] | Document) -> Document:
-    if isinstance(item, Document):
-        return item
-    return Document(text=item) if isinstance(item, str) else Document(**item)
+    """Return documents from texts or mappings with id, text, score, metadata."""
+    return tuple(
+        item
+        if isinstance(item, Document)
+        else Document(text=item)
+        if isinstance(item, str)
+        else Document(**item)
+        for item in texts
+    )
 
 
 @overload
@@ -282,7 +332,7 @@ def _as_tool(function: Callable[..., Any], *, name: str | None) -> Callable[...,
         async def call_async(*args: Any, **kwargs: Any) -> Any:
             if otel.here.get() is None:
                 return await function(*args, **kwargs)
-            with tool_call(called, _arguments(signature, args, kwargs)) as step:
+            with capture.tool_call(called, _arguments(signature, args, kwargs)) as step:
                 step.tool_output = result = await function(*args, **kwargs)
             return result
 
@@ -292,7 +342,7 @@ def _as_tool(function: Callable[..., Any], *, name: str | None) -> Callable[...,
     def call(*args: Any, **kwargs: Any) -> Any:
         if otel.here.get() is None:
             return function(*args, **kwargs)
-        with tool_call(called, _arguments(signature, args, kwargs)) as step:
+        with capture.tool_call(called, _arguments(signature, args, kwargs)) as step:
             step.tool_output = result = function(*args, **kwargs)
         return result
 

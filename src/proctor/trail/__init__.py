@@ -1,5 +1,41 @@
-"""TRAIL experiments: a detector of errors put to traces with gold, as a run like any other.
+"""TRAIL experiments: a detector of errors runs over annotated traces, as a run like any other.
 
-A trace is a case, a way of diagnosing is the agent, the share of gold pairs it found the score.
-So experiments resume, run side by side, keep their cost and can be queried as all runs can.
+A trace is a case, a method of diagnosis is the agent, the share of annotated pairs it found is the
+score. So experiments resume, run in parallel, record their cost and can be queried like all runs.
+
+    annotations = proctor.trail.read_annotations(folder).by_trace
+    proctor.trail.score(annotations, predictions)
 """
+
+from typing import TYPE_CHECKING
+
+from proctor._lazy import imported_when_used
+
+if TYPE_CHECKING:
+    from proctor.trail.data import Annotation, Annotations, Mark, read_annotations
+    from proctor.trail.experiment import TrailConfig
+    from proctor.trail.scorer import Scorecard, score
+
+__all__ = [
+    "Annotation",
+    "Annotations",
+    "Mark",
+    "Scorecard",
+    "TrailConfig",
+    "read_annotations",
+    "score",
+]
+
+_HOME_OF = {
+    "Annotation": "proctor.trail.data",
+    "Annotations": "proctor.trail.data",
+    "Mark": "proctor.trail.data",
+    "Scorecard": "proctor.trail.scorer",
+    "TrailConfig": "proctor.trail.experiment",
+    "read_annotations": "proctor.trail.data",
+    "score": "proctor.trail.scorer",
+}
+"""Public name → the module that defines it."""
+
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
+    __getattr__, __dir__ = imported_when_used(__name__, _HOME_OF, globals())

@@ -25,7 +25,7 @@ from proctor.runs.run import Run
 from proctor.spec import Case, Suite
 from proctor.spec.suite import CustomCheck
 from proctor.strict import Strict
-from proctor.trace.capture import llm_call
+from proctor.trace.capture import capture
 from proctor.trail.data import Annotation, Annotations, parse_annotation, read_annotations
 from proctor.trail.report import TRAINED, Concluded, summary_lines
 from proctor.trail.scorer import Scorecard, score
@@ -120,12 +120,14 @@ class DiagnosisAgent:
 
     async def run(self, request: AgentRequest) -> AgentReply:
         """Load the trace, diagnose it, answer with the findings."""
-        from proctor.diagnose.methods import adiagnose, diagnose
+        from proctor.diagnose.methods import adiagnose, diagnose_offline
 
         trace = await threads.shared.run(load_one, trace_path(request.input))
         if self._config.asking is None:
             # Pure computing: a thread keeps the loop free for the others.
-            found: Diagnosis = await threads.shared.run(diagnose, trace, self._config.method)
+            found: Diagnosis = await threads.shared.run(
+                diagnose_offline, trace, self._config.method
+            )
         else:
             found = await adiagnose(trace, self._config.method, self._config.asking)
         if found.use is not None:
@@ -157,7 +159,7 @@ def load_one(path: Path) -> Trace:
 
 def _account(use: ModelUse, model: str | None) -> None:
     """One span for what the model was asked, so that the trial knows its tokens and its cost."""
-    with llm_call(model, name="diagnose") as span:
+    with capture.llm_call(model, name="diagnose") as span:
         span.input_tokens, span.output_tokens = use.input_tokens, use.output_tokens
         span.cost_usd = use.cost_usd if not use.unpriced else None
 

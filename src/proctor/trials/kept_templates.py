@@ -15,7 +15,7 @@ from typing import Any
 from proctor.errors import ProctorError
 from proctor.runs.folder import write_atomic
 from proctor.scenarios import Catalog, Template
-from proctor.scenarios.build import default_cache_folder
+from proctor.scenarios.builder import default_cache_folder
 from proctor.spec import SpecError
 from proctor.trials.staging import Scenario
 

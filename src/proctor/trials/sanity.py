@@ -15,7 +15,7 @@ import msgspec
 from proctor.errors import ProctorError
 from proctor.runs.trial import Trial
 from proctor.scenarios import Built, Catalog, Template
-from proctor.scenarios.build import built_files, checked_params
+from proctor.scenarios.builder import built_files, checked_params
 from proctor.spec import Configuration
 from proctor.spec.experiment import Experiment, Selector
 from proctor.trials.experiments import Changes, prepare_experiment

@@ -23,7 +23,7 @@ from proctor.agents.base import Agent, AgentError, AgentReply, AgentRequest
 from proctor.errors import ProctorError
 from proctor.sanitize import json_value
 from proctor.trace import Span, SpanStatus
-from proctor.trace.capture import current_trace, span, tool_call
+from proctor.trace.capture import capture, current_trace, span
 from proctor.worlds.base import EpisodeOutcome, InvalidAction, Step, Trajectory, World, WorldError
 from proctor.worlds.scoring import Scoring, check_scoring, scored
 
@@ -178,7 +178,7 @@ class _Game:
                 continue
             call = call_of(action)
             step: Span
-            with tool_call(call.name, call.arguments) as step:
+            with capture.tool_call(call.name, call.arguments) as step:
                 try:
                     after = await _of_world(_stepped, self._world, action, quick=self._quick)
                 except InvalidAction as problem:
@@ -211,7 +211,7 @@ class _Game:
         return reply.answer if reply.output is None else reply.output
 
     def _refuse(self, said: Any, problem: str, call: str | None) -> None:
-        with tool_call(call or "invalid_action", {"said": _kept(said)}) as step:
+        with capture.tool_call(call or "invalid_action", {"said": _kept(said)}) as step:
             _failed(step, problem)
         self._told(said, problem)
 

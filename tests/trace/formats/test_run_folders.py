@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import proctor
-from proctor.trace.capture import tool_call
+from proctor.trace.capture import capture
 
 
 def answer(question: str) -> str:
-    with tool_call("search", {"query": question}) as step:
+    with capture.tool_call("search", {"query": question}) as step:
         step.tool_output = "found"
     return f"an answer to {question}"
 

@@ -6,7 +6,7 @@ functions marked with `@tool` show in the trace, as do spans of OpenTelemetry in
 
 import re
 
-from proctor.trace.capture import tool
+from proctor import tool
 
 HANDBOOK = [
     "We are open on weekdays from 9:00 to 18:00 and on Saturday from 10:00 to 14:00.",

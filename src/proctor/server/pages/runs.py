@@ -195,7 +195,7 @@ class Runs:
         trial, trace = self._traced(request)
         if trial is None or trace is None:
             return JSONResponse({"error": "no such trace"}, status_code=404)
-        from proctor.diagnose.api import diagnose
+        from proctor.diagnose.methods import diagnose
 
         found = [finding.to_dict() for finding in diagnose(trace).findings]
         return JSONResponse(outline(trace, found, _failed_at(trial)))

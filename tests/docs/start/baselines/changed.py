@@ -1,6 +1,6 @@
 """An agent after a change."""
 
-from proctor.trace.capture import llm_call, tool
+from proctor import capture, tool
 
 
 @tool
@@ -12,6 +12,6 @@ def search(q: str, n: int) -> list[str]:
 def answer(question: str) -> str:
     """Looks it up, and lets a model put it in words."""
     search(question, n=5)
-    with llm_call("model-1") as step:
+    with capture.llm_call("model-1") as step:
         step.cost_usd = 0.05
     return "The capital of France is Lyon."

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from proctor.trace.capture import tool
+from proctor import tool
 
 HANDBOOK = {
     "return": "You have 30 days.",
