@@ -67,14 +67,17 @@ class Walk:
         sys.setprofile(self._event)
 
     def start(self) -> None:
-        """Count from here, with what the other threads are in the middle of."""
+        """Count the calls from here on."""
+        self.active = True
+
+    def add_other_threads(self) -> None:
+        """Count what the other threads are in the middle of, such as the loop of a server."""
         mine = threading.get_ident()
         for thread, top in sys._current_frames().items():
             frame: FrameType | None = None if thread == mine else top
             while frame is not None:
                 self.seen.add(frame.f_code)
                 frame = frame.f_back
-        self.active = True
 
     def stop(self) -> None:
         """Count no further."""
@@ -167,6 +170,7 @@ def live_span(walk: Walk, folder: Path) -> None:
             wait_for(f"{url}/healthz")
             for number in (1, 2):
                 if number == 2:
+                    walk.add_other_threads()
                     walk.start()
                 send_and_view(url, number)
                 walk.stop()
