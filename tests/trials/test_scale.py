@@ -13,7 +13,7 @@ MOST_MB = 200
 MEASURE = """
 import os, sys
 import proctor
-from proctor.trials.progress import Progress
+from proctor.report.progress import Progress
 
 def megabytes():
     with open("/proc/self/statm") as statm:

@@ -45,9 +45,8 @@ def carry_out_here(
     """Do what is left of a run and show how far it is."""
     from proctor.cli._output import stdout_reserved
     from proctor.cli._signals import Interrupts
+    from proctor.report.progress import ProgressGroup, RunLog, logs_runs, progress_for
     from proctor.report.run_console import resume_command
-    from proctor.report.run_log import RunLog, Together, logs_runs
-    from proctor.report.run_progress import progress_for
     from proctor.runs.folder import run_name
     from proctor.runs.remote.upload import shipped
     from proctor.trials.carrying import carry_out
@@ -56,7 +55,7 @@ def carry_out_here(
 
     progress = progress_for(sys.stderr, quiet=quiet, events=events)
     log = RunLog(run_name(folder.path)) if logs_runs() else None
-    observer = progress if log is None else Together(progress, log)
+    observer = progress if log is None else ProgressGroup(progress, log)
     interrupts = Interrupts(resume_command(folder.path))
     with shipped(folder, _warn) as shipping, stdout_reserved(), interrupts.listening():
         work = carry_out(

@@ -106,7 +106,7 @@ def _life(sign: Sign, now: datetime) -> str:
 
 
 def _counts(beat: Beat) -> list[str]:
-    from proctor.report.run_progress import duration
+    from proctor.report.progress import duration
     from proctor.words import money
 
     parts = [f"{beat.done}/{beat.planned - beat.not_needed} done"]
@@ -121,7 +121,7 @@ def _counts(beat: Beat) -> list[str]:
 
 
 def _ago(moment: datetime, now: datetime) -> str:
-    from proctor.report.run_progress import duration
+    from proctor.report.progress import duration
 
     return duration(max(0.0, (now - moment).total_seconds()))
 

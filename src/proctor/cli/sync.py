@@ -66,13 +66,23 @@ def sync(
     are there already with the same checksum are not sent again. With only an address and --verify,
     what is there is checked. Credentials come from the environment.
     """
+    from proctor.report.progress import StatusLine
     from proctor.runs.remote.object_store import Patience
 
     patience = Patience(**given)
     root = results_root(results)
-    progress = None if quiet or not sys.stderr.isatty() else _show
-    work, log = _work(source, target, root, patience, verify=verify, tell=progress)
-    moved = _to_end(work)
+    status = None if quiet or not sys.stderr.isatty() else StatusLine(sys.stderr)
+
+    def show(step: TransferStep) -> None:
+        if status is not None:
+            status.show(f"{step.done}/{step.of}  {step.name}")
+
+    work, log = _work(source, target, root, patience, verify=verify, tell=show)
+    try:
+        moved = _to_end(work)
+    finally:
+        if status is not None:
+            status.clear()
     if log is not None:
         for each in moved:
             record_audit("sync", log, run=each.name, outcome=f"{each.state}, to {target}")
@@ -120,11 +130,6 @@ def _to_end(work: Coroutine[Any, Any, list[TransferResult]]) -> list[TransferRes
     except KeyboardInterrupt:
         click.echo("interrupted; the same command goes on from here", err=True)
         raise
-
-
-def _show(step: TransferStep) -> None:
-    line = f"\r\x1b[K{step.done}/{step.of}  {printable(step.name)}"
-    click.echo(line if step.done < step.of else "\r\x1b[K", err=True, nl=False)
 
 
 def _tell(moved: list[TransferResult], *, as_json: bool) -> None:

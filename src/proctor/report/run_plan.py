@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from proctor.report.run_progress import duration
+from proctor.report.progress import duration
 from proctor.sanitize import line
 from proctor.tables import table
 from proctor.words import money, plural
