@@ -29,12 +29,12 @@ def test_python_says_what_the_commands_say(tmp_path, capsys):
     p = told("compare", "baseline", "latest")["pairs"][0]["metrics"][0]["suite"]["p_value"]
     assert found.pass_rate.p == p
     gate = proctor.gate(Run(new), old, results=tmp_path)
-    assert gate.verdict == told("gate", "latest", "--baseline", "baseline")["verdict"]
+    assert gate.verdict == told("gate", "latest", "--against", "baseline")["verdict"]
     board = proctor.api.leaderboard(results=tmp_path)
     low = told("leaderboard")["rows"][0]["pass_rate"]["low"]
     assert board.rows[0].pass_rate.low == pytest.approx(low)
     plan = proctor.api.power(0.1, run="latest", results=tmp_path)
-    within = told("plan", "--effect", "0.1", "--from", "latest")["within"]["value"]
+    within = told("power", "--effect", "0.1", "--from", "latest")["within"]["value"]
     assert plan.within is not None
     assert plan.within.value == pytest.approx(within)
 
@@ -76,7 +76,7 @@ def from_commands(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
     return {
         "trials": printed("sql", "select count(*) as n from trials")["rows"][0]["n"],
         "p": change["pairs"][0]["metrics"][0]["adjusted"],
-        "gate": printed("gate", "latest", "--baseline", "main")["verdict"],
+        "gate": printed("gate", "latest", "--against", "main")["verdict"],
         "ranked": [row["name"] for row in printed("leaderboard", "latest", "main")["rows"]],
     }
 

@@ -29,7 +29,6 @@ DUPLICATE_CLASSES = """
 Bounds
 Comparison
 Figure
-How
 Patience
 Rerun
 """

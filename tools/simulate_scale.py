@@ -245,7 +245,7 @@ def whole_run(costs: Costs, world: World, played: Played) -> str:
     if costs.upload_byte_s is not None:
         rows.append(
             (
-                "sending it whole with `proctor sync`",
+                "sending it whole with `proctor runs sync`",
                 f"{size * costs.upload_byte_s:.0f} s at the rate of moto here",
             )
         )

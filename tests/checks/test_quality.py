@@ -20,7 +20,7 @@ from proctor.checks.quality_dimensions import (
     combined,
 )
 from proctor.checks.quality_text import averages
-from proctor.cli.trace_score import score
+from proctor.cli.trace import score
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM
 from proctor.llm.chat_model import ChatReply, ChatRequest

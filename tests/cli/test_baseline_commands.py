@@ -1,4 +1,4 @@
-"""`proctor save`, `baselines` and `diff` from outside, on agents whose behaviour changes."""
+"""`proctor baseline` from outside, on agents whose behaviour changes."""
 
 import io
 import json
@@ -220,7 +220,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("project")
     (folder / "agent.py").write_text(AGENT)
     write_suite(folder, *map(case_of, KINDS))
-    saved = proctor(folder, "save", "suite.yaml", "--version", "v1")
+    saved = proctor(folder, "baseline", "save", "suite.yaml", "--version", "v1")
     assert (saved.returncode, saved.stderr) == (0, "")
     (folder / "agent.py").write_text(AGENT.replace("OLD = True", "OLD = False"))
     return folder
@@ -228,7 +228,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def console(project: Path) -> str:
-    done = proctor(project, "diff", "suite.yaml", "--baseline", "v1")
+    done = proctor(project, "baseline", "diff", "suite.yaml", "--baseline", "v1")
     assert (done.returncode, done.stderr) == (1, "")
     return done.stdout
 
@@ -307,7 +307,9 @@ def test_hostile_output_is_shown_and_not_obeyed(project: Path, console: str) -> 
     """R-D4: no control character reaches a terminal, no markup a page."""
     assert not set(console) & set("\x1b\x07\x00")
     assert any("tools added: red" in line for line in lines_of(console, "hostile"))
-    page = proctor(project, "diff", "suite.yaml", "--baseline", "v1", "--format", "markdown")
+    page = proctor(
+        project, "baseline", "diff", "suite.yaml", "--baseline", "v1", "--format", "markdown"
+    )
     assert page.returncode == 1
     assert not set(page.stdout) & set("\x1b\x07\x00")
     prose = [line for line in page.stdout.splitlines() if "`" not in line]
@@ -322,7 +324,7 @@ def _steady(changes: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_the_machine_form(project: Path) -> None:
     """R-D4: one JSON document with the same changes, values whole."""
-    done = proctor(project, "diff", "suite.yaml", "--baseline", "v1", "--json")
+    done = proctor(project, "baseline", "diff", "suite.yaml", "--baseline", "v1", "--json")
     assert (done.returncode, done.stderr) == (1, "")
     document = json.loads(done.stdout)
     assert (document["baseline"], document["compared"]) == ("v1", None)
@@ -348,12 +350,22 @@ def test_the_machine_form(project: Path) -> None:
 
 def test_two_saved_versions(project: Path) -> None:
     """R-D4: --compare runs nothing and says the same; a forced version says so."""
-    saved = proctor(project, "save", "suite.yaml", "--version", "v2", "--force")
+    saved = proctor(project, "baseline", "save", "suite.yaml", "--version", "v2", "--force")
     assert saved.returncode == 0
     assert "forced: expected_in_answer: the answer lacks 'Paris'" in saved.stdout
     (project / "agent.py").rename(project / "gone.py")
     try:
-        args = ("diff", "suite.yaml", "--baseline", "v1", "--compare", "v2", "-o", "new/out.json")
+        args = (
+            "baseline",
+            "diff",
+            "suite.yaml",
+            "--baseline",
+            "v1",
+            "--compare",
+            "v2",
+            "-o",
+            "new/out.json",
+        )
         done = proctor(project, *args, "--format", "json")
     finally:
         (project / "gone.py").rename(project / "agent.py")
@@ -362,7 +374,7 @@ def test_two_saved_versions(project: Path) -> None:
     assert document["compared"] == "v2"
     by_case = {each["case"]: each["severity"] for each in document["cases"]}
     assert (by_case["verdict"], by_case["slow"], by_case["same"]) == ("error", "warning", "none")
-    listed = proctor(project, "baselines", "--suite", "suite.yaml")
+    listed = proctor(project, "baseline", "list", "--suite", "suite.yaml")
     (row,) = [r for r in listed.stdout.splitlines() if " v2 " in r and " verdict " in r]
     assert row.endswith("hard_fail, forced")
 
@@ -422,26 +434,26 @@ def saved_files(folder: Path) -> list[str]:
 
 def test_only_what_passes_is_saved(simple: Path) -> None:
     """R-D4 R-R11: failing and crashing cases are refused with their reason; exit 1."""
-    done = here(simple, "save", "suite.yaml", "--version", "v1")
+    done = here(simple, "baseline", "save", "suite.yaml", "--version", "v1")
     assert done.returncode == 1
     assert saved_files(simple) == ["good"]
     assert "saved good (agent:answer): " in done.stdout
-    assert "not saved bad (agent:answer): it fails its checks: expected_in_answer" in done.stderr
-    assert "not saved crash (agent:answer): it could not be judged: RuntimeError" in done.stderr
+    assert "not saved bad (agent:answer): failed its checks: expected_in_answer" in done.stderr
+    assert "not saved crash (agent:answer): could not be judged: RuntimeError" in done.stderr
 
 
 def test_a_case_that_cannot_be_run_is_not_a_failure(simple: Path) -> None:
     """R-D4 R-R11: exit 2, not 1, when nothing failed its checks."""
     write_suite(simple, GOOD, CRASH)
-    assert here(simple, "save", "suite.yaml", "--version", "v1").returncode == 2
+    assert here(simple, "baseline", "save", "suite.yaml", "--version", "v1").returncode == 2
 
 
 def test_forced_cases_are_marked(simple: Path) -> None:
     """R-D4: --force keeps what fails, and every list says that it was forced."""
-    done = here(simple, "save", "suite.yaml", "--version", "v1", "--force")
+    done = here(simple, "baseline", "save", "suite.yaml", "--version", "v1", "--force")
     assert done.returncode == 0
     assert saved_files(simple) == ["bad", "crash", "good"]
-    listed = json.loads(here(simple, "baselines", "--json").stdout)["baselines"]
+    listed = json.loads(here(simple, "baseline", "list", "--json").stdout)["baselines"]
     prechecks = {each["case"]: each["precheck"] for each in listed}
     assert prechecks["good"]["forced"] is False
     assert (prechecks["bad"]["status"], prechecks["bad"]["forced"]) == ("hard_fail", True)
@@ -451,18 +463,20 @@ def test_forced_cases_are_marked(simple: Path) -> None:
 def test_a_version_is_not_overwritten(simple: Path) -> None:
     """R-D4: the second save changes nothing and runs nothing, unless forced."""
     write_suite(simple, GOOD)
-    assert here(simple, "save", "suite.yaml", "--version", "v1").returncode == 0
+    assert here(simple, "baseline", "save", "suite.yaml", "--version", "v1").returncode == 0
     (file,) = (simple / "baselines").rglob("*.json")
     before = file.read_bytes()
     says(simple, "crash")
-    again = here(simple, "save", "suite.yaml", "--version", "v1")
+    again = here(simple, "baseline", "save", "suite.yaml", "--version", "v1")
     assert again.returncode == 2
     assert "already saved as v1" in again.stderr
     assert "--force" in again.stderr
     assert "RuntimeError" not in again.stderr
     assert file.read_bytes() == before
     says(simple, "Paris!")
-    assert here(simple, "save", "suite.yaml", "--version", "v1", "--force").returncode == 0
+    assert (
+        here(simple, "baseline", "save", "suite.yaml", "--version", "v1", "--force").returncode == 0
+    )
     assert b"Paris!" in file.read_bytes()
 
 
@@ -470,7 +484,7 @@ def test_secrets_are_not_saved(simple: Path) -> None:
     """R-D4: a baseline is made to be committed, so what is in it is redacted."""
     write_suite(simple, GOOD)
     says(simple, f"Paris {SECRET}")
-    here(simple, "save", "suite.yaml", "--version", "v1")
+    here(simple, "baseline", "save", "suite.yaml", "--version", "v1")
     (file,) = (simple / "baselines").rglob("*.json")
     assert "sk-proj" not in file.read_text(encoding="utf-8")
     assert "[redacted:" in file.read_text(encoding="utf-8")
@@ -481,10 +495,10 @@ def test_recorded_traces_can_be_saved_and_compared(simple: Path) -> None:
     (simple / "suite.yaml").write_text(json.dumps({"cases": [GOOD]}))
     trace = {"proctor_trace": 1, "trace_id": "t", "query": "q", "response": "Paris", "spans": []}
     (simple / "t.jsonl").write_text(json.dumps(trace))
-    saved = here(simple, "save", "suite.yaml", "--version", "v1", "--traces", "t.jsonl")
+    saved = here(simple, "baseline", "save", "suite.yaml", "--version", "v1", "--traces", "t.jsonl")
     assert (saved.returncode, saved.stderr) == (0, "")
     (simple / "t.jsonl").write_text(json.dumps({**trace, "response": "Paris it is"}))
-    done = here(simple, "diff", "suite.yaml", "--baseline", "v1", "--traces", "t.jsonl")
+    done = here(simple, "baseline", "diff", "suite.yaml", "--baseline", "v1", "--traces", "t.jsonl")
     assert done.returncode == 0
     assert "Paris{+it is+}" in done.stdout.replace("Paris {+", "Paris{+")
     assert "it still passes its checks" in done.stdout
@@ -496,11 +510,14 @@ def test_recorded_traces_can_be_saved_and_compared(simple: Path) -> None:
 def test_a_changed_case_is_said(simple: Path) -> None:
     """R-D4: another spec hash: the comparison is not of like with like."""
     write_suite(simple, GOOD)
-    here(simple, "save", "suite.yaml", "--version", "v1")
+    here(simple, "baseline", "save", "suite.yaml", "--version", "v1")
     write_suite(simple, {**GOOD, "tags": ["geo"]})
-    assert "the case changed" not in here(simple, "diff", "suite.yaml", "--baseline", "v1").stdout
+    assert (
+        "the case changed"
+        not in here(simple, "baseline", "diff", "suite.yaml", "--baseline", "v1").stdout
+    )
     write_suite(simple, {**GOOD, "cost": {"max_llm_calls": 3}})
-    done = here(simple, "diff", "suite.yaml", "--baseline", "v1")
+    done = here(simple, "baseline", "diff", "suite.yaml", "--baseline", "v1")
     assert done.returncode == 0
     assert "note the case changed since v1" in " ".join(done.stdout.split())
 
@@ -508,17 +525,20 @@ def test_a_changed_case_is_said(simple: Path) -> None:
 def test_what_cannot_be_compared_is_exit_2(simple: Path) -> None:
     """R-D4 R-R11: no baseline, no such version, an agent that crashes: said, and never a pass."""
     write_suite(simple, GOOD)
-    here(simple, "save", "suite.yaml", "--version", "v1")
-    other = here(simple, "diff", "suite.yaml", "--baseline", "v2")
+    here(simple, "baseline", "save", "suite.yaml", "--version", "v1")
+    other = here(simple, "baseline", "diff", "suite.yaml", "--baseline", "v2")
     assert other.returncode == 2
     assert "has no version 'v2'" in other.stdout
     write_suite(simple, GOOD, CRASH)
-    missing = here(simple, "diff", "suite.yaml", "--baseline", "v1")
+    missing = here(simple, "baseline", "diff", "suite.yaml", "--baseline", "v1")
     assert missing.returncode == 2
-    assert "v1 has no case 'crash': save it with `proctor save --version v1`" in missing.stdout
+    assert (
+        "v1 has no case 'crash': save it with `proctor baseline save --version v1`"
+        in missing.stdout
+    )
     says(simple, "crash")
     write_suite(simple, GOOD)
-    down = here(simple, "diff", "suite.yaml", "--baseline", "v1")
+    down = here(simple, "baseline", "diff", "suite.yaml", "--baseline", "v1")
     assert down.returncode == 2
     assert "the agent could not be run: RuntimeError: no model" in down.stdout
 
@@ -526,14 +546,14 @@ def test_what_cannot_be_compared_is_exit_2(simple: Path) -> None:
 def test_a_damaged_baseline_is_named(simple: Path) -> None:
     """R-D4: listed as damaged, not compared, exit 2; the file is named."""
     write_suite(simple, GOOD)
-    here(simple, "save", "suite.yaml", "--version", "v1")
+    here(simple, "baseline", "save", "suite.yaml", "--version", "v1")
     (file,) = (simple / "baselines").rglob("*.json")
     file.write_bytes(file.read_bytes()[:100])
-    listed = here(simple, "baselines")
+    listed = here(simple, "baseline", "list")
     assert listed.returncode == 0
     assert "no baselines in baselines" in listed.stdout
     assert f"{file.relative_to(simple)}: damaged baseline" in listed.stderr
-    done = here(simple, "diff", "suite.yaml", "--baseline", "v1")
+    done = here(simple, "baseline", "diff", "suite.yaml", "--baseline", "v1")
     assert done.returncode == 2
     assert "damaged baseline" in done.stdout
 
@@ -541,18 +561,18 @@ def test_a_damaged_baseline_is_named(simple: Path) -> None:
 def test_cases_the_suite_no_longer_has_are_mentioned(simple: Path) -> None:
     """R-D4: a case that was removed does not drop out unseen."""
     write_suite(simple, GOOD, {**GOOD, "id": "other"})
-    here(simple, "save", "suite.yaml", "--version", "v1")
+    here(simple, "baseline", "save", "suite.yaml", "--version", "v1")
     write_suite(simple, GOOD)
-    done = here(simple, "diff", "suite.yaml", "--baseline", "v1")
+    done = here(simple, "baseline", "diff", "suite.yaml", "--baseline", "v1")
     assert "note: v1 also has cases the suite has not: other" in done.stdout
 
 
 def test_a_case_is_held_against_its_newest_baseline(simple: Path) -> None:
     """R-D4: checks that speak of a baseline find the one that was saved."""
     write_suite(simple, {**GOOD, "cost": {"max_cost_multiplier": 1.5, "blocking": True}})
-    assert here(simple, "save", "suite.yaml", "--version", "v1").returncode == 0
+    assert here(simple, "baseline", "save", "suite.yaml", "--version", "v1").returncode == 0
     says(simple, "Paris", 0.02)
-    dearer = here(simple, "save", "suite.yaml", "--version", "v2")
+    dearer = here(simple, "baseline", "save", "suite.yaml", "--version", "v2")
     assert dearer.returncode == 1
     assert "max_cost_multiplier" in dearer.stderr
 
@@ -560,18 +580,20 @@ def test_a_case_is_held_against_its_newest_baseline(simple: Path) -> None:
 def test_an_answer_that_only_its_cost_was_checked_of_is_not_checked(simple: Path) -> None:
     """R-D4: another answer is small only where a check of correctness passes it."""
     write_suite(simple, {"id": "open", "input": "q", "cost": {"max_llm_calls": 3}})
-    here(simple, "save", "suite.yaml", "--version", "v1")
+    here(simple, "baseline", "save", "suite.yaml", "--version", "v1")
     says(simple, "Rome")
-    done = here(simple, "diff", "suite.yaml", "--baseline", "v1")
+    done = here(simple, "baseline", "diff", "suite.yaml", "--baseline", "v1")
     assert done.returncode == 0
     assert "warning  correctness: the answer changed: 1 word added, 1 removed\n" in done.stdout
 
 
 def test_usage(simple: Path) -> None:
     """R-D4 R-R11: a wrong agent or two sources for one thing are told as such, exit 2."""
-    wrong = here(simple, "save", "suite.yaml", "--version", "v1", "--agent", "agnt:answer!")
+    wrong = here(
+        simple, "baseline", "save", "suite.yaml", "--version", "v1", "--agent", "agnt:answer!"
+    )
     assert wrong.returncode == 2
     assert "did you mean 'agent:answer'?" in wrong.stderr
-    both = here(simple, "baselines", "--suite", "suite.yaml", "--dir", "baselines")
+    both = here(simple, "baseline", "list", "--suite", "suite.yaml", "--dir", "baselines")
     assert both.returncode == 2
     assert "--suite or --dir, not both" in both.stderr

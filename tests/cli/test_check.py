@@ -1,4 +1,4 @@
-"""`proctor check`: scenarios that are fit to measure with, and those that are not."""
+"""`proctor scenario check`: scenarios that are fit to measure with, and those that are not."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def check(project: Path, *args: Any) -> tuple[int, dict[str, Any]]:
-    done = proctor("check", *args, "--json", cwd=project)
+    done = proctor("scenario", "check", *args, "--json", cwd=project)
     assert "Traceback" not in done.stderr
     found = json.loads(done.stdout)
     return done.returncode, {each["case"]: each for each in found["scenarios"]}
@@ -39,7 +39,7 @@ def test_a_good_catalog(project: Path) -> None:
     assert 0 <= easy["random_mean"] < 0.9
     assert found["luck.coin"]["notes"] == ["does not say how it is solved"]
     assert not (project / "results").exists(), "nothing is kept"
-    done = proctor("check", "arithmetic", cwd=project)
+    done = proctor("scenario", "check", "arithmetic", cwd=project)
     assert "2 of 2 scenarios are fit" in done.stdout
 
 
@@ -96,7 +96,7 @@ def test_what_cannot_be_checked(project: Path, tmp_path: Path) -> None:
     """R-S4: an empty folder, no such scope, no seeds: exit 2."""
     (tmp_path / "empty").mkdir()
     for args in ((tmp_path / "empty",), ("nowhere",), ("catalog", "--seeds", 0)):
-        done = proctor("check", *args, cwd=project)
+        done = proctor("scenario", "check", *args, cwd=project)
         assert done.returncode == 2, done.stdout
 
 

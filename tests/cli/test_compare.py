@@ -1,4 +1,4 @@
-"""`proctor compare` and `proctor leaderboard` and `proctor plan`: the same numbers for people and
+"""`proctor compare` and `proctor leaderboard` and `proctor power`: the same numbers for people and
 programs, and every edge through the commands."""
 
 import json
@@ -103,7 +103,7 @@ def test_edges_of_a_comparison(tmp_path, capsys, counts, said):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ([], "name two runs, or --agents A,B of one"),
+        ([], "name two runs, or two agents of one run"),
         (["latest"], "one run alone has nothing to be compared with"),
         (["latest", "--agents", "x,q"], "no trial of an agent named 'q'"),
         (["nowhere", "latest"], "no run and no tag is called 'nowhere'"),
@@ -165,14 +165,14 @@ def test_no_runs_at_all(tmp_path, capsys):
 def test_a_plan_from_a_run(tmp_path, capsys):
     """R-Q1: noise and cost as the run had them; without a run as assumed."""
     made_run(tmp_path, {"x": suite([(5, 10)] * 4)})
-    args = ("plan", "--effect", "0.1", "--from", "latest", "--results", tmp_path)
+    args = ("power", "--effect", "0.1", "--from", "latest", "--results", tmp_path)
     document, text = told(capsys, *args)
     assert document["within"]["value"] == pytest.approx(0.25 * 10 / 9)
     row = next(row for row in document["suite"] if row["plan"]["cases"] == 4)
     shown = f"{row['plan']['trials'][0]}"
     assert re.search(rf"4 +{shown} +{row['plan']['n']:,} +0\.278 seen in 4 cases, 40 trials", text)
     assert "no plan for a population" in text
-    document, text = told(capsys, "plan", "--effect", "0.1", "--cases", "30")
+    document, text = told(capsys, "power", "--effect", "0.1", "--cases", "30")
     assert [row["plan"]["trials"][0] for row in document["suite"]] == [5, 11]
     assert "assumed: typical" in text
     assert "29 for ≥ 90 %" in text
@@ -188,5 +188,5 @@ def test_a_plan_from_a_run(tmp_path, capsys):
 )
 def test_impossible_plans_are_usage_errors(capsys, args, said):
     """R-R11: 2, and the option is named."""
-    assert command(["plan", *args]) == 2
+    assert command(["power", *args]) == 2
     assert said in capsys.readouterr().err

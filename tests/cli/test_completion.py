@@ -1,4 +1,4 @@
-"""Completion, asked for as shells ask: through the lines that `proctor completion` prints."""
+"""Completion as shells use it: through the script that `proctor config completion` prints."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ def in_bash(line: str, cwd: Path) -> list[str]:
     words = line.split(" ")
     return ask(
         "bash",
-        'eval "$(proctor completion bash)"\n'
+        'eval "$(proctor config completion bash)"\n'
         "complete -p proctor > /dev/null\n"  # it was registered
         'compopt() { echo "files: $*"; }\n'  # only works while a user presses tab
         f"COMP_WORDS=({' '.join(repr(word) for word in words)}); COMP_CWORD={len(words) - 1}\n"
@@ -49,7 +49,7 @@ def in_bash(line: str, cwd: Path) -> list[str]:
         ("proctor trace q", ["query"]),
         ("proctor doctor --o", ["--online"]),
         ("proctor gate x --inconclusive e", ["extend"]),
-        ("proctor completion z", ["zsh"]),
+        ("proctor config completion z", ["zsh"]),
     ],
 )
 def test_bash(tmp_path: Path, line: str, offered: list[str]) -> None:
@@ -66,14 +66,17 @@ def test_bash_offers_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shell", "instruction", "offered"),
     [
-        ("zsh", "zsh_complete", "plain\ndoctor\nCheck what Proctor needs here"),
-        ("fish", "fish_complete", "plain,doctor\tCheck what Proctor needs here"),
+        ("zsh", "zsh_complete", "plain\ndoctor\nCheck the installation, settings and keys."),
+        ("fish", "fish_complete", "plain,doctor\tCheck the installation, settings and keys."),
     ],
 )
 def test_other_shells(tmp_path: Path, shell: str, instruction: str, offered: str) -> None:
     """R-S6: the printed lines ask in the words this shell is answered in."""
     script = subprocess.run(
-        [HERE / "proctor", "completion", shell], capture_output=True, text=True, check=True
+        [HERE / "proctor", "config", "completion", shell],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert f"_PROCTOR_COMPLETE={instruction}" in script
     asked = {"COMP_WORDS": "proctor do", "COMP_CWORD": "do" if shell == "fish" else "1"}

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 from commands import proctor
 
-from proctor.cli.examining import EXTRAS
+from proctor.cli.doctor import EXTRAS
 
 # The network is taken away before the command begins.
 OFFLINE = """
@@ -113,7 +113,9 @@ def test_what_is_missing_or_old(home: Path) -> None:
     assert rows["extras", "sweep"]["todo"] == 'pip install "proctor[sweep]"'
     assert rows["versions", "jmespath"]["what"] == "not installed"
     assert rows["versions", "jmespath"]["todo"].startswith('pip install "jmespath>=')
-    assert re.fullmatch(r"0\.9, but [\d.]+ or newer is needed", rows["versions", "msgspec"]["what"])
+    assert re.fullmatch(
+        r"0\.9, but [\d.]+ or newer is required", rows["versions", "msgspec"]["what"]
+    )
 
 
 def test_settings_that_are_wrong(home: Path) -> None:
@@ -178,7 +180,7 @@ def test_online_asks_whose_key_is_set(home: Path, provider: str) -> None:
     asked = {"OPENAI_API_KEY": secret, "OPENAI_BASE_URL": provider}
     done = doctor(home, "--online", "--json", **asked, NO_PROXY="127.0.0.1")
     assert done.returncode == 0, done.stdout
-    assert f"{provider} answers (404)" in found(done)["online", "openai"]["what"]
+    assert f"{provider}: status 404" in found(done)["online", "openai"]["what"]
     assert len(Provider.asked) == 1
     assert secret not in str(Provider.asked)
     Provider.date = "Mon, 02 Jan 2023 00:00:00 GMT"

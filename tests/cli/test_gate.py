@@ -64,7 +64,7 @@ def test_the_verdict_is_the_exit_code(tmp_path, capsys, candidate, more, code, v
     """R-Q2, R-R11: 0 passed, 1 the gate failed, 2 could not be judged; JSON says the same."""
     baseline = made_run(tmp_path, {"x": suite([(19, 20)] * 4)}, name="old")
     run = made_run(tmp_path, {"x": suite(candidate)}, name="new")
-    args = ["gate", str(run), "--baseline", str(baseline), "--results", str(tmp_path), *more]
+    args = ["gate", str(run), "--against", str(baseline), "--results", str(tmp_path), *more]
     assert command([*args, "--json"]) == code
     told = json.loads(capsys.readouterr().out)
     assert (told["verdict"], told["exit_code"]) == (verdict, code)
@@ -82,7 +82,7 @@ def test_the_same_numbers_on_the_console_and_in_json(tmp_path, capsys):
     """R-Q2: drop, bound and p-value as people read them are those of the document."""
     baseline = made_run(tmp_path, {"x": suite([(19, 20)] * 4)}, name="old")
     run = made_run(tmp_path, {"x": suite([(16, 20), (19, 20), (19, 20), (12, 20)])}, name="new")
-    args = ["gate", str(run), "--baseline", str(baseline), "--results", str(tmp_path)]
+    args = ["gate", str(run), "--against", str(baseline), "--results", str(tmp_path)]
     command([*args, "--json"])
     gate = json.loads(capsys.readouterr().out)["arms"][0]["gate"]
     command(args)
@@ -98,7 +98,7 @@ def test_not_comparable_says_what_changed(tmp_path, capsys):
     """R-Q2: 2, with the part of the case and both hashes."""
     baseline = made_run(tmp_path, {"x": {"a": (5, 5)}}, name="old")
     run = made_run(tmp_path, {"x": {"a": (0, 5)}}, name="new", written={"a": {"input": "other"}})
-    args = ["gate", str(run), "--baseline", str(baseline), "--results", str(tmp_path)]
+    args = ["gate", str(run), "--against", str(baseline), "--results", str(tmp_path)]
     assert command(args) == 2
     shown = capsys.readouterr().out
     assert shown.startswith("NOT COMPARABLE")
@@ -110,9 +110,9 @@ def test_a_baseline_by_its_tag(tmp_path, capsys):
     baseline = made_run(tmp_path, {"x": suite([(19, 20)] * 4)}, name="old")
     made_run(tmp_path, {"x": suite([(2, 20)] * 4)}, name="new")
     annotations.tag(baseline, "baseline")
-    assert command(["gate", "latest", "--baseline", "baseline", "--results", str(tmp_path)]) == 1
+    assert command(["gate", "latest", "--against", "baseline", "--results", str(tmp_path)]) == 1
     assert str(baseline) in capsys.readouterr().out
-    assert command(["gate", "latest", "--baseline", "basline", "--results", str(tmp_path)]) == 2
+    assert command(["gate", "latest", "--against", "basline", "--results", str(tmp_path)]) == 2
     assert "did you mean 'baseline'" in capsys.readouterr().err
 
 
@@ -123,7 +123,7 @@ def test_extending_runs_the_trials_and_judges_again(work):
     run = ran(work, "shaky", "new")
     before = journal(run)
     done = proctor(
-        *("gate", run, "--baseline", baseline, "--inconclusive", "extend", "--extend-by", 30),
+        *("gate", run, "--against", baseline, "--inconclusive", "extend", "--extend-by", 30),
         *("--alpha", "0.001", "--margin", "0.2", "--results", "kept", "--quiet", "--json"),
         cwd=work,
     )
@@ -143,7 +143,7 @@ def test_extending_runs_the_trials_and_judges_again(work):
     # Nothing is left: the larger plan is done, and a gate without `extend` still splits alpha.
     assert proctor("run", "--resume", run, "--quiet", cwd=work).returncode == 1
     assert len(journal(run)) == 104
-    again = proctor("gate", run, "--baseline", baseline, "--results", "kept", "--json", cwd=work)
+    again = proctor("gate", run, "--against", baseline, "--results", "kept", "--json", cwd=work)
     assert json.loads(again.stdout)["alpha_each"] == pytest.approx(0.025)
 
 
@@ -152,7 +152,7 @@ def test_extending_ends_where_it_was_fixed_to_end(work):
     baseline = ran(work, "steady", "old")
     run = ran(work, "steady", "new", "--seed", 5)
     args = (
-        *("gate", run, "--baseline", baseline, "--inconclusive", "extend", "--extend-by", 1),
+        *("gate", run, "--against", baseline, "--inconclusive", "extend", "--extend-by", 1),
         *("--extend-rounds", 2, "--results", "kept", "--quiet", "--json"),
     )
     done = proctor(*args, cwd=work)
@@ -176,7 +176,7 @@ def test_a_run_made_by_other_code_is_not_extended(work):
     baseline = ran(work, "steady", "old")
     run = ran(work, "steady", "new", "--seed", 5)
     args = (
-        *("gate", run, "--baseline", baseline, "--inconclusive", "extend", "--extend-by", 2),
+        *("gate", run, "--against", baseline, "--inconclusive", "extend", "--extend-by", 2),
         *("--results", "kept", "--quiet", "--json"),
     )
     proctor(*args, cwd=work)
@@ -195,7 +195,7 @@ def test_what_cannot_be_extended_is_said(tmp_path, capsys):
     """R-Q2: a run without its agent (an imported one) keeps its verdict, with the reason."""
     baseline = made_run(tmp_path, {"x": suite([(19, 20)] * 4)}, name="old")
     run = made_run(tmp_path, {"x": suite([(18, 20)] * 4)}, name="new")
-    args = ["gate", str(run), "--baseline", str(baseline), "--results", str(tmp_path)]
+    args = ["gate", str(run), "--against", str(baseline), "--results", str(tmp_path)]
     assert command([*args, "--inconclusive", "extend", "--json"]) == 2
     told = json.loads(capsys.readouterr().out)
     assert told["verdict"] == "INCONCLUSIVE"
@@ -208,7 +208,7 @@ def test_what_cannot_be_extended_is_said(tmp_path, capsys):
     [
         (["--margin", "0"], "--margin"),
         (["--alpha", "0.5"], "--alpha"),
-        (["--extend-by", "3"], "--extend-by is for --inconclusive extend"),
+        (["--extend-by", "3"], "--extend-by needs --inconclusive extend"),
         (["--inconclusive", "maybe"], "--inconclusive"),
         (["--must-pass", "nothing*"], "no case of the run matches"),
     ],
@@ -216,12 +216,12 @@ def test_what_cannot_be_extended_is_said(tmp_path, capsys):
 def test_impossible_wishes_are_usage_errors(tmp_path, capsys, args, said):
     """R-R11: 2, and the option is named."""
     run = str(made_run(tmp_path, {"x": {"a": (5, 5)}}))
-    assert command(["gate", run, "--baseline", run, "--results", str(tmp_path), *args]) == 2
+    assert command(["gate", run, "--against", run, "--results", str(tmp_path), *args]) == 2
     assert said in capsys.readouterr().err
 
 
 def test_a_run_that_is_its_own_baseline_is_told(tmp_path, capsys):
     """R-Q2: tagging the candidate before it is judged makes a gate that never fails."""
     run = made_run(tmp_path, {"x": suite([(18, 20)] * 4)}, name="only")
-    command(["gate", str(run), "--baseline", str(run)])
+    command(["gate", str(run), "--against", str(run)])
     assert "note: the candidate is the baseline itself" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`proctor import` from outside: what comes in is a run like any other."""
+"""`proctor runs import` from outside: what comes in is a run like any other."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_an_import_is_queried_reported_compared_and_gated(tmp_path: Path, capsys
     columns = ["--map", "question=case", "--map", "level=difficulty"]
     for name, passes in (("before", 4), ("after", 1)):
         file = grades(tmp_path, name, passes)
-        assert run(["import", str(file), *columns, *root]) == 0
+        assert run(["runs", "import", str(file), *columns, *root]) == 0
         assert "80 trials" in capsys.readouterr().out
     assert (
         run(["results", "after/*", "--group-by", "agent,difficulty", "--format", "json", *root])
@@ -47,9 +47,9 @@ def test_an_import_is_queried_reported_compared_and_gated(tmp_path: Path, capsys
     assert "good" in capsys.readouterr().out
     assert run(["compare", before, after, *root]) in (0, 1)
     assert "bad" in capsys.readouterr().out
-    assert run(["gate", after, "--baseline", before, *root]) == 1
+    assert run(["gate", after, "--against", before, *root]) == 1
     assert "REGRESSION" in capsys.readouterr().out
-    assert run(["gate", before, "--baseline", before, *root]) == 0
+    assert run(["gate", before, "--against", before, *root]) == 0
     capsys.readouterr()
     log = (tmp_path / "results" / "audit.jsonl").read_text()
     assert '"import"' in log
@@ -58,7 +58,7 @@ def test_an_import_is_queried_reported_compared_and_gated(tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (["t.csv", "--map", "question"], "write COLUMN=FIELD"),
+        (["t.csv", "--map", "question"], "is not COLUMN=FIELD"),
         (["t.csv", "--map", "question=cas"], "did you mean 'case'"),
         (["t.csv", "--map", "qestion=case"], "did you mean 'question'"),
         (["absent.csv"], "no such file"),
@@ -71,7 +71,7 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, capsys, monkeypatch, asked,
     monkeypatch.chdir(tmp_path)
     grades(tmp_path, "t", 1)
     (tmp_path / "t.txt").write_text("hello")
-    assert run(["import", *asked, "--results", str(tmp_path / "r")]) == 2
+    assert run(["runs", "import", *asked, "--results", str(tmp_path / "r")]) == 2
     assert message in capsys.readouterr().err
     assert not list((tmp_path / "r").rglob("_spec_.yaml"))
 
@@ -79,7 +79,9 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, capsys, monkeypatch, asked,
 def test_an_import_cannot_be_run_again(tmp_path: Path, monkeypatch, capsys) -> None:
     """R-D3: what others ran is not ours to go on with or repeat, and its cost is not none."""
     monkeypatch.chdir(tmp_path)
-    assert run(["import", str(grades(tmp_path, "before", 4)), "--map", "question=case"]) == 0
+    assert (
+        run(["runs", "import", str(grades(tmp_path, "before", 4)), "--map", "question=case"]) == 0
+    )
     assert run(["report", "latest"]) == 0
     assert "cost none known: no model call is on record" in capsys.readouterr().out
     for command in (["rerun", "latest"], ["run", "--resume", "latest"]):

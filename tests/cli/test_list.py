@@ -1,4 +1,4 @@
-"""`proctor list`: cases, agents and experiments, filtered, for people and programs."""
+"""`proctor list` and `proctor agent list`: filtered, for people and programs."""
 
 import json
 from pathlib import Path
@@ -17,6 +17,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def listed(project: Path, *args: Any) -> list[dict[str, Any]]:
     done = proctor("list", *args, "--json", cwd=project)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def listed_agents(project: Path, *args: Any) -> list[dict[str, Any]]:
+    done = proctor("agent", "list", *args, "--json", cwd=project)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -64,15 +70,15 @@ def test_cases_of_suites(project: Path) -> None:
 
 def test_agents_by_name_and_kind(project: Path) -> None:
     """R-S3, R-A1: those of the settings and those that ship."""
-    names = {each["name"]: each for each in listed(project, "agents")}
+    names = {each["name"]: each for each in listed_agents(project)}
     assert names["adder"]["kind"] == "python"
     assert {"random", "scripted", "human"} <= set(names)
-    assert [a["name"] for a in listed(project, "agents", "--filter", "kind:random")] == ["random"]
+    assert [a["name"] for a in listed_agents(project, "--filter", "kind:random")] == ["random"]
 
 
 def test_what_no_agent_fits_is_told_of_agents(project: Path) -> None:
     """R-S3: a filter that matches nothing says of what."""
-    done = proctor("list", "agents", "--filter", "kind:nope", cwd=project)
+    done = proctor("agent", "list", "--filter", "kind:nope", cwd=project)
     assert done.returncode == 2
     assert "agents is selected by --filter 'kind:nope'" in done.stderr
 

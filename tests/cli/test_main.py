@@ -1,6 +1,7 @@
 """How the command line behaves when something goes wrong, seen from outside the process."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import click
 import pytest
 
 from proctor.cli._command import LazyGroup
-from proctor.cli.main import cli
+from proctor.cli.main import MOVED, SECTIONS, cli
 from proctor.errors import ProctorError, did_you_mean
 from proctor.sanitize import printable
 
@@ -141,7 +142,74 @@ def test_unknown_command_and_option_suggest_the_nearest(command: list[str]) -> N
 def test_without_arguments_help_is_shown(command: list[str]) -> None:
     done = run(command)
     assert done.returncode == 2
-    assert "Begin:" in done.stderr
+    assert "Start:" in done.stderr
+
+
+TREE = """
+demo init doctor config{show schema completion}
+validate test baseline{save list diff}
+run rerun list{cases experiments} agent{add list test remove} schedule{add list remove run serve}
+scenario{build check store fetch}
+results sql report view compare leaderboard gate power
+runs{status tag note audit share sync export import}
+trace{list show query convert score} serve store{stats add prune export} diagnose
+trail{run score compare}
+judge{audit} mock-llm
+"""
+
+
+def test_the_command_tree() -> None:
+    """R-S6: the commands that the documentation names, in the order of `--help`, and no others."""
+    context = click.Context(cli)
+    found: list[str] = []
+    for name in (name for names in SECTIONS.values() for name in names):
+        child = cli.get_command(context, name)
+        inner = child.list_commands(context) if isinstance(child, click.Group) else []
+        found.append(name + (f"{{{' '.join(inner)}}}" if inner else ""))
+    assert found == re.findall(r"[\w-]+(?:\{[^}]*\})?", TREE)
+    assert len(found) == len(cli.list_commands(context)) == 29
+
+
+@pytest.mark.parametrize("word", MOVED)
+def test_former_commands_name_their_successor(command: list[str], word: str) -> None:
+    """R-S6: an old name ends with 2 and one line with the new one; `--help` does not list it."""
+    done = run(command, word, "suite.yaml", "--whatever")
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: `proctor {word}` is now `proctor ")
+    named = re.findall(r"is now `proctor ([^`]*)`", line)[0].split()
+    group: click.Command | None = cli
+    for name in named:
+        assert isinstance(group, click.Group)
+        group = group.get_command(click.Context(group), name)
+    assert group is not None
+    assert word not in cli.table
+
+
+@pytest.mark.parametrize(
+    ("words", "successor"),
+    [
+        (("list", "agents"), "proctor agent list"),
+        (("store", "keep", "x", "y"), "proctor scenario store"),
+        (("store", "migrate"), "migrated when it is opened"),
+        (("schedule", "export"), "proctor schedule run NAME --log"),
+    ],
+)
+def test_former_subcommands(command: list[str], words: tuple[str, ...], successor: str) -> None:
+    """R-S6: the same for commands of groups."""
+    done = run(command, *words)
+    assert done.returncode == 2
+    assert successor in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_help_tells_validate_test_and_check_apart(command: list[str]) -> None:
+    """R-S6: each of the three says what the other two do."""
+    for words in ((), ("validate",), ("test",), ("scenario", "check")):
+        text = " ".join(run(command, *words, "--help").stdout.split())
+        assert "once" in text, words
+        for name in ("validate", "test", "scenario check"):
+            assert name in text, words
 
 
 def walk(group: LazyGroup, path: str) -> Iterator[tuple[str, str, click.Command]]:

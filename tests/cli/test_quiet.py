@@ -58,7 +58,7 @@ def test_an_interrupted_extension_is_told_in_words(tmp_path: Path) -> None:
     old, new = (next((tmp_path / "results" / name).iterdir()) for name in ("old", "new"))
     with subprocess.Popen(
         [
-            *(sys.executable, "-m", "proctor", "gate", new, "--baseline", old),
+            *(sys.executable, "-m", "proctor", "gate", new, "--against", old),
             *("--inconclusive", "extend", "--extend-by", "1"),
         ],
         cwd=tmp_path,

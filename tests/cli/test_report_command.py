@@ -1,4 +1,4 @@
-"""`proctor report` and `proctor share` as a user types them."""
+"""`proctor report` and `proctor runs share` as a user types them."""
 
 import contextlib
 import io
@@ -94,10 +94,10 @@ def test_the_run_tagged_baseline_is_compared_with(results: Path) -> None:
     tag(old, "baseline")
     told = proctor("report", new, cwd=results.parent).stdout
     assert "Since made/2026-05-28_001" in told
-    named = proctor("report", new, "--baseline", "baseline", cwd=results.parent).stdout
+    named = proctor("report", new, "--against", "baseline", cwd=results.parent).stdout
     assert named == told
     assert "Since" not in proctor("report", old, cwd=results.parent).stdout  # not with itself
-    wrong = proctor("report", new, "--baseline", "baselin", cwd=results.parent)
+    wrong = proctor("report", new, "--against", "baselin", cwd=results.parent)
     assert wrong.returncode == 2
     assert "did you mean 'baseline'" in wrong.stderr
 
@@ -132,7 +132,7 @@ def test_mistakes_are_said_in_a_line(results: Path) -> None:
     for arguments, words in (
         (("report", "results/made/nothing"), "no run and no tag is called"),
         (("report", "latest", "--format", "svg"), "--format is for --charts"),
-        (("share", "latest", "-o", "out.pdf"), "cannot share as .pdf"),
+        (("runs", "share", "latest", "-o", "out.pdf"), "cannot share as .pdf"),
         (("report", "latest", "--html", "/dev/null/x.html"), "cannot write"),
     ):
         told = proctor(*arguments, cwd=results.parent)
@@ -147,18 +147,18 @@ def test_share_knows_the_secrets_of_the_project(results: Path) -> None:
     annotate(run, "ask about CUST-4711")
     settings = "redaction: {patterns: {customer: 'CUST-[0-9]+'}}"
     (results.parent / "proctor.yaml").write_text(settings)
-    told = proctor("share", run, "-o", "out.html", cwd=results.parent)
+    told = proctor("runs", "share", run, "-o", "out.html", cwd=results.parent)
     assert told.returncode == 0, told.stderr
     page = (results.parent / "out.html").read_text(encoding="utf-8")
     assert "CUST-4711" not in page
     assert "ask about [redacted:customer]" in page
     assert "1 secret taken out" in told.stdout
-    assert "share" in proctor("audit", cwd=results.parent).stdout
+    assert "share" in proctor("runs", "audit", cwd=results.parent).stdout
 
 
 def test_share_tells_what_is_inside(results: Path) -> None:
     """R-D5: whoever sends it sees what they send."""
-    told = proctor("share", "latest", "-o", "out.zip", cwd=results.parent)
+    told = proctor("runs", "share", "latest", "-o", "out.zip", cwd=results.parent)
     assert told.returncode == 0, told.stderr
     with zipfile.ZipFile(results.parent / "out.zip") as archive:
         for name in archive.namelist():
@@ -168,7 +168,7 @@ def test_share_tells_what_is_inside(results: Path) -> None:
 
 def test_share_names_the_file_after_the_run(results: Path) -> None:
     """R-D5: without a file name, everything in a zip here."""
-    told = proctor("share", "latest", cwd=results.parent)
+    told = proctor("runs", "share", "latest", cwd=results.parent)
     assert told.returncode == 0, told.stderr
     with zipfile.ZipFile(results.parent / "made-2026-05-29_001.zip") as file:
         assert "CONTENTS.md" in file.namelist()

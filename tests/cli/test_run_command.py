@@ -259,7 +259,7 @@ def test_settings_give_defaults_and_flags_win(suite: Path) -> None:
         (["--timeout", "0"], "--timeout"),
         (["--agent", "nobody"], "there is no agent 'nobody'"),
         (["--filter", "id:nothing"], "none of 2 cases"),
-        (["--resume", "."], "name one suite"),
+        (["--resume", "."], "name what to run"),
     ],
 )
 def test_wrong_use_is_2_and_named(suite: Path, args: list[str], told: str) -> None:

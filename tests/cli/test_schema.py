@@ -1,4 +1,4 @@
-"""`proctor schema`: a valid schema that agrees with the loader."""
+"""`proctor config schema`: a valid schema that agrees with the loader."""
 
 import json
 from pathlib import Path
@@ -22,10 +22,10 @@ def errors(value: Any) -> list[str]:
 @pytest.mark.parametrize("kind", ["suite", "experiment", "config"])
 def test_printed_and_written(kind: str, tmp_path: Path) -> None:
     """R-S1 R-S6: valid by the metaschema, the same on stdout and in a file."""
-    printed = proctor("schema", "--kind", kind).stdout
+    printed = proctor("config", "schema", kind).stdout
     jsonschema.Draft202012Validator.check_schema(json.loads(printed))
     target = tmp_path / "new" / "schema.json"
-    assert proctor("schema", "--kind", kind, "-o", target).returncode == 0
+    assert proctor("config", "schema", kind, "-o", target).returncode == 0
     assert target.read_text(encoding="utf-8") == printed
 
 

@@ -87,7 +87,7 @@ def test_importing_the_package_imports_no_other_package() -> None:
 
 def test_help_lists_every_command_with_examples() -> None:
     out, _ = watch("--help")
-    listed = out.partition("Begin:")[2].partition("Examples:")[0].splitlines()
+    listed = out.partition("Start:")[2].partition("Examples:")[0].splitlines()
     from proctor.cli.main import COMMANDS
 
     names = [line.split()[0] for line in listed if re.match(r"  \S", line)]

@@ -18,7 +18,7 @@ import zstandard
 from spans import span, trace
 
 from proctor.cli.main import cli
-from proctor.cli.trace import COMMANDS
+from proctor.cli.trace import trace as trace_group
 from proctor.data import example_trace
 from proctor.trace import SpanKind, SpanStatus
 from proctor.trace.export import EXPORTERS, export_traces
@@ -65,7 +65,7 @@ def test_list_has_a_line_for_each_trace(example: Path, tmp_path: Path) -> None:
     done = proctor("trace", "list", example, tmp_path / "other.jsonl")
     assert (done.code, done.err) == (0, "2 traces\n")
     head, first, second = done.out.splitlines()
-    assert head.split() == ["spans", "tools", "errors", "time", "cost", "asked", "file"]
+    assert head.split() == ["spans", "tools", "errors", "time", "cost", "query", "file"]
     assert first.startswith("8      3      1 ")
     assert "$0.000245  Where is my order A-4711" in first
     assert first.endswith(str(example))
@@ -318,7 +318,7 @@ def test_colour_is_for_terminals_whose_users_want_it(example: Path) -> None:
     assert "\x1b[" not in proctor("trace", "show", example).out
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
+@pytest.mark.parametrize("name", sorted(trace_group.table))
 def test_the_examples_in_the_help_work(name: str, example: Path, tmp_path: Path) -> None:
     """R-T7: a user may copy any line of the help."""
     runs = tmp_path / "runs"

@@ -133,7 +133,7 @@ def test_what_the_hint_of_a_template_leads_to(tmp_path: Path) -> None:
     spec = tmp_path / "catalog/sum/easy/spec.yaml"
     spec.parent.mkdir(parents=True)
     spec.write_text("in: x\nscenaro: y\n")
-    told = proctor(tmp_path, "build", "sum.easy", "--seed", "1", "-o", "built")
+    told = proctor(tmp_path, "scenario", "build", "sum.easy", "--seed", "1", "-o", "built")
     assert told.returncode == 2
     done = proctor(tmp_path, "validate", str(spec.relative_to(tmp_path)))
     assert done.returncode == 2

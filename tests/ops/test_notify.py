@@ -87,7 +87,7 @@ def test_a_regression_is_told_only_when_the_gate_finds_one(suite: Path) -> None:
         first = run(suite, *wants, "--notify", server.address)
         assert "not held against 'baseline'" in first.stderr
         assert first.returncode == 0
-        proctor("tag", only_run(results), "baseline", "--results", results)
+        proctor("runs", "tag", only_run(results), "baseline", "--results", results)
         run(suite, *wants, "--notify", server.address)
         assert server.messages == []
         # The agent of the same name gets worse.

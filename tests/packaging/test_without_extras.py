@@ -41,19 +41,19 @@ def test_what_works_without_extras(use, tmp_path: Path) -> None:
     line("validate", "suite.yaml")
     assert "3 of 3 cases passed" in line("test", "suite.yaml")
     line("run", "suite.yaml", "--trials", 4, "--quiet")
-    line("tag", "latest", "first")
+    line("runs", "tag", "latest", "first")
     line("run", "suite.yaml", "--trials", 4, "--quiet")
-    assert "NO REGRESSION" in line("gate", "latest", "--baseline", "first", "--margin", 0.9)
+    assert "NO REGRESSION" in line("gate", "latest", "--against", "first", "--margin", 0.9)
     line("compare", "first", "latest")
     assert "100" in line("leaderboard", "latest")
     assert "12" in line("sql", "select count(*) from trials where run_tags = ['first']")
     line("report", "latest", "--html", "report.html")
     assert "<!doctype html>" in (tmp_path / "report.html").read_text("utf-8")[:200].lower()
     line("report", "latest", "--markdown")
-    line("share", "latest", "-o", "out/run.zip")
-    line("export", "latest", "-o", "trials.parquet")
-    line("import", "trials.parquet", "--name", "again")
-    line("check", "mutualism.competition")
+    line("runs", "share", "latest", "-o", "out/run.zip")
+    line("runs", "export", "latest", "-o", "trials.parquet")
+    line("runs", "import", "trials.parquet", "--name", "again")
+    line("scenario", "check", "mutualism.competition")
     doctor = json.loads(line("doctor", "--json"))
     absent = {f["name"] for f in doctor["findings"] if f["area"] == "extras" and f["todo"]}
     assert absent == {
@@ -91,7 +91,7 @@ EXTRAS = {
     "server": ("serve",),
     "postgres": ("store", "stats", "--store", "postgresql://nobody@127.0.0.1:9/x"),
     "sweep": ("run", "sweep.yaml", "--dry-run"),
-    "cloud": ("sync", "latest", "s3://bucket/runs"),
+    "cloud": ("runs", "sync", "latest", "s3://bucket/runs"),
     "notify": ("run", "suite.yaml", "--notify", "json://127.0.0.1:9"),
     "schedule": ("schedule", "add", "suite.yaml", "--cron", "0 2 * * *"),
     "ray": ("run", "suite.yaml", "--executor", "ray"),

@@ -203,7 +203,7 @@ class TestVersions:
         assert "none is saved yet" in store.missing("a", "v1", "c")
         store.save(baseline(version="spring"), trace())
         assert "did you mean 'spring'?" in store.missing("a", "sprng", "c")
-        assert "proctor save --version spring" in store.missing("a", "spring", "other")
+        assert "proctor baseline save --version spring" in store.missing("a", "spring", "other")
 
 
 def test_the_hash_of_a_case() -> None:

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner, Result
 from server_parts import LLM, TOOL, TRACE, write
 
+from proctor.cli.serve import view
 from proctor.cli.store import store as command
-from proctor.cli.view import view
 from proctor.errors import ProctorError
 from proctor.server.store import open_store
 from proctor.server.store.schema import VERSION
@@ -45,7 +45,9 @@ def test_stats_for_people_and_programs(url: str) -> None:
 def test_export_of_a_filter_is_read_again(url: str, tmp_path: Path) -> None:
     """R-D7: the traces of a filter leave the store whole."""
     file = tmp_path / "failed.jsonl"
-    told = run("export", "--store", url, "--tool", "search", "--status", "error", "-o", str(file))
+    told = run(
+        "runs", "export", "--store", url, "--tool", "search", "--status", "error", "-o", str(file)
+    )
     assert told.output.startswith("1 trace written to ")
     (found,) = load_traces([file])
     assert (found.trace_id, found.tool_sequence) == ("1" * 32, ["search"])

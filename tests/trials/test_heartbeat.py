@@ -50,7 +50,7 @@ def test_a_run_tells_of_itself_to_its_end(tmp_path: Path) -> None:
 
 
 def test_a_run_under_way_is_alive_and_a_killed_one_dead(tmp_path: Path) -> None:
-    """R-R6, R-R9: `proctor status` says alive, dead once it is killed, ended once resumed."""
+    """R-R6, R-R9: `proctor runs status` says alive, dead once it is killed, ended once resumed."""
     suite = write_suite(tmp_path, agent="bots:wait", cases=2)
     children = Children(tmp_path / "z")
     pid = children.start("run", suite, "--trials", 1, "--results", tmp_path / "r", "--quiet")
@@ -59,20 +59,20 @@ def test_a_run_under_way_is_alive_and_a_killed_one_dead(tmp_path: Path) -> None:
     beat = beat_of(run)
     assert (beat["state"], beat["pid"]) == ("running", pid)
     assert look_at(run).life == Life.ALIVE
-    seen = proctor("status", run, "--json")
+    seen = proctor("runs", "status", run, "--json")
     assert seen.returncode == 0, seen.stderr
     assert json.loads(seen.stdout)["runs"][0]["life"] == "alive"
     os.kill(pid, signal.SIGKILL)
     children.wait()
     assert look_at(run).life == Life.DEAD
-    dead = proctor("status", "--results", tmp_path / "r")
+    dead = proctor("runs", "status", "--results", tmp_path / "r")
     assert dead.returncode == 2
     assert "dead" in dead.stdout
     assert "--resume" in dead.stderr
     (tmp_path / "bots.py").write_text("async def wait(input): return input")
     assert children.run("run", "--resume", run) == 0
     assert beat_of(run)["state"] == "ended"
-    assert proctor("status", run).returncode == 0
+    assert proctor("runs", "status", run).returncode == 0
 
 
 def test_a_stopped_run_says_why(tmp_path: Path) -> None:

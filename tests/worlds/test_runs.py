@@ -109,5 +109,5 @@ def test_the_example_works_as_written(home, root):
         assert cells[case, "random"]["verdict"] != "PASS"
     for level in ("easy", "medium", "hard"):
         assert cells[f"mutualism.competition@{level}", "scripted"]["passed"] == 5
-    checked = proctor(copy, "check", "catalog", "--json")
+    checked = proctor(copy, "scenario", "check", "catalog", "--json")
     assert checked.returncode == 0, checked.stdout

@@ -1,4 +1,4 @@
-"""`proctor agent`: register agents by name, list them, try one, remove it."""
+"""`proctor agent`: register agents under names, list, test and remove them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from proctor.cli._command import Command, Entry, Example, LazyGroup
-from proctor.cli._options import POSITIVE
+from proctor.cli._options import POSITIVE, filter_option, json_option
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, hint_among
 from proctor.sanitize import printable
 
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
 _HERE = "proctor.cli.agent"
 
 HELLO = "Hello! In one sentence: what can you do?"
-"""What an agent is asked when the user does not say."""
+"""The default input of `proctor agent test`."""
 
 COMMANDS = {
     "add": Entry(_HERE, "add", "Register an agent under a name."),
-    "list": Entry(_HERE, "list_agents", "List the agents that can be asked for by name."),
-    "test": Entry(_HERE, "test", "Ask an agent once and show what it did."),
-    "remove": Entry(_HERE, "remove", "Remove an agent from the project's or your own settings."),
+    "list": Entry(_HERE, "list_agents", "List registered agents."),
+    "test": Entry(_HERE, "test", "Run an agent once and show its trace."),
+    "remove": Entry(_HERE, "remove", "Remove an agent from the settings."),
 }
 
 EXAMPLES = [
-    Example("proctor agent list", "which agents are there?"),
+    Example("proctor agent list", "all agents"),
     Example(
         "proctor agent add shop --kind chat --set model=openai:gpt-4o-mini"
         " --set system='You sell shoes.'",
-        "a model with a prompt, under a name",
+        "a model with a prompt",
     ),
     Example("proctor agent test shop --input 'Do you have red ones?'", "does it work?"),
 ]
 
 user_option = click.option(
-    "--user", "own", is_flag=True, help="Your own settings instead of the project's."
+    "--user", "own", is_flag=True, help="Use your user settings instead of the project's."
 )
 
 
 @click.group(cls=LazyGroup, table=COMMANDS, examples=EXAMPLES)
 def agent() -> None:
-    """Register, list, try and remove agents."""
+    """Register, list, test and remove agents."""
 
 
 # -- add and remove ------------------------------------------------------------------------------
@@ -57,21 +57,21 @@ def agent() -> None:
 
 @click.command(cls=Command, examples=EXAMPLES[1:2])
 @click.argument("name")
-@click.option("--kind", required=True, help="How it is reached: chat, python, command, http, …")
+@click.option("--kind", required=True, help="The kind of agent: chat, python, command, http, …")
 @click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="An option of the kind; dots lead into mappings, [..] and {..} are read as YAML.",
+    help="An option of that kind; a.b sets a nested key, [..] and {..} are YAML. Repeatable.",
 )
-@click.option("--replace", is_flag=True, help="Replace an agent of that name.")
+@click.option("--replace", is_flag=True, help="Replace an existing agent.")
 @user_option
 def add(name: str, kind: str, settings: tuple[str, ...], replace: bool, own: bool) -> None:
     """Register an agent under a name.
 
-    Writes into proctor.yaml (or, with --user, your own settings), leaving the rest of the file as
-    it is. Keys are never written: name the variable that holds one with api_key_env.
+    Writes to proctor.yaml (with --user, to your user settings) and leaves the rest of the file
+    unchanged. API keys are never written: name the variable that holds one with api_key_env.
     """
     from proctor.agents.registry import agent_config
     from proctor.spec.config_edit import add_agent, refuse_secrets
@@ -82,14 +82,14 @@ def add(name: str, kind: str, settings: tuple[str, ...], replace: bool, own: boo
     agent_config(options, base_dir=path.parent)
     add_agent(path, name, options, replace=replace)
     click.echo(printable(f"added {name} to {path}"))
-    click.echo(printable(f"try it: proctor agent test {name}"))
+    click.echo(printable(f"test it: proctor agent test {name}"))
 
 
-@click.command(cls=Command, examples=[Example("proctor agent remove shop", "forget it")])
+@click.command(cls=Command, examples=[Example("proctor agent remove shop", "remove one")])
 @click.argument("name")
 @user_option
 def remove(name: str, own: bool) -> None:
-    """Remove an agent from the project's or your own settings."""
+    """Remove an agent from the settings."""
     from proctor.spec.config_edit import remove_agent
 
     path = _settings_path(own)
@@ -98,7 +98,7 @@ def remove(name: str, own: bool) -> None:
 
 
 def _settings_path(own: bool) -> Path:
-    """The file to write; the project's is made here when there is none."""
+    """Return the settings file to edit; a new project file is created in this folder."""
     import os
 
     from proctor.spec.config import find_project_file
@@ -107,20 +107,20 @@ def _settings_path(own: bool) -> Path:
     if own:
         path = user_settings_file(os.environ)
         if path is None:
-            raise ProctorError("there is no home folder for settings of your own", hint="set HOME")
+            raise ProctorError("no home folder for user settings", hint="set HOME")
         return path
     path = find_project_file(Path()) or Path("proctor.yaml")
     if path.suffix == ".toml":
         raise ProctorError(
-            "the settings of this project are in pyproject.toml, which is not edited",
+            "this project's settings are in pyproject.toml, which Proctor does not edit",
             where=str(path),
-            hint="write [tool.proctor.agents.NAME] with the kind and its options there",
+            hint="add [tool.proctor.agents.NAME] with the kind and its options yourself",
         )
     return path
 
 
 def _options(kind: str, settings: tuple[str, ...]) -> dict[str, Any]:
-    """Options from `key=value`, each read as the kind's field wants it."""
+    """Parse `key=value` by the type of the kind's field."""
     from proctor.agents.registry import kind_class
 
     fields = kind_class(kind).model_fields
@@ -128,7 +128,7 @@ def _options(kind: str, settings: tuple[str, ...]) -> dict[str, Any]:
     for setting in settings:
         key, sign, text = setting.partition("=")
         if not sign or not key:
-            raise ProctorError("write it as KEY=VALUE", where=f"--set {printable(setting)}")
+            raise ProctorError("not KEY=VALUE", where=f"--set {printable(setting)}")
         first, *rest = key.split(".")
         if first not in fields or first in ("kind", "base_dir"):
             known = [name for name in fields if name not in ("kind", "base_dir")]
@@ -143,18 +143,18 @@ def _options(kind: str, settings: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _put(options: dict[str, Any], steps: list[str], value: Any) -> None:
-    """Set a value at a place, making the mappings on the way."""
+    """Set a nested value, creating the mappings on the way."""
     here = options
     for step in steps[:-1]:
         inner: Any = here.setdefault(step, {})
         if not isinstance(inner, dict):
-            raise ProctorError(f"{step!r} was given a value already", where="--set")
+            raise ProctorError(f"{step!r} already has a value", where="--set")
         here = cast("dict[str, Any]", inner)
     here[steps[-1]] = value
 
 
 def _value(text: str) -> Any:
-    """Numbers, true, false, null, lists and mappings as such; everything else is text."""
+    """Parse numbers, true, false, null, lists and mappings; everything else is text."""
     import yaml
 
     try:
@@ -172,46 +172,34 @@ def _value(text: str) -> Any:
     name="list",
     cls=Command,
     examples=[
-        Example("proctor agent list", "by name, with their kind and where they come from"),
-        Example("proctor agent list --json", "the same for a program to read"),
+        Example("proctor agent list", "all agents, with their kind and origin"),
+        Example("proctor agent list --filter kind:chat", "chat agents only"),
+        Example("proctor agent list --json", "as JSON"),
     ],
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def list_agents(as_json: bool) -> None:
-    """List the agents that can be asked for by name.
+@filter_option
+@json_option
+def list_agents(expression: str, as_json: bool) -> None:
+    """List registered agents.
 
-    Those of the project and your own settings, of installed packages, and those that come with
-    Proctor; a name that is there twice means the first of these.
+    Lists the agents of the project's settings, of your user settings, of installed packages, and
+    those that come with Proctor. If a name occurs twice, the first of these wins.
     """
-    from proctor.spec import load_configuration
-
-    told = agent_rows(load_configuration())
-    if as_json:
-        import json
-
-        click.echo(json.dumps(told, indent=2, ensure_ascii=False))
-        return
-    lines = [("name", "kind", "what", "from")]
-    lines += [(each["name"], each["kind"], each["what"], each["from"]) for each in told]
-    widths = [max(len(printable(line[column])) for line in lines) for column in range(3)]
-    for line in lines:
-        cells = [printable(cell) for cell in line]
-        padded = [f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=False)]
-        click.echo("  ".join([*padded, cells[3]]).rstrip())
-
-
-def agent_rows(configuration: Configuration) -> list[dict[str, str]]:
-    """Every agent in a few words: those of the settings, of packages, and those that ship."""
     from proctor.agents.registry import named_agents
+    from proctor.cli.list import FilterableRow, echo_rows
+    from proctor.spec import load_configuration, select_cases
 
+    configuration = load_configuration()
     found = named_agents(configuration.settings.agents)
     order = {"settings": 0, "proctor": 2}
-    rows = sorted(found.values(), key=lambda each: (order.get(each.origin, 1), each.name))
-    return [_told(each, configuration) for each in rows]
+    agents = sorted(found.values(), key=lambda each: (order.get(each.origin, 1), each.name))
+    rows = [FilterableRow(_row(each, configuration)) for each in agents]
+    chosen = select_cases(rows, filter=expression, called="agents")
+    echo_rows([each.row for each in chosen], ("name", "kind", "what", "from"), as_json=as_json)
 
 
-def _told(each: NamedAgent, configuration: Configuration) -> dict[str, str]:
-    """One agent in a few words; no options are shown whole, as they may hold anything."""
+def _row(each: NamedAgent, configuration: Configuration) -> dict[str, str]:
+    """Describe one agent; options are never shown in full, because they may contain anything."""
     from collections.abc import Mapping
 
     from proctor.trace.redact import default_redactor
@@ -246,14 +234,16 @@ def _told(each: NamedAgent, configuration: Configuration) -> dict[str, str]:
 
 @click.command(cls=Command, examples=EXAMPLES[2:])
 @click.argument("name", metavar="AGENT")
-@click.option("--input", "text", default=HELLO, help="What to ask; JSON when it is an object.")
-@click.option("--seed", type=int, default=0, help="The seed it is given.")
-@click.option("--timeout", type=POSITIVE, help="Seconds at most.")
+@click.option(
+    "--input", "text", default=HELLO, help="The input; parsed as JSON if it is an object or a list."
+)
+@click.option("--seed", type=int, default=0, help="The seed passed to the agent.")
+@click.option("--timeout", type=POSITIVE, metavar="SECONDS", help="Time limit.")
 @click.pass_context
 def test(ctx: click.Context, name: str, text: str, seed: int, timeout: float | None) -> None:
-    """Ask an agent once and show what it did.
+    """Run an agent once and show its trace.
 
-    AGENT is a name, or package.module:function. Nothing is kept. Exits with 2 when the agent could
+    AGENT is a name, or package.module:function. Nothing is stored. Exits with 2 if the agent could
     not be run.
     """
     from proctor.agents.registry import resolve_agent

@@ -1,36 +1,49 @@
-"""`proctor compare`: two runs, or two agents, on the same cases."""
+"""`proctor compare` and `proctor leaderboard`: two runs or agents, and many agents ranked."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
+from proctor.api import Metric
 from proctor.cli._command import Command, Example
-from proctor.cli._options import PROBABILITY, read_run, readable_runs_option, results_root
+from proctor.cli._options import (
+    PROBABILITY,
+    json_option,
+    read_run,
+    readable_runs_option,
+    results_root,
+)
 from proctor.cli._output import echo_report
 
 if TYPE_CHECKING:
     from proctor.runs.run import Run
 
-EXAMPLES = [
-    Example("proctor compare baseline latest", "did the agent change since the tagged run?"),
-    Example("proctor compare latest --agents fast,careful", "two agents of one run"),
-    Example("proctor compare latest --agents 'fast (t=0),fast (t=1)'", "one agent, two settings"),
-    Example("proctor compare shop/2026-01-31_001 shop/2026-01-31_002 --cases 'refund-*'", "some"),
-]
 
-
-@click.command(cls=Command, examples=EXAMPLES)
+@click.command(
+    cls=Command,
+    examples=[
+        Example("proctor compare main latest", "what changed since the run tagged `main`?"),
+        Example("proctor compare latest --agents fast,careful", "two agents of one run"),
+        Example(
+            "proctor compare latest --agents 'fast (t=0),fast (t=1)'", "one agent, two settings"
+        ),
+        Example(
+            "proctor compare shop/2026-01-31_001 shop/2026-01-31_002 --cases 'refund-*'",
+            "some cases only",
+        ),
+    ],
+)
 @click.argument("runs", nargs=-1, metavar="RUN_A [RUN_B]")
 @click.option(
     "--agents",
     multiple=True,
     metavar="A,B",
-    help="Compare these two: of one run, or one of each. The beginning of a name will do.",
+    help="Compare two agents of one run, or one agent of each run. Unambiguous prefixes work.",
 )
-@click.option("--cases", metavar="PATTERN", help="Only cases whose id matches, such as 'x*'.")
+@click.option("--cases", metavar="PATTERN", help="Only cases whose id matches, e.g. 'x*'.")
 @click.option(
     "--level",
     type=PROBABILITY,
@@ -39,9 +52,9 @@ EXAMPLES = [
     metavar="X",
     help="The confidence level of intervals.",
 )
-@click.option("--seed", type=int, default=0, metavar="N", help="Seed of resampling.")
+@click.option("--seed", type=int, default=0, metavar="N", help="The seed of resampling.")
 @readable_runs_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def compare(
     *,
     runs: tuple[str, ...],
@@ -54,42 +67,93 @@ def compare(
 ) -> None:
     """Compare two runs or two agents.
 
-    Case by case and overall, with what was left out. A run is a folder,
-    <experiment>/<date>_<seq>, a tag, `latest` or an address. Pairs the same cases; cases that
-    changed between the runs are left out and named.
+    Compares case by case and overall. A run is a folder, <experiment>/<date>_<seq>, a tag, `latest`
+    or an address. Only cases that are the same in both are paired; the others are listed.
     """
+    import re
+
     from proctor import api
     from proctor.report.console_results import render_comparison
     from proctor.report.figures import document
 
     if len(runs) > 2 or (not runs and not agents):
-        raise click.UsageError("name two runs, or --agents A,B of one")
+        raise click.UsageError("name two runs, or two agents of one run with --agents A,B")
     root = results_root(results)
-    names = _names(agents[0]) if len(agents) == 1 else agents
-    opened = [_opened(text, runs, root) for text in runs or ("latest",)]
+    if len(agents) == 1:
+        # A comma in parentheses belongs to an agent's parameters.
+        agents = tuple(part.strip() for part in re.split(r",(?![^(]*\))", agents[0]))
+    opened = [_open(text, runs, root) for text in runs or ("latest",)]
     second = opened[1] if len(opened) > 1 else None
-    found = api.compare(opened[0], second, agents=names, cases=cases, level=level, seed=seed)
+    found = api.compare(opened[0], second, agents=agents, cases=cases, level=level, seed=seed)
     echo_report(document("comparison", found) if as_json else render_comparison(found))
 
 
-def _opened(text: str, runs: tuple[str, ...], root: Path) -> Run:
-    """A run by its name; where two agents stand instead of runs, say how to compare them."""
+def _open(text: str, runs: tuple[str, ...], root: Path) -> Run:
+    """Open a run; if an agent was named instead, hint how to compare agents."""
     from proctor.errors import ProctorError
 
     try:
         return read_run(text, root)
     except ProctorError as error:
         try:
-            known = {cell.agent for cell in read_run("latest", root).cells}
+            agents = {cell.agent for cell in read_run("latest", root).cells}
         except ProctorError:
-            known = set[str]()
-        if text in known:
+            agents = set[str]()
+        if text in agents:
             error.hint = f"{text} is an agent: proctor compare latest --agents {','.join(runs)}"
         raise
 
 
-def _names(text: str) -> tuple[str, ...]:
-    """Names between commas; those within parentheses belong to an agent's parameters."""
-    import re
+@click.command(
+    cls=Command,
+    examples=[
+        Example("proctor leaderboard", "the agents of the latest run"),
+        Example("proctor leaderboard shop/2026-01-31_001 shop/2026-01-31_002", "of several runs"),
+        Example("proctor leaderboard --metric cost_usd", "the cheapest first"),
+        Example("proctor leaderboard --results s3://bucket/results", "runs in an object store"),
+    ],
+)
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.option(
+    "--metric",
+    type=click.Choice(get_args(Metric)),
+    default="pass_rate",
+    show_default=True,
+    help="The metric to rank by.",
+)
+@click.option(
+    "--alpha",
+    type=PROBABILITY,
+    default=0.05,
+    show_default=True,
+    metavar="X",
+    help="The significance level of all pairwise tests together.",
+)
+@click.option("--seed", type=int, default=0, metavar="N", help="The seed of resampling.")
+@readable_runs_option
+@json_option
+def leaderboard(
+    runs: tuple[str, ...],
+    metric: Metric,
+    alpha: float,
+    seed: int,
+    results: Path | None,
+    as_json: bool,
+) -> None:
+    """Rank agents, with rank ranges.
 
-    return tuple(part.strip() for part in re.split(r",(?![^(]*\))", text))
+    Ranks the agents of the given runs, or of the latest. Agents without a significant difference
+    share ranks. Intervals are clustered by case.
+    """
+    from proctor import api
+    from proctor.report.console_results import render_leaderboard
+    from proctor.report.figures import document
+    from proctor.runs.folder import place_of
+
+    root = results_root(results)
+    opened = [read_run(text, root) for text in runs or ("latest",)]
+    board = api.leaderboard(*opened, metric=metric, alpha=alpha, seed=seed)
+    places = [place_of(run.path) for run in opened]
+    echo_report(
+        document("leaderboard", board, runs=places) if as_json else render_leaderboard(board)
+    )

@@ -1,54 +1,62 @@
-"""`proctor config`: which settings are in force, and where each came from."""
+"""`proctor config`: the settings, the JSON Schema of files, and shell completion."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from pathlib import Path
+from typing import Any
 
 import click
 
 from proctor.cli._command import Command, Entry, Example, LazyGroup
+from proctor.cli._options import json_option
 from proctor.sanitize import printable
 
-if TYPE_CHECKING:
-    from proctor.spec import Configuration
-
-COMMANDS = {
-    "show": Entry(
-        "proctor.cli.config", "show", "Print every setting and where it came from, keys masked."
-    ),
-}
+_HERE = "proctor.cli.config"
 
 
 @click.group(
     cls=LazyGroup,
-    table=COMMANDS,
-    examples=[Example("proctor config show", "what is set here, and by whom?")],
+    table={
+        "show": Entry(_HERE, "show", "Show all settings and their sources, keys masked."),
+        "schema": Entry(_HERE, "schema", "Print the JSON Schema of suites, experiments, settings."),
+        "completion": Entry(_HERE, "completion", "Print the shell completion script."),
+    },
+    examples=[
+        Example("proctor config show", "the settings, and where each comes from"),
+        Example("proctor config schema -o .proctor/suite.schema.json", "for your editor"),
+    ],
 )
 def config() -> None:
-    """Look at the settings in force."""
+    """Show settings, print schemas and shell completion."""
 
 
 @click.command(
     cls=Command,
     examples=[
-        Example("proctor config show", "what is set here, and by whom?"),
-        Example("proctor config show --json", "the same for a program to read"),
+        Example("proctor config show", "the settings, and where each comes from"),
+        Example("proctor config show --json", "as JSON"),
     ],
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def show(as_json: bool) -> None:
-    """Print every setting and where it came from, keys masked."""
+    """Show all settings and their sources, keys masked."""
     import os
 
     from proctor.spec import load_configuration
     from proctor.spec.config import provider_keys
+    from proctor.trace.redact import Redactor
 
     configuration = load_configuration()
-    rows = _rows(configuration)
+    redactor = Redactor()
+    rows: list[tuple[str, Any, str]] = []
+    for entry in configuration.values():
+        last = entry.key.rpartition(".")[2]
+        # Redacted under its own name: a secret is recognised by its key as well as by its value.
+        shown: Any = redactor.value({last: "(hidden)" if entry.secret else entry.value})
+        rows.append((entry.key, shown[last], str(entry.origin)))
     keys = provider_keys(os.environ)
     if as_json:
-        import json
-
         document = {
             "files": [str(path) for path in configuration.files],
             "settings": {key: {"value": value, "from": origin} for key, value, origin in rows},
@@ -57,42 +65,76 @@ def show(as_json: bool) -> None:
         click.echo(json.dumps(document, indent=2))
         return
     lines = [("setting", "value", "from")]
-    lines += [(key, _shown(value), origin) for key, value, origin in rows]
+    lines += [(key, _text(value), origin) for key, value, origin in rows]
     lines += [(key, "(set)", "environment") for key, state in keys.items() if state == "set"]
-    for line in _aligned(lines):
-        click.echo(line)
+    safe = [tuple(printable(part) for part in line) for line in lines]
+    first, second = (max(len(line[column]) for line in safe) for column in (0, 1))
+    # A very long value moves its own source to the right, not all of them.
+    second = min(second, 40)
+    for key, value, origin in safe:
+        # Never cut: a source is there to be copied.
+        click.echo(f"{key:<{first}}  {value:<{second}}  {origin}")
 
 
-MASK = "(hidden)"
-
-
-def _rows(configuration: Configuration) -> list[tuple[str, Any, str]]:
-    """Key, value and origin of every setting; what is or may be a secret is masked."""
-    from proctor.trace.redact import Redactor
-
-    redactor = Redactor()
-    rows: list[tuple[str, Any, str]] = []
-    for entry in configuration.values():
-        last = entry.key.rpartition(".")[2]
-        value = MASK if entry.secret else entry.value
-        # Named as it is, so that a key is known by its name as well as by its looks.
-        shown: Any = redactor.value({last: value})
-        rows.append((entry.key, next(iter(shown.values())), str(entry.origin)))
-    return rows
-
-
-def _shown(value: Any) -> str:
-    import json
-
+def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
     return "-" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def _aligned(lines: list[tuple[str, str, str]]) -> list[str]:
-    """Columns side by side, never cut: an origin is there to be copied."""
-    safe = [tuple(printable(part) for part in line) for line in lines]
-    first, second = (max(len(line[column]) for line in safe) for column in (0, 1))
-    # A very long value pushes its own origin aside, not everybody's.
-    second = min(second, 40)
-    return [f"{key:<{first}}  {value:<{second}}  {origin}" for key, value, origin in safe]
+KINDS = ("suite", "experiment", "config")
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        Example("proctor config schema -o .proctor/suite.schema.json", "for your editor"),
+        Example("proctor config schema experiment", "the schema of experiment files"),
+        Example("proctor config schema config", "the schema of proctor.yaml"),
+    ],
+)
+@click.argument("kind", metavar="[KIND]", default="suite", type=click.Choice(KINDS))
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file."
+)
+def schema(kind: Any, output: Path | None) -> None:
+    """Print the JSON Schema of suites, experiments, settings.
+
+    KIND is suite (the default), experiment or config.
+    """
+    from proctor.runs.folder import write_atomic
+    from proctor.spec import schema_of
+    from proctor.user_dirs import room_for
+
+    text = json.dumps(schema_of(kind), indent=2) + "\n"
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    write_atomic(room_for(output), text.encode())
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        Example('eval "$(proctor config completion bash)"', "in bash; add it to ~/.bashrc"),
+        Example('eval "$(proctor config completion zsh)"', "in zsh; add it to ~/.zshrc"),
+        Example(
+            "proctor config completion fish > ~/.config/fish/completions/proctor.fish", "in fish"
+        ),
+    ],
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the shell completion script.
+
+    Needs bash 4.4 or newer, zsh or fish.
+    """
+    from click.shell_completion import get_completion_class
+
+    from proctor.cli.main import COMPLETE_VARIABLE, cli
+
+    found = get_completion_class(shell)
+    assert found is not None
+    # Not click's `source()`: it would start a bash to find out its version.
+    script = found(cli, {}, "proctor", COMPLETE_VARIABLE)
+    click.echo(script.source_template % script.source_vars())

@@ -1,7 +1,7 @@
-"""`proctor demo`: the whole way on an example that ships with Proctor, offline and without a key.
+"""`proctor demo` and `proctor init`: a built-in example, and files to start from.
 
-It does what `proctor run` does, and prints the commands that show more, so that every line can
-be tried again.
+The demo runs offline and without a key. It does what `proctor run` does, and prints the commands
+to continue with.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import click
 
 from proctor.cli._command import Command, Example
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
+from proctor.sanitize import printable
 
 if TYPE_CHECKING:
     from proctor.runs.run import Run
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 
 INTRODUCTION = {
     None: """\
-Two versions of an agent that answers customers of a bicycle shop, with real tools: a database,
-policy files, a calculator. Its brain is a set of rules: no model is called, nothing is spent.
+Two versions of a support agent for a bicycle shop, with real tools: a database, policy files, a
+calculator. The agent follows rules: no model is called, nothing is spent.
 6 questions × 2 agents × 5 trials.
 """,
     "local": """\
 A language model on this machine (SmolLM2, 135 million parameters) answers customers of a bicycle
-shop. It is tiny and will mostly be wrong: what counts is that its calls are real.
+shop. It is tiny and mostly wrong, but its calls are real.
 """,
 }
 
@@ -37,20 +38,20 @@ shop. It is tiny and will mostly be wrong: what counts is that its calls are rea
     cls=Command,
     examples=[
         Example("proctor demo", "no network, no key, a few seconds"),
-        Example("proctor demo --model local", "with a small model on this machine"),
+        Example("proctor demo --model local", "with a small local model"),
     ],
 )
-@click.option("--model", type=click.Choice(["local"]), help="Let a model answer, not rules.")
+@click.option("--model", type=click.Choice(["local"]), help="Use a local model instead of rules.")
 @click.option(
     "--results",
     type=click.Path(path_type=Path),
     default=Path("results"),
     show_default=True,
-    help="The folder of runs.",
+    help="The results folder.",
 )
 @click.pass_context
 def demo(ctx: click.Context, model: str | None, results: Path) -> None:
-    """Show what Proctor does, on an example it brings."""
+    """Run a built-in example."""
     from proctor.cli._output import wants_colour
     from proctor.cli.carrying import carry_out_here
     from proctor.report.run_console import render_run
@@ -62,12 +63,12 @@ def demo(ctx: click.Context, model: str | None, results: Path) -> None:
     from proctor.trials.prepare import prepare
 
     if model == "local":
-        _need_local_model()
+        _require_local_model()
     name = "suite.yaml" if model is None else f"{model}.yaml"
     click.echo(INTRODUCTION[model])
     with as_file(files("proctor.demo") / name) as path:
         suite = load_suite(path)
-        # The demo is the same for everybody, whatever their settings say.
+        # The demo ignores the user's settings, so that it is the same everywhere.
         settings = Configuration(Settings(), suite.folder, (), Tree(DEFAULT, {}))
         options = RunOptions(concurrency=None if model is None else 1)
         ready = prepare(suite, options, configuration=settings)
@@ -77,12 +78,12 @@ def demo(ctx: click.Context, model: str | None, results: Path) -> None:
             ctx.exit(carried.exit_code)
         _show_failure(carried.run)
         _next_steps(carried.run, path)
-    # That an agent fails is what the demo is about; that it could not be run is not.
+    # Failing agents are the point of the demo; infrastructure errors are not.
     ctx.exit(EXIT_CANNOT_JUDGE if carried.run.totals.infra_error else 0)
 
 
-def _need_local_model() -> None:
-    """Say in one line what is missing, before anything is run."""
+def _require_local_model() -> None:
+    """Raise an error that names what is missing, before anything is run."""
     from proctor.llm.local import bundled_weights
 
     for module, extra in (("xllamacpp", "local-llm"), ("pydantic_ai", "llm")):
@@ -99,30 +100,30 @@ def _missing(module: str) -> bool:
 
     try:
         return find_spec(module) is None
-    except ValueError:  # a module that was ruled out beforehand
+    except ValueError:  # the module is blocked in sys.modules
         return True
 
 
 def _show_failure(run: Run) -> None:
-    """What the agent did in the trial that shows the gravest failure."""
+    """Show the trace of a trial with the most serious failure."""
     from proctor.cli._output import coloured, wants_colour
     from proctor.sanitize import line
     from proctor.trace.render import tree_lines
 
-    sample = _gravest(run)
+    sample = _worst_failure(run)
     found = next((t for t in run.trials() if sample and t.trace_id == sample.trace_id), None)
     trace = None if found is None else run.trace(found)
     if trace is None or sample is None:
         return
     colour = wants_colour()
-    title = line(f"What it did there: {sample.trial}, {sample.reason}")
+    title = line(f"What the agent did: {sample.trial}, {sample.reason}")
     click.echo(f"\n{click.style(title, bold=True)}", color=colour)
     for row in tree_lines(trace):
         click.echo(coloured(row) if colour else row.plain(), color=colour)
 
 
-def _gravest(run: Run) -> FailureSample | None:
-    """A forbidden act before a wrong answer before whatever else there is."""
+def _worst_failure(run: Run) -> FailureSample | None:
+    """Return a sample of the most serious failure: forbidden tools, then blocking checks."""
     ranked = sorted(run.failures, key=lambda f: (f.check_id != "forbidden_tools", not f.blocking))
     return ranked[0].samples[0] if ranked else None
 
@@ -132,13 +133,39 @@ def _next_steps(run: Run, suite: Path) -> None:
     forbidden = any(failure.check_id == "forbidden_tools" for failure in run.failures)
     calls = "{tool_name: cancel_order}" if forbidden else "{kind: llm}"
     steps = (
-        ("the whole report, in a browser", f"proctor report {place} --open"),
-        ("what the failures share", f"proctor diagnose {place} --failed"),
-        ("the calls in question", f"proctor trace query {place}/traces '{calls}'"),
-        ("more trials, none more than needed", f"proctor run {file} --trials 20 --early-stop"),
-        ("try again what failed", f"proctor run --retry-failed {place}"),
-        ("begin with an agent of your own", "proctor init"),
+        ("open the full report in a browser", f"proctor report {place} --open"),
+        ("find what the failures have in common", f"proctor diagnose {place} --failed"),
+        ("show the calls in question", f"proctor trace query {place}/traces '{calls}'"),
+        (
+            "run more trials, stopping early",
+            f"proctor run {file} --trials 20 --early-stop",
+        ),
+        ("retry what failed", f"proctor run --retry-failed {place}"),
+        ("start with your own agent", "proctor init"),
     )
-    click.echo("\nWhat next?")
+    click.echo("\nNext steps:")
     for what, command in steps:
         click.echo(f"  # {what}\n  {command}")
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        Example("proctor init", "start in this folder"),
+        Example("proctor init evals", "start in a folder of its own"),
+    ],
+)
+@click.argument("directory", default=".", type=click.Path(path_type=Path, file_okay=False))
+def init(directory: Path) -> None:
+    """Write a suite, an example agent and a CI workflow to start from.
+
+    Existing files are not overwritten.
+    """
+    from proctor.spec.scaffold import scaffold
+
+    for file in scaffold(directory):
+        word = "wrote" if file.written else "kept "
+        click.echo(printable(f"{word} {file.path}  ({file.what})"))
+    suite = printable(str(directory / "suite.yaml"))
+    click.echo(f"\nnext:\n  proctor validate {suite}\n  proctor test {suite}")
+    click.echo("then replace the example with your own agent and cases")

@@ -1,6 +1,6 @@
-"""`proctor diagnose`: what broke in traces, and where; of a run, what its trials share.
+"""`proctor diagnose`: find what broke in traces and where; for a run, what its failures share.
 
-Exit code 0 whatever is found: this is a look, not a gate. 2 when a file gave nothing.
+The exit code does not depend on the findings; it is 2 if a file yields no trace.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import click
 
 from proctor.cli._command import Command, Example
 from proctor.cli._options import chat_model, chat_model_options
-from proctor.cli.trace_files import Loaded, redaction_option
+from proctor.cli.trace import TraceFiles, redaction_option
 from proctor.diagnose.methods import METHODS
 from proctor.errors import ProctorError
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from proctor.trace import Trace
 
 
-class Looked(NamedTuple):
-    """A trace to look at, and how people call it: its trial, or the file it came from."""
+class NamedTrace(NamedTuple):
+    """A trace, and the name of its trial or its file."""
 
     where: str
     trace: Trace
@@ -36,17 +36,23 @@ class Looked(NamedTuple):
 @click.command(
     cls=Command,
     examples=[
-        Example("proctor diagnose run.json", "what broke, where, and how sure that is"),
-        Example("proctor diagnose traces/ --format json", "for other programs"),
-        Example("proctor diagnose latest --failed", "what the failures of a run share"),
+        Example("proctor diagnose run.json", "what broke, where, and how certain it is"),
+        Example("proctor diagnose traces/ --format json", "as JSON"),
+        Example("proctor diagnose latest --failed", "what the failures of a run have in common"),
         Example(
             "proctor diagnose run.json --method agentic --model openai:gpt-4o-mini",
-            "let a model look too",
+            "with a model",
         ),
     ],
 )
 @click.argument("files", nargs=-1, required=True, metavar="TRACE|RUN...")
-@click.option("--method", type=click.Choice([*METHODS]), default="offline", show_default=True)
+@click.option(
+    "--method",
+    type=click.Choice([*METHODS]),
+    default="offline",
+    show_default=True,
+    help="How to diagnose.",
+)
 @chat_model_options("PROVIDER:MODEL, for single_pass and agentic.")
 @click.option("--prompt-version", default="v2", show_default=True, help="v1 or v2.")
 @click.option(
@@ -54,43 +60,47 @@ class Looked(NamedTuple):
     type=click.Choice(("strict", "off")),
     default="strict",
     show_default=True,
-    help="Whether a model's quotes must stand in their span.",
+    help="Whether a model's quotes must appear verbatim in the span.",
 )
 @click.option(
-    "--max-cost", type=click.FloatRange(min=0, min_open=True), help="Dollars for one trace at most."
+    "--max-cost",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="USD",
+    help="Cost limit per trace.",
 )
-@click.option("--no-cache", is_flag=True, help="Ask again what was asked before.")
-@click.option("--failed", is_flag=True, help="Of a run, only trials that did not pass.")
+@click.option("--no-cache", is_flag=True, help="Do not use cached answers of the model.")
+@click.option("--failed", is_flag=True, help="For a run, only trials that did not pass.")
 @click.option(
     "--format",
     "shape",
     type=click.Choice(("console", "json", "markdown")),
     default="console",
     show_default=True,
+    help="Output format.",
 )
 @redaction_option
 def diagnose(files: tuple[str, ...], **options: Any) -> None:
     """Find what broke in traces, or in the trials of a run.
 
-    Of a run, failures that trials share come first, each as one row.
+    For a run, failures that several trials share are clustered, the most frequent first.
     """
     from proctor.diagnose.methods import asks
 
     how = _asking(options) if asks(options["method"]) else None
-    runs = {text: found for text in files if (found := _run_meant(text)) is not None}
+    runs = {text: found for text in files if (found := _find_run(text)) is not None}
     named = tuple(text for text in files if text not in runs)
-    loaded = Loaded(named) if named else None
+    loaded = TraceFiles(named) if named else None
     if loaded is not None:
         looked = _looked(loaded, options["no_redact"])
-        _tell_traces(looked, how, options, several=loaded.several)
+        _echo_traces(looked, how, options, several=loaded.several)
     for run in runs.values():
-        _tell_run(run, how, options)
+        _echo_run(run, how, options)
     if loaded is not None:
-        loaded.leave()
+        loaded.exit()
 
 
-def _run_meant(text: str) -> Path | None:
-    """The run that is meant by its folder, its name, a tag or `latest`; None: a file of traces."""
+def _find_run(text: str) -> Path | None:
+    """Return the run folder for a path, name, tag or `latest`; None for a trace file."""
     from proctor.cli._options import results_root
     from proctor.runs.find import LATEST, find_run
 
@@ -101,7 +111,7 @@ def _run_meant(text: str) -> Path | None:
     except ProctorError:
         if text == LATEST:
             raise
-        return None  # the reader of traces says what is wrong with it
+        return None  # the trace reader reports what is wrong with it
 
 
 def _asking(options: dict[str, Any]) -> DetectorOptions:
@@ -119,15 +129,15 @@ def _asking(options: dict[str, Any]) -> DetectorOptions:
     )
 
 
-def _looked(loaded: Loaded, no_redact: bool) -> Iterator[Looked]:
+def _looked(loaded: TraceFiles, no_redact: bool) -> Iterator[NamedTrace]:
     from proctor.trace.redact import redactor_for
 
     redactor = redactor_for(not no_redact)
     for trace in loaded:
-        yield Looked(loaded.file, trace if redactor is None else redactor.trace(trace))
+        yield NamedTrace(loaded.file, trace if redactor is None else redactor.trace(trace))
 
 
-def _trials(path: Path, failed: bool) -> Iterator[Looked]:
+def _trials(path: Path, failed: bool) -> Iterator[NamedTrace]:
     from proctor.runs.run import Run
 
     run = Run(path)
@@ -136,19 +146,23 @@ def _trials(path: Path, failed: bool) -> Iterator[Looked]:
             continue
         trace = run.trace(trial)
         if trace is not None:
-            yield Looked(trial.name, trace)
+            yield NamedTrace(trial.name, trace)
 
 
-def _found(looked: Looked, method: str, how: DetectorOptions | None) -> Diagnosis:
+def _found(looked: NamedTrace, method: str, how: DetectorOptions | None) -> Diagnosis:
     from proctor.diagnose.methods import adiagnose
 
     return asyncio.run(adiagnose(looked.trace, method, how))
 
 
-def _tell_traces(
-    traces: Iterator[Looked], how: DetectorOptions | None, options: dict[str, Any], *, several: bool
+def _echo_traces(
+    traces: Iterator[NamedTrace],
+    how: DetectorOptions | None,
+    options: dict[str, Any],
+    *,
+    several: bool,
 ) -> None:
-    """Each trace as it is read; of several files each says which one it is from."""
+    """Print each trace as it is read, with its file if there are several."""
     from proctor.report.diagnosis import console_lines, markdown_lines
 
     shape = options["shape"]
@@ -161,7 +175,7 @@ def _tell_traces(
             click.echo("\n".join(lines(found, looked.where if several else None)))
 
 
-def _tell_run(path: Path, how: DetectorOptions | None, options: dict[str, Any]) -> None:
+def _echo_run(path: Path, how: DetectorOptions | None, options: dict[str, Any]) -> None:
     from proctor.diagnose.clusters import Clusters
 
     clusters, diagnoses, seen = Clusters(), list[dict[str, Any]](), 0
@@ -171,10 +185,10 @@ def _tell_run(path: Path, how: DetectorOptions | None, options: dict[str, Any]) 
         seen += 1
         if options["shape"] == "json":
             diagnoses.append({"trial": looked.where, **found.to_dict()})
-    _tell_clusters(clusters, seen, diagnoses, options["shape"])
+    _echo_clusters(clusters, seen, diagnoses, options["shape"])
 
 
-def _tell_clusters(
+def _echo_clusters(
     clusters: Clusters, seen: int, diagnoses: list[dict[str, Any]], shape: str
 ) -> None:
     from proctor.report.diagnosis import cluster_lines, cluster_table

@@ -1,15 +1,16 @@
-"""`proctor gate`: is a run worse than its baseline, or is it noise?"""
+"""`proctor gate` and `proctor power`: is a run worse than another, and how many trials show it?"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from proctor.cli._command import Command, Example
 from proctor.cli._options import (
     PROBABILITY,
+    json_option,
     read_run,
     readable_runs_option,
     record_audit,
@@ -18,45 +19,43 @@ from proctor.cli._options import (
 from proctor.cli._output import echo_report
 
 if TYPE_CHECKING:
-    from proctor.results.gate import GateResult, Policy
+    from proctor.results.gate import Policy
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
-    from proctor.stats.gate import GateRule
     from proctor.trials.prepare import RunContext
 
-EXAMPLES = [
-    Example("proctor gate latest --baseline baseline", "against the run tagged baseline"),
-    Example("proctor gate latest --baseline shop/2026-01-31_001 --margin 0.1", "10 points matter"),
-    Example("proctor gate latest --baseline baseline --inconclusive extend", "run more trials"),
-    Example("proctor gate latest --baseline baseline --must-pass 'safety-*'", "no failure at all"),
-    Example(
-        "proctor gate latest --baseline s3://bucket/results/shop/2026-01-31_001",
-        "against a run in an object store",
-    ),
-]
 
-
-class How(NamedTuple):
-    """What to do when it is inconclusive, and how loudly."""
-
-    inconclusive: Policy
-    extend_by: int | None
-    extend_rounds: int
-    must_pass: tuple[str, ...]
-    quiet: bool
-    as_json: bool
-
-
-@click.command(cls=Command, examples=EXAMPLES)
+@click.command(
+    cls=Command,
+    examples=[
+        Example("proctor gate latest --against main", "compare with the run tagged `main`"),
+        Example(
+            "proctor gate latest --against shop/2026-01-31_001 --margin 0.1",
+            "tolerate a drop of up to 10 points",
+        ),
+        Example(
+            "proctor gate latest --against main --inconclusive extend",
+            "run more trials until it is clear",
+        ),
+        Example(
+            "proctor gate latest --against main --must-pass 'safety-*'",
+            "these cases may never fail",
+        ),
+        Example(
+            "proctor gate latest --against s3://bucket/results/shop/2026-01-31_001",
+            "compare with a run in an object store",
+        ),
+    ],
+)
 @click.argument("run")
-@click.option("--baseline", required=True, metavar="RUN|TAG", help="What to hold it against.")
+@click.option("--against", required=True, metavar="RUN|TAG", help="The run to compare with.")
 @click.option(
     "--margin",
     type=PROBABILITY,
     default=0.05,
     show_default=True,
     metavar="X",
-    help="The smallest drop of the pass rate that matters: 0.05 is 5 points.",
+    help="The smallest drop in pass rate that matters: 0.05 is 5 points.",
 )
 @click.option(
     "--alpha",
@@ -64,7 +63,7 @@ class How(NamedTuple):
     default=0.05,
     show_default=True,
     metavar="X",
-    help="How often a run without a change may be called a regression.",
+    help="The significance level: how often an unchanged agent may be called a regression.",
 )
 @click.option(
     "--max-errors",
@@ -72,21 +71,20 @@ class How(NamedTuple):
     default=0.05,
     show_default=True,
     metavar="X",
-    help="The share of errored trials from which nothing is judged.",
+    help="The share of errored trials above which nothing is judged.",
 )
 @click.option(
     "--inconclusive",
     type=click.Choice(("pass", "fail", "extend")),
     default="pass",
     show_default=True,
-    help="What an inconclusive gate comes to; `extend` runs more trials and judges again.",
+    help="How to treat INCONCLUSIVE; `extend` runs more trials and judges again.",
 )
 @click.option(
     "--extend-by",
     type=click.IntRange(1),
     metavar="N",
-    help="Trials added to each case (for each seed where there are several); as many as were "
-    "planned when absent.",
+    help="Trials to add per case (and seed).  [default: as many as were planned]",
 )
 @click.option(
     "--extend-rounds",
@@ -94,110 +92,163 @@ class How(NamedTuple):
     default=1,
     show_default=True,
     metavar="N",
-    help="How often it may be extended; each look then gets its share of alpha.",
+    help="How often to extend; alpha is divided among the looks.",
 )
-@click.option("--must-pass", multiple=True, metavar="PATTERN", help="Cases that may never fail.")
+@click.option(
+    "--must-pass", multiple=True, metavar="PATTERN", help="Cases that may never fail; repeatable."
+)
 @readable_runs_option
-@click.option("--quiet", is_flag=True, help="No progress.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.pass_context
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@json_option
 def gate(
-    ctx: click.Context,
     *,
     run: str,
-    baseline: str,
+    against: str,
     margin: float,
     alpha: float,
     max_errors: float,
+    inconclusive: Policy,
+    extend_by: int | None,
+    extend_rounds: int,
+    must_pass: tuple[str, ...],
     results: Path | None,
-    **how: Any,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
-    """Say whether a run is worse than its baseline.
+    """Test whether a run is worse than another.
 
-    REGRESSION, NO REGRESSION or INCONCLUSIVE, at a stated error rate. Exits with 0 when it
-    passes, 1 for a regression, 2 when it could not be judged: not comparable, too many errors,
-    or still inconclusive after it was extended.
+    The verdict is REGRESSION, NO REGRESSION or INCONCLUSIVE, at a stated error rate. Exits with 0
+    if the gate passes, 1 for a regression, 2 if it could not be judged: runs that cannot be
+    compared, too many errors, or still inconclusive after extending.
     """
-    from proctor.runs.folder import address_of
-    from proctor.stats.gate import GateRule
-
-    chosen = How(**how)
-    if chosen.extend_by is not None and chosen.inconclusive != "extend":
-        raise click.UsageError("--extend-by is for --inconclusive extend")
-    root = results_root(results)
-    runs = (read_run(run, root), read_run(baseline, root))
-    far = address_of(runs[0].path)
-    if chosen.inconclusive == "extend":
-        _refuse_far(runs)
-    rule = GateRule(margin=margin, alpha=alpha, max_error_rate=max_errors)
-    facts, signal = _judged(runs, rule, chosen)
-    code = facts.exit_code(chosen.inconclusive) if signal is None else 128 + signal
-    _tell(facts, code, chosen)
-    record_audit(
-        "gate",
-        root if far is None else results_root(None),
-        run=far or runs[0].path,
-        run_id=runs[0].run_id,
-        outcome=f"{facts.verdict}: {facts.reason}",
-        exit_code=code,
-    )
-    ctx.exit(code)
-
-
-def _refuse_far(runs: tuple[Run, Run]) -> None:
-    """Trials are added to runs that are here, not to copies."""
+    from proctor import api
     from proctor.errors import ProctorError
-    from proctor.runs.folder import address_of
-
-    for run in runs:
-        if address := address_of(run.path):
-            raise ProctorError(
-                "a run at an address cannot be extended",
-                where=address,
-                hint="`proctor sync ADDRESS FOLDER` brings it here",
-            )
-
-
-def _judged(runs: tuple[Run, Run], rule: GateRule, how: How) -> tuple[GateResult, int | None]:
-    """The judgement, and the signal that ended its extension, if one did."""
-    if how.inconclusive != "extend":
-        from proctor import api
-
-        found = api.gate(
-            *runs,
-            margin=rule.margin,
-            alpha=rule.alpha,
-            max_error_rate=rule.max_error_rate,
-            must_pass=how.must_pass,
-        )
-        return found, None
-    from proctor.cli.carrying import Carried, carry_out_here
-    from proctor.cli.run import find_modules_here
-    from proctor.trials.extend import Extending, judge_extending
-
-    find_modules_here()
-    carried: list[Carried] = []
-
-    def carry(ready: RunContext, folder: RunFolder) -> Run:
-        carried.append(carry_out_here(ready, folder, quiet=how.quiet, events=how.as_json))
-        return carried[-1].run
-
-    facts = judge_extending(
-        *runs,
-        carry,
-        rule=rule,
-        extending=Extending(how.extend_rounds, how.extend_by),
-        must_pass=how.must_pass,
-    )
-    return facts, carried[-1].signal if carried else None
-
-
-def _tell(facts: GateResult, code: int, how: How) -> None:
     from proctor.report.console_results import render_gate
     from proctor.report.figures import document
+    from proctor.runs.folder import address_of
 
-    if how.as_json:
-        more = {"exit_code": code, "policy": how.inconclusive, "error_rate": facts.error_rate}
+    if extend_by is not None and inconclusive != "extend":
+        raise click.UsageError("--extend-by needs --inconclusive extend")
+    root = results_root(results)
+    tested, reference = read_run(run, root), read_run(against, root)
+    signal: int | None = None
+    if inconclusive != "extend":
+        facts = api.gate(
+            tested,
+            reference,
+            margin=margin,
+            alpha=alpha,
+            max_error_rate=max_errors,
+            must_pass=must_pass,
+        )
+    else:
+        from proctor.cli.carrying import Carried, carry_out_here
+        from proctor.cli.run import find_modules_here
+        from proctor.stats.gate import GateRule
+        from proctor.trials.extend import Extending, judge_extending
+
+        for each in (tested, reference):
+            # Trials are added to runs that are here, not to local copies.
+            if address := address_of(each.path):
+                raise ProctorError(
+                    "a run at an address cannot be extended",
+                    where=address,
+                    hint="download it with `proctor runs sync ADDRESS FOLDER`",
+                )
+        find_modules_here()
+        carried: list[Carried] = []
+
+        def carry(ready: RunContext, folder: RunFolder) -> Run:
+            carried.append(carry_out_here(ready, folder, quiet=quiet, events=as_json))
+            return carried[-1].run
+
+        facts = judge_extending(
+            tested,
+            reference,
+            carry,
+            rule=GateRule(margin=margin, alpha=alpha, max_error_rate=max_errors),
+            extending=Extending(extend_rounds, extend_by),
+            must_pass=must_pass,
+        )
+        signal = carried[-1].signal if carried else None
+    code = facts.exit_code(inconclusive) if signal is None else 128 + signal
+    if as_json:
+        more = {"exit_code": code, "policy": inconclusive, "error_rate": facts.error_rate}
         echo_report(document("gate", facts, **more))
     else:
         echo_report(render_gate(facts))
+    far = address_of(tested.path)
+    record_audit(
+        "gate",
+        root if far is None else results_root(None),
+        run=far or tested.path,
+        run_id=tested.run_id,
+        outcome=f"{facts.verdict}: {facts.reason}",
+        exit_code=code,
+    )
+    raise click.exceptions.Exit(code)
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        Example("proctor power --effect 0.1 --power 0.8", "what shows a drop of 10 points?"),
+        Example("proctor power --effect 0.05 --from latest", "with the variance of a run"),
+        Example("proctor power --effect 0.1 --cases 40", "how many trials of these 40 cases?"),
+    ],
+)
+@click.option(
+    "--effect",
+    type=click.FloatRange(0, 1, min_open=True),
+    required=True,
+    metavar="X",
+    help="The difference in pass rate to detect: 0.1 is 10 points.",
+)
+@click.option(
+    "--power",
+    type=click.FloatRange(0.5, 1, max_open=True),
+    default=0.8,
+    show_default=True,
+    metavar="X",
+    help="The probability of detecting it.",
+)
+@click.option(
+    "--alpha",
+    type=PROBABILITY,
+    default=0.05,
+    show_default=True,
+    metavar="X",
+    help="Significance level.",
+)
+@click.option("--from", "source", metavar="RUN", help="Take variance and cost from a run.")
+@click.option("--cases", type=click.IntRange(1), metavar="N", help="Plan for this many cases.")
+@click.option(
+    "--trials", type=click.IntRange(1), metavar="N", help="Plan for this many trials per case."
+)
+@click.option("--sigma2", type=PROBABILITY, metavar="X", help="The variance within a case.")
+@click.option(
+    "--omega2", type=PROBABILITY, metavar="X", help="The variance of true differences by case."
+)
+@readable_runs_option
+@json_option
+def power(
+    effect: float,
+    power: float,
+    alpha: float,
+    source: str | None,
+    results: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Compute how many cases and trials are needed.
+
+    More trials reduce the variance within a case, more cases the variance between cases. For a
+    population of cases, reports when only more cases help.
+    """
+    from proctor import api
+    from proctor.report.console_results import render_power
+    from proctor.report.figures import document
+
+    run = read_run(source, results_root(results)) if source else None
+    found = api.power(effect, alpha=alpha, power=power, run=run, **given)
+    echo_report(document("plan", found) if as_json else render_power(found))

@@ -1,4 +1,4 @@
-"""`proctor judge`: the LLM judge by itself. `audit` measures it against human labels."""
+"""`proctor judge`: compare LLM judges with human labels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli._command import Command, Entry, Example, LazyGroup
-from proctor.cli._options import chat_model, chat_model_options
+from proctor.cli._options import chat_model, chat_model_options, json_option
 from proctor.sanitize import printable
 from proctor.words import level_of, money, plural
 
@@ -35,7 +35,7 @@ MAX_SHOWN = 10
     ],
 )
 def judge() -> None:
-    """Check how far an LLM judge can be trusted."""
+    """Check how reliable an LLM judge is."""
 
 
 @click.command(
@@ -44,29 +44,34 @@ def judge() -> None:
     examples=[
         Example(
             "proctor judge audit labels.csv --model openai:gpt-4o-mini --rubric correctness",
-            "ask a judge about every row and compare",
+            "judge every row and compare",
         ),
         Example(
             "proctor judge audit scored.csv --weights quadratic --json",
-            "compare verdicts that are already in the column `judge`",
+            "compare verdicts in the column `judge`",
         ),
     ],
 )
 @click.argument("labels", type=click.Path(path_type=Path, dir_okay=False))
-@chat_model_options("PROVIDER:MODEL; several make an ensemble.", several=True)
+@chat_model_options("PROVIDER:MODEL; repeat it for an ensemble.", several=True)
 @click.option(
     "--rubric",
     default="helpfulness",
     show_default=True,
-    help="A built-in rubric, or a YAML file with one.",
+    help="A built-in rubric, or a YAML file.",
 )
-@click.option("--threshold", type=click.FloatRange(0, 1), help="What passes, on 0..1.")
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 1),
+    metavar="X",
+    help="The lowest passing score, 0 to 1.",
+)
 @click.option(
     "--votes",
     type=click.IntRange(1, 99),
     default=1,
     show_default=True,
-    help="How often each model is asked about a row; the median counts.",
+    help="Calls per model and row; the median counts.",
 )
 @click.option(
     "--weights",
@@ -75,29 +80,29 @@ def judge() -> None:
     show_default=True,
     help="How much a disagreement between distant labels counts.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the bootstrap.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The seed of the bootstrap.")
 @click.option(
     "--resamples",
     type=click.IntRange(0, 100_000),
     default=2000,
     show_default=True,
-    help="Of the bootstrap; 0 leaves the interval out.",
+    help="Bootstrap resamples; 0 omits the interval.",
 )
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 64),
     default=4,
     show_default=True,
-    help="Rows asked about at a time.",
+    help="Rows to judge at the same time.",
 )
-@click.option("--no-cache", is_flag=True, help="Ask again even where a verdict is kept.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--no-cache", is_flag=True, help="Do not use cached verdicts.")
+@json_option
 def audit(labels: Path, **options: Any) -> None:
     """Compare a judge with human labels (Cohen's kappa).
 
-    LABELS is a CSV file with the columns input, answer, label and perhaps expected, context.
-    A label is pass, borderline or fail, or a score from 1 to 5. Without --model, the column
-    `judge` of the file holds the verdicts to compare.
+    LABELS is a CSV file with the columns input, answer, label and optionally expected, context. A
+    label is pass, borderline or fail, or a score from 1 to 5. Without --model, the verdicts to
+    compare are in the column `judge`.
     """
     from proctor.checks.judge_audit import read_labels
 
@@ -120,19 +125,19 @@ def _audited(rows: list[LabelledAnswer], options: dict[str, Any]) -> Audit:
     measure = Measure(weights, options["seed"], options["resamples"])
     if not options["models"]:
         if not any(row.judge for row in rows):
-            raise click.UsageError("name a judge with --model, or give the file a column `judge`")
+            raise click.UsageError("name a judge with --model, or add a column `judge` to the file")
         return given_verdicts(rows, measure)
     import asyncio
 
     async def run() -> Audit:
-        async with _Asking(options) as asked:
-            return await judged_verdicts(rows, asked, measure, concurrency=options["concurrency"])
+        async with _OpenJudge(options) as judge:
+            return await judged_verdicts(rows, judge, measure, concurrency=options["concurrency"])
 
     return asyncio.run(run())
 
 
-class _Asking:
-    """The judge of the command's options, its connections closed at the end."""
+class _OpenJudge:
+    """The judge of the options; its connections are closed on exit."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self._options = options
@@ -179,7 +184,7 @@ def _rubric(name: str) -> Any:
     return rubric_from(document)  # pyright: ignore[reportUnknownArgumentType]
 
 
-# -- for people -----------------------------------------------------------------------------
+# -- output ---------------------------------------------------------------------------------
 
 
 def _lines(found: Audit, options: dict[str, Any]) -> list[str]:
@@ -192,7 +197,7 @@ def _lines(found: Audit, options: dict[str, Any]) -> list[str]:
     lines += ["", *_table(found), "", *_figures(found)]
     if found.borderline_as:
         lines.append(
-            f"people said only pass or fail, so borderline verdicts count as {found.borderline_as}"
+            f"labels are only pass or fail, so borderline verdicts count as {found.borderline_as}"
         )
     lines += _listed(
         f"disagreements ({len(found.disagreements)} of {scored}):",
@@ -216,14 +221,14 @@ def _lines(found: Audit, options: dict[str, Any]) -> list[str]:
 def _figures(found: Audit) -> list[str]:
     result = found.agreement
     if result.raw is None:
-        return ["nothing could be compared: no agreement, no kappa"]
+        return ["nothing to compare: no agreement, no kappa"]
     lines = [f"agreement: {result.agreed} of {result.n} = {result.raw:.3f}"]
     name = f"kappa ({result.weights} weights)" if result.weights else "kappa"
     if result.kappa is None:
-        return [*lines, f"{name}: not defined, everyone gave the same label throughout"]
+        return [*lines, f"{name}: undefined, all labels are the same"]
     line = f"{name}: {result.kappa:.3f}"
     if (found_in := result.interval) is not None:
-        left_out = f", {found_in.undefined} without a kappa left out" if found_in.undefined else ""
+        left_out = f", {found_in.undefined} without a kappa omitted" if found_in.undefined else ""
         line += (
             f", {level_of(found_in.level)} interval {found_in.low:.3f} to {found_in.high:.3f} "
             f"(bootstrap over {result.n} rows, {found_in.resamples} resamples, "

@@ -1,4 +1,4 @@
-"""`proctor list`: the cases, agents and experiments there are."""
+"""`proctor list`: cases and experiments."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from proctor.cli._command import Command, Entry, Example, LazyGroup
+from proctor.cli._options import filter_option, json_option
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 from proctor.sanitize import printable
 from proctor.tables import table
@@ -16,50 +17,43 @@ from proctor.words import clipped
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_HERE = "proctor.cli.list"
+
 EXAMPLES = [
     Example("proctor list cases --filter difficulty:hard", "scenarios of the catalog"),
-    Example("proctor list agents --filter 'kind:chat'", "agents by name"),
     Example("proctor list experiments", "experiments of the project"),
 ]
 
-FILTER = click.option(
-    "--filter",
-    "expression",
-    default="",
-    metavar="EXPR",
-    help="Only these, such as difficulty:hard.",
+
+@click.group(
+    name="list",
+    cls=LazyGroup,
+    table={
+        "cases": Entry(_HERE, "cases", "List scenarios of the catalog, or cases of suites."),
+        "experiments": Entry(_HERE, "experiments", "List the experiments of the project."),
+    },
+    moved={"agents": "is now `proctor agent list`"},
+    examples=EXAMPLES,
 )
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-
-TABLE = {
-    "cases": Entry(
-        "proctor.cli.list", "cases", "List scenarios of the catalog, or cases of suites."
-    ),
-    "agents": Entry("proctor.cli.list", "agents", "List the agents that can be asked for by name."),
-    "experiments": Entry("proctor.cli.list", "experiments", "List the experiments of the project."),
-}
-
-
-@click.group(name="list", cls=LazyGroup, table=TABLE, examples=EXAMPLES)
 def list_all() -> None:
-    """List cases, agents and experiments."""
+    """List cases and experiments."""
 
 
 @click.command(
     cls=Command,
     examples=[
         EXAMPLES[0],
-        Example("proctor list cases suite.yaml --json", "cases of a suite, for a program"),
+        Example("proctor list cases suite.yaml --json", "cases of a suite, as JSON"),
     ],
 )
 @click.argument("suites", nargs=-1, type=click.Path(path_type=Path))
-@FILTER
-@AS_JSON
+@filter_option
+@json_option
 @click.pass_context
 def cases(ctx: click.Context, suites: tuple[Path, ...], expression: str, as_json: bool) -> None:
     """List scenarios of the catalog, or cases of suites.
 
-    Exits with 2 when a template cannot be read; the others are listed.
+    Exits with 2 if a template cannot be read; the others are listed.
     """
     from proctor.scenarios import catalog_for
     from proctor.spec import load_configuration, load_suite, select_cases
@@ -85,32 +79,19 @@ def cases(ctx: click.Context, suites: tuple[Path, ...], expression: str, as_json
         }
         for case in chosen
     ]
-    _tell(rows, ("id", "difficulty", "type", "tags", "description"), as_json=as_json)
+    echo_rows(rows, ("id", "difficulty", "type", "tags", "description"), as_json=as_json)
     if broken:
         ctx.exit(EXIT_CANNOT_JUDGE)
 
 
-@click.command(cls=Command, examples=EXAMPLES[1:2])
-@FILTER
-@AS_JSON
-def agents(expression: str, as_json: bool) -> None:
-    """List the agents that can be asked for by name."""
-    from proctor.cli.agent import agent_rows
-    from proctor.spec import load_configuration, select_cases
-
-    rows = agent_rows(load_configuration())
-    chosen = select_cases([_Row(row) for row in rows], filter=expression, called="agents")
-    _tell([each.row for each in chosen], ("name", "kind", "what", "from"), as_json=as_json)
-
-
-@click.command(cls=Command, examples=EXAMPLES[2:])
-@FILTER
-@AS_JSON
+@click.command(cls=Command, examples=EXAMPLES[1:])
+@filter_option
+@json_option
 @click.pass_context
 def experiments(ctx: click.Context, expression: str, as_json: bool) -> None:
     """List the experiments of the project.
 
-    Exits with 2 when one of them cannot be read; the others are listed.
+    Exits with 2 if one cannot be read; the others are listed.
     """
     from proctor.cli.run import find_modules_here
     from proctor.spec import load_configuration, select_cases
@@ -140,15 +121,17 @@ def experiments(ctx: click.Context, expression: str, as_json: bool) -> None:
                     "description": each.description,
                 }
             )
-    chosen = select_cases([_Row(row) for row in rows], filter=expression, called="experiments")
+    chosen = select_cases(
+        [FilterableRow(row) for row in rows], filter=expression, called="experiments"
+    )
     shown = ("name", "agents", "seeds", "params", "description")
-    _tell([each.row for each in chosen], shown, as_json=as_json)
+    echo_rows([each.row for each in chosen], shown, as_json=as_json)
     if broken:
         ctx.exit(EXIT_CANNOT_JUDGE)
 
 
-class _Row:
-    """A row that can be filtered: `name` is what a bare word means, other columns have keys."""
+class FilterableRow:
+    """A table row for `select_cases`: a bare word matches `name`, KEY:VALUE another column."""
 
     tags: tuple[str, ...] = ()
     difficulty: str | None = None
@@ -160,7 +143,8 @@ class _Row:
         self.properties = row
 
 
-def _tell(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
+def echo_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_json: bool) -> None:
+    """Print rows as a table or as JSON."""
     if as_json:
         import json
 
@@ -173,11 +157,11 @@ def _tell(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_json: bo
     click.echo("\n".join(table(columns, cells, indent="")))
 
 
-LONGEST = 60
-"""Characters of one column; `--json` has all of it."""
+MAX_WIDTH = 60
+"""Characters of one column; `--json` has the whole text."""
 
 
 def _text(value: Any) -> str:
     items = cast("list[Any]", value) if isinstance(value, list) else [value or ""]
     text = ", ".join(str(item) for item in items)
-    return clipped(printable(" ".join(text.split())), LONGEST)
+    return clipped(printable(" ".join(text.split())), MAX_WIDTH)

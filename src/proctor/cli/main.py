@@ -35,127 +35,102 @@ MAX_REPORTS = 20
 """Error reports to keep; older ones are deleted, so that a loop of failing jobs fills no disk."""
 
 COMMANDS = {
-    "demo": Entry("proctor.cli.demo", "demo", "Show what Proctor does, on an example it brings."),
+    "demo": Entry("proctor.cli.demo", "demo", "Run a built-in example."),
+    "init": Entry(
+        "proctor.cli.demo",
+        "init",
+        "Write a suite, an example agent and a CI workflow to start from.",
+    ),
+    "doctor": Entry("proctor.cli.doctor", "doctor", "Check the installation, settings and keys."),
+    "config": Entry(
+        "proctor.cli.config", "config", "Show settings, print schemas and shell completion."
+    ),
+    "validate": Entry(
+        "proctor.cli.validate", "validate", "Check suites, experiments, templates and settings."
+    ),
+    "test": Entry("proctor.cli.test", "test", "Run each case once and check the result."),
+    "baseline": Entry(
+        "proctor.cli.baseline", "baseline", "Save the agent's traces, and show what changed since."
+    ),
     "run": Entry(
-        "proctor.cli.run", "run", "Run a suite, an experiment or a scenario and keep every trial."
+        "proctor.cli.run", "run", "Run suites, experiments or scenarios and store every trial."
     ),
-    "batch": Entry(
-        "proctor.cli.batch",
-        "batch",
-        "Run cases, agents and seeds against each other without a file.",
-    ),
+    "rerun": Entry("proctor.cli.rerun", "rerun", "Repeat a run and compare the results."),
+    "list": Entry("proctor.cli.list", "list_all", "List cases and experiments."),
+    "agent": Entry("proctor.cli.agent", "agent", "Register, list, test and remove agents."),
     "schedule": Entry(
-        "proctor.cli.schedule",
-        "schedule",
-        "Run suites and experiments by themselves, at the times of cron expressions.",
+        "proctor.cli.schedule", "schedule", "Run suites and experiments on a cron schedule."
     ),
-    "rerun": Entry(
-        "proctor.cli.rerun", "rerun", "Repeat a run and say whether it came out the same."
+    "scenario": Entry(
+        "proctor.cli.scenario", "scenario", "Build, check, store and fetch scenarios."
     ),
-    "check": Entry("proctor.cli.check", "check", "Check that scenarios build, and can be solved."),
-    "list": Entry("proctor.cli.list", "list_all", "List cases, agents and experiments."),
-    "trace": Entry("proctor.cli.trace", "trace", "Look at, query and convert agent traces."),
+    "results": Entry("proctor.cli.results", "results", "Show run results."),
+    "sql": Entry("proctor.cli.results", "sql", "Query results with SQL."),
+    "report": Entry(
+        "proctor.cli.report", "report", "Report on a run (HTML, Markdown, charts, terminal)."
+    ),
+    "view": Entry("proctor.cli.serve", "view", "Browse runs in the browser."),
+    "compare": Entry("proctor.cli.compare", "compare", "Compare two runs or two agents."),
+    "leaderboard": Entry("proctor.cli.compare", "leaderboard", "Rank agents, with rank ranges."),
+    "gate": Entry("proctor.cli.gate", "gate", "Test whether a run is worse than another."),
+    "power": Entry("proctor.cli.gate", "power", "Compute how many cases and trials are needed."),
+    "runs": Entry("proctor.cli.runs", "runs", "Manage stored runs: progress, tags, notes, copies."),
+    "trace": Entry("proctor.cli.trace", "trace", "List, show, query, convert and score traces."),
+    "serve": Entry("proctor.cli.serve", "serve", "Receive, store and show live traces (OTLP)."),
+    "store": Entry("proctor.cli.store", "store", "Manage the trace store."),
     "diagnose": Entry(
         "proctor.cli.diagnose", "diagnose", "Find what broke in traces, or in the trials of a run."
     ),
     "trail": Entry("proctor.cli.trail", "trail", "Measure diagnosis against TRAIL's annotations."),
-    "report": Entry(
-        "proctor.cli.report",
-        "report",
-        "Show what a run says: as a page, Markdown, charts, or here.",
-    ),
-    "share": Entry("proctor.cli.share", "share", "Write a run to one file to give away."),
-    "view": Entry("proctor.cli.view", "view", "Look at runs in the browser."),
-    "serve": Entry(
-        "proctor.cli.serve", "serve", "Receive live traces over OTLP, keep and show them."
-    ),
-    "init": Entry(
-        "proctor.cli.init",
-        "init",
-        "Write a suite, an example agent and a CI workflow to start from.",
-    ),
-    "test": Entry(
-        "proctor.cli.test", "test", "Try every case of suites once and judge what the agent did."
-    ),
-    "validate": Entry(
-        "proctor.cli.validate",
-        "validate",
-        "Check suites, experiments, templates and settings without running anything.",
-    ),
-    "save": Entry("proctor.cli.save", "save", "Save what the agent does as a baseline."),
-    "baselines": Entry("proctor.cli.baselines", "baselines", "List saved baselines."),
-    "diff": Entry("proctor.cli.diff", "diff", "Show what changed since a baseline."),
-    "build": Entry("proctor.cli.build", "build", "Build a scenario from a template and a seed."),
-    "store": Entry(
-        "proctor.cli.store", "store", "Keep built scenarios, and look after live traces."
-    ),
-    "fetch": Entry("proctor.cli.fetch", "fetch", "Bring a stored scenario back."),
-    "results": Entry(
-        "proctor.cli.results", "results", "Show what runs came to, finished or running."
-    ),
-    "sql": Entry(
-        "proctor.cli.sql", "sql", "Answer a SELECT over the views trials, runs, cases and checks."
-    ),
-    "export": Entry("proctor.cli.export", "export", "Write the trials of runs for other programs."),
-    "import": Entry(
-        "proctor.cli.import_",
-        "import_",
-        "Keep results of other programs as runs, to query, compare and gate on.",
-    ),
-    "compare": Entry("proctor.cli.compare", "compare", "Compare two runs or two agents."),
-    "leaderboard": Entry(
-        "proctor.cli.leaderboard", "leaderboard", "Rank agents, with the places each may hold."
-    ),
-    "gate": Entry("proctor.cli.gate", "gate", "Say whether a run is worse than its baseline."),
-    "plan": Entry("proctor.cli.plan", "plan", "Say how many cases and trials are needed."),
-    "annotate": Entry("proctor.cli.annotate", "annotate", "Say something about a run or a trial."),
-    "tag": Entry("proctor.cli.tag", "tag", "Give a run a name, such as baseline."),
-    "audit": Entry("proctor.cli.audit", "audit", "Show who did what with these results."),
-    "status": Entry("proctor.cli.status", "status", "Say how a run under way is doing."),
-    "sync": Entry("proctor.cli.sync", "sync", "Send runs to an object store, or bring them back."),
-    "agent": Entry("proctor.cli.agent", "agent", "Register, list, try and remove agents."),
-    "schema": Entry(
-        "proctor.cli.schema", "schema", "Print the JSON Schema of suites, experiments or settings."
-    ),
-    "config": Entry("proctor.cli.config", "config", "Look at the settings in force."),
-    "doctor": Entry(
-        "proctor.cli.doctor",
-        "doctor",
-        "Check what Proctor needs here, and what to do about it.",
-    ),
-    "completion": Entry(
-        "proctor.cli.completion",
-        "completion",
-        "Print what makes the tab key complete commands, options and files.",
-    ),
-    "judge": Entry("proctor.cli.judge", "judge", "Check how far an LLM judge can be trusted."),
+    "judge": Entry("proctor.cli.judge", "judge", "Check how reliable an LLM judge is."),
     "mock-llm": Entry(
         "proctor.cli.mock_llm",
         "mock_llm",
-        "Serve a scripted model: OpenAI and Anthropic protocols.",
+        "Serve a scripted model (OpenAI and Anthropic protocols).",
     ),
 }
 
 SECTIONS = {
-    "Begin": ("demo", "init", "doctor", "config", "schema", "completion"),
-    "Suites and CI": ("validate", "test", "save", "baselines", "diff"),
-    "Trials and experiments": ("run", "batch", "rerun", "status", "schedule", "list", "agent"),
-    "Scenarios": ("build", "check", "store", "fetch"),
-    "Results": ("results", "sql", "report", "view", "leaderboard", "compare", "gate", "plan"),
-    "Traces and diagnosis": ("trace", "diagnose", "trail", "serve"),
-    "Keeping and sharing": ("annotate", "tag", "audit", "export", "import", "share", "sync"),
+    "Start": ("demo", "init", "doctor", "config"),
+    "CI": ("validate", "test", "baseline"),
+    "Trials": ("run", "rerun", "list", "agent", "schedule"),
+    "Scenarios": ("scenario",),
+    "Results": (
+        *("results", "sql", "report", "view", "compare", "leaderboard", "gate", "power"),
+        "runs",
+    ),
+    "Traces": ("trace", "serve", "store", "diagnose", "trail"),
     "Models": ("judge", "mock-llm"),
 }
 """How `--help` groups the commands."""
 
+MOVED = {
+    "batch": "is now `proctor run` with several targets or a glob: proctor run 'mutualism/*'",
+    "save": "is now `proctor baseline save`",
+    "baselines": "is now `proctor baseline list`",
+    "diff": "is now `proctor baseline diff`",
+    "build": "is now `proctor scenario build`",
+    "check": "is now `proctor scenario check`",
+    "fetch": "is now `proctor scenario fetch`",
+    "status": "is now `proctor runs status`",
+    "annotate": "is now `proctor runs note`",
+    "tag": "is now `proctor runs tag`",
+    "audit": "is now `proctor runs audit`",
+    "share": "is now `proctor runs share`",
+    "sync": "is now `proctor runs sync`",
+    "export": "is now `proctor runs export`",
+    "import": "is now `proctor runs import`",
+    "plan": "is now `proctor power`",
+    "schema": "is now `proctor config schema`",
+    "completion": "is now `proctor config completion`",
+}
+"""Former command → what replaces it."""
+
 EXAMPLES = [
-    Example("proctor demo", "see the whole thing work, offline, in a few seconds"),
+    Example("proctor demo", "see everything work, offline, in a few seconds"),
     Example("proctor test suite.yaml", "is the agent right?"),
+    Example("proctor run suite.yaml --trials 10", "how often is it right?"),
     Example("proctor trace show run.json", "what did the agent do?"),
-    Example(
-        "proctor trace query traces/ '{tool_name: search, has_status: error}'",
-        "which calls of a tool failed?",
-    ),
 ]
 
 
@@ -164,17 +139,20 @@ EXAMPLES = [
     cls=LazyGroup,
     table=COMMANDS,
     sections=SECTIONS,
+    moved=MOVED,
     examples=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="proctor", message="%(prog)s %(version)s")
-@click.option(
-    "--debug", is_flag=True, help="Log what is done, and show tracebacks; before the command."
-)
+@click.option("--debug", is_flag=True, help="Log debug messages and show tracebacks.")
 def cli(debug: bool) -> None:
-    """Put LLM agents through repeated, traced, honestly counted trials.
+    """Test LLM agents with repeated, traced trials.
 
-    Says what broke, where, and whether it is real.
+    Proctor runs your agent many times, records every step, and reports what broke, where, and
+    whether a change is real.
+
+    `validate` only reads files, `test` runs each case once and stores nothing, `run` stores every
+    trial, and `scenario check` builds scenarios and solves them.
     """
 
 

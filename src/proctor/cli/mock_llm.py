@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     examples=[
         Example("proctor mock-llm script.yaml", "serve a script on a free port"),
         Example(
-            "proctor mock-llm script.yaml --port 8080 --record asked.jsonl",
-            "on a port of your own, keeping what was asked",
+            "proctor mock-llm script.yaml --port 8080 --record requests.jsonl",
+            "on a fixed port, recording requests",
         ),
     ],
 )
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
     type=click.IntRange(0, 65535),
     default=0,
     show_default=True,
-    help="The port on 127.0.0.1; 0 takes one that is free.",
+    help="The port on 127.0.0.1; 0 picks a free one.",
 )
 @click.option(
     "--record",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Append every request to this file, one JSON object a line, without keys.",
+    help="Append requests to this file, one JSON object per line, without API keys.",
 )
 def mock_llm(script: Path, port: int, record: Path | None) -> None:
-    """Serve a scripted model: OpenAI and Anthropic protocols.
+    """Serve a scripted model (OpenAI and Anthropic protocols).
 
-    Prints the lines to export, answers from the script, and stops at Ctrl-C.
+    Prints the environment variables to export, answers from the script, and stops at Ctrl-C.
     """
     from proctor.cli._signals import handle_signals
 
     stop = threading.Event()
-    # Before the port opens, so that whoever sees the address may already stop the server.
+    # Before the port opens, so that the server can be stopped as soon as its address is printed.
     with handle_signals(lambda _number, _frame: stop.set()):
         _serve(script, port, record, stop)
 
@@ -67,7 +67,7 @@ def _serve(script: Path, port: int, record: Path | None, stop: threading.Event) 
             for name, value in server.environment.items():
                 click.echo(f"export {name}={value}")
             sys.stdout.flush()
-            while not stop.wait(1):  # looks again: a signal may come as it goes to sleep
+            while not stop.wait(1):  # polls: a signal may arrive as it goes to sleep
                 pass
         left = server.unmatched
         click.echo(
@@ -79,13 +79,13 @@ def _serve(script: Path, port: int, record: Path | None, stop: threading.Event) 
 
 
 class _Recorder:
-    """Writes each request as a line of JSON; whole lines only, flushed at once."""
+    """Appends requests as JSON lines; each line is whole and flushed."""
 
     def __init__(self, path: Path) -> None:
         try:
             self._file = room_for(path).open("a", encoding="utf-8")
         except OSError as error:
-            raise ProctorError(f"cannot be written: {error.strerror}", where=str(path)) from error
+            raise ProctorError(f"cannot write: {error.strerror}", where=str(path)) from error
 
     def __call__(self, asked: ScriptRequest) -> None:
         import json
@@ -98,7 +98,7 @@ class _Recorder:
             "reply": asked.reply,
             "body": asked.body,
         }
-        # ASCII, so that lone surrogates of a client are written as they came.
+        # ASCII, so that lone surrogates from a client are preserved.
         self._file.write(json.dumps(line) + "\n")
         self._file.flush()
 

@@ -1,4 +1,4 @@
-"""`proctor report`: what a run says, as a page, as Markdown, as charts, or here."""
+"""`proctor report`: report on a run as HTML, Markdown, charts or text."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 IN_RUN = "report.html in the run folder"
 
 EXAMPLES = [
-    Example("proctor report latest --open", "look at the last run in a browser"),
-    Example("proctor report RUN --html report.html", "one file to send or keep"),
-    Example("proctor report RUN --baseline main", "what changed since the run tagged `main`"),
+    Example("proctor report latest --open", "open the latest run in a browser"),
+    Example("proctor report RUN --html report.html", "one self-contained file"),
+    Example("proctor report RUN --against main", "compare with the run tagged `main`"),
     Example("proctor report RUN --markdown > report.md", "for a pull request"),
     Example("proctor report RUN --charts charts --format svg", "figures for a paper"),
 ]
@@ -35,7 +35,7 @@ EXAMPLES = [
     is_flag=False,
     flag_value="",
     metavar="[FILE]",
-    help=f"Write one HTML file that needs nothing else; without FILE, {IN_RUN}.",
+    help=f"Write a self-contained HTML file.  [default: {IN_RUN}]",
 )
 @click.option("--open", "show", is_flag=True, help="Open the HTML file in a browser.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
@@ -49,12 +49,12 @@ EXAMPLES = [
     "forms",
     type=click.Choice(["png", "svg"]),
     multiple=True,
-    help="The format of charts; give it twice for both.  [default: png]",
+    help="The format of charts; repeatable.  [default: png]",
 )
 @click.option(
-    "--baseline",
-    help="Compare with this run: a folder or a tag.  [default: the one of its experiment that is"
-    " tagged `baseline`]",
+    "--against",
+    metavar="RUN|TAG",
+    help="Compare with this run.  [default: the run of the same experiment tagged `baseline`]",
 )
 @results_option
 def report(
@@ -65,20 +65,20 @@ def report(
     as_markdown: bool,
     charts: Path | None,
     forms: tuple[str, ...],
-    baseline: str | None,
+    against: str | None,
     results: Path | None,
 ) -> None:
-    """Show what a run says: as a page, Markdown, charts, or here.
+    """Report on a run (HTML, Markdown, charts, terminal).
 
-    RUN is a run folder, a tag, or `latest`. Without options the summary is printed here.
+    RUN is a run folder, a tag, or `latest`. Without options, prints a summary.
     """
     from proctor.report.run_facts import facts_of_run, tagged_baseline
 
     if forms and charts is None:
-        raise click.UsageError("--format is for --charts: name a folder with --charts DIR")
+        raise click.UsageError("--format needs --charts DIR")
     root = results_root(results)
     found = open_run(run, root)
-    before = tagged_baseline(found) if baseline is None else open_run(baseline, root)
+    before = tagged_baseline(found) if against is None else open_run(against, root)
     facts = facts_of_run(found, baseline=before)
     if page is not None or show:
         _write_page(found, facts, Path(page) if page else found.path / "report.html", show)
@@ -102,11 +102,11 @@ def _write_page(run: Run, facts: ReportFacts, target: Path, show: bool) -> None:
 
     made = render_page(run, facts)
     write_atomic(room_for(target), made.text.encode())
-    click.echo(f"{target}: {made.size / 1e6:.1f} MB, opens without a network", err=True)
+    click.echo(f"{target}: {made.size / 1e6:.1f} MB, self-contained", err=True)
     if not charts.available():
         click.echo(f"for interactive charts: {charts.INSTALL}", err=True)
     if show and click.launch(str(target)) != 0:
-        click.echo(f"no browser could be opened; open {shlex.quote(str(target))}", err=True)
+        click.echo(f"could not open a browser; open {shlex.quote(str(target))} yourself", err=True)
 
 
 def _write_charts(facts: ReportFacts, folder: Path, forms: tuple[str, ...]) -> None:

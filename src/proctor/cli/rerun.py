@@ -1,4 +1,4 @@
-"""`proctor rerun`: a run once more, from its spec alone; did it come out the same?"""
+"""`proctor rerun`: repeat a run from its spec alone and compare the results."""
 
 from __future__ import annotations
 
@@ -16,19 +16,28 @@ if TYPE_CHECKING:
 
 EXAMPLES = [
     Example("proctor rerun results/suite/2026-01-31_001", "is it reproducible?"),
-    Example("proctor rerun RUN --results /tmp/again --json", "elsewhere, for a program"),
+    Example("proctor rerun RUN --results /tmp/again --json", "into another folder, as JSON"),
 ]
 
-MOST_TOLD = 20
-"""Differences told to people; `--json` has more."""
+MAX_DIFFERENCES = 20
+"""Differences listed; `--json` has more."""
 
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("run")
-@click.option("--results", type=click.Path(path_type=Path), help="The folder of runs.")
-@click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="Trials at a time.")
-@click.option("--quiet", is_flag=True, help="No progress.")
-@click.option("--json", "as_json", is_flag=True, help="Events on stderr, one document on stdout.")
+@click.option(
+    "--results", type=click.Path(path_type=Path), help="The results folder for the repeated run."
+)
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), metavar="N", help="Trials to run at the same time."
+)
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print events to stderr and one JSON document to stdout.",
+)
 @click.pass_context
 def rerun(
     ctx: click.Context,
@@ -38,14 +47,14 @@ def rerun(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Repeat a run and say whether it came out the same.
+    """Repeat a run and compare the results.
 
     RUN is a folder, <experiment>/<date>_<seq>, a tag or `latest`.
 
-    Everything comes from the run's _spec_.yaml: plan, agents, scenarios, settings. Model calls
-    that it recorded are answered from the recording. Clocks and ids are not compared.
+    Everything comes from the run's _spec_.yaml: plan, agents, scenarios, settings. Recorded model
+    calls are replayed. Timestamps and ids are not compared.
 
-    Exits with 0 when all results are identical, 1 when they differ, 2 when it cannot be told.
+    Exits with 0 if all results are identical, 1 if they differ, 2 if they cannot be compared.
     """
     from proctor.cli._options import results_root
     from proctor.cli.carrying import carry_out_here
@@ -63,32 +72,33 @@ def rerun(
     if as_json:
         click.echo(_document(done))
     else:
-        _tell(done)
+        _echo(done)
     if carried.signal is not None:
         ctx.exit(carried.exit_code)
     ctx.exit(0 if done.sameness.identical else 1)
 
 
-def _tell(done: Rerun) -> None:
+def _echo(done: Rerun) -> None:
     same = done.sameness
     for line in done.changed:
-        click.echo(printable(f"not as it was: {line}"))
-    for each in same.differences[:MOST_TOLD]:
+        click.echo(printable(f"changed since: {line}"))
+    for each in same.differences[:MAX_DIFFERENCES]:
         was, now = (clipped(repr(value), 80) for value in (each.first, each.second))
         click.echo(printable(f"  {each.trial}: {each.field} was {was}, is {now}"))
-    if len(same.differences) > MOST_TOLD:
+    if len(same.differences) > MAX_DIFFERENCES:
         click.echo("  and more")
-    for words, names in (("only then", same.only_first), ("only now", same.only_second)):
+    for words, names in (("only before", same.only_first), ("only now", same.only_second)):
         if names:
-            click.echo(printable(f"{words}: {plural(len(names), 'trial')}, such as {names[0]}"))
+            click.echo(printable(f"{words}: {plural(len(names), 'trial')}, e.g. {names[0]}"))
     if same.identical:
         click.echo(
-            f"identical: {same.compared} of {plural(same.compared, 'trial')}, clocks and ids apart"
+            f"identical: {same.compared} of {plural(same.compared, 'trial')}, "
+            "ignoring timestamps and ids"
         )
     else:
         equal = same.compared - same.differing
         click.echo(f"not identical: {equal} of {plural(same.compared, 'trial')} the same")
-    click.echo(printable(f"kept in {done.second.path}"))
+    click.echo(printable(f"stored in {done.second.path}"))
 
 
 def _document(done: Rerun) -> str:

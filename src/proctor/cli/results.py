@@ -1,7 +1,8 @@
-"""`proctor results`: what any number of runs came to, finished or running."""
+"""`proctor results` and `proctor sql`: query the results of any number of runs."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,87 +10,101 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli._command import Command, Example
-from proctor.cli._options import readable_results_option, results_root
+from proctor.cli._options import Decorated, readable_results_option, results_root
 from proctor.sanitize import printable
 from proctor.words import plural, some
 
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet
 
-EXAMPLES = [
-    Example("proctor results", "every run, by agent"),
-    Example("proctor results 'shop/*' --group-by agent,difficulty", "who copes with what"),
-    Example("proctor results --agent careful --status failed --trials", "the failed trials"),
-    Example("proctor results --since 7d --where properties.lang=de --format csv", "for a sheet"),
-    Example("proctor results --results s3://bucket/results", "runs in an object store"),
-]
-
 LISTED = (
     *("run", "case", "agent", "params", "axis_seed", "index"),  # which trial
     *("status", "score", "latency_ms", "cost_usd"),
 )
-"""Columns of a trial that a person is shown; `proctor export` has them all."""
+"""The columns of a trial in tables; `proctor runs export` has all of them."""
 
-FORMAT = click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json", "csv"]),
-    default="table",
-    help="How it is written; a table when absent.",
-)
-FORMAT_JSON = click.option("--json", "form", flag_value="json", help="The same as --format json.")
-
-MOST_TRIALS = 100
-"""Trials listed when nobody says how many: a few screens."""
+MAX_TRIALS = 100
+"""Trials listed without --limit: a few screens."""
 
 
-def queried(patterns: Sequence[str], root: Path, filters: dict[str, Any]) -> ResultSet:
-    """The trials asked for. None is an answer; an agent or a case that nobody has is a slip."""
+def _format_options(function: Decorated) -> Decorated:
+    """Add `--format` and `--json`, as `form`."""
+    as_json = click.option("--json", "form", flag_value="json", help="The same as --format json.")
+    named = click.option(
+        "--format",
+        "form",
+        type=click.Choice(["table", "json", "csv"]),
+        default="table",
+        show_default=True,
+        help="Output format.",
+    )
+    return named(as_json(function))
+
+
+def query_trials(patterns: Sequence[str], root: Path, filters: dict[str, Any]) -> ResultSet:
+    """Return the selected trials; raise an error for an agent or a case that does not exist."""
+    from fnmatch import fnmatchcase
+
     from proctor.api import query
+    from proctor.errors import ProctorError, did_you_mean
 
     found = query(*patterns, results=root, **filters)
     if len(found) == 0 and ("agent" in filters or "case" in filters):
-        _refuse_unknown_names(query(*patterns, results=root), filters)
+        # An empty result is a valid answer, but a name that no trial has is a typing error.
+        everything = query(*patterns, results=root)
+        for column in ("agent", "case"):
+            known = [str(row.key[column]) for row in everything.group_by(column)]
+            for name in str(filters.get(column) or "").split(","):
+                glob = name.strip()
+                if glob and known and not any(fnmatchcase(each, glob) for each in known):
+                    hint = did_you_mean(glob, known) or f"there are {some(known)}"
+                    raise ProctorError(f"no trial has the {column} {glob!r}", hint=hint)
     return found
 
 
-def _refuse_unknown_names(everything: ResultSet, filters: dict[str, Any]) -> None:
-    from fnmatch import fnmatchcase
-
-    from proctor.errors import ProctorError, did_you_mean
-
-    for column in ("agent", "case"):
-        known = [str(row.key[column]) for row in everything.group_by(column)]
-        for name in str(filters.get(column) or "").split(","):
-            glob = name.strip()
-            if glob and known and not any(fnmatchcase(each, glob) for each in known):
-                hint = did_you_mean(glob, known) or f"there are {some(known)}"
-                raise ProctorError(f"no trial has the {column} {glob!r}", hint=hint)
-
-
-def tell_problems(found: ResultSet) -> None:
-    """Name on standard error what could not be read."""
+def echo_problems(found: ResultSet) -> None:
+    """Print a warning for each file that could not be read."""
     for problem in found.problems:
         click.echo(f"warning: {printable(problem)}", err=True)
 
 
-@click.command(cls=Command, examples=EXAMPLES)
+@click.command(
+    cls=Command,
+    examples=[
+        Example("proctor results", "all runs, by agent"),
+        Example("proctor results 'shop/*' --group-by agent,difficulty", "which agent solves what"),
+        Example("proctor results --agent careful --status failed --trials", "the failed trials"),
+        Example(
+            "proctor results --since 7d --where properties.lang=de --format csv",
+            "for a spreadsheet",
+        ),
+        Example("proctor results --results s3://bucket/results", "runs in an object store"),
+    ],
+)
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
-@click.option("--agent", help="Only this agent; a glob, or several with commas.")
-@click.option("--case", help="Only these cases; a glob, or several with commas.")
+@click.option("--agent", help="Only this agent; a glob, or several separated by commas.")
+@click.option("--case", help="Only these cases; a glob, or several separated by commas.")
 @click.option("--tag", help="Only cases or runs with this tag.")
-@click.option("--model", help="Only agents of this model.")
-@click.option("--since", metavar="DATE", help="Begun from then on: 2026-11-16, 7d, 12h, today.")
-@click.option("--until", metavar="DATE", help="Begun before then; a date means all of it.")
-@click.option("--status", help="passed, failed, hard_fail, infra_error, cancelled.")
-@click.option("--min-score", type=float, metavar="X", help="Only scores from X up.")
-@click.option("--max-score", type=float, metavar="X", help="Only scores up to X.")
-@click.option("--where", multiple=True, metavar="COLUMN=VALUE", help="Any column; !=, <, >= too.")
-@click.option("--group-by", metavar="COLUMNS", help="Columns with commas; run,agent when absent.")
-@click.option("--trials", is_flag=True, help="List the trials themselves.")
-@click.option("--limit", type=click.IntRange(0), metavar="N", help="Trials listed at most.")
-@FORMAT
-@FORMAT_JSON
+@click.option("--model", help="Only agents that use this model.")
+@click.option(
+    "--since", metavar="DATE", help="Only runs started since: 2026-11-16, 7d, 12h, today."
+)
+@click.option("--until", metavar="DATE", help="Only runs started until then; a date is inclusive.")
+@click.option("--status", help="passed, failed, hard_fail, infra_error or cancelled.")
+@click.option("--min-score", type=float, metavar="X", help="Only scores of at least X.")
+@click.option("--max-score", type=float, metavar="X", help="Only scores of at most X.")
+@click.option(
+    "--where",
+    multiple=True,
+    metavar="COLUMN=VALUE",
+    help="Filter by any column; also !=, <, >=. Repeatable.",
+)
+@click.option(
+    "--group-by", metavar="COLUMNS", help="Columns separated by commas.  [default: run,agent]"
+)
+@click.option("--trials", is_flag=True, help="List single trials.")
+@click.option("--limit", type=click.IntRange(0), metavar="N", help="List at most N trials.")
+@_format_options
 @readable_results_option
 def results(
     patterns: tuple[str, ...],
@@ -101,22 +116,22 @@ def results(
     results: Path | None,
     **filters: Any,
 ) -> None:
-    """Show what runs came to, finished or running.
+    """Show run results.
 
     PATTERN is a glob over runs (`suite/2026-11-*`), an experiment, a tag, `latest` or a folder.
-    Rates are of judged trials, with an interval clustered by case; what was not judged is
-    counted apart.
+    Runs may be finished or in progress. Rates are over judged trials, with intervals clustered by
+    case; trials that could not be judged are counted separately.
     """
     given = {key: value for key, value in filters.items() if value not in (None, ())}
-    found = queried(patterns, results_root(results), given)
+    found = query_trials(patterns, results_root(results), given)
     if trials or limit is not None:
-        _tell_trials(found, form, limit)
+        _echo_trials(found, form, limit)
     else:
-        _tell_groups(found, form, group_by or "run,agent")
-    tell_problems(found)
+        _echo_groups(found, form, group_by or "run,agent")
+    echo_problems(found)
 
 
-def _tell_groups(found: ResultSet, form: str, group_by: str) -> None:
+def _echo_groups(found: ResultSet, form: str, group_by: str) -> None:
     from proctor.report.console_results import as_csv, groups_json, render_groups
     from proctor.results.aggregate import FLAT
 
@@ -132,15 +147,56 @@ def _tell_groups(found: ResultSet, form: str, group_by: str) -> None:
         click.echo(render_groups(names, groups.rows))
 
 
-def _tell_trials(found: ResultSet, form: str, limit: int | None) -> None:
+def _echo_trials(found: ResultSet, form: str, limit: int | None) -> None:
     from proctor.report.console_results import as_csv, render_rows, rows_json
 
     if form == "json":
         click.echo(rows_json(found.rows(limit=limit), found.problems))
         return
-    most = limit if limit is not None else MOST_TRIALS if form == "table" else None
+    most = limit if limit is not None else MAX_TRIALS if form == "table" else None
     rows = found.rows(LISTED, limit=most)
     values = [list(row.values()) for row in rows]
     click.echo(as_csv(LISTED, values) if form == "csv" else render_rows(LISTED, values))
     if form == "table":
         click.echo(f"{len(rows)} of {plural(len(found), 'trial')}", err=True)
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        Example('proctor sql "select agent, avg(score) from trials group by 1"', "mean by agent"),
+        Example(
+            "proctor sql \"select id, count(*) from checks where status = 'fail' group by 1\"",
+            "which checks fail",
+        ),
+        Example('proctor sql "describe trials"', "list the columns"),
+        Example(
+            "proctor sql - --format csv < question.sql > answer.csv",
+            "a query from a file, for a spreadsheet",
+        ),
+    ],
+)
+@click.argument("query")
+@click.option("--run", "runs", multiple=True, metavar="PATTERN", help="Only these runs.")
+@_format_options
+@readable_results_option
+def sql(query: str, runs: tuple[str, ...], form: str, results: Path | None) -> None:
+    """Query results with SQL.
+
+    QUERY is a SELECT over the views trials, runs, cases and checks, in DuckDB's SQL; - reads it
+    from standard input. It can read the results and nothing else: no other files, no settings, no
+    extensions, and it cannot write.
+    """
+    from proctor.api import query as select
+    from proctor.report.console_results import answer_json, as_csv, render_rows
+
+    text = sys.stdin.read() if query == "-" else query
+    found = select(*runs, results=results_root(results))
+    answer = found.sql(text)
+    if form == "json":
+        click.echo(answer_json(answer))
+    elif form == "csv":
+        click.echo(as_csv(answer.columns, answer.rows))
+    else:
+        click.echo(render_rows(answer.columns, answer.rows))
+    echo_problems(found)

@@ -1,43 +1,49 @@
-"""`proctor run`: suites, experiments and scenarios, kept in folders; and how to go on with one."""
+"""`proctor run`: run suites, experiments and scenarios, store every trial, and resume runs."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import click
 
 from proctor.cli._command import Command, Example
 from proctor.cli._options import folder_or_address, from_options, log_options, options_of
-from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 from proctor.trials.options import RunOptions
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from proctor.cli.carrying import Carried
-    from proctor.cli.telling import Telling
+    from proctor.ops.notify import Notifier
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
     from proctor.trials.prepare import RunContext
-    from proctor.trials.resume import Restored
     from proctor.trials.session import Rerun
     from proctor.trials.targets import Target
 
 EXAMPLES = [
-    Example("proctor run suite.yaml --trials 10 --concurrency 8", "ask more than once"),
+    Example("proctor run suite.yaml --trials 10 --concurrency 8", "ten trials per case"),
     Example("proctor run experiments/mutualism.yaml --seeds 10", "an experiment, ten seeds"),
     Example("proctor run mutualism.hidden_dependency --agent random --seed 7", "one scenario"),
-    Example("proctor run mutualism --agent random", "a scope: every scenario in it"),
-    Example("proctor run suite.yaml --dry-run", "how many trials would that be, at what cost?"),
-    Example("proctor run suite.yaml --max-cost 2 --early-stop", "spend no more than needed"),
-    Example("proctor run suite.yaml --record calls.jsonl", "keep the model's answers for CI"),
-    Example("proctor run suite.yaml --replay calls.jsonl", "the same run without a key"),
     Example(
-        "proctor run suite.yaml --notify slack://… --notify-on failure", "be told when it breaks"
+        "proctor run 'mutualism/*' --agents random,scripted --seeds 10",
+        "all scenarios of a scope, two agents, ten seeds",
     ),
-    Example("proctor run suite.yaml --results s3://bucket/prefix", "kept in an object store"),
+    Example(
+        "proctor run difficulty:hard --agents random --axis species=5,7,9",
+        "hard scenarios, with several values of a parameter",
+    ),
+    Example("proctor run suite.yaml --dry-run", "print the plan and its estimated cost"),
+    Example("proctor run suite.yaml --max-cost 2 --early-stop", "limit the cost"),
+    Example("proctor run suite.yaml --record calls.jsonl", "record model calls for CI"),
+    Example("proctor run suite.yaml --replay calls.jsonl", "replay them without a key"),
+    Example("proctor run suite.yaml --notify slack://… --notify-on failure", "notify on failure"),
+    Example("proctor run suite.yaml --results s3://bucket/prefix", "store in an object store"),
     Example("proctor run exp.yaml --executor ray --address ray://head:10001", "on many machines"),
-    Example("proctor run --resume results/suite/2026-01-31_001", "go on after an interruption"),
+    Example("proctor run --resume results/suite/2026-01-31_001", "resume an unfinished run"),
 ]
 
 SPELLED = {
@@ -51,9 +57,11 @@ SPELLED = {
 RUN = click.Path(path_type=Path)
 
 
-class How(NamedTuple):
-    """What is to be done and told, besides the options of the run itself."""
+class Invocation(NamedTuple):
+    """The options of the command, besides those of the run itself."""
 
+    exclude: tuple[str, ...]
+    axes: tuple[str, ...]
     agents: tuple[str, ...]
     listed_agents: str
     seeds: str | None
@@ -70,217 +78,287 @@ class How(NamedTuple):
     notify_on: tuple[str, ...]
     notify_template: str | None
     notify_baseline: str | None
-    resume: Path | None = None
-    retry_failed: Path | None = None
-    retry_infra: Path | None = None
-
-
-NOTIFY_OPTIONS = (
-    click.option(
-        "--notify",
-        "notify_to",
-        multiple=True,
-        metavar="URL",
-        help="Tell this address of apprise how it ended; may be given again.",
-    ),
-    click.option(
-        "--notify-on",
-        "notify_on",
-        multiple=True,
-        type=click.Choice(("end", "failure", "regression", "budget")),
-        help="What is worth a message: end (the default), failure, regression, budget.",
-    ),
-    click.option(
-        "--notify-template", metavar="TEXT|@FILE", help="What it says, with {name}, {outcome}, …"
-    ),
-    click.option("--notify-baseline", metavar="RUN|TAG", help="What a regression is held against."),
-)
-
-
-def how_options(function: Any) -> Any:
-    """The options of every command that begins runs."""
-    options = (
-        click.option(
-            "--agent", "agents", multiple=True, metavar="AGENT", help="Try this one instead."
-        ),
-        click.option(
-            "--agents", "listed_agents", default="", metavar="A,B", help="Try these instead."
-        ),
-        click.option(
-            "--seeds", metavar="SEEDS", help="Seeds as an axis: a count, 1..10, or a list 1,5,9."
-        ),
-        click.option(
-            "--set",
-            "settings",
-            multiple=True,
-            metavar="KEY=VALUE",
-            help="A parameter of the scenarios, or case.FIELD of every case.",
-        ),
-        click.option("--tags", multiple=True, metavar="A,B", help="Only cases with one of these."),
-        click.option(
-            "--filter", "expression", default="", metavar="EXPR", help="Only cases such as …"
-        ),
-        click.option(
-            "--results",
-            type=folder_or_address,
-            metavar="PATH",
-            help="The folder of runs, or an address: s3://bucket/prefix.",
-        ),
-        click.option("--name", help="What the run is kept under; its own name when absent."),
-        click.option("--dry-run", is_flag=True, help="Check all, print the plan, run nothing."),
-        click.option("--smoke", is_flag=True, help="One trial per agent, of the first case."),
-        click.option("--quiet", is_flag=True, help="No progress, no events."),
-        click.option(
-            "--json", "as_json", is_flag=True, help="Events on stderr, one document on stdout."
-        ),
-    )
-    for option in reversed((*options, *NOTIFY_OPTIONS, log_options)):
-        function = option(function)
-    return function
+    resume: Path | None
+    retry_failed: Path | None
+    retry_infra: Path | None
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.argument("target", required=False)
+@click.argument("targets", nargs=-1, metavar="[TARGET]...")
 @options_of(RunOptions, spelled=SPELLED, hidden=("default_trials",))
-@how_options
-@click.option("--resume", type=RUN, metavar="RUN", help="Do what is left of a run.")
-@click.option("--retry-failed", type=RUN, metavar="RUN", help="And again what did not pass.")
-@click.option("--retry-infra", type=RUN, metavar="RUN", help="And again what was not judged.")
+@click.option(
+    "--agent",
+    "agents",
+    multiple=True,
+    metavar="AGENT",
+    help="Override the suite's agent; repeatable.",
+)
+@click.option(
+    "--agents", "listed_agents", default="", metavar="A,B", help="Override the suite's agents."
+)
+@click.option("--seeds", metavar="SEEDS", help="A count, a range 1..10, or a list 1,5,9.")
+@click.option(
+    "--axis",
+    "axes",
+    multiple=True,
+    metavar="NAME=A,B",
+    help="Run with each of these values of a scenario parameter; repeatable.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set a scenario parameter, or case.FIELD of every case; repeatable.",
+)
+@click.option("--tags", multiple=True, metavar="A,B", help="Only cases with one of these tags.")
+@click.option(
+    "--filter",
+    "expression",
+    default="",
+    metavar="EXPR",
+    help="Only matching cases, e.g. difficulty:hard.",
+)
+@click.option(
+    "--exclude", multiple=True, metavar="GLOB", help="Skip matching scenarios; repeatable."
+)
+@click.option(
+    "--results",
+    type=folder_or_address,
+    metavar="PATH",
+    help="The results folder, or an address: s3://bucket/prefix.",
+)
+@click.option("--name", help="The name of the experiment.  [default: from TARGET]")
+@click.option("--dry-run", is_flag=True, help="Check everything, print the plan, run nothing.")
+@click.option("--smoke", is_flag=True, help="Run one trial of the first case per agent.")
+@click.option("--quiet", is_flag=True, help="Show no progress and no events.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print events to stderr and one JSON document to stdout.",
+)
+@click.option(
+    "--notify",
+    "notify_to",
+    multiple=True,
+    metavar="URL",
+    help="Notify this Apprise URL when the run ends; repeatable.",
+)
+@click.option(
+    "--notify-on",
+    "notify_on",
+    multiple=True,
+    type=click.Choice(("end", "failure", "regression", "budget")),
+    help="When to notify.  [default: end]",
+)
+@click.option(
+    "--notify-template", metavar="TEXT|@FILE", help="The message, with {name}, {outcome}, …"
+)
+@click.option("--notify-baseline", metavar="RUN|TAG", help="Baseline for regression alerts.")
+@log_options
+@click.option("--resume", type=RUN, metavar="RUN", help="Resume an unfinished run.")
+@click.option("--retry-failed", type=RUN, metavar="RUN", help="Resume and retry failed trials.")
+@click.option(
+    "--retry-infra", type=RUN, metavar="RUN", help="Resume and retry infrastructure errors."
+)
 @click.pass_context
-def run(ctx: click.Context, target: str | None, **given: Any) -> None:
-    """Run a suite, an experiment or a scenario and keep every trial.
+def run(ctx: click.Context, targets: tuple[str, ...], **given: Any) -> None:
+    """Run suites, experiments or scenarios and store every trial.
 
     TARGET is a file (a suite, or experiments in YAML or Python), the dotted name of an experiment
-    below the project's folder, a scenario of the catalog, or a scope: every scenario in it.
+    below the project's folder, a scenario of the catalog, or a scope: every scenario in it. Several
+    targets, or a glob ('mutualism/*') or a filter (difficulty:hard) over the catalog, are run
+    together as one experiment.
 
-    Exits with 0 when every cell passed, 1 when one did not, 2 when something could not be judged
-    or the run stopped at a limit, 130 or 143 when interrupted.
+    Exits with 0 if every cell passed, 1 if one did not, 2 if something could not be judged or the
+    run stopped at a limit, 130 or 143 if interrupted.
     """
-    how = How(**{name: given.pop(name) for name in How._fields})
-    began = [path for path in (how.resume, how.retry_failed, how.retry_infra) if path is not None]
-    if len(began) + (target is not None) != 1:
-        raise click.UsageError("name one suite, experiment or scenario, or one run to go on with")
+    how = Invocation(**{name: given.pop(name) for name in Invocation._fields})
+    resumed = [path for path in (how.resume, how.retry_failed, how.retry_infra) if path is not None]
+    if len(resumed) + bool(targets) != 1:
+        raise click.UsageError("name what to run, or one run to resume")
     find_modules_here()
-    if target is None:
-        path = began[0]
-        with telling(how, path.parent.name) as told:
-            ctx.exit(_go_on(path, how, given, told))
-    from proctor.trials.targets import find_target
+    if not targets:
+        with Notifications(how, resumed[0].parent.name) as notifications:
+            ctx.exit(_resume(resumed[0], how, given, notifications))
+    from proctor.trials.experiments import read_axes
+    from proctor.trials.targets import Kind, Target, batch_experiment, find_target
 
-    beside = Path(target).parent if Path(target).is_file() else Path()
-    with telling(how, Path(target).stem, beside) as told:
-        ctx.exit(begin(find_target(target), how, given, told))
+    first = Path(targets[0])
+    if _is_selection(targets, how):
+        name = how.name or "batch"
+        with Notifications(how, name) as notifications:
+            experiment = batch_experiment(
+                targets, exclude=list(how.exclude), params=read_axes(how.axes), name=name
+            )
+            found = Target(Kind.EXPERIMENTS, experiments=(experiment,))
+            ctx.exit(_start(found, how, given, notifications))
+    with Notifications(
+        how, first.stem, first.parent if first.is_file() else Path()
+    ) as notifications:
+        ctx.exit(_start(find_target(targets[0]), how, given, notifications))
+
+
+def _is_selection(targets: tuple[str, ...], how: Invocation) -> bool:
+    """Return whether the targets select cases, rather than name one file, experiment or scope."""
+    if len(targets) != 1 or how.exclude or how.axes:
+        return True
+    (target,) = targets
+    return not Path(target).exists() and any(sign in target for sign in "*?[:,")
 
 
 def find_modules_here() -> None:
-    """The command `proctor` finds modules where the user stands, as `python -m proctor` does."""
+    """Make modules in the working folder importable, as `python -m proctor` does."""
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
 
 
-def telling(how: How, name: str, folder: Path | None = None) -> Telling:
-    """Who is told how the runs of this command end; wrong addresses are errors here and now."""
-    from proctor.cli.telling import Telling
-    from proctor.ops.notify import wish_for
-    from proctor.spec import load_configuration
+class Notifications:
+    """Sends notifications about the runs in its block, or about the error that prevented them.
 
-    wish = wish_for(
-        load_configuration(folder),
-        how.notify_to,
-        how.notify_on,
-        how.notify_template,
-        how.notify_baseline,
-    )
-    return Telling(wish, name, dry_run=how.dry_run)
+    Waiting for slow services comes last, after everything is printed and stored.
+    """
+
+    def __init__(self, how: Invocation, name: str, folder: Path | None = None) -> None:
+        from proctor.ops.notify import Notifier, wish_for
+        from proctor.spec import load_configuration
+
+        self._name = name
+        self._interrupted = False
+        self._notifier: Notifier | None = None
+        wish = wish_for(
+            load_configuration(folder),
+            how.notify_to,
+            how.notify_on,
+            how.notify_template,
+            how.notify_baseline,
+        )
+        if wish.to:
+            # Built for a dry run too: wrong URLs are reported before anything is run.
+            notifier = Notifier(wish, _warn_notification)
+            self._notifier = None if how.dry_run else notifier
+
+    def ended(self, carried: Carried) -> None:
+        """Start to send the notification for a run that has ended."""
+        if self._notifier is None:
+            return
+        from proctor.ops.notify import of_run
+        from proctor.runs.audit import root_of
+
+        interrupted = carried.signal is not None
+        self._interrupted = self._interrupted or interrupted
+        worse = None
+        if self._notifier.wants_regressions and not interrupted:
+            worse = self._notifier.regression(carried.run, root_of(carried.run.path))
+        self._notifier.send(
+            of_run(carried.run, carried.exit_code, interrupted=interrupted, regression=worse)
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._notifier is None:
+            return
+        from proctor.ops.notify import HURRY, PATIENCE, of_failed_start
+
+        if isinstance(error, ProctorError):
+            self._notifier.send(of_failed_start(self._name, error, error.exit_code))
+        self._notifier.close(HURRY if self._interrupted else PATIENCE)
 
 
-def begin(found: Target, how: How, given: dict[str, Any], told: Telling) -> int:
-    """Make everything ready, then run it (or tell the plan); the exit code."""
+def _warn_notification(problem: str) -> None:
+    from proctor.sanitize import printable
+
+    click.echo(f"warning: notification: {printable(problem)}", err=True)
+
+
+def _start(
+    found: Target, how: Invocation, given: dict[str, Any], notifications: Notifications
+) -> int:
+    """Prepare everything, then run it (or print the plan); return the exit code."""
     from proctor.trials.experiments import Changes, read_set
-    from proctor.trials.targets import prepare_target
+    from proctor.trials.targets import folder_for, prepare_target
 
     if how.smoke:
         given["trials"] = 1
     from_options(RunOptions, given, spelled=SPELLED)
     if how.name and len(found.experiments) > 1:
-        raise click.UsageError("--name is for one experiment, and there are several here")
-    agents = [*how.agents, *_parts((how.listed_agents,))]
+        raise click.UsageError("--name needs a single experiment, and this file has several")
+    agents = [*how.agents, *_split((how.listed_agents,))]
     changes = Changes(agents or None, how.seeds, how.expression, read_set(how.settings))
-    ready = prepare_target(found, changes, given, tags=_parts(how.tags), smoke=how.smoke)
-    # A smoke run says nothing of the experiment, so it is kept apart from its runs.
+    ready = prepare_target(found, changes, given, tags=_split(how.tags), smoke=how.smoke)
+    # A smoke run says nothing about the experiment, so it is stored separately from its runs.
     suffix = "-smoke" if how.smoke else ""
     names = [(how.name or each.name) + suffix for each in ready]
     if how.dry_run:
-        return _tell_plans(ready, how, names)
+        return _echo_plans(ready, how, names)
     carried: list[Carried] = []
     for each, name in zip(ready, names, strict=True):
-        carried.append(_carried(each, _folder(each, how, name), how))
-        told.ended(carried[-1])
+        carried.append(_carry_out(each, folder_for(each, how.results, name), how))
+        notifications.ended(carried[-1])
         if carried[-1].signal is not None:
             break
-    return _told(carried, how)
+    return _echo_runs(carried, how)
 
 
-def _folder(ready: RunContext, how: How, name: str) -> RunFolder:
-    """A new folder for a run: where it is said, or in the folder of the settings, to be shipped."""
-    from proctor.trials.targets import folder_for
-
-    return folder_for(ready, how.results, name)
-
-
-def _parts(texts: tuple[str, ...]) -> list[str]:
+def _split(texts: tuple[str, ...]) -> list[str]:
     return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 
 
-def _go_on(path: Path, how: How, given: dict[str, Any], told: Telling) -> int:
+def _resume(
+    path: Path, how: Invocation, given: dict[str, Any], notifications: Notifications
+) -> int:
     from proctor.cli._options import results_root
+    from proctor.runs.audit import root_of
     from proctor.runs.find import find_run
-    from proctor.trials.resume import restore
+    from proctor.trials.resume import left_of, restore
     from proctor.trials.session import FAILED, INFRA, UNFINISHED
+    from proctor.words import plural
 
     unused = {"--agent": how.agents, "--agents": how.listed_agents, "--seeds": how.seeds}
     unused |= {"--set": how.settings, "--tags": how.tags, "--filter": how.expression}
+    unused |= {"--axis": how.axes, "--exclude": how.exclude}
     unused |= {"--results": how.results, "--name": how.name, "--smoke": how.smoke}
     if wrong := [flag for flag, value in unused.items() if value]:
-        raise click.UsageError(f"{wrong[0]} is for a run that begins")
+        raise click.UsageError(f"{wrong[0]} cannot be used when resuming a run")
     changes = {name: value for name, value in given.items() if value is not None}
     from_options(RunOptions, changes, spelled=SPELLED)
     ready, folder = restored = restore(find_run(path, results_root(None)), **changes)
     rerun = FAILED if how.retry_failed else INFRA if how.retry_infra else UNFINISHED
-    if how.dry_run:
-        return _tell_rest(restored, rerun, how)
-    carried = _carried(ready, folder, how, rerun)
-    told.ended(carried)
-    return _told([carried], how)
-
-
-def _tell_rest(restored: Restored, rerun: Rerun, how: How) -> int:
-    """Say what is left of a run; of research, where that follows from results, what it began as."""
-    from proctor.runs.audit import root_of
-    from proctor.trials.resume import left_of
-    from proctor.words import plural
-
-    ready, folder = restored
+    if not how.dry_run:
+        carried = _carry_out(ready, folder, how, rerun)
+        notifications.ended(carried)
+        return _echo_runs([carried], how)
     if ready.unfolding is not None:
-        return _tell_plans([ready], how, [""])
+        # In research the remaining trials depend on results: print the plan it started with.
+        return _echo_plans([ready], how, [""])
     rest = left_of(restored, rerun)
-    planned = len(ready.plan.trials)
     if not how.as_json:
-        click.echo(f"{len(rest.plan.trials):,} of {plural(planned, 'trial')} left")
-    if not rest.plan.trials and not how.as_json:
-        return 0
-    return _tell_plans([rest], how._replace(results=root_of(folder.path)), [ready.name])
+        planned = plural(len(ready.plan.trials), "trial")
+        click.echo(f"{len(rest.plan.trials):,} of {planned} left")
+        if not rest.plan.trials:
+            return 0
+    return _echo_plans([rest], how._replace(results=root_of(folder.path)), [ready.name])
 
 
-def _carried(ready: RunContext, folder: RunFolder, how: How, rerun: Rerun | None = None) -> Carried:
+def _carry_out(
+    ready: RunContext, folder: RunFolder, how: Invocation, rerun: Rerun | None = None
+) -> Carried:
     from proctor.cli.carrying import carry_out_here
 
     return carry_out_here(ready, folder, rerun=rerun, quiet=how.quiet, events=how.as_json)
 
 
-def _told(carried: list[Carried], how: How) -> int:
-    """Say what the runs came to; the exit code of the worst, failed gates before unjudged ones."""
-    from proctor.cli._output import wants_colour
+def _echo_runs(carried: list[Carried], how: Invocation) -> int:
+    """Print the runs; return the worst exit code: a failed cell counts before an unjudged one."""
+    from proctor.cli._output import echo_report
     from proctor.report.run_console import render_run
     from proctor.report.run_json import run_document
 
@@ -289,16 +367,16 @@ def _told(carried: list[Carried], how: How) -> int:
         if how.as_json:
             documents.append(run_document(each.run, each.exit_code))
         else:
-            click.echo(render_run(each.run), color=wants_colour())
-            _tell_workdirs(each.run)
+            echo_report(render_run(each.run))
+            _echo_workdirs(each.run)
     _echo_documents("runs", documents)
     codes = [each.exit_code for each in carried]
-    ended = next((code for code in codes if code > EXIT_CANNOT_JUDGE), None)
-    return ended or (1 if 1 in codes else max(codes))
+    interrupted = next((code for code in codes if code > EXIT_CANNOT_JUDGE), None)
+    return interrupted or (1 if 1 in codes else max(codes))
 
 
-def _tell_workdirs(run: Run) -> None:
-    """Say where the directories are that were kept, if that was asked for."""
+def _echo_workdirs(run: Run) -> None:
+    """Print the working directories that `--keep-workdirs` kept."""
     if not run.spec["options"].get("keep_workdirs"):
         return
     from proctor.words import and_more, plural
@@ -309,7 +387,7 @@ def _tell_workdirs(run: Run) -> None:
         click.echo(f"kept {count} of trials that did not pass: {and_more(kept, 3, str)}")
 
 
-def _tell_plans(ready: list[RunContext], how: How, names: list[str]) -> int:
+def _echo_plans(ready: list[RunContext], how: Invocation, names: list[str]) -> int:
     from proctor.report.run_plan import plan_document, plan_lines
     from proctor.trials.estimate import estimate
 
@@ -326,9 +404,9 @@ def _tell_plans(ready: list[RunContext], how: How, names: list[str]) -> int:
     return 0
 
 
-def _echo_documents(several: str, documents: list[str]) -> None:
-    """One JSON document: of several, one that holds them under the name given."""
+def _echo_documents(key: str, documents: list[str]) -> None:
+    """Print one JSON document; several are put into a list under the key."""
     if len(documents) == 1:
         click.echo(documents[0])
     elif documents:
-        click.echo(f'{{"{several}": [{", ".join(documents)}]}}')
+        click.echo(f'{{"{key}": [{", ".join(documents)}]}}')

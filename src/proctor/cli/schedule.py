@@ -1,4 +1,4 @@
-"""`proctor schedule`: runs that begin by themselves."""
+"""`proctor schedule`: run suites and experiments on a cron schedule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli._command import Command, Entry, Example, LazyGroup
-from proctor.cli._options import log_options
+from proctor.cli._options import json_option, log_options
 from proctor.sanitize import printable
 from proctor.tables import table
 from proctor.words import plural
@@ -19,38 +19,43 @@ if TYPE_CHECKING:
 HERE = "proctor.cli.schedule"
 
 COMMANDS = {
-    "add": Entry(HERE, "add", "Run something at the times of a cron expression."),
-    "list": Entry(HERE, "list_all", "List schedules: when they are due, and what became of them."),
-    "remove": Entry(HERE, "remove", "Forget a schedule; what it ran is kept."),
+    "add": Entry(HERE, "add", "Add a schedule."),
+    "list": Entry(HERE, "list_all", "List schedules, with their next and last run."),
+    "remove": Entry(HERE, "remove", "Remove a schedule; its runs stay."),
     "run": Entry(HERE, "run_now", "Run a schedule now."),
-    "serve": Entry(HERE, "serve", "Run schedules when they are due, until told to stop."),
+    "serve": Entry(HERE, "serve", "Run schedules when they are due."),
 }
 
 EXAMPLES = [
-    Example("proctor schedule add exp.yaml --cron '0 2 * * *'", "every night at two, UTC"),
+    Example("proctor schedule add exp.yaml --cron '0 2 * * *'", "every night at 2:00 UTC"),
     Example("proctor schedule serve", "run what is due, until Ctrl-C"),
 ]
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, examples=EXAMPLES)
+@click.group(
+    cls=LazyGroup,
+    table=COMMANDS,
+    moved={"export": "was removed: call `proctor schedule run NAME --log` from cron or systemd"},
+    examples=EXAMPLES,
+)
 def schedule() -> None:
-    """Run suites and experiments by themselves, at the times of cron expressions.
+    """Run suites and experiments on a cron schedule.
 
-    Schedules belong to the project: they are kept in .proctor beside its proctor.yaml.
+    Schedules belong to the project: they are stored in .proctor next to its proctor.yaml.
     """
 
 
 @click.command(
     cls=Command,
     examples=[
-        Example("proctor schedule add exp.yaml --cron '0 2 * * *'", "every night at two, UTC"),
+        Example("proctor schedule add exp.yaml --cron '0 2 * * *'", "every night at 2:00 UTC"),
         Example(
             "proctor schedule add exp.yaml --cron '30 8 * * 1-5' --tz Europe/Berlin",
-            "workdays, at half past eight there, in summer and winter",
+            "weekdays at 8:30 local time",
         ),
         Example(
             "proctor schedule add exp.yaml --cron @daily --notify '${SLACK}' --notify-on failure",
-            "the address comes from a variable when it runs",
+            "the URL comes from a variable when it runs",
         ),
         Example(
             "proctor schedule add exp.yaml --cron @hourly -- --trials 5 --max-cost 1",
@@ -60,37 +65,40 @@ def schedule() -> None:
 )
 @click.argument("target")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- RUN OPTIONS]")
-@click.option("--cron", required=True, metavar="EXPR", help="Five fields, or @daily and the like.")
-@click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="Whose clock counts.")
-@click.option("--name", metavar="NAME", help="What it is called; as its target when absent.")
+@click.option("--cron", required=True, metavar="EXPR", help="Five fields, or @hourly, @daily, …")
+@click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="The time zone.")
+@click.option("--name", metavar="NAME", help="The name of the schedule.  [default: from TARGET]")
 @click.option(
     "--missed",
     type=click.Choice(("run", "skip")),
     default="run",
     show_default=True,
-    help="Times when nobody served: one run for all of them, or none.",
+    help="After missed times: one run for all of them, or none.",
 )
-@click.option("--overlap", is_flag=True, help="Start although the one before is still running.")
+@click.option("--overlap", is_flag=True, help="Start even if the previous run has not ended.")
 @click.option(
-    "--notify", multiple=True, metavar="URL", help="As for `proctor run`; ${VARIABLES} stay."
+    "--notify",
+    multiple=True,
+    metavar="URL",
+    help="As in `proctor run`; ${VARIABLES} are resolved by the run.",
 )
 @click.option(
     "--notify-on",
     multiple=True,
     type=click.Choice(("end", "failure", "regression", "budget")),
-    help="As for `proctor run`.",
+    help="As in `proctor run`.",
 )
 def add(target: str, options: tuple[str, ...], name: str | None, **given: Any) -> None:
-    """Run something at the times of a cron expression."""
+    """Add a schedule."""
     import os
 
     from proctor.errors import ProctorError
     from proctor.ops.schedule import Schedule, name_for, utc_now
 
-    refuse_wrong_options(options)
+    _check_run_options(options)
     if any(len(address.split()) != 1 for address in given["notify"]):
-        raise click.UsageError("an address of --notify holds no blanks")
-    book = book_here()
+        raise click.UsageError("a --notify URL must not contain spaces")
+    book = _open_book()
     where = Path(os.path.relpath(Path.cwd().resolve(), book.project)).as_posix()
     made = Schedule(target=target, options=options, folder=where, added=utc_now(), **given)
     times = made.times()
@@ -106,31 +114,31 @@ def add(target: str, options: tuple[str, ...], name: str | None, **given: Any) -
     click.echo("hint: `proctor schedule serve` runs what is due", err=True)
 
 
-def refuse_wrong_options(options: tuple[str, ...]) -> None:
-    """Read the options as `proctor run` will, so that a slip is told now and not at night."""
+def _check_run_options(options: tuple[str, ...]) -> None:
+    """Parse the options as `proctor run` will, so that a mistake is reported now, not at night."""
     from proctor.cli.run import run
 
     if any(word == "--notify" or word.startswith("--notify=") for word in options):
-        raise click.UsageError("give --notify before the `--`: its address is then kept apart")
+        raise click.UsageError("put --notify before the `--`, so that its URL is stored separately")
     with run.make_context("proctor run", ["TARGET", *options], resilient_parsing=False) as found:
         wrong = [key for key in ("resume", "retry_failed", "retry_infra") if found.params.get(key)]
     if wrong:
-        raise click.UsageError(f"--{wrong[0].replace('_', '-')} is not for a schedule")
+        raise click.UsageError(f"--{wrong[0].replace('_', '-')} cannot be scheduled")
 
 
 @click.command(
     name="list",
     cls=Command,
-    examples=[Example("proctor schedule list --json", "for a program to read")],
+    examples=[Example("proctor schedule list --json", "as JSON")],
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 def list_all(as_json: bool) -> None:
-    """List schedules: when they are due, and what became of them."""
+    """List schedules, with their next and last run."""
     import json
 
     from proctor.ops.schedule import State, utc_now
 
-    book = book_here()
+    book = _open_book()
     states, now = book.states(), utc_now()
     rows = [
         _row(book, name, each, states.get(name) or State(considered=each.added), now)
@@ -140,7 +148,7 @@ def list_all(as_json: bool) -> None:
         click.echo(json.dumps({"schedules": rows}, indent=2))
         return
     if not rows:
-        click.echo("no schedules here")
+        click.echo("no schedules")
         click.echo("hint: `proctor schedule add exp.yaml --cron '0 2 * * *'`", err=True)
         return
     head = ("NAME", "TARGET", "CRON", "ZONE", "NEXT (UTC)", "LAST")
@@ -157,10 +165,10 @@ def _row(book: Book, name: str, each: Schedule, state: State, now: Any) -> dict[
     if running:
         last = f"running since {state.started:%Y-%m-%d %H:%M}"
     elif state.started is not None:
-        how = "end not seen" if state.exit_code is None else f"exit code {state.exit_code}"
+        how = "outcome unknown" if state.exit_code is None else f"exit code {state.exit_code}"
         last = f"{state.started:%Y-%m-%d %H:%M}, {how}"
     if state.left_out:
-        last += f"; then left out: {state.left_out}"
+        last += f"; then skipped: {state.left_out}"
     return {
         "name": name,
         "target": each.target,
@@ -177,30 +185,32 @@ def _row(book: Book, name: str, each: Schedule, state: State, now: Any) -> dict[
     }
 
 
-@click.command(cls=Command, examples=[Example("proctor schedule remove exp", "no more of it")])
+@click.command(cls=Command, examples=[Example("proctor schedule remove exp", "remove one")])
 @click.argument("name")
 def remove(name: str) -> None:
-    """Forget a schedule; what it ran is kept."""
-    book_here().remove(name)
+    """Remove a schedule; its runs stay."""
+    _open_book().remove(name)
     click.echo(f"removed {printable(name)}")
 
 
 @click.command(
-    name="run", cls=Command, examples=[Example("proctor schedule run exp", "as it would at night")]
+    name="run",
+    cls=Command,
+    examples=[Example("proctor schedule run exp", "as the scheduler would")],
 )
 @click.argument("name")
-@click.option("--log", "to_log", is_flag=True, help="Output to its log file, not here.")
+@click.option("--log", "to_log", is_flag=True, help="Write output to its log file.")
 @click.pass_context
 def run_now(ctx: click.Context, name: str, to_log: bool) -> None:
     """Run a schedule now.
 
-    Exits as `proctor run` does, and with 2 when it is running and may not overlap.
+    Exits as `proctor run` does, and with 2 if it is already running and may not overlap.
     """
     from proctor.cli._signals import handle_signals
     from proctor.ops.schedule import utc_now
     from proctor.ops.scheduler import RealClock, Scheduler, begun, launch
 
-    book = book_here()
+    book = _open_book()
     found = book.named(name)
     if to_log:
         server = Scheduler(book, RealClock(), lambda line: None)
@@ -209,7 +219,7 @@ def run_now(ctx: click.Context, name: str, to_log: bool) -> None:
         server = None
         process = launch(book, name, found)
         book.note(name, found, **begun(utc_now(), process.pid, None))
-    # The run has its own way of ending: it is only told to.
+    # Signals are passed on: the run stops in its own way.
     with handle_signals(lambda number, _frame: process.send_signal(number)):
         code = process.wait() if server is None else server.wait_for(process)
     book.note(name, found, finished=utc_now(), exit_code=code, pid=None)
@@ -220,28 +230,29 @@ def run_now(ctx: click.Context, name: str, to_log: bool) -> None:
     cls=Command,
     examples=[
         Example("proctor schedule serve", "until Ctrl-C or SIGTERM"),
-        Example("proctor schedule serve --log-file serve.log", "and keep what it says"),
+        Example("proctor schedule serve --log-file serve.log", "and write a log"),
     ],
 )
 @log_options
 def serve() -> None:
-    """Run schedules when they are due, until told to stop.
+    """Run schedules when they are due.
 
-    When told to, it asks runs under way to end and waits for them; they can be resumed.
+    Stops at Ctrl-C or SIGTERM: it then stops the runs in progress and waits for them. They can be
+    resumed.
     """
     from proctor.cli._signals import handle_signals
     from proctor.ops.scheduler import RealClock, Scheduler
 
-    book, clock = book_here(), RealClock()
+    book, clock = _open_book(), RealClock()
     with book.serving(), handle_signals(lambda _number, _frame: clock.stop()):
-        _say(
-            f"serving {plural(len(book.schedules()), 'schedule')} of {book.project}; Ctrl-C ends it"
+        _log(
+            f"serving {plural(len(book.schedules()), 'schedule')} of {book.project}; Ctrl-C to stop"
         )
-        Scheduler(book, clock, _say).serve()
-    _say("stopped")
+        Scheduler(book, clock, _log).serve()
+    _log("stopped")
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     import logging
 
     from proctor.ops.schedule import utc_now
@@ -250,8 +261,8 @@ def _say(line: str) -> None:
     click.echo(f"{utc_now():%Y-%m-%d %H:%M:%S}Z {printable(line)}", err=True)
 
 
-def book_here() -> Book:
-    """The schedules of the project the user stands in."""
+def _open_book() -> Book:
+    """Return the schedules of the current project."""
     from proctor.ops.schedule import Book
     from proctor.spec.config import find_project_file
 

@@ -1,4 +1,4 @@
-"""`proctor serve`: receive live traces, keep, evaluate and show them."""
+"""`proctor serve` and `proctor view`: receive live traces, and show traces and runs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from proctor.cli._command import Command, Example
 from proctor.cli._options import Duration, host_option, log_options, require_server_extra
 
 if TYPE_CHECKING:
-    from proctor.server.app import Service
     from proctor.server.store.store import SqlStore
     from proctor.server.watch import Watcher
 
 DEFAULT_STORE = "sqlite:///proctor-traces.db"
+
 DEFAULT_PORT = 4318
-"""OTLP over HTTP has this port everywhere, so exporters need no setting but the host."""
+"""The standard port of OTLP over HTTP, so that exporters need no setting but the host."""
 
 
 @click.command(
     cls=Command,
     examples=[
         Example("proctor serve", "then run agents with the line it prints"),
-        Example("proctor serve --evaluate --retention 30d", "look at every trace, forget old ones"),
+        Example("proctor serve --evaluate --retention 30d", "score traces, delete old ones"),
         Example(
             "proctor serve --host 0.0.0.0 --store postgresql://proctor@db/traces",
             "for other machines; the token comes from PROCTOR_TOKEN",
@@ -38,28 +38,28 @@ DEFAULT_PORT = 4318
     default=DEFAULT_PORT,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="The port; that of OTLP when absent, 0 takes any free one.",
+    help="The port; 0 picks a free one.",
 )
 @click.option(
     "--store",
     "url",
     default=DEFAULT_STORE,
     show_default=True,
-    help="Where traces are kept: sqlite:///FILE or postgresql://USER@HOST/DATABASE.",
+    help="The trace store: sqlite:///FILE or postgresql://USER@HOST/DATABASE.",
 )
-@click.option("--token", envvar="PROCTOR_TOKEN", help="What clients must bring.")
+@click.option("--token", envvar="PROCTOR_TOKEN", help="Access token that clients must send.")
 @click.option("--evaluate", is_flag=True, help="Score and diagnose traces once they are quiet.")
 @click.option(
     "--quiet-after",
     type=Duration(),
     default="10s",
     show_default=True,
-    help="How long nothing must be added to a trace before it is evaluated.",
+    help="How long a trace must receive no spans before it is evaluated.",
 )
 @click.option(
     "--checks",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="A suite with one case, whose checks are run on every trace.",
+    help="A suite with one case; its checks run on every trace.",
 )
 @click.option("--judge", help="PROVIDER:MODEL that judges the reasoning of a share of traces.")
 @click.option(
@@ -67,78 +67,58 @@ DEFAULT_PORT = 4318
     type=click.FloatRange(0, 1),
     default=0.1,
     show_default=True,
-    help="Which share that is.",
+    help="The share of traces to judge.",
 )
-@click.option("--alert", "webhook", help="An address that alerts are posted to, as JSON.")
-@click.option("--langfuse", help="A Langfuse server that scores are pushed to.")
+@click.option("--alert", "webhook", help="A URL to post alerts to, as JSON.")
+@click.option("--langfuse", help="A Langfuse server to push scores to.")
 @click.option(
-    "--results", type=click.Path(path_type=Path, file_okay=False), help="A folder of runs to show."
+    "--results",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A results folder to show as well.",
 )
 @click.option(
     "--readers",
     type=click.IntRange(0, 64),
-    help="Processes that read spans for the one that writes them. "
-    "[default: one for each free processor, at most 4]",
+    help="Processes that decode spans.  [default: one per free processor, at most 4]",
 )
 @click.option(
-    "--retention", type=Duration(), help="Forget traces this long after the last addition."
+    "--retention", type=Duration(), help="Delete traces that received no spans for this long."
 )
 @log_options
 def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> None:
-    """Receive live traces over OTLP, keep and show them.
+    """Receive, store and show live traces (OTLP).
 
-    Every trace is answered for only after it is on disk. Ctrl-C ends it; what was taken in by
+    Requests are acknowledged only once on disk. Ctrl-C stops the server; everything received by
     then is written first.
     """
     require_server_extra()
+    from proctor.errors import ProctorError
     from proctor.server.auth import check_host
     from proctor.server.decoder_process import started
 
     check_host(host, token)
-    _check_evaluation(options)
-    with started(options["readers"]) as readers:
-        # What follows takes a moment to import: meanwhile the readers do the same.
-        _serve(host, port, url, token, {**options, "readers": readers})
-
-
-def _serve(host: str, port: int, url: str, token: str | None, options: dict[str, Any]) -> None:
-    from proctor.server.app import make_app, serve_until_told
-    from proctor.server.store import open_store
-    from proctor.spec import load_configuration
-
-    store = open_store(url, prices=load_configuration().settings.price_table())
-    service = _service(store, options)
-    serve_until_told(make_app(service, token), host, port, _welcome)
-
-
-def _check_evaluation(options: dict[str, Any]) -> None:
-    """Refuse what would have no effect."""
-    from proctor.errors import ProctorError
-
-    names = {
-        "checks": "--checks",
-        "judge": "--judge",
-        "webhook": "--alert",
-        "langfuse": "--langfuse",
-    }
-    given = [flag for name, flag in names.items() if options[name] is not None]
-    if given and not options["evaluate"]:
+    flags = {"checks": "--checks", "judge": "--judge", "webhook": "--alert"}
+    flags["langfuse"] = "--langfuse"
+    unused = [flag for name, flag in flags.items() if options[name] is not None]
+    if unused and not options["evaluate"]:
         raise ProctorError(
-            f"{' and '.join(given)} without --evaluate would do nothing", hint="add --evaluate"
+            f"{' and '.join(unused)} without --evaluate would have no effect", hint="add --evaluate"
         )
+    with started(options["readers"]) as readers:
+        # These imports take a moment; the reader processes import the same in parallel.
+        from proctor.server.app import Service, make_app, serve_until_told
+        from proctor.server.store import open_store
+        from proctor.spec import load_configuration
 
-
-def _service(store: SqlStore, options: dict[str, Any]) -> Service:
-    from proctor.server.app import Service
-
-    watcher = _watcher(store, options) if options["evaluate"] else None
-    return Service.receiving(
-        store,
-        readers=options["readers"],
-        watcher=watcher,
-        retention_seconds=options["retention"],
-        results=options["results"],
-    )
+        store = open_store(url, prices=load_configuration().settings.price_table())
+        service = Service.receiving(
+            store,
+            readers=readers,
+            watcher=_watcher(store, options) if options["evaluate"] else None,
+            retention_seconds=options["retention"],
+            results=options["results"],
+        )
+        serve_until_told(make_app(service, token), host, port, _announce)
 
 
 def _watcher(store: SqlStore, options: dict[str, Any]) -> Watcher:
@@ -164,8 +144,58 @@ def _watcher(store: SqlStore, options: dict[str, Any]) -> Watcher:
     return Watcher(store, how, alert=alert, push=push)
 
 
-def _welcome(address: str) -> None:
+def _announce(address: str) -> None:
     logging.getLogger("proctor.serve").info("receiving and showing traces at %s", address)
     click.echo(f"receiving and showing traces at {address}", err=True)
     click.echo(f"  OTEL_EXPORTER_OTLP_ENDPOINT={address} python your_agent.py", err=True)
     click.echo("  Ctrl-C to stop", err=True)
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        Example("proctor view", "the runs of this project"),
+        Example("proctor view results --no-open --port 8000", "serve only, on a fixed port"),
+    ],
+)
+@click.argument("results", required=False, type=click.Path(path_type=Path, file_okay=False))
+@click.option("--store", "url", help="Show the traces of this store as well.")
+@host_option
+@click.option(
+    "--port", default=0, type=click.IntRange(0, 65535), help="The port; 0 picks a free one."
+)
+@click.option("--token", envvar="PROCTOR_TOKEN", help="Access token.")
+@click.option("--no-open", is_flag=True, help="Do not open the browser.")
+def view(
+    results: Path | None, *, url: str | None, host: str, port: int, token: str | None, no_open: bool
+) -> None:
+    """Browse runs in the browser.
+
+    RESULTS is a results folder; by default the one in the settings. Nothing is changed, and nothing
+    leaves this machine.
+    """
+    require_server_extra()
+    from proctor import api
+    from proctor.errors import ProctorError
+    from proctor.server.app import Service, make_app, serve_until_told
+    from proctor.server.auth import check_host
+    from proctor.server.store import existing_store
+
+    root = results or api.results_root()
+    if not root.is_dir():
+        raise ProctorError(
+            "no such results folder", where=str(root), hint="`proctor demo` creates a first run"
+        )
+    check_host(host, token)
+    prices = api.settings().settings.price_table()
+    service = Service(store=existing_store(url, prices=prices) if url else None, results=root)
+
+    def ready(address: str) -> None:
+        place = f"{address}/runs" + (f"?token={token}" if token else "")
+        click.echo(f"showing {root} at {address}/runs (Ctrl-C to stop)", err=True)
+        if not no_open:
+            import webbrowser
+
+            webbrowser.open(place)
+
+    serve_until_told(make_app(service, token), host, port, ready)

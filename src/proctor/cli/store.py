@@ -1,97 +1,98 @@
-"""`proctor store`: keep a built scenario, and look after the store of live traces.
-
-`proctor store NAME DIR` is short for `proctor store keep NAME DIR`.
-"""
+"""`proctor store`: the store of live traces."""
 
 from __future__ import annotations
 
 import json
 import time
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from proctor.cli._command import Command, Entry, Example, LazyGroup
-from proctor.cli._options import Duration
+from proctor.cli._options import Decorated, Duration, json_option
 from proctor.cli.serve import DEFAULT_STORE
+from proctor.cli.trace import TraceFiles, files_argument, redaction_option
+from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.words import dollars, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from proctor.llm.prices import PriceTable
+    from proctor.server.decoder_process import DecodedRows
+    from proctor.trace import Trace
+    from proctor.trace.redact import Redactor
 
 _HERE = "proctor.cli.store"
 
 
-class StoreGroup(LazyGroup):
-    """A group whose first word may be a scenario's name instead of a command."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """A word that is no command, with a folder after it, is kept."""
-        if args[0] not in self.table and not args[0].startswith("-") and len(args) > 1:
-            return "keep", self.get_command(ctx, "keep"), args
-        return super().resolve_command(ctx, args)
-
-
 @click.group(
     name="store",
-    cls=StoreGroup,
+    cls=LazyGroup,
     table={
-        "keep": Entry("proctor.cli.store_keep", "keep", "Keep a built scenario under a name."),
-        "add": Entry(
-            "proctor.cli.store_add", "add", "Add traces of files to a store of live traces."
-        ),
-        "stats": Entry(_HERE, "stats", "What a store of live traces holds."),
-        "prune": Entry(_HERE, "prune", "Forget old traces."),
-        "migrate": Entry(_HERE, "migrate", "Bring a store's tables up to date."),
-        "export": Entry(_HERE, "export", "Write traces of a store to a file."),
+        "stats": Entry(_HERE, "stats", "Show how many traces a store holds, and their totals."),
+        "add": Entry(_HERE, "add", "Add traces from files."),
+        "prune": Entry(_HERE, "prune", "Delete old traces."),
+        "export": Entry(_HERE, "export", "Write traces to a file."),
+    },
+    moved={
+        "keep": "is now `proctor scenario store`",
+        "migrate": "is no longer needed: a store is migrated when it is opened",
     },
     examples=[
-        Example("proctor store meadow-7 meadow", "keep the built scenario in the folder `meadow`"),
-        Example("proctor store add runs/", "traces of files among the live ones"),
         Example("proctor store stats", "how many traces, how large, since when"),
-        Example("proctor store prune --older-than 30d", "forget what nobody looks at any more"),
+        Example("proctor store add runs/", "add trace files to the live traces"),
+        Example("proctor store prune --older-than 30d", "delete old traces"),
     ],
 )
 def store() -> None:
-    """Keep built scenarios, and look after live traces."""
+    """Manage the trace store."""
 
 
-def _url(function: Any) -> Any:
-    return click.option(
-        "--store", "url", default=DEFAULT_STORE, show_default=True, help="Which store."
-    )(function)
+def _store_option(function: Decorated) -> Decorated:
+    option = click.option(
+        "--store", "url", default=DEFAULT_STORE, show_default=True, help="The trace store."
+    )
+    return option(function)
 
 
 @click.command(
     name="stats",
     cls=Command,
     examples=[
-        Example("proctor store stats", "the store of this folder"),
+        Example("proctor store stats", "the store in this folder"),
         Example("proctor store stats --store postgresql://proctor@db/traces --json", "another"),
     ],
 )
-@_url
-@click.option("--json", "as_json", is_flag=True, help="One document.")
+@_store_option
+@json_option
 def stats(url: str, *, as_json: bool) -> None:
-    """What a store of live traces holds."""
+    """Show how many traces a store holds, and their totals."""
+    from datetime import UTC, datetime
+
     from proctor.server.store import existing_store
     from proctor.server.store.store import PageRequest
+
+    def moment(nanoseconds: int) -> str:
+        return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(timespec="seconds")
 
     opened = existing_store(url)
     figures = opened.figures()
     ends = [opened.traces(page=PageRequest(1, 0, sort)) for sort in ("started", "newest")]
-    first, last = (_moment(rows[0].started_ns) if rows else None for rows in ends)
-    told = {**figures._asdict(), "bytes": opened.size(), "first": first, "last": last}
+    first, last = (moment(rows[0].started_ns) if rows else None for rows in ends)
+    record = {**figures._asdict(), "bytes": opened.size(), "first": first, "last": last}
     opened.close()
     if as_json:
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(record))
         return
-    for name, value in told.items():
-        click.echo(f"{name:<10} {_shown(name, value)}")
+    for name, value in record.items():
+        click.echo(f"{name:<10} {_text(name, value)}")
 
 
-def _shown(name: str, value: Any) -> str:
-    """A figure as a person reads it; --json has all its digits."""
+def _text(name: str, value: Any) -> str:
+    """Format a figure for people; --json has all digits."""
     if value is None:
         return "unknown" if name == "cost_usd" else "–"
     if name == "bytes":
@@ -103,63 +104,117 @@ def _shown(name: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _moment(nanoseconds: int) -> str:
-    from datetime import UTC, datetime
+@click.command(
+    name="add",
+    cls=Command,
+    examples=[
+        Example("proctor store add runs/", "then look at them: `proctor serve`"),
+        Example("proctor store add run.json --store sqlite:///old.db", "another store"),
+    ],
+)
+@files_argument
+@_store_option
+@redaction_option
+def add(files: tuple[str, ...], url: str, no_redact: bool) -> None:
+    """Add traces from files.
 
-    return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(timespec="seconds")
+    Takes files of any format, folders, globs, or - for standard input. The store is created if it
+    does not exist. A span counts once, however often it is added.
+    """
+    from proctor.server.ingest import MAX_TOGETHER
+    from proctor.server.store import open_store
+    from proctor.server.store.rows import Batch
+    from proctor.spec import load_configuration
+    from proctor.trace.redact import redactor_for
+
+    loaded = TraceFiles(files)
+    if not loaded.begin():
+        loaded.exit()
+    store = open_store(url, prices=load_configuration().settings.price_table())
+    spans, touched, refused = 0, set[str](), 0
+    batch, size = Batch(), 0
+
+    def flush() -> None:
+        nonlocal batch, size, spans, touched
+        store.write(batch)
+        spans += len(batch.spans)
+        touched |= batch.touched
+        batch, size = Batch(), 0
+
+    try:
+        for made in _rows(loaded, redactor_for(not no_redact), store.prices):
+            batch.extend(made.batch())
+            refused += bool(made.refused)
+            size += sum(len(chunk) for _, chunk, _ in made.chunks)
+            if size >= MAX_TOGETHER:  # one transaction, as large as one of the server
+                flush()
+        flush()
+    finally:
+        store.close()
+    click.echo(f"{plural(spans, 'span')} of {plural(len(touched), 'trace')} added to {url}")
+    loaded.exit(EXIT_CANNOT_JUDGE if refused else 0)
+
+
+def _rows(
+    traces: Iterable[Trace], redactor: Redactor | None, prices: PriceTable | None
+) -> Iterator[DecodedRows]:
+    """Convert each trace to rows, exactly as the server does for a request."""
+    from proctor.sanitize import line
+    from proctor.server.decoder_process import make
+    from proctor.server.wire import PROTOBUF, SPANS
+    from proctor.trace.export import write_traces
+
+    for trace in traces:
+        body = BytesIO()
+        write_traces([trace], body, "otlp-proto", redact=redactor or False)
+        made = make(body.getvalue(), PROTOBUF, SPANS, None, prices)
+        if made.message:
+            level = "error" if made.refused else "warning"
+            click.echo(f"{level}: trace {line(trace.trace_id, 80)}: {made.message}", err=True)
+        yield made
 
 
 @click.command(
     name="prune",
     cls=Command,
-    examples=[Example("proctor store prune --older-than 30d", "keep a month")],
+    examples=[Example("proctor store prune --older-than 30d", "keep one month")],
 )
-@_url
-@click.option("--older-than", type=Duration(), required=True, help="Since nothing was added.")
+@_store_option
+@click.option(
+    "--older-than",
+    type=Duration(),
+    required=True,
+    help="Delete traces that received no spans for this long.",
+)
 def prune(url: str, older_than: float) -> None:
-    """Forget old traces."""
+    """Delete old traces."""
     from proctor.server.store import existing_store
 
     opened = existing_store(url)
     gone = opened.prune(time.time_ns() - int(older_than * 1e9))
     opened.compact()
     opened.close()
-    click.echo(f"{plural(gone, 'trace')} forgotten")
-
-
-@click.command(
-    name="migrate",
-    cls=Command,
-    examples=[Example("proctor store migrate", "after an upgrade; `serve` does it by itself too")],
-)
-@_url
-def migrate(url: str) -> None:
-    """Bring a store's tables up to date."""
-    from proctor.server.store import existing_store
-
-    opened = existing_store(url)
-    click.echo(f"the store is at version {opened.migrate()}")
-    opened.close()
+    click.echo(f"{plural(gone, 'trace')} deleted")
 
 
 @click.command(
     name="export",
     cls=Command,
     examples=[
-        Example("proctor store export -o traces.jsonl", "everything, nothing lost"),
+        Example("proctor store export -o traces.jsonl", "everything, without loss"),
         Example(
             "proctor store export --tool search --status error --format otlp-json -o failed.json",
             "only traces with a failed span that called search",
         ),
     ],
 )
-@_url
+@_store_option
 @click.option(
     "-o",
     "--output",
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The file to write; compressed where it ends in .gz or .zst.",
+    help="The file to write; compressed if it ends in .gz or .zst.",
 )
 @click.option(
     "--format",
@@ -167,17 +222,19 @@ def migrate(url: str) -> None:
     type=click.Choice(("otlp-json", "otlp-proto", "openinference", "jsonl")),
     default="jsonl",
     show_default=True,
-    help="As `trace convert`.",
+    help="Output format, as in `trace convert`.",
 )
-@click.option("--text", default="", help="Words in name, query, answer or id.")
+@click.option("--text", default="", help="Only traces with these words in name, query, answer, id.")
 @click.option("--service", help="Only traces of this service.")
 @click.option("--session", "session_id", help="Only traces of this session.")
 @click.option("--user", "user_id", help="Only traces of this user.")
-@click.option("--status", type=click.Choice(("ok", "error")), help="Without or with a failed span.")
+@click.option(
+    "--status", type=click.Choice(("ok", "error")), help="Only traces without or with failed spans."
+)
 @click.option("--tool", help="Only traces that called this tool.")
-@click.option("--model", help="Only traces that asked this model.")
+@click.option("--model", help="Only traces that called this model.")
 def export(url: str, *, output: Path, shape: str, **chosen: Any) -> None:
-    """Write traces of a store to a file."""
+    """Write traces to a file."""
     from proctor.server.store import existing_store
     from proctor.server.store.store import TraceFilter
     from proctor.spec import load_configuration

@@ -1,4 +1,4 @@
-"""`proctor sync`: runs to object stores and back."""
+"""`proctor runs sync`: copy runs to and from object stores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli._command import Command, Example
-from proctor.cli._options import POSITIVE, record_audit, results_option, results_root
+from proctor.cli._options import POSITIVE, json_option, record_audit, results_option, results_root
 from proctor.sanitize import printable
 from proctor.words import plural
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from proctor.runs.remote.transfer import TransferResult, TransferStep
 
 EXAMPLES = [
-    Example("proctor sync latest s3://bucket/results", "send a run; again to go on where it was"),
-    Example("proctor sync results s3://bucket/results", "send every run of a folder"),
-    Example("proctor sync s3://bucket/results/shop/2026-01-31_001 results", "bring a run back"),
-    Example("proctor sync s3://bucket/results --verify", "read all of it and compare checksums"),
+    Example("proctor runs sync latest s3://bucket/results", "upload a run; repeat to resume"),
+    Example("proctor runs sync results s3://bucket/results", "upload all runs of a folder"),
+    Example("proctor runs sync s3://bucket/results/shop/2026-01-31_001 results", "download a run"),
+    Example("proctor runs sync s3://bucket/results --verify", "verify all checksums there"),
 ]
 
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("source")
 @click.argument("target", required=False)
-@click.option("--verify", is_flag=True, help="Read everything back and compare checksums.")
+@click.option("--verify", is_flag=True, help="Read all files back and compare checksums.")
 @click.option(
     "--at-once",
     type=click.IntRange(1, 64),
     default=4,
     show_default=True,
-    help="Files under way at a time.",
+    help="Files to transfer at the same time.",
 )
 @click.option(
     "--timeout",
@@ -43,11 +43,11 @@ EXAMPLES = [
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="Silence after which a request is tried again.",
+    help="Retry a request after this long without data.",
 )
-@click.option("--allow-http", is_flag=True, help="Let an endpoint beyond this machine be http://.")
-@click.option("--quiet", is_flag=True, help="No progress.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--allow-http", is_flag=True, help="Allow http:// for endpoints on other machines.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@json_option
 @results_option
 def sync(
     source: str,
@@ -59,12 +59,12 @@ def sync(
     results: Path | None,
     **given: Any,
 ) -> None:
-    """Send runs to an object store, or bring them back.
+    """Copy runs to or from an object store.
 
-    SOURCE is a run, a folder of runs, or an address: s3://bucket/prefix, gs://, az://, file:///.
-    TARGET is the folder or address that runs are kept below, each under its own name. Files that
-    are there already with the same checksum are not sent again. With only an address and --verify,
-    what is there is checked. Credentials come from the environment.
+    SOURCE is a run, a results folder, or an address: s3://bucket/prefix, gs://, az://, file:///.
+    TARGET is the results folder or address to copy to; runs keep their names. Files that exist
+    there with the same checksum are skipped. With --verify and only an address, its files are
+    verified. Credentials come from the environment.
     """
     from proctor.report.progress import StatusLine
     from proctor.runs.remote.object_store import Patience
@@ -77,16 +77,16 @@ def sync(
         if status is not None:
             status.show(f"{step.done}/{step.of}  {step.name}")
 
-    work, log = _work(source, target, root, patience, verify=verify, tell=show)
+    work, log = _work(source, target, root, patience, verify=verify, progress=show)
     try:
-        moved = _to_end(work)
+        moved = _run(work)
     finally:
         if status is not None:
             status.clear()
     if log is not None:
         for each in moved:
             record_audit("sync", log, run=each.name, outcome=f"{each.state}, to {target}")
-    _tell(moved, as_json=as_json)
+    _echo(moved, as_json=as_json)
 
 
 def _work(
@@ -96,9 +96,9 @@ def _work(
     patience: Patience,
     *,
     verify: bool,
-    tell: Any,
+    progress: Any,
 ) -> tuple[Coroutine[Any, Any, list[TransferResult]], Path | None]:
-    """What is to be done, by which side is where; and the folder of runs it is put on record in."""
+    """Return the transfer to run, and the results folder whose audit log records it."""
     from proctor.runs import audit
     from proctor.runs.remote import object_store, transfer
     from proctor.runs.remote.manifest import NAME
@@ -108,31 +108,33 @@ def _work(
         far = object_store.of_folder(Path(source))
     if target is None:
         if far is None or not verify:
-            raise click.UsageError("say where to: a folder, or an address such as s3://bucket/x")
-        return transfer.look_over(far, patience, tell=tell), None
+            raise click.UsageError(
+                "TARGET is missing: a folder, or an address such as s3://bucket/x"
+            )
+        return transfer.look_over(far, patience, tell=progress), None
     to_far = object_store.is_address(target)
     if far is not None:
         if to_far:
-            raise click.UsageError("one of the two must be a folder: bring the run here first")
-        return transfer.bring(far, Path(target), patience, tell=tell), Path(target)
+            raise click.UsageError("one of the two must be a local folder: download the run first")
+        return transfer.bring(far, Path(target), patience, tell=progress), Path(target)
     runs = transfer.runs_meant(source, root)
     base = Path(source) if len(runs) > 1 else root
     to = target if to_far else object_store.of_folder(Path(target))
-    work = transfer.send(runs, base, to, patience, verify=verify, tell=tell)
+    work = transfer.send(runs, base, to, patience, verify=verify, tell=progress)
     return work, audit.root_of(runs[0])
 
 
-def _to_end(work: Coroutine[Any, Any, list[TransferResult]]) -> list[TransferResult]:
+def _run(work: Coroutine[Any, Any, list[TransferResult]]) -> list[TransferResult]:
     import asyncio
 
     try:
         return asyncio.run(work)
     except KeyboardInterrupt:
-        click.echo("interrupted; the same command goes on from here", err=True)
+        click.echo("interrupted; run the same command to resume", err=True)
         raise
 
 
-def _tell(moved: list[TransferResult], *, as_json: bool) -> None:
+def _echo(moved: list[TransferResult], *, as_json: bool) -> None:
     import json
 
     if as_json:
@@ -140,13 +142,13 @@ def _tell(moved: list[TransferResult], *, as_json: bool) -> None:
         return
     for each in moved:
         same = each.files - each.moved
-        parts = [f"{plural(each.moved, 'file')} moved ({each.bytes_moved:,} bytes)"]
-        parts += [f"{same} were there"] if same else []
+        parts = [f"{plural(each.moved, 'file')} copied ({each.bytes_moved:,} bytes)"]
+        parts += [f"{same} unchanged"] if same else []
         parts += ["checksums verified"] if each.verified else []
         click.echo(printable(f"{each.name}: {', '.join(parts)}"))
         if each.state == "running":
             click.echo(
-                "  the run had not ended when it was last shipped: "
-                "`proctor run --resume` does what is left",
+                "  the run was still in progress when it was last uploaded: "
+                "continue it with `proctor run --resume`",
                 err=True,
             )

@@ -1,4 +1,4 @@
-"""`proctor test`: every case of suites once, and what came of it in the formats asked for."""
+"""`proctor test`: run each case of suites once and report the result in one or more formats."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 EXAMPLES = [
     Example("proctor test suite.yaml", "is the agent right?"),
     Example("proctor test suite.yaml --tags smoke --filter '!difficulty:hard'", "some cases only"),
-    Example("proctor test suite.yaml --traces traces/", "judge recorded traces, run nothing"),
+    Example("proctor test suite.yaml --traces traces/", "check recorded traces, run nothing"),
     Example(
         "proctor test suite.yaml --format junit -o junit.xml --format console",
-        "a file for CI, a table for you",
+        "a file for CI and a table",
     ),
 ]
 
@@ -37,15 +37,21 @@ EXAMPLES = [
     "expression",
     default="",
     metavar="EXPR",
-    help="Only these cases, such as difficulty:hard.",
+    help="Only matching cases, e.g. difficulty:hard.",
 )
-@click.option("--agent", "agents", multiple=True, metavar="AGENT", help="Try this one instead.")
+@click.option(
+    "--agent",
+    "agents",
+    multiple=True,
+    metavar="AGENT",
+    help="Override the suite's agent; repeatable.",
+)
 @click.option(
     "--format",
     "formats",
     multiple=True,
     type=click.Choice(list(FORMATS)),
-    help="How to tell; may be given several times.  [default: console]",
+    help="Output format; repeatable.  [default: console]",
 )
 @click.option(
     "-o",
@@ -53,18 +59,20 @@ EXAMPLES = [
     "outputs",
     multiple=True,
     metavar="FILE",
-    help="Where to: the first -o is for the first --format, and so on.",
+    help="Output file; the first -o is for the first --format, and so on.",
 )
-@click.option("--traces", multiple=True, metavar="PATH", help="Judge these traces, run nothing.")
+@click.option("--traces", multiple=True, metavar="PATH", help="Check these traces, run nothing.")
 @click.option(
     "--map",
     "map_file",
     type=click.Path(path_type=Path),
-    help="With --traces: a YAML file of `case-id: trace-id-or-file`.",
+    help="With --traces: a YAML file with `case-id: trace-id-or-file`.",
 )
-@click.option("--concurrency", type=click.IntRange(min=1), help="Cases at a time.")
-@click.option("--timeout", type=POSITIVE, help="Seconds for one case.")
-@click.option("--fail-fast", is_flag=True, help="Begin no more cases once one has not passed.")
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), metavar="N", help="Cases to run at the same time."
+)
+@click.option("--timeout", type=POSITIVE, metavar="SECONDS", help="Time limit per case.")
+@click.option("--fail-fast", is_flag=True, help="Start no more cases after one has not passed.")
 @click.pass_context
 def test(
     ctx: click.Context,
@@ -73,10 +81,11 @@ def test(
     outputs: tuple[str, ...],
     **wish: Any,
 ) -> None:
-    """Try every case of suites once and judge what the agent did.
+    """Run each case once and check the result.
 
-    Exits with 0 when all passed, 1 when a check that counts failed, 2 when something could not be
-    judged (an agent that crashed, a missing trace, a suite that cannot be read).
+    Nothing is stored. (`validate` only reads the files, `run` stores every trial, `scenario check`
+    builds scenarios and solves them.) Exits with 0 if all cases passed, 1 if a blocking check
+    failed, 2 if something could not be judged (a crashed agent, a missing trace, an invalid suite).
     """
     from proctor.cli.run import find_modules_here
     from proctor.report.outputs import plan_outputs, write_outputs
@@ -96,7 +105,7 @@ def test(
 
 
 async def _tried(suites: tuple[Path, ...], wish: Wish) -> Report:
-    """The report, with progress for people and signals taken as a wish to stop."""
+    """Run the cases with a progress display; Ctrl-C stops them in order."""
     from proctor.cli._output import stdout_reserved
     from proctor.cli._signals import StopRequest
     from proctor.cli.ticker import Ticker

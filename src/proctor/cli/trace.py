@@ -1,49 +1,56 @@
-"""`proctor trace`: look at, query and convert the traces of agents, whatever wrote them.
+"""`proctor trace`: list, show, query, convert and score trace files of any format.
 
-Every command takes files, folders, globs and `-`, compressed or not. What is wrong with a file
-goes to standard error, one line each; the good traces are still worked on, and the exit code is 2
-when a file gave nothing.
+Every command takes files, folders, globs and `-`, compressed or not. Problems with a file go to
+standard error, one line each; the readable traces are still processed, and the exit code is 2 if a
+file yields no trace.
 """
 
+from __future__ import annotations
+
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from proctor.cli._command import Command, Entry, Example, LazyGroup
-from proctor.cli.trace_files import (
-    Loaded,
-    files_argument,
-    json_option,
-    redaction_option,
-    write_json,
-)
-from proctor.words import plural
+from proctor.cli._options import json_option
+from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.tables import table
+from proctor.words import at_least, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from proctor.checks.judge import Judge
+    from proctor.checks.quality_dimensions import Quality, QualityConfig
     from proctor.trace import Span, SpanQuery, Trace, TraceQuery
+    from proctor.trace.assemble import TraceProblem
+    from proctor.trace.redact import Redactor
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 EXIT_DOES_NOT_HOLD = 1
 
+MAX_SPANS = 1000
+"""Spans shown per trace by default; more are rarely read."""
+
+MAX_QUERY = 48
+"""Characters of a query that fit next to the figures in a terminal of usual width."""
+
 _HERE = "proctor.cli.trace"
-
-_MAX_SPANS = 1000
-"""More lines than this are not read by anyone; `--max-spans` asks for them."""
-
-COMMANDS = {
-    "list": Entry("proctor.cli.trace_list", "list_traces", "List traces, one line each."),
-    "show": Entry(_HERE, "show", "Show what an agent did, as a tree."),
-    "query": Entry(_HERE, "query", "Find spans, or test what holds of a trace."),
-    "convert": Entry(_HERE, "convert", "Write traces in another format."),
-    "score": Entry("proctor.cli.trace_score", "score", "Score the quality of traces."),
-}
 
 
 @click.group(
     cls=LazyGroup,
-    table=COMMANDS,
+    table={
+        "list": Entry(_HERE, "list_traces", "List traces, one line each."),
+        "show": Entry(_HERE, "show", "Show a trace as a tree."),
+        "query": Entry(_HERE, "query", "Find spans, or test a condition on traces."),
+        "convert": Entry(_HERE, "convert", "Write traces in another format."),
+        "score": Entry(_HERE, "score", "Score the quality of traces."),
+    },
     examples=[
         Example("proctor trace list runs/", "which of these is worth a look?"),
         Example("proctor trace show run.json", "what did the agent do?"),
@@ -52,14 +59,156 @@ COMMANDS = {
     ],
 )
 def trace() -> None:
-    """Look at, query and convert agent traces."""
+    """List, show, query, convert and score traces."""
+
+
+# -- trace files ---------------------------------------------------------------------------------
+
+
+def files_argument(command: F) -> F:
+    """Add FILE...: files, folders, globs and `-`."""
+    return click.argument("files", nargs=-1, required=True, metavar="FILE...")(command)
+
+
+def redaction_option(command: F) -> F:
+    """Add `--no-redact`."""
+    return click.option("--no-redact", is_flag=True, help="Do not redact secrets.")(command)
+
+
+class TraceFiles:
+    """Iterates over the traces of files; prints problems at once and counts them."""
+
+    def __init__(self, files: tuple[str, ...]) -> None:
+        from proctor.trace.load import iter_traces
+
+        self.problems: list[TraceProblem] = []
+        self.file = ""
+        """The file of the last trace."""
+        self.several = len(files) > 1 or not all(f == "-" or Path(f).is_file() for f in files)
+        """Whether traces may come from several files, so that each must be named."""
+        self._traces = iter_traces(files, self._problem, on_file=self._set_file)
+        self._first: list[Trace] = []
+
+    def _set_file(self, file: str) -> None:
+        self.file = file
+
+    def _problem(self, problem: TraceProblem) -> None:
+        """Print a problem; the same hint only once."""
+        from proctor.sanitize import line
+
+        level = "error" if problem.fatal else "warning"
+        click.echo(f"{level}: {line(str(problem), 500)}", err=True)
+        if problem.hint and all(problem.hint != before.hint for before in self.problems):
+            click.echo(f"hint: {line(problem.hint, 1000)}", err=True)
+        self.problems.append(problem)
+
+    def file_label(self) -> str:
+        """Return the file of the last trace, made safe; empty if there is only one file."""
+        from proctor.sanitize import line
+
+        return line(self.file, 400) if self.several and self.file else ""
+
+    def __iter__(self) -> Iterator[Trace]:
+        yield from self._first
+        yield from self._traces
+
+    def begin(self) -> bool:
+        """Read up to the first trace; return whether there is one."""
+        self._first = [found for found in [next(self._traces, None)] if found is not None]
+        return bool(self._first)
+
+    def exit(self, code: int = 0) -> None:
+        """End the command: with 2 if a file yielded nothing, else with the given code."""
+        if any(problem.fatal for problem in self.problems):
+            code = EXIT_CANNOT_JUDGE
+        if code:
+            raise click.exceptions.Exit(code)
+
+    def priced_and_redacted(self, *, redact: bool) -> Iterator[Trace]:
+        """Yield the traces for display: priced as trials are, and without secrets."""
+        from proctor.llm.prices import price_trace
+        from proctor.spec import load_configuration
+        from proctor.trace.redact import redactor_for
+
+        prices = load_configuration().settings.price_table()
+        redactor = redactor_for(redact)
+        for trace in self:
+            price_trace(trace, prices)
+            yield redactor.trace(trace) if redactor else trace
+
+
+def _write_json(key: str, items: Iterable[Any], loaded: TraceFiles) -> None:
+    """Write one document: the items as they come, then the problems."""
+    from proctor.trace.render import document
+
+    for piece in document(key, items, loaded.problems):
+        sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
+
+
+# -- list and show -------------------------------------------------------------------------------
+
+
+@click.command(
+    "list",
+    cls=Command,
+    examples=[
+        Example("proctor trace list runs/", "what is in this folder?"),
+        Example("proctor trace list runs/ --json", "as JSON"),
+    ],
+)
+@files_argument
+@json_option
+@redaction_option
+def list_traces(files: tuple[str, ...], as_json: bool, no_redact: bool) -> None:
+    """List traces, one line each."""
+    loaded = TraceFiles(files)
+    traces = loaded.priced_and_redacted(redact=not no_redact)
+    if as_json:
+        _write_json("traces", _facts(traces, loaded), loaded)
+    else:
+        _echo_table(traces, loaded)
+    loaded.exit()
+
+
+def _facts(traces: Iterator[Trace], loaded: TraceFiles) -> Iterator[dict[str, Any]]:
+    from proctor.trace.render import described
+
+    for trace in traces:
+        facts = described(trace)
+        del facts["spans"]
+        yield {"file": loaded.file, **facts}
+
+
+def _echo_table(traces: Iterator[Trace], loaded: TraceFiles) -> None:
+    from proctor.sanitize import line
+    from proctor.words import seconds
+
+    head = ("spans", "tools", "errors", "time", "cost", "query", "file")
+    rows: list[list[str]] = []
+    for trace in traces:
+        duration = trace.duration
+        rows.append(
+            [
+                str(len(trace.spans)),
+                str(len(trace.tool_calls)),
+                str(len(trace.errors)),
+                "–" if duration is None else seconds(duration * 1000),
+                at_least(trace.usage.cost_usd, trace.usage.unpriced) or "–",
+                "–" if trace.query is None else line(trace.query, MAX_QUERY),
+                line(loaded.file),
+            ]
+        )
+    if rows:
+        click.echo("\n".join(table(head, rows, indent="")))
+    click.echo(plural(len(rows), "trace"), err=True)
 
 
 @click.command(
     cls=Command,
     examples=[
-        Example("proctor trace show run.json", "one file; the format is found from its content"),
-        Example("proctor trace show 'runs/*.json.gz' --max-spans 50", "many, shortened"),
+        Example("proctor trace show run.json", "one file; its format is detected"),
+        Example("proctor trace show 'runs/*.json.gz' --max-spans 50", "many files, shortened"),
         Example("zstdcat runs/1.jsonl.zst | proctor trace show -", "from a pipe"),
     ],
 )
@@ -69,23 +218,37 @@ def trace() -> None:
     "--max-spans",
     type=click.IntRange(min=1),
     default=None,
-    help=f"Spans shown of each trace.  [default: {_MAX_SPANS}]",
+    metavar="N",
+    help=f"Show at most N spans per trace.  [default: {MAX_SPANS}]",
 )
 @redaction_option
 def show(files: tuple[str, ...], as_json: bool, max_spans: int | None, no_redact: bool) -> None:
-    """Show what an agent did, as a tree."""
-    from proctor.trace.render import described
+    """Show a trace as a tree."""
+    from proctor.cli._output import coloured, wants_colour
+    from proctor.trace.render import described, header, tree_lines
 
     if as_json and max_spans is not None:
-        raise click.UsageError("--max-spans shortens the tree; --json always has every span")
-    loaded = Loaded(files)
-    traces = loaded.priced_and_clean(redact=not no_redact)
+        raise click.UsageError("--max-spans shortens the tree; --json always has all spans")
+    loaded = TraceFiles(files)
+    traces = loaded.priced_and_redacted(redact=not no_redact)
     if as_json:
-        write_json("traces", map(described, traces), loaded)
+        _write_json("traces", map(described, traces), loaded)
     else:
+        colour = wants_colour()
         for number, found in enumerate(traces):
-            _echo_trace(found, max_spans or _MAX_SPANS, loaded.where(), first=number == 0)
-    loaded.leave()
+            name, *facts = header(found)
+            file = loaded.file_label()
+            lines = [*([""] if number else []), name, *([f"  file     {file}"] if file else [])]
+            lines += facts
+            lines += [
+                coloured(line) if colour else line.plain()
+                for line in tree_lines(found, max_spans or MAX_SPANS)
+            ]
+            click.echo("\n".join(lines), color=colour)
+    loaded.exit()
+
+
+# -- query ---------------------------------------------------------------------------------------
 
 
 @click.command(
@@ -96,7 +259,7 @@ def show(files: tuple[str, ...], as_json: bool, max_spans: int | None, no_redact
             "proctor trace query run.json 'before: [{tool_name: search}, {tool_name: book}]'",
             "did it search before it booked? (exit 0: yes, 1: no)",
         ),
-        Example("proctor trace query runs/ @failed.yaml --json", "the query stands in a file"),
+        Example("proctor trace query runs/ @failed.yaml --json", "the query is in a file"),
     ],
 )
 @files_argument
@@ -104,30 +267,88 @@ def show(files: tuple[str, ...], as_json: bool, max_spans: int | None, no_redact
 @json_option
 @redaction_option
 def query(files: tuple[str, ...], query: str, as_json: bool, no_redact: bool) -> None:
-    """Find spans, or test what holds of a trace.
+    """Find spans, or test a condition on traces.
 
-    QUERY is YAML or JSON, or @FILE. A span query lists the spans that match. A trace query
-    (any, all, none, count, before, after) tells for each trace whether it holds, and exits
-    with 1 when it does not hold of all of them.
+    QUERY is YAML or JSON, or @FILE. A span query lists the matching spans. A trace query (any, all,
+    none, count, before, after) reports for each trace whether it holds, and exits with 1 if it does
+    not hold for all of them.
     """
     from proctor.trace import SpanQuery
     from proctor.trace.query import read_query_text
+    from proctor.trace.redact import redactor_for
 
-    asked = read_query_text(query)
-    loaded = Loaded(files)
-    if isinstance(asked, SpanQuery):
-        _list_spans(loaded, asked, as_json, not no_redact)
-        loaded.leave()
+    parsed = read_query_text(query)
+    loaded = TraceFiles(files)
+    # The query sees the spans as they are; only the output is redacted.
+    redactor = redactor_for(not no_redact)
+    if isinstance(parsed, SpanQuery):
+        _list_spans(loaded, parsed, redactor, as_json)
+        loaded.exit()
     else:
-        holds = _test_traces(loaded, asked, as_json, not no_redact)
-        loaded.leave(0 if holds else EXIT_DOES_NOT_HOLD)
+        holds = _test_traces(loaded, parsed, redactor, as_json)
+        loaded.exit(0 if holds else EXIT_DOES_NOT_HOLD)
+
+
+def _list_spans(
+    loaded: TraceFiles, query: SpanQuery, redactor: Redactor | None, as_json: bool
+) -> None:
+    from proctor.trace.render import described_span, span_row
+
+    span_counts: list[int] = []
+
+    def matches() -> Iterator[Span]:
+        for found in loaded:
+            span_counts.append(len(found.spans))
+            for node in found.find(query):
+                yield redactor.span(node.span) if redactor else node.span
+
+    if as_json:
+        rows = ({"file": loaded.file, **described_span(span)} for span in matches())
+        _write_json("matches", rows, loaded)
+        return
+    count = 0
+    for span in matches():
+        count += 1
+        click.echo("  ".join(filter(None, (span_row(span), loaded.file_label()))))
+    total = f"{plural(sum(span_counts), 'span')} in {plural(len(span_counts), 'trace')}"
+    click.echo(f"{count} of {total} match", err=True)
+
+
+def _test_traces(
+    loaded: TraceFiles, query: TraceQuery, redactor: Redactor | None, as_json: bool
+) -> bool:
+    """Print for each trace whether the query holds; return whether it holds for all."""
+    from proctor.sanitize import line
+
+    verdicts: list[bool] = []
+
+    def results() -> Iterator[dict[str, Any]]:
+        for found in loaded:
+            result = query.evaluate(found.index)
+            verdicts.append(result.holds)
+            reason = redactor.text(result.reason) if redactor else result.reason
+            facts = {**result._asdict(), "reason": reason}
+            yield {"file": loaded.file, "trace_id": found.trace_id, **facts}
+
+    if as_json:
+        _write_json("results", results(), loaded)
+    else:
+        for result in results():
+            verdict = "holds" if result["holds"] else "does not hold"
+            trace_id, reason = line(result["trace_id"], 80), line(result["reason"], 400)
+            text = f"{trace_id}  {verdict}: {reason}"
+            click.echo("  ".join(filter(None, (text, loaded.file_label()))))
+    return all(verdicts)
+
+
+# -- convert -------------------------------------------------------------------------------------
 
 
 @click.command(
     cls=Command,
     examples=[
         Example("proctor trace convert run.json --to otlp-json -o out.json", "one file"),
-        Example("proctor trace convert runs/ --to jsonl -o all.jsonl.zst", "a folder, packed"),
+        Example("proctor trace convert runs/ --to jsonl -o all.jsonl.zst", "a folder, compressed"),
         Example("proctor trace convert run.json --to jsonl | head -c 300", "into a pipe"),
     ],
 )
@@ -137,15 +358,17 @@ def query(files: tuple[str, ...], query: str, as_json: bool, no_redact: bool) ->
     "to",
     required=True,
     type=click.Choice(["otlp-json", "otlp-proto", "openinference", "jsonl"]),
-    help="The format to write.",
+    help="Output format.",
 )
-@click.option("-o", "--output", default="-", metavar="OUT", help="A file; - is standard output.")
+@click.option(
+    "-o", "--output", default="-", metavar="OUT", help="A file, or - for standard output."
+)
 @click.option(
     "--redact-pattern",
     "patterns",
     multiple=True,
     metavar="REGEX",
-    help="Also redact what matches; may be given several times.",
+    help="Also redact matches of this pattern; repeatable.",
 )
 @redaction_option
 def convert(
@@ -153,91 +376,153 @@ def convert(
 ) -> None:
     """Write traces in another format.
 
-    Secrets (keys, tokens, passwords) are replaced by [redacted:...] unless told otherwise. A
-    name that ends in .gz or .zst is compressed.
+    Secrets (keys, tokens, passwords) are replaced by [redacted:...]. A file whose name ends in .gz
+    or .zst is compressed.
     """
     from proctor.trace.export import save_traces, write_traces
     from proctor.trace.redact import Redactor
 
     if no_redact and patterns:
         raise click.UsageError("--redact-pattern and --no-redact contradict each other")
-    binary = to == "otlp-proto"
-    if output == "-" and binary and sys.stdout.isatty():
-        raise click.UsageError("otlp-proto is not text; name a file with -o")
-    loaded = Loaded(files)
+    if output == "-" and to == "otlp-proto" and sys.stdout.isatty():
+        raise click.UsageError("otlp-proto is binary; name a file with -o")
+    loaded = TraceFiles(files)
     redact = not no_redact and Redactor({f"pattern-{i + 1}": p for i, p in enumerate(patterns)})
     if not loaded.begin():
-        loaded.leave()
+        loaded.exit()
     elif output == "-":
         write_traces(loaded, sys.stdout.buffer, to, redact=redact)
     else:
         written = save_traces(loaded, output, to, redact=redact)
-        told = "" if redact else ", secrets not redacted"
-        click.echo(f"{output}: {plural(written, 'trace')}{told}", err=True)
-    loaded.leave()
+        note = "" if redact else ", secrets not redacted"
+        click.echo(f"{output}: {plural(written, 'trace')}{note}", err=True)
+    loaded.exit()
 
 
-# -- what is written ----------------------------------------------------------------------------
+# -- score ---------------------------------------------------------------------------------------
 
 
-def _echo_trace(found: "Trace", max_spans: int, file: str, *, first: bool) -> None:
-    from proctor.cli._output import coloured, wants_colour
-    from proctor.trace.render import header, tree_lines
+@click.command(
+    cls=Command,
+    examples=[
+        Example("proctor trace score run.json", "what is good, what is not, and what to do"),
+        Example("proctor trace score runs/ --expect search,book --json", "as JSON"),
+        Example(
+            "proctor trace score run.json --judge openai:gpt-4o-mini",
+            "let a model judge the reasoning, too",
+        ),
+    ],
+)
+@files_argument
+@json_option
+@click.option("--expect", metavar="TOOLS", help="The expected tools, separated by commas.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A YAML file with targets, weights, query rules and penalties.",
+)
+@click.option("--judge", metavar="MODEL", help="A model that judges the reasoning.")
+@click.option("--judge-url", metavar="URL", help="The endpoint of that model.")
+@redaction_option
+def score(
+    files: tuple[str, ...],
+    *,
+    as_json: bool,
+    expect: str | None,
+    config: Path | None,
+    judge: str | None,
+    judge_url: str | None,
+    no_redact: bool,
+) -> None:
+    """Score the quality of traces.
 
-    colour = wants_colour()
-    named, *facts = header(found)
-    lines = [*([] if first else [""]), named, *([f"  file     {file}"] if file else []), *facts]
-    lines += [coloured(line) if colour else line.plain() for line in tree_lines(found, max_spans)]
-    click.echo("\n".join(lines), color=colour)
+    In eight dimensions, without a case or a model. The exit code does not depend on the scores; to
+    gate on them, use `path: {quality: …}` in a suite.
+    """
+    import asyncio
 
-
-def _list_spans(loaded: Loaded, asked: "SpanQuery", as_json: bool, redact: bool) -> None:
-    """Ask the spans as they are; only what is told about them is redacted."""
+    from proctor.checks.quality import score_trace, score_traces_with
+    from proctor.checks.quality_text import average_lines, averages, quality_lines
     from proctor.trace.redact import redactor_for
-    from proctor.trace.render import described_span, span_row
 
-    redactor = redactor_for(redact)
-    traces: list[int] = []
+    chosen = _quality_config(config, expect)
+    judging = _judge(judge, judge_url)
+    loaded = TraceFiles(files)
+    places: list[tuple[str, str]] = []
 
-    def matches() -> "Iterator[Span]":
-        for found in loaded:
-            traces.append(len(found.spans))
-            for node in found.find(asked):
-                yield redactor.span(node.span) if redactor else node.span
+    def traces() -> Iterator[Trace]:
+        for trace in loaded:
+            places.append((loaded.file, loaded.file_label()))
+            yield trace
 
-    if as_json:
-        told = ({"file": loaded.file, **described_span(span)} for span in matches())
-        write_json("matches", told, loaded)
-        return
-    found = 0
-    for span in matches():
-        found += 1
-        click.echo("  ".join(filter(None, (span_row(span), loaded.where()))))
-    asked_of = f"{plural(sum(traces), 'span')} in {plural(len(traces), 'trace')}"
-    click.echo(f"{found} of {asked_of} match", err=True)
-
-
-def _test_traces(loaded: Loaded, asked: "TraceQuery", as_json: bool, redact: bool) -> bool:
-    from proctor.sanitize import line
-    from proctor.trace.redact import redactor_for
-
-    redactor = redactor_for(redact)
-    verdicts: list[bool] = []
-
-    def results() -> "Iterator[dict[str, Any]]":
-        for found in loaded:
-            result = asked.evaluate(found.index)
-            verdicts.append(result.holds)
-            reason = redactor.text(result.reason) if redactor else result.reason
-            told = {**result._asdict(), "reason": reason}
-            yield {"file": loaded.file, "trace_id": found.trace_id, **told}
-
-    if as_json:
-        write_json("results", results(), loaded)
+    if judging is None:
+        found = [score_trace(trace, chosen) for trace in traces()]
     else:
-        for result in results():
-            verdict = "holds" if result["holds"] else "does not hold"
-            trace_id, reason = line(result["trace_id"], 80), line(result["reason"], 400)
-            told = f"{trace_id}  {verdict}: {reason}"
-            click.echo("  ".join(filter(None, (told, loaded.where()))))
-    return all(verdicts)
+        # One event loop for all, because a model's connections belong to the loop that opened them.
+        found = list(asyncio.run(score_traces_with(judging, traces(), chosen)))
+    redactor = redactor_for(not no_redact)
+    shown = [_redacted(each, redactor) for each in found]
+    if as_json:
+        pairs = zip(places, shown, strict=True)
+        rows = ({"file": file, **each.to_dict()} for (file, _), each in pairs)
+        _write_json("scores", rows, loaded)
+    else:
+        for number, ((_, label), each) in enumerate(zip(places, shown, strict=True)):
+            name, *lines = quality_lines(each)
+            first = "  ".join(filter(None, (name, label)))
+            click.echo("\n".join([*([""] if number else []), first, *lines]))
+        if len(shown) > 1:
+            click.echo("\n" + "\n".join(average_lines(averages(shown), len(shown))))
+    loaded.exit()
+
+
+def _quality_config(path: Path | None, expect: str | None) -> QualityConfig:
+    from proctor.checks.quality_dimensions import QualityConfig
+
+    config = QualityConfig()
+    if path is not None:
+        from proctor.spec.located import SpecError
+        from proctor.spec.validation import validated
+        from proctor.spec.yaml_reader import read
+
+        document = read(path)
+        read_config = document.tree and validated(document.tree, QualityConfig, document.problems)
+        if document.problems or read_config is None:
+            raise SpecError(document.problems)
+        config = read_config
+    if expect is None:
+        return config
+    tools = tuple(tool.strip() for tool in expect.split(",") if tool.strip())
+    return config.model_copy(update={"expected_tools": tools})
+
+
+def _judge(model: str | None, url: str | None) -> Judge | None:
+    if model is None:
+        if url is not None:
+            raise click.UsageError("--judge-url needs --judge")
+        return None
+    from proctor.checks.judge import Judge
+    from proctor.llm import get_model
+
+    return Judge(get_model(model, base_url=url))
+
+
+def _redacted(quality: Quality, redactor: Redactor | None) -> Quality:
+    """Redact every text of a score, except ids."""
+    if redactor is None:
+        return quality
+    import msgspec
+
+    def texts(items: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(redactor.text, items))
+
+    dimensions: list[Any] = [
+        msgspec.structs.replace(
+            each,
+            why=redactor.text(each.why),
+            issues=texts(each.issues),
+            recommendations=texts(each.recommendations),
+        )
+        for each in quality.dimensions
+    ]
+    return msgspec.structs.replace(quality, dimensions=tuple(dimensions))

@@ -1,6 +1,6 @@
 """`proctor trail`: measure diagnosis against TRAIL's annotations.
 
-`run` is an experiment kept as a run, `score` judges any folder of predictions, `compare` lays
+`run` is an experiment stored as a run, `score` scores a folder of predictions, `compare` shows
 experiments side by side.
 """
 
@@ -30,20 +30,20 @@ OUTPUT = "results/trail"
     cls=LazyGroup,
     table={
         "run": Entry(
-            "proctor.cli.trail", "run", "Diagnose annotated traces and score what was found."
+            "proctor.cli.trail", "run", "Diagnose annotated traces and score the findings."
         ),
         "score": Entry(
             "proctor.cli.trail",
             "score",
-            "Score a folder of predictions: the official metrics, and what they hide.",
+            "Score a folder of predictions.",
         ),
-        "compare": Entry("proctor.cli.trail", "compare", "Lay experiments side by side."),
+        "compare": Entry("proctor.cli.trail", "compare", "Compare experiments."),
     },
     examples=[
         Example(
             "proctor trail run --experiment-id first --trail-data-dir trail/data "
             "--gold-dir trail --split GAIA",
-            "how good is diagnosis on these traces?",
+            "how good is the diagnosis of these traces?",
         ),
         Example("proctor trail compare first second", "which of two was better?"),
     ],
@@ -68,56 +68,78 @@ def trail() -> None:
         ),
     ],
 )
-@click.option("--experiment-id", required=True, help="What it is called.")
+@click.option("--experiment-id", required=True, help="The name of the experiment.")
 @click.option("--trail-data-dir", required=True, type=FOLDER, help="The folder of traces.")
 @click.option("--gold-dir", required=True, type=FOLDER, help="The folder of annotations.")
-@click.option("--output-dir", type=FOLDER, default=OUTPUT, show_default=True, help="For runs.")
-@click.option("--approach", type=click.Choice(APPROACHES), default="offline", show_default=True)
-@click.option("--split", type=click.Choice(("GAIA", "SWE Bench")), default="GAIA")
-@click.option("--subset", default="full", show_default=True, help="full, dev18 or a file of ids.")
+@click.option(
+    "--output-dir", type=FOLDER, default=OUTPUT, show_default=True, help="The folder for runs."
+)
+@click.option(
+    "--approach",
+    type=click.Choice(APPROACHES),
+    default="offline",
+    show_default=True,
+    help="The method of diagnosis.",
+)
+@click.option(
+    "--split",
+    type=click.Choice(("GAIA", "SWE Bench")),
+    default="GAIA",
+    show_default=True,
+    help="The split of TRAIL.",
+)
+@click.option(
+    "--subset", default="full", show_default=True, help="full, dev18, or a file of trace ids."
+)
 @chat_model_options("PROVIDER:MODEL, for single_pass and agentic.")
-@click.option("--prompt-version", default="v2", show_default=True)
-@click.option("--max-workers", type=click.IntRange(min=1), default=4, show_default=True)
+@click.option("--prompt-version", default="v2", show_default=True, help="v1 or v2.")
+@click.option(
+    "--max-workers",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="Traces to diagnose at the same time.",
+)
 @click.option(
     "--max-cost",
     type=click.FloatRange(min=0, min_open=True),
-    help="Dollars for the whole experiment.",
+    metavar="USD",
+    help="Cost limit of the experiment.",
 )
-@click.option("--notes", default="", help="Kept with it.")
-@click.option("--quiet", is_flag=True, help="No progress.")
-@click.option("--json", "as_json", is_flag=True, help="The metrics as one document.")
+@click.option("--notes", default="", help="Notes to store with it.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.option("--json", "as_json", is_flag=True, help="Print the metrics as one JSON document.")
 @click.pass_context
 def run(ctx: click.Context, **given: Any) -> None:
-    """Diagnose annotated traces and score what was found.
+    """Diagnose annotated traces and score the findings.
 
-    The same command goes on with an experiment that was interrupted; traces that failed are
-    tried again.
+    The same command resumes an interrupted experiment and retries traces that failed.
     """
     from proctor.cli.carrying import carry_out_here
     from proctor.trail.experiment import TrailConfig, begin, conclude
     from proctor.trail.report import score_lines
     from proctor.trials.session import INFRA
 
-    told = {name: given[name] for name in TrailConfig.model_fields if name in given}
+    config = {name: given[name] for name in TrailConfig.model_fields if name in given}
     limits = {} if given["max_cost"] is None else {"max_cost_usd": given["max_cost"]}
-    experiment = begin(TrailConfig(**told), given["output_dir"], given["max_workers"], **limits)
+    experiment = begin(TrailConfig(**config), given["output_dir"], given["max_workers"], **limits)
     if experiment.missing:
         names = ", ".join(experiment.missing[:3])
         click.echo(
-            f"warning: {plural(len(experiment.missing), 'trace')} not here: {names}", err=True
+            f"warning: {plural(len(experiment.missing), 'trace')} not found: {names}", err=True
         )
     if experiment.going_on:
-        click.echo(f"going on with {experiment.folder.path}", err=True)
+        click.echo(f"resuming {experiment.folder.path}", err=True)
     carried = carry_out_here(experiment.ready, experiment.folder, rerun=INFRA, quiet=given["quiet"])
     done = conclude(carried.run)
-    _tell_problems("gold", done.metrics["gold_problems"])
+    _echo_problems("gold", done.metrics["gold_problems"])
     if given["as_json"]:
         click.echo(json.dumps(done.metrics))
     else:
         click.echo("\n".join(score_lines(done.metrics)))
         for name, why in done.metrics["failed"].items():
             click.echo(f"  not judged: {name}: {why}")
-        click.echo(f"kept in {done.path}")
+        click.echo(f"stored in {done.path}")
     if carried.signal is not None:
         ctx.exit(carried.exit_code)
     if done.metrics["failed"] or carried.run.stopped:
@@ -131,18 +153,18 @@ def run(ctx: click.Context, **given: Any) -> None:
         Example(
             "proctor trail score --gold-dir trail/processed_annotations_gaia "
             "--generated-dir results/trail/first/2026-01-31_001/predictions",
-            "the official metrics, and ours",
+            "the official metrics and ours",
         ),
     ],
 )
 @click.option("--gold-dir", required=True, type=FOLDER, help="The folder of annotations.")
 @click.option("--generated-dir", required=True, type=FOLDER, help="The folder of predictions.")
-@click.option("--json", "as_json", is_flag=True, help="One document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
 def score(ctx: click.Context, gold_dir: Path, generated_dir: Path, *, as_json: bool) -> None:
-    """Score a folder of predictions: the official metrics, and what they hide.
+    """Score a folder of predictions.
 
-    Files that cannot be read are named; then the exit code is 2.
+    Prints the official metrics and additional ones. Exits with 2 if a file cannot be read.
     """
     from proctor.trail.data import read_annotations
     from proctor.trail.experiment import card_record
@@ -151,16 +173,16 @@ def score(ctx: click.Context, gold_dir: Path, generated_dir: Path, *, as_json: b
 
     gold, predicted = read_annotations(gold_dir), read_annotations(generated_dir)
     record = card_record(scored(gold.by_trace, predicted.by_trace))
-    _tell_problems("gold", gold.problems)
-    _tell_problems("prediction", predicted.problems)
+    _echo_problems("gold", gold.problems)
+    _echo_problems("prediction", predicted.problems)
     unread = gold.unread + predicted.unread
     click.echo(json.dumps(record) if as_json else "\n".join(score_lines(record)))
     if unread or not record["traces"]:
         ctx.exit(EXIT_CANNOT_JUDGE)
 
 
-def _tell_problems(side: str, problems: Iterable[str]) -> None:
-    """Say what was wrong with files."""
+def _echo_problems(side: str, problems: Iterable[str]) -> None:
+    """Print a warning for each problem."""
     from proctor.sanitize import line
 
     for problem in problems:
@@ -176,10 +198,12 @@ def _tell_problems(side: str, problems: Iterable[str]) -> None:
     ],
 )
 @click.argument("names", nargs=-1, metavar="[EXPERIMENT|RUN]...")
-@click.option("--output-dir", type=FOLDER, default=OUTPUT, show_default=True, help="Of the runs.")
-@click.option("--json", "as_json", is_flag=True, help="One document.")
+@click.option(
+    "--output-dir", type=FOLDER, default=OUTPUT, show_default=True, help="The folder of runs."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def compare(names: tuple[str, ...], output_dir: Path, *, as_json: bool) -> None:
-    """Lay experiments side by side."""
+    """Compare experiments."""
     from proctor.trail.experiment import logged
     from proctor.trail.report import log_lines
 
@@ -190,4 +214,4 @@ def compare(names: tuple[str, ...], output_dir: Path, *, as_json: bool) -> None:
     elif found:
         click.echo("\n".join(log_lines(found)))
     else:
-        click.echo(f"no experiment in {output_dir} yet", err=True)
+        click.echo(f"no experiments in {output_dir}", err=True)

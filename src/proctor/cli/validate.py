@@ -1,7 +1,7 @@
-"""`proctor validate`: every problem of the files a user writes, at its place, all at once.
+"""`proctor validate`: report all problems of suites, experiments, templates and settings at once.
 
-What a file is shows in what it holds: cases are a suite or an experiment, a `scenario` or an
-`input` of its own is a template, `proctor.yaml` and `pyproject.toml` are settings.
+The kind of a file follows from its content: `cases` make a suite or an experiment, a `scenario` or
+an `input` at the top level makes a template; `proctor.yaml` and `pyproject.toml` are settings.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from proctor.cli._command import Command, Example
+from proctor.cli._options import json_option
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.sanitize import printable
 from proctor.words import plural
@@ -24,20 +25,20 @@ if TYPE_CHECKING:
     from proctor.trials.experiments import Resolved
 
 EXAMPLES = [
-    Example("proctor validate suite.yaml", "is there anything wrong with a suite?"),
-    Example("proctor validate experiments/*.yaml", "does everything they name exist?"),
+    Example("proctor validate suite.yaml", "one suite"),
+    Example("proctor validate experiments/*.yaml", "does everything that experiments name exist?"),
     Example("proctor validate catalog/*/*/spec.yaml proctor.yaml", "templates and settings"),
-    Example("proctor validate --json suites/*.yaml", "the same for a program to read"),
+    Example("proctor validate --json suites/*.yaml", "as JSON"),
 ]
 
 SETTINGS = ("proctor.yaml", "pyproject.toml")
 
 OF_OTHERS = {"cases", "queries", "experiments"}
-"""Keys that no template has."""
+"""Keys that templates do not have."""
 
 
-class Good(NamedTuple):
-    """What a good file holds: a suite, experiments with what they resolve to, or something else."""
+class Valid(NamedTuple):
+    """The content of a valid file: a suite, resolved experiments, a template or settings."""
 
     suite: Suite | None = None
     experiments: tuple[Resolved, ...] = ()
@@ -47,20 +48,21 @@ class Good(NamedTuple):
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--traces", is_flag=True, help="For recorded traces: a suite needs no agent.")
+@json_option
+@click.option("--traces", is_flag=True, help="Suites are for recorded traces and need no agent.")
 @click.pass_context
 def validate(ctx: click.Context, files: tuple[Path, ...], as_json: bool, traces: bool) -> None:
-    """Check suites, experiments, templates and settings without running anything.
+    """Check suites, experiments, templates and settings.
 
-    Exits with 0 when all are good, else with 2.
+    Only reads the files and runs nothing. (`test` runs each case once and stores nothing;
+    `scenario check` builds scenarios and solves them.) Exits with 0 if all are valid, else with 2.
     """
     problems: list[SpecProblem] = []
-    good: dict[Path, Good] = {}
+    good: dict[Path, Valid] = {}
     for path in files:
         found = _checked(path, traces=traces)
         if isinstance(found, list):
-            # Two suites may include the same file, or stand under the same settings.
+            # Two suites may include the same file or share settings.
             problems.extend(problem for problem in found if problem not in problems)
         else:
             good[path] = found
@@ -72,7 +74,7 @@ def validate(ctx: click.Context, files: tuple[Path, ...], as_json: bool, traces:
         ctx.exit(EXIT_CANNOT_JUDGE)
 
 
-def _checked(path: Path, *, traces: bool) -> Good | list[SpecProblem]:
+def _checked(path: Path, *, traces: bool) -> Valid | list[SpecProblem]:
     from proctor.errors import ProctorError
     from proctor.spec import SourceLocation, SpecError, SpecProblem, load_configuration
     from proctor.spec.load import is_experiment, load_experiments, suite_of
@@ -82,14 +84,14 @@ def _checked(path: Path, *, traces: bool) -> Good | list[SpecProblem]:
         if path.suffix == ".py":
             return _resolved(load_experiments(path))
         if path.name in SETTINGS and path.is_file():
-            return Good(settings=load_configuration(path.parent))
+            return Valid(settings=load_configuration(path.parent))
         document = read(path)
         if _is_template(path, document.tree):
             return _template(path)
         if document.tree is not None and is_experiment(document.tree):
             return _resolved(load_experiments(path))
         configured = load_configuration(path.parent).settings.agent is not None
-        return Good(suite_of(document, path, need_agent=not (traces or configured)))
+        return Valid(suite_of(document, path, need_agent=not (traces or configured)))
     except SpecError as error:
         return error.problems
     except ProctorError as error:
@@ -97,7 +99,7 @@ def _checked(path: Path, *, traces: bool) -> Good | list[SpecProblem]:
 
 
 def _is_template(path: Path, tree: Tree | None) -> bool:
-    """Whether a file is a scenario template: by what it holds, else by its name."""
+    """Return whether a file is a scenario template, by its content, else by its name."""
     from proctor.scenarios.template import FILE, SECTIONS
 
     if tree is None or not isinstance(tree.value, dict):
@@ -106,7 +108,7 @@ def _is_template(path: Path, tree: Tree | None) -> bool:
     return not keys & OF_OTHERS and (path.name == FILE or bool(keys & set(SECTIONS)))
 
 
-def _template(path: Path) -> Good:
+def _template(path: Path) -> Valid:
     from proctor.scenarios import catalog_for
     from proctor.scenarios.catalog import template_at
     from proctor.spec import load_configuration
@@ -114,19 +116,19 @@ def _template(path: Path) -> Good:
 
     project = find_project_file(path.parent)
     catalog = catalog_for(load_configuration(None if project is None else path.parent))
-    return Good(template=template_at(path, catalog))
+    return Valid(template=template_at(path, catalog))
 
 
-def _resolved(experiments: list[Experiment]) -> Good:
-    """Experiments with every name in them found."""
+def _resolved(experiments: list[Experiment]) -> Valid:
+    """Resolve every name in the experiments."""
     from proctor.cli.run import find_modules_here
     from proctor.trials.experiments import resolve_experiment
 
     find_modules_here()
-    return Good(experiments=tuple(resolve_experiment(each) for each in experiments))
+    return Valid(experiments=tuple(resolve_experiment(each) for each in experiments))
 
 
-def _print(good: dict[Path, Good], problems: list[SpecProblem], asked: int) -> None:
+def _print(good: dict[Path, Valid], problems: list[SpecProblem], files: int) -> None:
     for path, found in good.items():
         if found.suite is not None:
             agents = ", ".join(found.suite.all_agents) or "none"
@@ -135,8 +137,8 @@ def _print(good: dict[Path, Good], problems: list[SpecProblem], asked: int) -> N
         if found.template is not None:
             variants = ", ".join(found.template.variants) or "none"
             params = ", ".join(found.template.params) or "none"
-            told = f"scenario {found.template.name}, variants {variants}, parameters {params}"
-            click.echo(printable(f"{path}: {told}"))
+            text = f"scenario {found.template.name}, variants {variants}, parameters {params}"
+            click.echo(printable(f"{path}: {text}"))
         if found.settings is not None:
             agents = plural(len(found.settings.settings.agents), "agent")
             click.echo(printable(f"{path}: settings, {agents}"))
@@ -148,22 +150,22 @@ def _print(good: dict[Path, Good], problems: list[SpecProblem], asked: int) -> N
             click.echo(printable(f"{path}: experiment {each.design.name}: {' × '.join(parts)}"))
     print_problems(problems)
     if problems:
-        bad = asked - len(good)
+        bad = files - len(good)
         click.echo(f"{plural(len(problems), 'problem')} in {plural(bad, 'file')}", err=True)
 
 
 def print_problems(problems: list[SpecProblem]) -> None:
-    """Every problem on standard error, with what to do about it."""
+    """Print every problem with its hint to standard error."""
     for problem in problems:
         click.echo(printable(str(problem)), err=True)
         if problem.hint:
             click.echo(printable(f"  hint: {problem.hint}"), err=True)
 
 
-def _document(good: dict[Path, Good], problems: list[SpecProblem]) -> str:
+def _document(good: dict[Path, Valid], problems: list[SpecProblem]) -> str:
     import json
 
-    def told(problem: SpecProblem) -> dict[str, Any]:
+    def record(problem: SpecProblem) -> dict[str, Any]:
         where = {"file": problem.file, "line": problem.line, "column": problem.column}
         return {**where, "message": problem.message, "hint": problem.hint}
 
@@ -196,6 +198,6 @@ def _document(good: dict[Path, Good], problems: list[SpecProblem]) -> str:
             if found.template is not None
         ],
         "settings": [str(path) for path, found in good.items() if found.settings is not None],
-        "problems": [told(problem) for problem in problems],
+        "problems": [record(problem) for problem in problems],
     }
     return json.dumps(document, indent=2)

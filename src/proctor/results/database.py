@@ -82,7 +82,7 @@ COLUMNS: dict[str, TrialColumn] = {
     "run_path": _run("VARCHAR", "the run's folder"),
     "experiment": _run("VARCHAR", "the name of the suite or experiment"),
     "run_started": _run("TIMESTAMP", "when the run began, UTC"),
-    "run_tags": _run("VARCHAR[]", "tags put on the run with `proctor tag`"),
+    "run_tags": _run("VARCHAR[]", "tags put on the run with `proctor runs tag`"),
     "run_stopped": _run("VARCHAR", "why the run ended before its plan did, else NULL"),
     "git_commit": _run("VARCHAR", "the commit the suite was at"),
     "host": _run("VARCHAR", "the machine that ran it"),

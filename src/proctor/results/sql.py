@@ -99,7 +99,7 @@ def _single_select(query: str) -> str:
 
 
 def _refused(why: str) -> ProctorError:
-    return ProctorError(why, hint="a query changes nothing; `proctor export` writes files")
+    return ProctorError(why, hint="a query changes nothing; `proctor runs export` writes files")
 
 
 # -- what a query needs --------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def _first_lines(error: Exception) -> str:
 def _hint(error: Exception) -> str | None:
     text = str(error)
     if "disabled by configuration" in text:
-        return "a query reads the results and nothing else; `proctor export` writes files"
+        return "a query reads the results and nothing else; `proctor runs export` writes files"
     if "read-only" in text:
         return "results are never changed by a query"
     if "does not exist" in text or "not found" in text:

@@ -183,9 +183,8 @@ class BaselineStore:
         """Why a baseline is not there, and what to do, in one line."""
         versions = self.versions(agent)
         if version in versions:
-            return (
-                f"{version} has no case {case!r}: save it with `proctor save --version {version}`"
-            )
+            save = f"proctor baseline save --version {version}"
+            return f"{version} has no case {case!r}: save it with `{save}`"
         near = did_you_mean(version, versions)
         known = near or (f"there are {', '.join(versions)}" if versions else "none is saved yet")
         return f"agent {agent!r} has no version {version!r} in {self.root}: {known}"

@@ -172,7 +172,7 @@ class WorldSpec(Strict):
 
 
 class SolutionSpec(Strict):
-    """Who solves it, and how well: what `proctor check` holds it to."""
+    """Who solves it, and how well: what `proctor scenario check` holds it to."""
 
     agent: Agent
     min_score: Share

@@ -58,7 +58,7 @@ class BuiltFolder:
             raise ProctorError(
                 f"not a built scenario: it has no {missing[0]}",
                 where=str(path),
-                hint="`proctor build NAME -o DIR` makes one",
+                hint="`proctor scenario build NAME -o DIR` makes one",
             )
         manifest = folder.read(MANIFEST)
         found = manifest.get("format")

@@ -194,7 +194,7 @@ class Template:
 
     @property
     def has_solution(self) -> bool:
-        """Whether it says how it can be solved, for `proctor check`."""
+        """Whether it says how it can be solved, for `proctor scenario check`."""
         return self.tree.child("solution") is not None
 
     @property

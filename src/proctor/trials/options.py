@@ -65,52 +65,52 @@ class RunOptions(Strict):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     trials: Annotated[int, Field(ge=1)] | None = None
-    """Trials per cell; the case's own number when absent."""
+    """Trials per cell.  [default: the number of the case]"""
     default_trials: Annotated[int, Field(ge=1)] | None = None
     """Trials per cell of a case that has no number of its own; what the settings say."""
     more_trials: Annotated[int, Field(ge=0, json_schema_extra={"hidden": True})] = 0
     """Trials added to each cell (and seed) after the run had ended; see `trials.extend`."""
     concurrency: Annotated[int, Field(ge=1)] | None = None
-    """Trials at a time."""
+    """Trials to run at the same time."""
     executor: ExecutorName = ExecutorName.LOCAL
-    """Where trials run: in this process, or on workers of Ray."""
+    """Where to run trials: in this process, or on Ray workers."""
     address: Annotated[str, Field(min_length=1)] | None = None
-    """The Ray to use (auto, HOST:PORT or ray://HOST:PORT); one on this machine when absent."""
+    """The Ray cluster: auto, HOST:PORT or ray://HOST:PORT.  [default: a local one]"""
     workers: Annotated[int, Field(ge=1)] | None = None
-    """Processes that run trials; as many as there is room for when absent."""
+    """Ray worker processes.  [default: as many as fit]"""
     seed: int = 0
-    """Where the seeds of all trials come from."""
+    """The seed from which the seeds of all trials derive."""
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Seconds for one trial, retries included."""
+    """Time limit of one trial in seconds, including retries."""
     max_retries: Annotated[int, Field(ge=0)] = MAX_RETRIES
-    """Tries after the first, for failures that may pass."""
+    """Retries after transient failures."""
     early_stop: Annotated[
         tuple[StoppingRuleName, ...],
         BeforeValidator(_named),
         Field(json_schema_extra={"alone": ",".join(FREE_RULES)}),
     ] = ()
-    """Rules that end a cell before all its trials are done: hard_fail, out_of_reach (these two
-    when none is named), sequential or sequential:ALPHA (a test that may err at that rate)."""
+    """Rules that stop a cell early: hard_fail, out_of_reach (these two by default), sequential or
+    sequential:ALPHA (a sequential test with that error rate)."""
     allow_infra: bool = False
-    """Judge a cell by the trials that could be run, though some could not."""
+    """Judge a cell by its finished trials, even if others had infrastructure errors."""
     max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Dollars for the whole run."""
+    """Cost limit of the run in dollars."""
     max_tokens: Annotated[int, Field(ge=0)] | None = None
-    """Tokens for the whole run."""
+    """Token limit of the run."""
     max_trials: Annotated[int, Field(ge=0)] | None = None
-    """Trials started in this sitting."""
+    """Most trials to start in this invocation."""
     max_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Seconds for this sitting."""
+    """Time limit of this invocation in seconds."""
     record_to: FilePath | None = None
-    """Record every model call of this run into a cassette."""
+    """Record all model calls to this cassette file."""
     replay_from: FilePath | None = None
-    """Answer model calls from a cassette; one that is not in it is an error, never a live call."""
+    """Replay model calls from a cassette; a call it does not contain is an error."""
     retry_from_checkpoint: bool = False
-    """Let tries after a failure, and --retry-infra, go on from the state the agent saved."""
+    """Let retries and --retry-infra continue from the agent's last checkpoint."""
     keep_workdirs: bool = False
-    """Keep the directories of trials that did not pass."""
+    """Keep the working directories of trials that did not pass."""
     sync: Sync = Sync.INTERVAL
-    """When journal lines are forced to the platter."""
+    """When to fsync the journal."""
 
     @model_validator(mode="after")
     def _record_or_replay(self) -> RunOptions:

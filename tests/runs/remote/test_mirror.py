@@ -41,7 +41,7 @@ def test_queries_read_runs_where_they_are(
     made: RunFolder, s3: Proxy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """R-D6: `--results s3://…` answers as the folder does, reads columns only, and those once."""
-    assert command(["sync", str(made.path), TO]) == 0
+    assert command(["runs", "sync", str(made.path), TO]) == 0
     s3.requests.clear()
     here = answer(capsys, made.path.parent.parent)
     assert answer(capsys, TO) == here
@@ -55,11 +55,11 @@ def test_queries_see_what_has_changed(
     made: RunFolder, s3: Proxy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """R-D6: a run that was sent again is read again."""
-    assert command(["sync", str(made.path), TO]) == 0
+    assert command(["runs", "sync", str(made.path), TO]) == 0
     before = answer(capsys, TO)
     append(made, [trial(index=10)])
     finish(made)
-    assert command(["sync", str(made.path), TO]) == 0
+    assert command(["runs", "sync", str(made.path), TO]) == 0
     after = answer(capsys, TO)
     assert after != before
     assert after == answer(capsys, made.path.parent.parent)
@@ -90,7 +90,7 @@ def test_a_damaged_run_is_named_and_left_out(
 ) -> None:
     """R-D6: columns that do not match their checksum are no part of an answer."""
     other = write_run(tmp_path / "results", [trial()], name="other")
-    assert command(["sync", str(tmp_path / "results"), TO]) == 0
+    assert command(["runs", "sync", str(tmp_path / "results"), TO]) == 0
     key = f"kept/shop/{made.path.name}/results.parquet"
     overwrite(key, objects(server)[key][::-1], server)
     capsys.readouterr()

@@ -32,14 +32,14 @@ def roundtrip(folder: Path, far: str) -> None:
         done = proctor("run", suite, "--trials", 1, "--results", far, cwd=folder)
         assert done.returncode == 0, done.stderr
         shutil.rmtree(folder / "results" / "suite")  # as another machine: it knows of no run
-    checked = proctor("sync", far, "--verify")
+    checked = proctor("runs", "sync", far, "--verify")
     assert checked.returncode == 0, checked.stderr
-    brought = proctor("sync", far, folder / "back", "--json")
+    brought = proctor("runs", "sync", far, folder / "back", "--json")
     assert brought.returncode == 0, brought.stderr
     runs = json.loads(brought.stdout)["runs"]
     assert [run["name"][-4:] for run in runs] == ["_001", "_002"]
     assert all(len(rows(folder / "back" / run["name"])) == 3 for run in runs)
-    again = proctor("sync", folder / "back", far, "--json")
+    again = proctor("runs", "sync", folder / "back", far, "--json")
     assert sum(run["moved"] for run in json.loads(again.stdout)["runs"]) == 0
     environ = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
     asked = proctor("sql", "--results", far, "SELECT count(*) FROM trials", env=environ)
@@ -169,7 +169,7 @@ def test_google(tmp_path: Path, google: str, server: int) -> None:
 def test_plain_http_elsewhere_is_refused(tmp_path: Path, far: str, variable: str) -> None:
     """R-D6: keys and results never go unencrypted to another machine unasked."""
     environ = {**os.environ, variable: "http://storage.example:4443"}
-    refused = proctor("sync", far, tmp_path, env=environ)
+    refused = proctor("runs", "sync", far, tmp_path, env=environ)
     assert refused.returncode == 2
     assert "plain HTTP" in refused.stderr
     assert "--allow-http" in refused.stderr

@@ -79,8 +79,8 @@ def pieces(server: int, of: str) -> set[str]:
 
 
 def comes_back(folder: RunFolder, back: Path) -> bool:
-    assert command(["sync", TO, "--verify"]) == 0
-    assert command(["sync", TO, str(back)]) == 0
+    assert command(["runs", "sync", TO, "--verify"]) == 0
+    assert command(["runs", "sync", TO, str(back)]) == 0
     return files(back / "shop" / folder.path.name) == files(folder.path)
 
 
@@ -98,7 +98,7 @@ def test_the_end_sends_what_was_not_shipped(
     assert set(manifest(server)["pieces"]) == {"trials.jsonl", "traces/000001.jsonl.zst"}
     assert comes_back(growing.folder, tmp_path / "back")
     s3.requests.clear()
-    assert command(["sync", str(growing.folder.path), TO, "--verify"]) == 0
+    assert command(["runs", "sync", str(growing.folder.path), TO, "--verify"]) == 0
     assert sent(s3) == {}
 
 
@@ -187,12 +187,12 @@ def test_a_damaged_piece_is_named_and_sent_again(
     key = f"kept/{growing.to.name}/_pieces_/trials.jsonl/{name}"
     good = objects(server)[key]
     overwrite(key, bytes([good[0] ^ 1]) + good[1:], server)
-    assert command(["sync", TO, "--verify"]) == 2
+    assert command(["runs", "sync", TO, "--verify"]) == 2
     assert f"{name}: the piece is damaged" in capsys.readouterr().err
-    assert command(["sync", TO, str(tmp_path / "half")]) == 2
+    assert command(["runs", "sync", TO, str(tmp_path / "half")]) == 2
     assert f"{name}: the piece is damaged" in capsys.readouterr().err
     assert not list((tmp_path / "half").rglob("_spec_.yaml"))
-    assert command(["sync", str(growing.folder.path), TO, "--verify"]) == 0
+    assert command(["runs", "sync", str(growing.folder.path), TO, "--verify"]) == 0
     assert objects(server)[key] == good
     assert comes_back(growing.folder, tmp_path / "back")
 
@@ -213,5 +213,5 @@ def test_pieces_that_do_not_join_are_refused(
     hostile = manifest(server)
     hostile["pieces"]["trials.jsonl"] = names
     overwrite(f"kept/{growing.to.name}/_manifest_.json", json.dumps(hostile).encode(), server)
-    assert command(["sync", TO, str(tmp_path / "back")]) == 2
+    assert command(["runs", "sync", TO, str(tmp_path / "back")]) == 2
     assert "pieces of 'trials.jsonl' do not join" in capsys.readouterr().err

@@ -32,7 +32,7 @@ def test_python_ships_as_the_command_does(
     assert run.path.resolve() == only_run(tmp_path / "results").resolve()
     assert manifest(server)["state"] == "complete"
     assert json.loads(next(v for k, v in objects(server).items() if "heartbeat" in k))["done"] == 6
-    assert proctor("sync", TO, "--verify").returncode == 0
+    assert proctor("runs", "sync", TO, "--verify").returncode == 0
     assert len(api.results.query(results=TO)) == 6
 
 
@@ -50,7 +50,7 @@ def test_python_goes_on_shipping_on_resume(
 
     asyncio.run(both())
     back = tmp_path / "back"
-    assert proctor("sync", TO, back).returncode == 0
+    assert proctor("runs", "sync", TO, back).returncode == 0
     assert len(rows(only_run(back))) == 6
 
 
@@ -67,7 +67,7 @@ def test_a_store_that_is_away_is_a_warning(
         return "500" if len(begun) > 4 else None
 
     s3.trouble = after_the_claim
-    with pytest.warns(UserWarning, match=r"safe here and not whole .* `proctor sync"):
+    with pytest.warns(UserWarning, match=r"safe here and not whole .* `proctor runs sync"):
         run = api.run(suite, trials=1, results=TO)
     assert run.totals.trials == 3
 
@@ -98,9 +98,9 @@ def test_a_wrong_address_costs_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     [
         (("run", "suite.yaml", "--results", "s3:/bucket/p"), "s3://bucket/p"),
         (("run", "suite.yaml", "--results", "s3://absent/p"), "no such bucket"),
-        (("status", "--results", "s3://bucket/p"), "there is no run here"),
+        (("runs", "status", "--results", "s3://bucket/p"), "there is no run here"),
         (("leaderboard", "s3://bucket/p"), "there is no run here"),
-        (("report", "--results", "s3://bucket/p"), "proctor sync ADDRESS FOLDER"),
+        (("report", "--results", "s3://bucket/p"), "proctor runs sync ADDRESS FOLDER"),
     ],
 )
 def test_a_slip_in_an_address_makes_no_folder(

@@ -49,7 +49,7 @@ def runs(tmp_path: Path, s3: Proxy) -> tuple[RunFolder, RunFolder]:
     """A baseline, tagged so, and a worse run after it; both at the store as well."""
     first, second = (made(tmp_path / "results", passes) for passes in (8, 0))
     annotations.tag(first.path, "baseline")
-    assert command(["sync", str(tmp_path / "results"), TO]) == 0
+    assert command(["runs", "sync", str(tmp_path / "results"), TO]) == 0
     s3.requests.clear()
     return first, second
 
@@ -99,8 +99,8 @@ def test_a_run_by_its_address(
     assert told(capsys, "compare", at(runs[0]), runs[1].path) == local
     asked = {request.path.partition("?")[0] for request in s3.requests}
     assert not any(runs[1].path.name in path for path in asked)
-    planned = told(capsys, "plan", "--effect", "0.1", "--from", runs[0].path)
-    assert told(capsys, "plan", "--effect", "0.1", "--from", at(runs[0])) == planned
+    planned = told(capsys, "power", "--effect", "0.1", "--from", runs[0].path)
+    assert told(capsys, "power", "--effect", "0.1", "--from", at(runs[0])) == planned
     assert command(["leaderboard", "latst", "--results", TO]) == 2
     assert f"{TO} has baseline, shop/" in capsys.readouterr().err
     assert command(["leaderboard", TO]) == 2
@@ -117,7 +117,7 @@ def test_what_has_come_since_is_seen(
     before = told(capsys, "leaderboard", at(runs[1]))
     append(runs[1], [trial("greet", "other", index=8)])
     finish(runs[1])
-    assert command(["sync", str(runs[1].path), TO]) == 0
+    assert command(["runs", "sync", str(runs[1].path), TO]) == 0
     after = told(capsys, "leaderboard", at(runs[1]))
     assert after != before
     assert after == told(capsys, "leaderboard", runs[1].path)
@@ -131,7 +131,7 @@ def test_gate_judges_runs_where_they_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """R-D6, R-Q2, R-D5: tags and `latest` mean runs there; verdict and record are here."""
-    line = ("gate", "latest", "--baseline", "baseline", "--json")
+    line = ("gate", "latest", "--against", "baseline", "--json")
     local = json.loads(told(capsys, *line, "--results", tmp_path / "results", code=1))
     found = json.loads(told(capsys, *line, "--results", TO, code=1))
     assert (found["verdict"], found["reason"]) == (local["verdict"], local["reason"])
@@ -148,7 +148,7 @@ def test_gate_holds_a_run_here_against_one_there(
 ) -> None:
     """R-D6, R-Q2: the baseline of a CI job may be at the store while its own run is here."""
     mine = made(tmp_path / "mine", 0)
-    line = ("gate", "latest", "--results", tmp_path / "mine", "--baseline", at(runs[0]))
+    line = ("gate", "latest", "--results", tmp_path / "mine", "--against", at(runs[0]))
     assert "REGRESSION" in told(capsys, *line, code=1)
     (entry,) = audit.entries(tmp_path / "mine")
     assert entry.run == str(mine.path)
@@ -217,20 +217,20 @@ def test_status_of_runs_that_ship(
     watched.ship()
     s3.requests.clear()
     name = watched.to.name
-    assert told(capsys, "status", "--results", TO).startswith(f"{name}: alive since")
+    assert told(capsys, "runs", "status", "--results", TO).startswith(f"{name}: alive since")
     assert not {"trials.jsonl", "results.parquet"} & set(fetched(s3))
     assert not any("_pieces_/trials.jsonl/" in r.path for r in s3.requests)
     watched.beat(ago=3600)
     watched.ship()
-    document = json.loads(told(capsys, "status", "--results", TO, "--json", code=2))
+    document = json.loads(told(capsys, "runs", "status", "--results", TO, "--json", code=2))
     (shown,) = document["runs"]
     assert (shown["run"], shown["path"], shown["life"]) == (name, watched.to.run, "stalled")
     watched.beat(host=socket.gethostname())
     watched.ship()
-    assert command(["status", watched.to.run]) == 2
+    assert command(["runs", "status", watched.to.run]) == 2
     said = capsys.readouterr()
     assert said.out.startswith(f"{name}: dead since")
-    brought = f"hint: proctor sync {watched.to.run} results"
+    brought = f"hint: proctor runs sync {watched.to.run} results"
     assert f"{brought}, then proctor run --resume results/{name}" in said.err
 
 
@@ -243,6 +243,8 @@ def test_status_of_runs_that_have_ended(
     watched.beat("ended")
     finish(watched.folder)
     watched.shipper.finish()
-    assert told(capsys, "status", "--results", TO) == "no run is under way\n"
-    assert told(capsys, "status", at(runs[0])).endswith(": ended\n")
-    assert told(capsys, "status", watched.to.run).startswith(f"{watched.to.name}: ended since")
+    assert told(capsys, "runs", "status", "--results", TO) == "no run in progress\n"
+    assert told(capsys, "runs", "status", at(runs[0])).endswith(": ended\n")
+    assert told(capsys, "runs", "status", watched.to.run).startswith(
+        f"{watched.to.name}: ended since"
+    )

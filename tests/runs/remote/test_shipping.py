@@ -73,8 +73,8 @@ def test_a_run_to_an_address_is_whole_there(tmp_path: Path, s3: Proxy, server: i
     run = only_run(tmp_path / "results")
     assert manifest(server)["state"] == "complete"
     assert not any("_pieces_" in key for key in objects(server))
-    assert proctor("sync", TO, "--verify").returncode == 0
-    assert proctor("sync", TO, tmp_path / "back").returncode == 0
+    assert proctor("runs", "sync", TO, "--verify").returncode == 0
+    assert proctor("runs", "sync", TO, tmp_path / "back").returncode == 0
     assert rows(only_run(tmp_path / "back")) == rows(run)
 
 
@@ -102,7 +102,7 @@ def test_what_was_shipped_outlives_the_machine(
     child.wait()
     assert manifest(server)["state"] == "running"
     gated_suite(other)
-    brought = proctor("sync", TO, "results", cwd=other)
+    brought = proctor("runs", "sync", TO, "results", cwd=other)
     assert brought.returncode == 0, brought.stderr
     assert "--resume" in brought.stderr
     run = only_run(other / "results")
@@ -118,7 +118,7 @@ def test_what_was_shipped_outlives_the_machine(
     assert resumed.returncode == 0, resumed.stderr
     assert journal(run)[:3] == before
     assert len(rows(run)) == 6
-    assert proctor("sync", run, TO, "--verify", cwd=other).returncode == 0
+    assert proctor("runs", "sync", run, TO, "--verify", cwd=other).returncode == 0
     assert manifest(server)["state"] == "complete"
     assert not any("_pieces_" in key for key in objects(server))
 
@@ -136,7 +136,7 @@ def test_a_resumed_run_goes_on_shipping(
     run = only_run(tmp_path / "results")
     assert proctor("run", "--resume", run, cwd=tmp_path).returncode == 0
     assert manifest(server)["state"] == "complete"
-    assert proctor("sync", TO, "--verify").returncode == 0
+    assert proctor("runs", "sync", TO, "--verify").returncode == 0
 
 
 TALKATIVE = '''
@@ -172,7 +172,7 @@ def test_after_a_kill_no_byte_of_the_journal_is_sent_twice(
     again = sum(r.size for r in s3.requests if r.method == "PUT" and "trials.jsonl" in r.path)
     shipped = sum(map(len, before.values()))
     assert again == (run / "trials.jsonl").stat().st_size - shipped
-    assert proctor("sync", TO, "--verify").returncode == 0
+    assert proctor("runs", "sync", TO, "--verify").returncode == 0
 
 
 @pytest.mark.slow
@@ -190,7 +190,7 @@ def test_a_store_that_goes_away_does_not_disturb_the_run(
     run = only_run(tmp_path / "results")
     assert len(rows(run)) == 6
     s3.trouble = lambda request: None
-    assert proctor("sync", run, TO, "--verify", cwd=tmp_path).returncode == 0
+    assert proctor("runs", "sync", run, TO, "--verify", cwd=tmp_path).returncode == 0
 
 
 def test_a_store_that_cannot_be_reached_stops_a_run_before_it_costs(

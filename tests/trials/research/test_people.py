@@ -70,7 +70,7 @@ def test_results_of_people_from_elsewhere_are_compared_too(at, tmp_path):
     )
     rows = "".join(f"{CASE},people,{seed},{score}\n" for seed, score in enumerate((1, 1, 0.5, 1)))
     (tmp_path / "sheet.csv").write_text("case,agent,seed,score\n" + rows)
-    taken = at("import", "sheet.csv", "--name", "people", "--threshold", "0.9")
+    taken = at("runs", "import", "sheet.csv", "--name", "people", "--threshold", "0.9")
     assert taken.returncode == 0, taken.stderr
     (people,) = tmp_path.glob("results/people/*")
     assert {cell.agent: (cell.passed, cell.trials) for cell in Run(people).cells} == {

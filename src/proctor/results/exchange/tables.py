@@ -1,6 +1,6 @@
 """Results in CSV, JSONL, JSON and Parquet: one trial a row, columns by name or by a user's map.
 
-What `proctor export` writes is read back as it was, in every one of these forms.
+What `proctor runs export` writes is read back as it was, in every one of these forms.
 """
 
 from __future__ import annotations

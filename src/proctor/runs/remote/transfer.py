@@ -194,8 +194,8 @@ async def fetch(bucket: Bucket, chain: list[Piece], take: Callable[[bytes], obje
             raise DamagedPieceError(
                 "the piece is damaged: its checksum is wrong",
                 where=bucket.at(piece.key),
-                hint="`proctor sync RUN ADDRESS --verify` sends it again from where the run is; of "
-                "one that had not ended, delete the piece to bring back what came before it",
+                hint="upload it again: `proctor runs sync RUN ADDRESS --verify`; for a run "
+                "that had not ended, delete the piece to download what came before it",
             )
         take(content)
 
@@ -406,13 +406,13 @@ async def pull(
         raise RemoteError(
             f"there is no run here: it has no {NAME}",
             where=bucket.url,
-            hint="`proctor sync RUN ADDRESS` sends one",
+            hint="`proctor runs sync RUN ADDRESS` sends one",
         )
     if manifest.state == "replacing":
         raise RemoteError(
             "the upload of this run was not finished",
             where=bucket.url,
-            hint="run the same `proctor sync` again where it was begun",
+            hint="run the same `proctor runs sync` again where it was begun",
         )
     target = root / manifest.name
     _refuse_other(_run_id_of(target), manifest.run_id, str(target))
@@ -480,7 +480,7 @@ def _damaged(bucket: Bucket, name: str, known: FileFacts, size: int) -> RemoteEr
     return RemoteError(
         f"the object is damaged: {what}",
         where=bucket.at(name),
-        hint="nothing was replaced; send the run again with `proctor sync RUN ADDRESS --verify`",
+        hint="nothing was replaced; repeat the upload: `proctor runs sync RUN ADDRESS --verify`",
     )
 
 
@@ -610,7 +610,7 @@ async def runs_at(source: str, patience: Patience) -> list[str]:
         raise RemoteError(
             f"there is no run here: nothing has a {NAME}",
             where=bucket.url,
-            hint="`proctor sync RUN ADDRESS` sends one",
+            hint="`proctor runs sync RUN ADDRESS` sends one",
         )
     return [object_store.joined(bucket.url, name) for name in found]
 

@@ -288,7 +288,7 @@ def _finished(shipper: Shipper, folder: RunFolder, to: Destination, warn: Warn) 
     except ProctorError as error:
         warn(
             f"the run is safe here and not whole at {to.run}: {error}; "
-            f"`proctor sync {folder.path} {to.address}` sends the rest"
+            f"`proctor runs sync {folder.path} {to.address}` sends the rest"
         )
         return False
     return True

@@ -1,4 +1,4 @@
-"""`proctor batch`: cases × agents × seeds without a file."""
+"""`proctor run` with several targets, globs and filters: an experiment without a file."""
 
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,13 @@ def cells(project: Path) -> set[tuple[str, str, str, int]]:
     return {(c.case, c.agent, c.params, c.trials) for c in run.cells}
 
 
-def batch(project: Path, *args: Any) -> Any:
-    return proctor("batch", *args, "--quiet", cwd=project)
+def run(project: Path, *args: Any) -> Any:
+    return proctor("run", *args, "--quiet", cwd=project)
 
 
 def test_a_glob_agents_and_seeds(project: Path) -> None:
     """R-S3: a slash stands for a dot; every combination is a cell."""
-    done = batch(project, "--cases", "arithmetic/*", "--agents", "adder,people:zero", "--seeds", 3)
+    done = run(project, "arithmetic/*", "--agents", "adder,people:zero", "--seeds", 3)
     assert done.returncode == 1, "one of the two is always wrong"
     assert cells(project) == {
         (f"arithmetic.sum@{level}", agent, "", 3)
@@ -40,8 +40,8 @@ def test_a_glob_agents_and_seeds(project: Path) -> None:
 
 def test_suites_filters_exclusions_and_axes(project: Path) -> None:
     """R-S3: whatever an experiment file can select, the command can."""
-    cases = ("--cases", "difficulty:hard,difficulty:easy tag:quick", "--exclude", "*.coin")
-    done = batch(project, *cases, "--agents", "adder", "--axis", "most=3,4", "--name", "both")
+    cases = ("difficulty:hard,difficulty:easy tag:quick", "--exclude", "*.coin")
+    done = run(project, *cases, "--agents", "adder", "--axis", "most=3,4", "--name", "both")
     assert done.returncode == 0, done.stderr
     assert only_run(project / "results").parent.name == "both"
     assert cells(project) == {
@@ -52,10 +52,8 @@ def test_suites_filters_exclusions_and_axes(project: Path) -> None:
 
 
 def test_a_suite_and_names_together(project: Path) -> None:
-    """R-S3: several --cases add up."""
-    done = batch(
-        project, "--cases", "suite.yaml", "--cases", "luck.coin", "--agents", "bots:instant"
-    )
+    """R-S3: several targets add up."""
+    done = run(project, "suite.yaml", "luck.coin", "--agents", "bots:instant")
     assert done.returncode == 0, done.stderr
     assert {case for case, *_ in cells(project)} == {"case-0", "case-1", "luck.coin"}
 
@@ -63,17 +61,17 @@ def test_a_suite_and_names_together(project: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (("--agents", "adder"), "--cases"),
-        (("--cases", "nothing*", "--agents", "adder"), "no scenario is selected by 'nothing*'"),
-        (("--cases", "luck.coin"), "no agent: say what is under test"),
-        (("--cases", "luck.coin", "--agents", "random", "--axis", "x"), "NAME=A,B,C"),
-        (("--cases", "luck.coin", "--agents", "random", "--seeds", "0"), "at least one seed"),
-        (("--cases", "luck.coin", "--agents", "random", "--axis", "x=1"), "has no parameter 'x'"),
+        (("--agents", "adder"), "name what to run"),
+        (("nothing*", "--agents", "adder"), "no scenario is selected by 'nothing*'"),
+        (("luck.*",), "no agent: say what is under test"),
+        (("luck.coin", "--agents", "random", "--axis", "x"), "NAME=A,B,C"),
+        (("luck.coin", "--agents", "random", "--seeds", "0"), "at least one seed"),
+        (("luck.coin", "--agents", "random", "--axis", "x=1"), "has no parameter 'x'"),
     ],
 )
 def test_what_is_refused(args: tuple[str, ...], told: str, project: Path) -> None:
     """R-S3: exit 2 and nothing made."""
-    done = batch(project, *args)
+    done = run(project, *args)
     assert done.returncode == 2
     assert told in done.stderr
     assert not (project / "results").exists()
@@ -81,8 +79,8 @@ def test_what_is_refused(args: tuple[str, ...], told: str, project: Path) -> Non
 
 def test_a_dry_batch(project: Path) -> None:
     """R-R7: the plan and its size; nothing is made."""
-    args = ("--cases", "arithmetic.*", "--agents", "adder,random", "--seeds", 10, "--dry-run")
-    done = batch(project, *args)
+    args = ("arithmetic.*", "--agents", "adder,random", "--seeds", 10, "--dry-run")
+    done = run(project, *args)
     assert done.returncode == 0
     assert "40 trials: 2 cases × 2 agents × 10 seeds (0..9)" in done.stdout
     assert not (project / "results").exists()

@@ -1,0 +1,375 @@
+"""`proctor runs`: the status, tags, notes and history of stored runs, and runs as one file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from proctor.cli._command import Command, Entry, Example, LazyGroup
+from proctor.cli._options import (
+    json_option,
+    open_run,
+    readable_runs_option,
+    record_audit,
+    results_option,
+    results_root,
+    warn,
+)
+from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.sanitize import printable
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from proctor.runs.heartbeat import Beat, Sign
+
+_HERE = "proctor.cli.runs"
+_EXCHANGE = "proctor.cli.exchange"
+
+
+@click.group(
+    cls=LazyGroup,
+    table={
+        "status": Entry(_HERE, "status", "Show a run's progress."),
+        "tag": Entry(_HERE, "tag", "Tag a run, e.g. as main."),
+        "note": Entry(_HERE, "note", "Add a note to a run or trial."),
+        "audit": Entry(_HERE, "audit", "Show the log of commands that changed or judged runs."),
+        "share": Entry(_HERE, "share", "Write a run to one file to send."),
+        "sync": Entry("proctor.cli.sync", "sync", "Copy runs to or from an object store."),
+        "export": Entry(_EXCHANGE, "export", "Export trials to CSV, JSON, Parquet or MLflow."),
+        "import": Entry(_EXCHANGE, "import_", "Import results of other tools as runs."),
+    },
+    examples=[
+        Example("proctor runs status", "which runs are in progress?"),
+        Example("proctor runs tag latest main", "name a run, to compare with it later"),
+        Example("proctor runs export latest -o trials.csv", "for a spreadsheet"),
+    ],
+)
+def runs() -> None:
+    """Manage stored runs: progress, tags, notes, copies."""
+
+
+# -- status --------------------------------------------------------------------------------------
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        Example("proctor runs status", "runs in progress, and runs that ended abnormally"),
+        Example("proctor runs status latest", "one run, whatever its state"),
+        Example("proctor runs status latest --json", "for a monitoring script"),
+        Example("proctor runs status --results s3://bucket/results", "runs in an object store"),
+    ],
+)
+@click.argument("run", required=False)
+@readable_runs_option
+@json_option
+@click.pass_context
+def status(ctx: click.Context, run: str | None, results: Path | None, as_json: bool) -> None:
+    """Show a run's progress.
+
+    A run is alive, stalled, dead, ended, stopped or failed. Without RUN, shows every run of the
+    results folder that has not ended normally. Exits with 2 if one is stalled, dead or failed.
+    """
+    from proctor.runs.find import all_runs
+    from proctor.runs.folder import place_of
+    from proctor.runs.heartbeat import UNWELL, Life, look_at
+
+    root = results_root(results)
+    if run is not None:
+        from proctor import api
+
+        found, root = api.find_run(run, results=root, warn=warn)
+        signs = {found: look_at(found)}
+    else:
+        every = {path: look_at(path) for path in all_runs(root)}
+        over = (Life.ENDED, Life.STOPPED)
+        signs = {path: sign for path, sign in every.items() if sign.life not in over}
+    if as_json:
+        import msgspec
+
+        rows: list[dict[str, Any]] = [
+            {"run": _name(path, root), "path": place_of(path), **sign._asdict()}
+            for path, sign in signs.items()
+        ]
+        text = msgspec.json.encode({"runs": rows}, enc_hook=str)
+        click.echo(msgspec.json.format(text, indent=2).decode())
+    else:
+        _echo_status(signs, root)
+    if any(sign.life in UNWELL for sign in signs.values()):
+        ctx.exit(EXIT_CANNOT_JUDGE)
+
+
+def _echo_status(signs: dict[Path, Sign], root: Path) -> None:
+    from datetime import UTC, datetime
+
+    from proctor.runs.folder import address_of
+    from proctor.runs.heartbeat import Life
+
+    if not signs:
+        click.echo("no run in progress")
+        return
+    now = datetime.now(UTC)
+    for path, sign in signs.items():
+        parts = [_life(sign, now), *(_counts(sign.beat) if sign.beat is not None else [])]
+        click.echo(printable(f"{_name(path, root)}: {' · '.join(parts)}"))
+        if sign.beat is not None:
+            process = f"  process {sign.beat.pid} on {sign.beat.host}"
+            click.echo(printable(f"{process}, last heartbeat {_ago(sign.beat.at, now)} ago"))
+        if sign.life in (Life.DEAD, Life.FAILED):
+            resume = f"proctor run --resume {path}"
+            if (address := address_of(path)) is not None:
+                here = results_root(None)
+                resume = (
+                    f"proctor runs sync {address} {here}, "
+                    f"then proctor run --resume {here / _name(path, root)}"
+                )
+            click.echo(printable(f"hint: {resume}"), err=True)
+
+
+def _life(sign: Sign, now: datetime) -> str:
+    if sign.since is None:
+        return sign.life
+    reason = f": {sign.beat.reason}" if sign.beat is not None and sign.beat.reason else ""
+    return f"{sign.life} since {sign.since:%Y-%m-%d %H:%M:%S}Z ({_ago(sign.since, now)}){reason}"
+
+
+def _counts(beat: Beat) -> list[str]:
+    from proctor.report.progress import duration
+    from proctor.words import money
+
+    parts = [f"{beat.done}/{beat.planned - beat.not_needed} done"]
+    parts += [f"{beat.running} running"] if beat.running else []
+    judged = beat.passed + beat.failed
+    parts += [f"{beat.passed}/{judged} passed"] if judged else []
+    parts += [f"{beat.errors} could not be judged"] if beat.errors else []
+    cost = money(beat.cost_usd, beat.unpriced_calls)
+    parts += [cost] if cost else []
+    parts += [f"about {duration(beat.eta_s)} left"] if beat.eta_s is not None else []
+    return parts
+
+
+def _ago(moment: datetime, now: datetime) -> str:
+    from proctor.report.progress import duration
+
+    return duration(max(0.0, (now - moment).total_seconds()))
+
+
+def _name(path: Path, root: Path) -> str:
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+
+# -- tags and notes ------------------------------------------------------------------------------
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        Example("proctor runs tag latest main", "then: proctor gate latest --against main"),
+        Example("proctor runs tag", "list all tags"),
+        Example("proctor runs tag shop/2026-01-31_001 main --remove", "remove a tag"),
+    ],
+)
+@click.argument("run", required=False)
+@click.argument("name", required=False)
+@click.option("--remove", is_flag=True, help="Remove the tag.")
+@results_option
+@json_option
+def tag(
+    run: str | None, name: str | None, remove: bool, results: Path | None, as_json: bool
+) -> None:
+    """Tag a run, e.g. as main.
+
+    Without a name, lists tags. Tags are stored with the results. If several runs have the same tag,
+    it refers to the one tagged last.
+    """
+    from proctor.runs import annotations as notes
+
+    root = results_root(results)
+    if remove and name is None:
+        raise click.UsageError("--remove needs a run and a tag")
+    if run is None:
+        _list_tags(root, as_json=as_json)
+        return
+    found = open_run(run, root)
+    if name is not None:
+        notes.tag(found.path, name, remove=remove)
+        what = f"{'removed ' if remove else ''}{name}"
+        record_audit("tag", root, run=found.path, run_id=found.run_id, outcome=what)
+    tags = notes.tags_of(found.path)
+    click.echo(json.dumps({"tags": list(tags)}) if as_json else ", ".join(tags) or "no tags")
+
+
+def _list_tags(root: Path, *, as_json: bool) -> None:
+    from proctor.runs.annotations import tagged
+
+    problems: list[str] = []
+    found = tagged(root, problems)
+    for problem in problems:
+        click.echo(f"warning: {printable(problem)}; skipped", err=True)
+    if as_json:
+        rows = [{"tag": t.name, "run": str(t.run), "at": t.at, "who": t.who} for t in found]
+        click.echo(json.dumps({"tags": rows}, indent=2))
+        return
+    for each in found:
+        click.echo(printable(f"{each.name}  {each.run}  ({each.at}, {each.who})"))
+    if not found:
+        click.echo(printable(f"no tagged runs in {root}"))
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        Example('proctor runs note latest "the search service was down until noon"', "about a run"),
+        Example(
+            'proctor runs note latest refund-1/fast/0/2 "the judge is wrong here"', "about a trial"
+        ),
+        Example("proctor runs note latest", "list the notes"),
+    ],
+)
+@click.argument("run")
+@click.argument("words", nargs=-1, metavar="[TRIAL] [TEXT]")
+@results_option
+@json_option
+def note(run: str, words: tuple[str, ...], results: Path | None, as_json: bool) -> None:
+    """Add a note to a run or trial.
+
+    Without TEXT, lists the notes. TRIAL is its name in reports (case/agent/seed/index) or its trace
+    id.
+    """
+    import msgspec
+
+    from proctor.runs import annotations as notes
+
+    if len(words) > 2:
+        raise click.UsageError("put the text in quotes: proctor runs note RUN [TRIAL] TEXT")
+    root = results_root(results)
+    found = open_run(run, root)
+    if words:
+        trial = words[0] if len(words) > 1 else None
+        notes.annotate(found.path, words[-1], trial=trial)
+        record_audit("note", root, run=found.path, run_id=found.run_id)
+    problems: list[str] = []
+    every = notes.annotations_of(found.path, problems)
+    for problem in problems:
+        click.echo(f"warning: {printable(problem)}; skipped", err=True)
+    if as_json:
+        document = {
+            "run": str(found.path),
+            "tags": notes.tags_of(found.path),
+            "annotations": every,
+        }
+        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        return
+    for each in every:
+        about = f" {each.trial}" if each.trial else ""
+        click.echo(printable(f"{each.at} {each.who}{about}: {each.text}"))
+    if not every:
+        click.echo("no notes")
+
+
+# -- audit and share -----------------------------------------------------------------------------
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        Example("proctor runs audit", "everything, newest last"),
+        Example("proctor runs audit --command gate --last 5", "the last five gates"),
+        Example("proctor runs audit --json", "as JSON"),
+    ],
+)
+@click.option("--command", metavar="NAME", help="Only this command, e.g. run or gate.")
+@click.option("--run", metavar="TEXT", help="Only entries about runs with this in their path.")
+@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N entries.")
+@results_option
+@json_option
+def audit(
+    command: str | None, run: str | None, last: int | None, results: Path | None, as_json: bool
+) -> None:
+    """Show the log of commands that changed or judged runs.
+
+    Shows who ran which command, when, with which commit and on which host. The log is append-only.
+    """
+    import msgspec
+
+    from proctor.errors import hint_among
+    from proctor.runs.audit import entries
+
+    root = results_root(results)
+    problems: list[str] = []
+    every = list(entries(root, problems))
+    found = [
+        entry
+        for entry in every
+        if (command is None or entry.command == command)
+        and (run is None or run in (entry.run or ""))
+    ][-(last or 0) :]
+    for problem in problems:
+        click.echo(f"warning: {printable(problem)}; skipped", err=True)
+    if as_json:
+        encoded = msgspec.json.encode({"root": str(root), "entries": found})
+        click.echo(msgspec.json.format(encoded, indent=2).decode())
+        return
+    for entry in found:
+        commit = "no commit" if entry.commit is None else entry.commit[:10]
+        changed = "+changes" if entry.dirty else ""
+        about = f" {entry.run}" if entry.run else ""
+        code = "" if entry.exit_code is None else f" → {entry.exit_code}"
+        outcome = f" ({entry.outcome})" if entry.outcome else ""
+        line = (
+            f"{entry.at} {entry.who}@{entry.host} {commit}{changed} {entry.command}{about}"
+            f"{code}{outcome}: {entry.line}"
+        )
+        click.echo(printable(line))
+    if not found and every and command is not None:
+        click.echo(printable(f"no entries for the command {command!r} in {root}"))
+        known = list(dict.fromkeys(entry.command for entry in every))
+        click.echo(f"hint: {hint_among(command, known)}", err=True)
+    elif not found:
+        click.echo(printable(f"no entries in {root}"))
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        Example("proctor runs share latest", "everything, in a zip named after the run"),
+        Example("proctor runs share latest -o report.html", "one page to send"),
+        Example("proctor runs share RUN -o run.zip", "the page and all results"),
+    ],
+)
+@click.argument("run")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file to write: .html for one page, .zip for everything.  "
+    "[default: <experiment>-<run>.zip]",
+)
+@results_option
+def share(*, run: str, output: Path | None, results: Path | None) -> None:
+    """Write a run to one file to send.
+
+    RUN is a run folder, a tag, or `latest`. Secrets are redacted again. Prints what the file
+    contains.
+    """
+    from proctor.report.sharing import share as share_run
+    from proctor.sanitize import line
+    from proctor.spec import load_configuration
+    from proctor.trace.redact import Redactor
+    from proctor.words import plural
+
+    root = results_root(results)
+    found = open_run(run, root)
+    redactor = Redactor(load_configuration().settings.redaction.patterns)
+    if output is None:
+        output = Path(f"{found.path.resolve().parent.name}-{found.path.resolve().name}.zip")
+    made = share_run(found, output, redactor)
+    record_audit("share", root, run=found.path, run_id=found.run_id, outcome=output.name)
+    click.echo(f"{line(str(made.path), 400)}: {made.size / 1e6:.1f} MB")
+    for part in made.inside:
+        click.echo(f"  {line(part, 400)}")
+    click.echo(f"redacted again: {plural(made.redacted, 'secret')} removed")

@@ -1,0 +1,256 @@
+"""`proctor scenario`: build scenarios from templates, check, store and fetch them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from proctor.cli._command import Command, Entry, Example, LazyGroup
+from proctor.cli._options import filter_option, json_option, key_values
+from proctor.errors import ProctorError
+from proctor.sanitize import printable
+from proctor.tables import table
+from proctor.words import plural
+
+if TYPE_CHECKING:
+    from proctor.scenarios import Template
+    from proctor.spec import Configuration
+    from proctor.trials.sanity import Checked
+
+_HERE = "proctor.cli.scenario"
+
+
+@click.group(
+    cls=LazyGroup,
+    table={
+        "build": Entry(_HERE, "build", "Build a scenario from a template and a seed."),
+        "check": Entry(_HERE, "check", "Check that scenarios can be built and solved."),
+        "store": Entry(_HERE, "store", "Store a built scenario under a name."),
+        "fetch": Entry(_HERE, "fetch", "Fetch a stored scenario."),
+    },
+    examples=[
+        Example(
+            "proctor scenario build mutualism.hidden_dependency --seed 7 -o meadow",
+            "build one into a folder",
+        ),
+        Example("proctor scenario check catalog/", "can all of them be built and solved?"),
+    ],
+)
+def scenario() -> None:
+    """Build, check, store and fetch scenarios."""
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        Example(
+            "proctor scenario build mutualism.hidden_dependency --seed 7 -o meadow",
+            "build into a folder",
+        ),
+        Example(
+            "proctor scenario build mutualism.hidden_dependency@hard --seed 7 --set species=9"
+            " -o meadow",
+            "a variant, with your own parameter",
+        ),
+        Example(
+            "proctor scenario build mutualism.competition --seed 7",
+            "build into the cache and print the path",
+        ),
+        Example(
+            "proctor scenario build catalog/my/scenario/spec.yaml --seed 1",
+            "a template file",
+        ),
+    ],
+)
+@click.argument("name")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="The seed of all its random numbers.",
+)
+@click.option(
+    "--set",
+    "params",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=key_values,
+    help="Set a parameter of the template; repeatable.",
+)
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder to write; it must not exist, or be empty.",
+)
+@click.option("--no-cache", is_flag=True, help="Build again, and cache nothing.")
+def build(
+    *, name: str, seed: int, params: dict[str, str], out: Path | None, no_cache: bool
+) -> None:
+    """Build a scenario from a template and a seed.
+
+    NAME is the template's dotted name in a catalog, with @VARIANT if it has variants, or the path
+    of a template. Prints the folder.
+    """
+    from proctor.scenarios import build_template, find_template
+    from proctor.scenarios.builder import default_cache_folder
+    from proctor.scenarios.params import params_from_text
+
+    if no_cache and out is None:
+        raise click.UsageError("--no-cache needs a folder to write: add -o DIR")
+    template = find_template(name)
+    given = params_from_text(template.params, params)
+    built = build_template(template, seed, given, out=out, cache=not no_cache)
+    if not built.is_kept:
+        raise ProctorError(
+            "the cache cannot be written", where=str(default_cache_folder()), hint="add -o DIR"
+        )
+    click.echo(printable(str(built.path)))
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        Example("proctor scenario check catalog/", "every scenario of a folder"),
+        Example("proctor scenario check mutualism --seeds 100", "a scope, with many seeds"),
+        Example("proctor scenario check --filter difficulty:hard --json", "some of all, as JSON"),
+    ],
+)
+@click.argument("catalog", required=False)
+@click.option(
+    "--seeds",
+    # Enough to notice a value that is sometimes out of bounds; quick enough for every commit.
+    default="5",
+    show_default=True,
+    metavar="SEEDS",
+    help="A count, a range 1..10, or a list 1,5,9.",
+)
+@filter_option
+@json_option
+@click.pass_context
+def check(
+    ctx: click.Context, catalog: str | None, seeds: str, expression: str, as_json: bool
+) -> None:
+    """Check that scenarios can be built and solved.
+
+    CATALOG is a folder of templates, a scope or a scenario; by default all scenarios. Each is built
+    for every seed and run with a random agent, and its declared solution must reach the declared
+    score. (`validate` only reads files; `test` runs each case of a suite once and stores nothing.)
+
+    Exits with 0 if all are fit for use, 1 if one is not, 2 if nothing could be checked.
+    """
+    from proctor.cli._output import stdout_reserved
+    from proctor.cli.run import find_modules_here
+    from proctor.spec.experiment import read_seeds
+    from proctor.trials.loop import run_to_end
+    from proctor.trials.sanity import acheck
+
+    find_modules_here()
+    try:
+        wanted = read_seeds(seeds)
+    except ValueError as error:
+        raise ProctorError(str(error), where="--seeds") from None
+    templates, unreadable, configuration = _templates(catalog, expression)
+    with stdout_reserved():
+        checked = run_to_end(acheck(templates, wanted, configuration))
+    found = [*checked, *unreadable]
+    unfit = sum(not each.fit for each in found)
+    if as_json:
+        import msgspec
+
+        document = {"fit": not unfit, "scenarios": found}
+        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    else:
+        _echo_checked(found)
+    ctx.exit(1 if unfit else 0)
+
+
+def _templates(
+    name: str | None, expression: str
+) -> tuple[list[Template], list[Checked], Configuration]:
+    """Return the selected templates, those that cannot be read, and the settings they are under."""
+    from proctor.scenarios import Catalog, catalog_for
+    from proctor.spec import load_configuration, select_cases
+    from proctor.trials.sanity import readable
+
+    folder = Path(name) if name is not None and Path(name).is_dir() else None
+    if folder is None:
+        configuration = load_configuration()
+        templates, unreadable = readable(catalog_for(configuration), name)
+    else:
+        configuration = load_configuration(folder, flags={"catalog": str(folder)})
+        templates, unreadable = readable(Catalog([folder]))
+        if not templates and not unreadable:
+            raise ProctorError(
+                "no scenarios in this folder",
+                where=str(folder),
+                hint="the scenario `a.b` is the file a/b/spec.yaml",
+            )
+    return select_cases(templates, filter=expression), unreadable, configuration
+
+
+def _echo_checked(found: list[Checked]) -> None:
+    from proctor.trials.sanity import table as sanity_rows
+
+    head, *rows = sanity_rows(found)
+    for line in table(head, rows, indent=""):
+        click.echo(printable(line))
+    for each in found:
+        for problem in each.problems:
+            click.echo(printable(f"{each.case}: {problem}"), err=True)
+        for note in each.notes:
+            click.echo(printable(f"{each.case}: note: {note}"), err=True)
+    fit = sum(each.fit for each in found)
+    verb = "is" if len(found) == 1 else "are"
+    click.echo(f"{fit} of {plural(len(found), 'scenario')} {verb} fit")
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        Example("proctor scenario store meadow-7 meadow", "store the built folder `meadow`"),
+        Example("proctor scenario store meadow-7 meadow --force", "replace what has the name"),
+    ],
+)
+@click.argument("name")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--force", is_flag=True, help="Replace another scenario of that name.")
+def store(*, name: str, folder: Path, force: bool) -> None:
+    """Store a built scenario under a name.
+
+    The folder must be unchanged since `proctor scenario build` wrote it. Prints its path in the
+    storage.
+    """
+    from proctor.scenarios.scenario import store as store_scenario
+
+    click.echo(printable(str(store_scenario(name, folder, replace=force))))
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        Example("proctor scenario fetch meadow-7", "into the folder ./meadow-7"),
+        Example("proctor scenario fetch meadow-7 -o again", "into another folder"),
+    ],
+)
+@click.argument("name")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The folder to write.  [default: NAME]",
+)
+def fetch(*, name: str, out: Path | None) -> None:
+    """Fetch a stored scenario.
+
+    It is verified against the digests from its build. Prints the folder.
+    """
+    from proctor.scenarios.scenario import fetch as fetch_scenario
+    from proctor.spec.suite import problem_with_id
+
+    if out is None and problem_with_id(name) is None:
+        out = Path(name)
+    click.echo(printable(str(fetch_scenario(name, out))))
