@@ -83,14 +83,14 @@ def trace_of(actual: list[dict[str, Any]]) -> Any:
 
 def judge_all(pairs: list[Any]) -> tuple[int, float]:
     """Judge every pair; how many checks each had, and the CPU seconds it took."""
+    from proctor.checks.base import CheckContext
     from proctor.checks.evaluate import evaluate
-    from proctor.checks.registry import CheckContext
-    from proctor.spec import plan_checks
+    from proctor.spec import checks_of
 
     ready = []
     for actual, reference in pairs:
         case = case_of(reference)
-        ready.append((case, plan_checks(case), trace_of(actual)))
+        ready.append((case, checks_of(case), trace_of(actual)))
 
     async def all_of_them() -> int:
         checks = 0

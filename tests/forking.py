@@ -23,7 +23,7 @@ PRELOADED = (
     *("proctor.cli.main", "proctor.cli._signals", "proctor.cli._output"),
     *("proctor.cli.run", "proctor.cli.test", "proctor.cli.validate", "proctor.cli.results"),
     *("proctor.cli.carrying", "proctor.report.html.page", "proctor.report.run_facts"),
-    *("proctor.agents.python", "proctor.checks.correctness", "proctor.spec.plan"),
+    *("proctor.agents.python", "proctor.checks.layers", "proctor.spec.case_checks"),
     *("proctor.report.run_console", "proctor.report.run_json", "proctor.report.progress"),
     *("proctor.results.compare", "proctor.results.finalise", "proctor.api"),
     *("proctor.trials.carrying", "proctor.trials.resume"),

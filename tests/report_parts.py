@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from proctor.checks.result import CheckResult, CheckStatus, Layer
+from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.report.facts import CaseFacts, CasePlace, Report
 from proctor.runs.trial import TrialStatus
 

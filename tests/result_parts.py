@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from proctor.checks.result import CheckResult, CheckStatus, Layer
+from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.results.metadata import write_facts
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Sync

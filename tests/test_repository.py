@@ -26,8 +26,6 @@ PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s;]+)", re.MULTILINE)
 # Public class names that more than one module defines. Delete a line when its name is unique;
 # the list may only shrink.
 DUPLICATE_CLASSES = """
-Bounds
-Comparison
 Figure
 Patience
 Rerun

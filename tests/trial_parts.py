@@ -3,12 +3,11 @@
 import itertools
 from typing import Any
 
+from proctor.checks.base import CheckContext, CheckResult, Judgement
 from proctor.checks.evaluate import evaluate
 from proctor.checks.judge import Judge, JudgeSettings
-from proctor.checks.registry import CheckContext
-from proctor.checks.result import CheckResult, Judgement
 from proctor.llm import MockLLM, get_model
-from proctor.spec.plan import plan_checks
+from proctor.spec.case_checks import checks_of
 from proctor.spec.suite import Case
 from proctor.trace import Span, SpanKind, SpanStatus, Trace
 
@@ -65,7 +64,7 @@ async def judged(
 ) -> Judgement:
     """What a trial of a case comes to; the case is read and planned as from a suite."""
     whole = Case.model_validate({"input": "q", **case})
-    return await evaluate(plan_checks(whole), context_of(trace, answer, case=whole, **more))
+    return await evaluate(checks_of(whole), context_of(trace, answer, case=whole, **more))
 
 
 async def result(

@@ -7,7 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 from trial_parts import judge_at, judged, llm, result, span, tool, trace_of, verdict
 
 from proctor.checks.assertions import Assertion
-from proctor.checks.result import CheckStatus
+from proctor.checks.base import CheckStatus
 from proctor.llm import MockLLM
 
 PASS, WARN, FAIL, SKIP = CheckStatus.PASS, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.SKIP

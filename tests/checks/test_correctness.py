@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from trial_parts import judged, llm, result, span, tool, trace_of
 
-from proctor.checks.correctness import Correctness
-from proctor.checks.registry import CHECKS
-from proctor.checks.result import CheckStatus, Layer
-from proctor.checks.text import normalised
+from proctor.checks.answer import normalised
+from proctor.checks.base import CheckStatus
+from proctor.checks.layers import Correctness
 
 PASS, FAIL, SKIP, UNSCORED = (
     CheckStatus.PASS,
@@ -27,7 +26,20 @@ async def of(answer: str, trace=None, **options):
 
 def test_the_order_of_the_layer():
     """R-C2: the checks are judged in the documented order."""
-    assert list(CHECKS[Layer.CORRECTNESS]) == [
+    whole = Correctness(
+        expected_in_answer="a",
+        any_expected_in_answer="a",
+        not_in_answer="a",
+        exact_match="a",
+        regex_match="a",
+        json_schema={},
+        jmespath={"path": "a", "eq": 1},
+        llm_judge="a",
+        safety_check=True,
+        hallucination_check=True,
+    )
+    names = [check.check for check in whole.checks()]
+    assert names == [
         "expected_in_answer",
         "any_expected_in_answer",
         "not_in_answer",
@@ -39,7 +51,7 @@ def test_the_order_of_the_layer():
         "safety_check",
         "hallucination_check",
     ]
-    assert list(Correctness.model_fields)[:10] == list(CHECKS[Layer.CORRECTNESS])
+    assert list(Correctness.model_fields)[:10] == names
 
 
 # -- texts ---------------------------------------------------------------------------------------

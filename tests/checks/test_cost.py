@@ -4,8 +4,8 @@ import pytest
 from pydantic import ValidationError
 from trial_parts import llm, result, tool, trace_of
 
-from proctor.checks.cost import CostChecks
-from proctor.checks.result import CheckStatus
+from proctor.checks.base import CheckStatus
+from proctor.checks.layers import CostChecks
 
 PASS, WARN, SKIP = CheckStatus.PASS, CheckStatus.WARN, CheckStatus.SKIP
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from trial_parts import judged, result, tool, trace_of
 
+from proctor.checks.base import CheckResult, CheckStatus
 from proctor.checks.custom import HasMatchingSpan, custom_check
-from proctor.checks.result import CheckStatus, Outcome
 from proctor.errors import ProctorError
 from proctor.imports import load_object
+from proctor.spec.case_checks import checks_of
 from proctor.spec.load import load_suite
-from proctor.spec.plan import plan_checks
 
 PASS, FAIL, UNSCORED = CheckStatus.PASS, CheckStatus.FAIL, CheckStatus.UNSCORED
 
@@ -48,7 +48,7 @@ class Evaluator:
         (1, PASS, 1.0, "the check returned 1.00, asked for at least 0.8"),
         ((False, "too rude"), FAIL, 0.0, "too rude"),
         ((0.9, "nearly"), PASS, 0.9, "nearly (0.90, asked for at least 0.8)"),
-        (Outcome(score=0.4, passed=True, reason="fine"), PASS, 0.4, "fine"),
+        (CheckResult(score=0.4, passed=True, reason="fine"), PASS, 0.4, "fine"),
         (np.bool_(True), PASS, 1.0, "the check returned True"),
         (np.float32(0.25), FAIL, 0.25, "the check returned 0.25, asked for at least 0.8"),
         (1.5, UNSCORED, None, "the check returned 1.5: return a bool, a number from 0 to 1"),
@@ -157,7 +157,7 @@ async def test_a_module_beside_the_suite(tmp_path):
         """,
     )
     (case,) = load_suite(tmp_path / "suite.yaml").cases
-    (planned,) = plan_checks(case)
+    (planned,) = checks_of(case)
     assert (planned.id, planned.check, planned.blocking) == ("polite", "custom", True)
 
 

@@ -1,23 +1,25 @@
 """How checks are run together: order, short-circuit, weights, and what breaks."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from trial_parts import context_of, judge_at, judged, llm, trace_of, verdict
 
-from proctor.checks.evaluate import PlannedCheck, evaluate
-from proctor.checks.result import (
+from proctor.checks.base import (
+    Check,
     CheckResult,
     CheckStatus,
     Judgement,
     Layer,
-    Outcome,
-    broken,
-    held,
+    failed,
+    passed,
     skipped,
     unscored,
 )
+from proctor.checks.evaluate import evaluate
 from proctor.llm import MockLLM
 
 PASS, WARN, FAIL, SKIP, UNSCORED = (
@@ -27,6 +29,20 @@ PASS, WARN, FAIL, SKIP, UNSCORED = (
     CheckStatus.SKIP,
     CheckStatus.UNSCORED,
 )
+
+
+class Given(Check):
+    """A check with a fixed answer."""
+
+    answer: Any
+    asks: bool
+
+    @property
+    def judged(self) -> bool:
+        return self.asks
+
+    def evaluate(self, ctx, /):
+        return self.answer
 
 
 async def test_a_judge_is_not_asked_once_a_deterministic_check_failed():
@@ -122,12 +138,12 @@ async def test_score_is_the_weighted_mean_of_what_was_judged():
         st.tuples(
             st.sampled_from(
                 [
-                    held("y"),
-                    broken("n"),
-                    broken("part", score=0.3),
+                    passed("y"),
+                    failed("n"),
+                    failed("part", score=0.3),
                     skipped("s"),
                     unscored("u"),
-                    Outcome(score=0.9, passed=True, reason="enough"),
+                    CheckResult(score=0.9, passed=True, reason="enough"),
                 ]
             ),
             st.booleans(),
@@ -140,16 +156,7 @@ async def test_score_is_the_weighted_mean_of_what_was_judged():
 async def test_every_plan_gives_every_result(plan):
     """R-C6: nothing asked for is left out, statuses follow from outcome and blocking alone."""
     planned = [
-        PlannedCheck(
-            f"c{n}",
-            "c",
-            Layer.CORRECTNESS,
-            None,
-            lambda _o, _c, o=outcome: o,
-            weight,
-            blocks,
-            judge,
-        )
+        Given(answer=outcome, asks=judge, id=f"c{n}", weight=weight, required=blocks)
         for n, (outcome, blocks, judge, weight) in enumerate(plan)
     ]
     outcome = await evaluate(planned, context_of())
@@ -160,7 +167,7 @@ async def test_every_plan_gives_every_result(plan):
             assert found.status == SKIP
             continue
         if given_outcome.score is None:
-            assert found.status == (UNSCORED if given_outcome.unscored else SKIP)
+            assert found.status == given_outcome.status
         else:
             failed = FAIL if blocks else WARN
             assert found.status == (PASS if given_outcome.passed else failed)

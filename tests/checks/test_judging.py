@@ -3,7 +3,7 @@
 import pytest
 from trial_parts import judge_at, judged, result, tool, trace_of, verdict
 
-from proctor.checks.result import CheckStatus
+from proctor.checks.base import CheckStatus
 from proctor.llm import MockLLM
 
 PASS, FAIL, SKIP, UNSCORED = (

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from trial_parts import judged, llm, result, span, tool, trace_of
 
-from proctor.checks.path import PathChecks
-from proctor.checks.registry import CHECKS
-from proctor.checks.result import CheckStatus, Layer
+from proctor.checks.base import CheckStatus, Layer
+from proctor.checks.layers import PathChecks
 from proctor.trace.load import load_traces
 
 PASS, WARN, FAIL, SKIP = CheckStatus.PASS, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.SKIP
@@ -25,7 +24,20 @@ async def of(trace, baseline=None, **options):
 def test_every_field_has_its_check():
     """R-C3: an option that nothing judges cannot be written."""
     settings = {"match_mode", "blocking"}
-    assert set(CHECKS[Layer.PATH]) == set(PathChecks.model_fields) - settings
+    numbers = dict.fromkeys((f for f in PathChecks.model_fields if f.startswith(("m"))), 1)
+    whole = PathChecks(
+        **{**numbers, "match_mode": "superset"},
+        expected_tools=["a"],
+        arguments="exact",
+        forbidden_tools="a",
+        expected_handoff="a",
+        expected_handoffs_available="a",
+        spans=[{"kind": "tool"}],
+        quality={"overall": 1},
+    )
+    built = {check.check for check in whole.checks()}
+    assert built == set(PathChecks.model_fields) - settings
+    assert all(check.layer is Layer.PATH for check in whole.checks())
 
 
 # -- expected tools ------------------------------------------------------------------------------

@@ -41,14 +41,14 @@ def test_the_example_agent_passes_its_suite(tmp_path: Path) -> None:
         "sys.path.insert(0, '.')\n"
         "from proctor.trace.capture import capture\n"
         "from proctor.checks.evaluate import evaluate\n"
-        "from proctor.checks.registry import CheckContext\n"
-        "from proctor.spec import load_suite, plan_checks\n"
+        "from proctor.checks.base import CheckContext\n"
+        "from proctor.spec import load_suite, checks_of\n"
         "import example_agent\n"
         "for case in load_suite('suite.yaml').cases:\n"
         "    with capture(query=case.input) as trace:\n"
         "        trace.response = example_agent.answer(case.input)\n"
         "    context = CheckContext(case=case, trace=trace, answer=trace.response)\n"
-        "    for result in asyncio.run(evaluate(plan_checks(case), context)).results:\n"
+        "    for result in asyncio.run(evaluate(checks_of(case), context)).results:\n"
         "        print(case.id, result.id, result.status)\n"
     )
     done = subprocess.run(

@@ -30,7 +30,14 @@ def test_every_fact_is_there():
         "hard_fail": 1,
     }
     assert (totals["infra_error"], totals["cancelled"], totals["not_run"]) == (1, 1, 2)
-    assert totals["checks"] == {"pass": 2, "warn": 2, "fail": 1, "skip": 0, "unscored": 0}
+    assert totals["checks"] == {
+        "pass": 2,
+        "warn": 2,
+        "fail": 1,
+        "skip": 0,
+        "metric": 0,
+        "unscored": 0,
+    }
     assert (totals["cost_usd"], totals["unpriced_calls"]) == (0.41, 3)
     wrong = found["cases"][1]
     assert wrong["place"] == {"file": "suite.yaml", "line": 12, "column": 5}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trial_parts import llm, span, tool, trace_of
 
-from proctor.checks.result import Layer
+from proctor.checks.base import Layer
 from proctor.runs.baselines import Precheck
 from proctor.runs.diff import Side, compare, compare_case
 from proctor.runs.diff_cost import COST, LATENCY, TOKENS, cost_changes, ratio_change

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.checks.result import CheckResult, CheckStatus, Layer
+from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.runs.folder import FORMAT, RunFolder, RunFolderError, safe_name
 from proctor.runs.journal import Journal, Sync, read_journal
 from proctor.runs.run import Run

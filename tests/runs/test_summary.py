@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.checks.result import CheckResult, CheckStatus, Layer
+from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.runs.early_stop import CellPlan, FinishedTrial, find_stop, hard_fail, out_of_reach
 from proctor.runs.summary import CellSummary, Verdict, percentile, rank_failures, summarise_cell
 from proctor.runs.trial import CellKey, Trial, TrialStatus

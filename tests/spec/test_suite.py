@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proctor.checks.path import PathChecks
+from proctor.checks.layers import PathChecks
 from proctor.spec import Case, SpecError, Suite, load_suite, restore_suite
 from proctor.spec.located import plain
 from proctor.spec.yaml_reader import read_text

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -12,9 +12,7 @@ from run_one_parts import context_of
 import proctor
 from proctor.agents.base import AgentReply
 from proctor.agents.python import PythonAgentConfig
-from proctor.checks.evaluate import PlannedCheck
-from proctor.checks.registry import CheckContext
-from proctor.checks.result import Layer, Outcome, broken, held
+from proctor.checks.base import Check, CheckContext, CheckResult, failed, passed
 from proctor.errors import first_of
 from proctor.runs.run import Run
 from proctor.runs.trial import PlannedTrial, Trial, TrialStatus
@@ -27,12 +25,22 @@ from proctor.trials.run_trial import run_trial
 SECRET = "sk-" + "aB3dE" * 9
 
 
-def always(_options: object, _context: CheckContext) -> Outcome:
-    return held("so it is")
+def always(_context: CheckContext) -> CheckResult:
+    return passed("so it is")
+
+
+class Given(Check):
+    """A check whose judgement is a function, called where the check is evaluated."""
+
+    name: ClassVar[str] = "mine"
+    function: Any
+
+    def evaluate(self, ctx: CheckContext, /) -> Any:
+        return self.function(ctx)
 
 
 def checked(agent: Callable[..., Any], check: Callable[..., Any] = always) -> RunContext:
-    planned = PlannedCheck("c1", "mine", Layer.CORRECTNESS, None, check, weight=1.0, blocking=True)
+    planned = Given(function=check, id="c1")
     context = context_of(PythonAgentConfig.of(agent), "q")
     context.cases["c"].checks = [planned]
     return context
@@ -56,8 +64,8 @@ async def by_seed(input: object, seed: int) -> str:  # noqa: A002 (the word user
     return f"answer {seed}"
 
 
-def odd(_options: object, context: CheckContext) -> Outcome:
-    return held("odd") if int(context.answer.split()[1]) % 2 else broken("even")
+def odd(context: CheckContext) -> CheckResult:
+    return passed("odd") if int(context.answer.split()[1]) % 2 else failed("even")
 
 
 async def test_a_trial_comes_to_the_same_alone_and_among_others():
@@ -87,12 +95,12 @@ async def test_a_check_that_returns_an_awaitable_is_awaited():
     async def at_once(_question: object) -> str:
         return "fine"
 
-    def check(_options: object, context: CheckContext) -> Any:
-        async def later() -> Outcome:
+    def check(context: CheckContext) -> Any:
+        async def later() -> CheckResult:
             await asyncio.sleep(0.001)
             if context.trace.trace_id[0] == "0":
                 raise ValueError("the check broke")
-            return held("at last")
+            return passed("at last")
 
         return later()
 

@@ -9,11 +9,10 @@ from world_parts import Bare, Broken, Corridor, Says, played
 
 from proctor.agents.base import AgentError, AgentReply, AgentRequest
 from proctor.agents.registry import agent_config
+from proctor.checks.base import CheckContext, CheckStatus
 from proctor.checks.evaluate import evaluate
-from proctor.checks.registry import CheckContext
-from proctor.checks.result import CheckStatus
 from proctor.errors import ProctorError
-from proctor.spec.plan import plan_checks
+from proctor.spec.case_checks import checks_of
 from proctor.spec.suite import Case
 from proctor.trace import SpanKind, SpanStatus, Trace
 from proctor.trace.capture import capture
@@ -47,7 +46,7 @@ async def test_path_checks_hold_in_worlds():
     )
     with capture("q") as trace:
         reply = await _play(Says("right", "left", *RIGHT))
-    plan = [world_check(threshold=0.9), *plan_checks(case)]
+    plan = [world_check(threshold=0.9), *checks_of(case)]
     judged = await evaluate(plan, CheckContext(case, trace, reply.answer))
     by_id = {result.id: result for result in judged.results}
     assert by_id["world"].status == CheckStatus.PASS

@@ -1,102 +1,149 @@
-"""`assertions:`, the flat form: each maps onto the same functions as the layers.
+"""`assertions:`, the flat spelling: one model for each type, which builds a check object.
 
-Promise: nothing is judged here that a layer could judge; an assertion builds the layer's options
-and asks its check. Its own are only the questions a layer has no words for (an exact count, one
-argument of one call).
+Nothing is judged here: `{type: output_contains, value: Paris}` and `correctness:
+{expected_in_answer: Paris}` both build `Contains("Paris")`. Every type has `weight`, `required`
+and `id`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from inspect import isawaitable
-from typing import Any, NamedTuple, cast
+from typing import Annotated, Any, ClassVar, Literal, cast
 
-from proctor.checks import correctness, cost, path
-from proctor.checks.assertion_models import (
-    ArgContains,
-    ArgEquals,
-    Assertion,
-    Bounds,
-    CostUnder,
-    HandoffCount,
-    HandoffTarget,
-    HandoffTargetsAvailable,
-    JmespathAssertion,
-    JudgeAssertion,
-    LatencyUnder,
-    OutputContains,
-    OutputNotContains,
-    SpanAssertion,
-    StepsUnder,
-    ToolCallCount,
-    ToolCalled,
-    ToolNotCalled,
-    ToolSequence,
-)
-from proctor.checks.conditions import contains_value, same_value
-from proctor.checks.correctness import Correctness, expression_holds
-from proctor.checks.cost import CostChecks
-from proctor.checks.evaluate import PlannedCheck
-from proctor.checks.judging import judge_by_rule
-from proctor.checks.metrics.arguments import ABSENT, decoded, look_up
-from proctor.checks.metrics.matching import MatchMode, shortened
-from proctor.checks.path import PathChecks
-from proctor.checks.path_parts import (
+from pydantic import Field, field_validator
+
+from proctor.checks.answer import Contains, Excludes
+from proctor.checks.base import Check, Count, Limit, Name, Names, Texts, Weight, refused
+from proctor.checks.cost import MaxCost, MaxLatency
+from proctor.checks.judge_checks import JudgeRule, LLMJudge
+from proctor.checks.metrics.arguments import ArgumentMode
+from proctor.checks.metrics.matching import MatchMode
+from proctor.checks.path import (
+    ArgumentContains,
+    ArgumentEquals,
+    CountBounds,
+    CountHandoffs,
+    CountToolCalls,
+    Expected,
     ExpectedCall,
-    calls_counted,
-    calls_match,
-    handoffs_counted,
-    ids_of,
-    span_holds,
-    tool_name,
+    ExpectHandoffs,
+    ExpectTools,
+    ForbidTools,
+    HandoffsAvailable,
+    HasMatchingSpan,
+    parse_trace_query,
 )
-from proctor.checks.registry import CheckContext
-from proctor.checks.result import Layer, Outcome, broken, held
-from proctor.checks.view import document
-from proctor.words import plural
-
-__all__ = ["Assertion", "planned_assertion", "run_assertion"]
+from proctor.checks.structured import JMESPath, Operators
+from proctor.strict import Strict
 
 
-async def run_assertion(assertion: Any, context: CheckContext) -> Outcome:
-    """Judge one assertion; a `CheckFunction` whose options are the assertion itself."""
-    outcome = _RULES[assertion.type].run(assertion, context)
-    return await outcome if isawaitable(outcome) else outcome
+class AssertionBase(Strict):
+    """What every assertion has."""
+
+    id_fields: ClassVar[tuple[str, ...]] = ()
+    """The fields that go into the id beside the type."""
+
+    weight: Weight = 1.0
+    """How much it counts in the score."""
+    required: bool = False
+    """Whether a failure makes the trial a hard failure."""
+    id: str | None = Field(default=None, min_length=1)
+    """Its name in results; its type and argument when absent."""
+
+    def check(self) -> Check:
+        """Build the check, in the words of the layers."""
+        raise NotImplementedError
+
+    def own(self) -> dict[str, Any]:
+        """Return the fields of the type that were written."""
+        common = AssertionBase.model_fields.keys() | {"type"}
+        return {name: getattr(self, name) for name in self.model_fields_set - common}
+
+    @property
+    def argument(self) -> str:
+        """What tells it from others of its type, for the id."""
+        values = [getattr(self, name) for name in self.id_fields]
+        shown = [
+            "+".join(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else str(value)
+            for value in values
+            if value
+        ]
+        return ".".join(shown)[:80]
 
 
-def planned_assertion(assertion: Any) -> PlannedCheck:
-    """An assertion as a check that is ready to run, in the layer whose question it asks.
-
-    Its id is its own, or its type and argument.
-    """
-    rule = _RULES[assertion.type]
-    argument = rule.argument(assertion)
-    derived = f"{assertion.type}:{argument}" if argument else assertion.type
-    return PlannedCheck(
+def assertion_check(assertion: Any) -> Check:
+    """Return the check of an assertion, with its id, weight and whether it blocks."""
+    kind = str(assertion.type)
+    derived = f"{kind}:{assertion.argument}" if assertion.argument else kind
+    return assertion.check().with_(
+        kind=kind,
         id=assertion.id or derived,
-        check=assertion.type,
-        layer=rule.layer,
-        options=assertion,
-        run=run_assertion,
         weight=assertion.weight,
-        blocking=assertion.required,
-        judged=assertion.type == "judge",
+        required=assertion.required,
     )
 
 
-def _tool_called(assertion: ToolCalled, context: CheckContext) -> Outcome:
-    call = ExpectedCall(tool=assertion.tool, arguments=assertion.arguments)
-    return calls_match([call], context, mode="superset", rules=assertion.match)
+class ToolCalled(AssertionBase):
+    """A tool was called, with these arguments if any are given."""
+
+    id_fields: ClassVar[tuple[str, ...]] = ("tool",)
+    type: Literal["tool_called"]
+    tool: Name
+    """The tool."""
+    arguments: dict[str, Any] | None = None
+    """Arguments of the call; any will do when absent."""
+    match: ArgumentMode = "superset"
+    """How they are compared; `superset` lets the call have more than those written."""
+
+    def check(self) -> Check:
+        """Build the check."""
+        call = ExpectedCall(tool=self.tool, arguments=self.arguments)
+        return ExpectTools([call], arguments=self.match)
 
 
-def _tool_not_called(assertion: ToolNotCalled, context: CheckContext) -> Outcome:
-    return _ask(path.forbidden_tools, PathChecks(forbidden_tools=(assertion.tool,)), context)
+class ToolNotCalled(AssertionBase):
+    """A tool was not called."""
+
+    id_fields: ClassVar[tuple[str, ...]] = ("tool",)
+    type: Literal["tool_not_called"]
+    tool: Name
+    """The tool; `*` stands for any characters."""
+
+    def check(self) -> Check:
+        """Build the check."""
+        return ForbidTools(self.tool)
 
 
-def _tool_call_count(assertion: ToolCallCount, context: CheckContext) -> Outcome:
-    least, most = _between(assertion)
-    calls = context.trace.tool_calls
-    return calls_counted(calls, least=least, most=most, tool=assertion.tool)
+class ToolCallCount(CountBounds, AssertionBase):
+    """A tool (or any, when none is named) was called so many times."""
+
+    id_fields: ClassVar[tuple[str, ...]] = ("tool",)
+    type: Literal["tool_call_count"]
+    tool: Name | None = None
+    """The tool; calls of all tools when absent."""
+
+    def check(self) -> Check:
+        """Build the check."""
+        return CountToolCalls(**self.own())
+
+
+class ToolSequence(AssertionBase):
+    """Tools were called in this sequence."""
+
+    type: Literal["tool_sequence"]
+    tools: tuple[Expected, ...] = Field(min_length=1)
+    """The tools, by name or as {tool, arguments}."""
+    mode: Literal["exact", "in_order", "any_order"] = "in_order"
+    """exact: these calls and no others, in this order; in_order: these in this order, others
+    between them allowed; any_order: these, in any order, others allowed."""
+
+    @property
+    def argument(self) -> str:
+        """The tools, for the id."""
+        return ">".join(call.tool for call in self.tools)[:80]
+
+    def check(self) -> Check:
+        """Build the check."""
+        return ExpectTools(self.tools, match=_SEQUENCE_MODES[self.mode])
 
 
 _SEQUENCE_MODES: dict[str, MatchMode] = {
@@ -106,160 +153,205 @@ _SEQUENCE_MODES: dict[str, MatchMode] = {
 }
 
 
-def _tool_sequence(assertion: ToolSequence, context: CheckContext) -> Outcome:
-    return calls_match(assertion.tools, context, mode=_SEQUENCE_MODES[assertion.mode])
+class ArgEquals(AssertionBase):
+    """Some call of a tool had an argument equal to a value."""
+
+    id_fields: ClassVar[tuple[str, ...]] = ("tool", "arg")
+    type: Literal["arg_equals"]
+    tool: Name
+    """The tool."""
+    arg: Name
+    """The argument, as a dotted path (`filter.city`)."""
+    value: Any
+    """The value it must equal."""
+
+    def check(self) -> Check:
+        """Build the check."""
+        return ArgumentEquals(self.tool, self.arg, self.value)
 
 
-def _arg_equals(assertion: ArgEquals, context: CheckContext) -> Outcome:
-    wanted = assertion.value
-    told = f"equals {shortened(wanted)}"
-    return _argument(assertion, context, lambda value: same_value(value, wanted), told)
+class ArgContains(AssertionBase):
+    """Some call of a tool had an argument that contains a value."""
+
+    id_fields: ClassVar[tuple[str, ...]] = ("tool", "arg")
+    type: Literal["arg_contains"]
+    tool: Name
+    """The tool."""
+    arg: Name
+    """The argument, as a dotted path (`filter.city`)."""
+    value: Any
+    """A part of the text, an item of the list, or a key of the mapping."""
+    case_sensitive: bool = False
+    """Whether upper and lower case differ."""
+
+    def check(self) -> Check:
+        """Build the check."""
+        return ArgumentContains(**self.own())
 
 
-def _arg_contains(assertion: ArgContains, context: CheckContext) -> Outcome:
-    wanted = assertion.value
+class OutputContains(AssertionBase):
+    """The answer contains texts."""
 
-    def holds(value: Any) -> bool:
-        return contains_value(value, wanted, case_sensitive=assertion.case_sensitive)
+    id_fields: ClassVar[tuple[str, ...]] = ("value",)
+    type: Literal["output_contains"]
+    value: Texts
+    """Texts that must all stand in the answer."""
+    case_sensitive: bool = False
+    """Whether upper and lower case differ."""
 
-    return _argument(assertion, context, holds, f"contains {shortened(wanted)}")
-
-
-def _argument(
-    assertion: ArgEquals | ArgContains,
-    context: CheckContext,
-    holds: Callable[[Any], bool],
-    told: str,
-) -> Outcome:
-    """Whether some call of a tool has an argument of which something holds."""
-    calls = [call for call in context.trace.tool_calls if call.name == assertion.tool]
-    values = [look_up(decoded(call.arguments), assertion.arg) for call in calls]
-    right = [
-        call
-        for call, value in zip(calls, values, strict=True)
-        if value is not ABSENT and holds(value)
-    ]
-    what = f"{assertion.arg} of {tool_name(assertion.tool)}"
-    details: dict[str, Any] = {
-        "expected": assertion.value,
-        "actual": [None if value is ABSENT else value for value in values],
-    }
-    if right:
-        reason = f"{what} {told} in {len(right)} of {plural(len(calls), 'call')}"
-        return held(reason, span_ids=ids_of(right), **details)
-    if not calls:
-        return broken(f"{tool_name(assertion.tool)} was not called", **details)
-    seen = ", ".join(dict.fromkeys(shortened(value) for value in values[:3]))
-    return broken(
-        f"{what} {told} in none of {plural(len(calls), 'call')}: it is {seen}",
-        span_ids=ids_of(calls),
-        **details,
-    )
+    def check(self) -> Check:
+        """Build the check."""
+        return Contains(self.value, case_sensitive=self.case_sensitive)
 
 
-def _output_contains(assertion: OutputContains, context: CheckContext) -> Outcome:
-    options = Correctness(
-        expected_in_answer=assertion.value, case_sensitive=assertion.case_sensitive
-    )
-    return _ask(correctness.expected_in_answer, options, context)
+class OutputNotContains(AssertionBase):
+    """The answer does not contain texts."""
+
+    id_fields: ClassVar[tuple[str, ...]] = ("value",)
+    type: Literal["output_not_contains"]
+    value: Texts
+    """Texts that must not stand in the answer."""
+    case_sensitive: bool = False
+    """Whether upper and lower case differ."""
+
+    def check(self) -> Check:
+        """Build the check."""
+        return Excludes(self.value, case_sensitive=self.case_sensitive)
 
 
-def _output_not_contains(assertion: OutputNotContains, context: CheckContext) -> Outcome:
-    options = Correctness(not_in_answer=assertion.value, case_sensitive=assertion.case_sensitive)
-    return _ask(correctness.not_in_answer, options, context)
+class JmespathAssertion(Operators, AssertionBase):
+    """An expression over what the agent did, and what must hold of its value."""
+
+    id_fields: ClassVar[tuple[str, ...]] = ("path",)
+    type: Literal["jmespath"]
+
+    def check(self) -> Check:
+        """Build the check."""
+        return JMESPath(**self.own())
 
 
-def _jmespath(assertion: JmespathAssertion, context: CheckContext) -> Outcome:
-    return expression_holds(assertion, document(context))
+class CostUnder(AssertionBase):
+    """It cost no more than this."""
+
+    type: Literal["cost_under"]
+    usd: Limit
+    """The most money, in US dollars."""
+
+    def check(self) -> Check:
+        """Build the check."""
+        return MaxCost(self.usd)
 
 
-def _cost_under(assertion: CostUnder, context: CheckContext) -> Outcome:
-    return _ask(cost.max_cost_usd, CostChecks(max_cost_usd=assertion.usd), context)
+class LatencyUnder(AssertionBase):
+    """It took no longer than this."""
+
+    type: Literal["latency_under"]
+    ms: Limit
+    """The longest time, in milliseconds."""
+
+    def check(self) -> Check:
+        """Build the check."""
+        return MaxLatency(self.ms)
 
 
-def _latency_under(assertion: LatencyUnder, context: CheckContext) -> Outcome:
-    return _ask(cost.max_latency_ms, CostChecks(max_latency_ms=assertion.ms), context)
+class StepsUnder(AssertionBase):
+    """It took no more steps (tool calls) than this."""
+
+    type: Literal["steps_under"]
+    steps: Count
+    """The most tool calls."""
+
+    def check(self) -> Check:
+        """Build the check."""
+        return CountToolCalls(max=self.steps)
 
 
-def _steps_under(assertion: StepsUnder, context: CheckContext) -> Outcome:
-    return _ask(path.max_tool_calls, PathChecks(max_tool_calls=assertion.steps), context)
+class HandoffTarget(AssertionBase):
+    """An agent was handed over to."""
+
+    id_fields: ClassVar[tuple[str, ...]] = ("agent",)
+    type: Literal["handoff_target"]
+    agent: Names
+    """The agent, or several that must all be handed over to."""
+
+    def check(self) -> Check:
+        """Build the check."""
+        return ExpectHandoffs(self.agent)
 
 
-def _handoff_target(assertion: HandoffTarget, context: CheckContext) -> Outcome:
-    return _ask(path.expected_handoff, PathChecks(expected_handoff=assertion.agent), context)
+class HandoffTargetsAvailable(AssertionBase):
+    """Agents were on offer as targets of a handoff."""
+
+    id_fields: ClassVar[tuple[str, ...]] = ("agents",)
+    type: Literal["handoff_targets_available"]
+    agents: Names
+    """The agents."""
+
+    def check(self) -> Check:
+        """Build the check."""
+        return HandoffsAvailable(self.agents)
 
 
-def _handoff_targets_available(
-    assertion: HandoffTargetsAvailable, context: CheckContext
-) -> Outcome:
-    options = PathChecks(expected_handoffs_available=assertion.agents)
-    return _ask(path.expected_handoffs_available, options, context)
+class HandoffCount(CountBounds, AssertionBase):
+    """There were so many handoffs."""
+
+    type: Literal["handoff_count"]
+
+    def check(self) -> Check:
+        """Build the check."""
+        return CountHandoffs(**self.own())
 
 
-def _handoff_count(assertion: HandoffCount, context: CheckContext) -> Outcome:
-    least, most = _between(assertion)
-    return handoffs_counted(context, least=least, most=most)
+class JudgeAssertion(JudgeRule, AssertionBase):
+    """A judge scores the answer: by a rule, or by weighted criteria, the median of k votes each."""
+
+    id_fields: ClassVar[tuple[str, ...]] = ("rubric",)
+    type: Literal["judge"]
+    id: str | None = Field(default=None, min_length=1)
+    """Its name in results; its type and argument when absent."""
+
+    def check(self) -> Check:
+        """Build the check."""
+        return LLMJudge(**self.own(), id=self.id)
 
 
-def _judge(assertion: JudgeAssertion, context: CheckContext) -> Awaitable[Outcome]:
-    return judge_by_rule(assertion, context)
+class SpanAssertion(AssertionBase):
+    """A query over the spans of the trace holds."""
+
+    type: Literal["span"]
+    query: dict[str, Any]
+    """Conditions that some span must meet, or any, all, none, count, before, after."""
+
+    @field_validator("query")
+    @classmethod
+    def _understood(cls, query: dict[str, Any]) -> dict[str, Any]:
+        with refused():
+            parse_trace_query(query)
+        return query
+
+    def check(self) -> Check:
+        """Build the check."""
+        return HasMatchingSpan(self.query)
 
 
-def _span(assertion: SpanAssertion, context: CheckContext) -> Outcome:
-    return span_holds(assertion.span_check, context)
-
-
-def _between(bounds: Bounds) -> tuple[int | None, int | None]:
-    return (bounds.min, bounds.max) if bounds.eq is None else (bounds.eq, bounds.eq)
-
-
-def _ask(check: Callable[[Any, CheckContext], Any], options: Any, context: CheckContext) -> Outcome:
-    """The outcome of a layer's check; those asked here have exactly one, at once."""
-    return cast("Outcome", check(options, context))
-
-
-class _Rule(NamedTuple):
-    """How one type of assertion is judged, where it belongs, and what tells it from others."""
-
-    layer: Layer
-    run: Callable[[Any, CheckContext], Outcome | Awaitable[Outcome]]
-    argument: Callable[[Any], str]
-
-
-def _field(*names: str) -> Callable[[Any], str]:
-    def text(assertion: Any) -> str:
-        values = [getattr(assertion, name) for name in names]
-        shown = [_joined(value) for value in values if value]
-        return ".".join(shown)[:80]
-
-    return text
-
-
-def _joined(value: Any) -> str:
-    many = cast("tuple[str, ...]", value) if isinstance(value, tuple) else (str(value),)
-    return "+".join(many)
-
-
-def _tools_of(assertion: ToolSequence) -> str:
-    return ">".join(call.tool for call in assertion.tools)[:80]
-
-
-_RULES: dict[str, _Rule] = {
-    "tool_called": _Rule(Layer.PATH, _tool_called, _field("tool")),
-    "tool_not_called": _Rule(Layer.PATH, _tool_not_called, _field("tool")),
-    "tool_call_count": _Rule(Layer.PATH, _tool_call_count, _field("tool")),
-    "tool_sequence": _Rule(Layer.PATH, _tool_sequence, _tools_of),
-    "arg_equals": _Rule(Layer.PATH, _arg_equals, _field("tool", "arg")),
-    "arg_contains": _Rule(Layer.PATH, _arg_contains, _field("tool", "arg")),
-    "output_contains": _Rule(Layer.CORRECTNESS, _output_contains, _field("value")),
-    "output_not_contains": _Rule(Layer.CORRECTNESS, _output_not_contains, _field("value")),
-    "jmespath": _Rule(Layer.CORRECTNESS, _jmespath, _field("path")),
-    "cost_under": _Rule(Layer.COST, _cost_under, _field()),
-    "latency_under": _Rule(Layer.COST, _latency_under, _field()),
-    "steps_under": _Rule(Layer.PATH, _steps_under, _field()),
-    "handoff_target": _Rule(Layer.PATH, _handoff_target, _field("agent")),
-    "handoff_targets_available": _Rule(Layer.PATH, _handoff_targets_available, _field("agents")),
-    "handoff_count": _Rule(Layer.PATH, _handoff_count, _field()),
-    "judge": _Rule(Layer.CORRECTNESS, _judge, _field("rubric")),
-    "span": _Rule(Layer.PATH, _span, _field()),
-}
+Assertion = Annotated[
+    ToolCalled
+    | ToolNotCalled
+    | ToolCallCount
+    | ToolSequence
+    | ArgEquals
+    | ArgContains
+    | OutputContains
+    | OutputNotContains
+    | JmespathAssertion
+    | CostUnder
+    | LatencyUnder
+    | StepsUnder
+    | HandoffTarget
+    | HandoffTargetsAvailable
+    | HandoffCount
+    | JudgeAssertion
+    | SpanAssertion,
+    Field(discriminator="type"),
+]
+"""One assertion, told apart by its `type`."""

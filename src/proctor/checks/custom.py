@@ -1,21 +1,31 @@
-"""Checks of the user's own: a function or class that takes one context.
+"""Functions and classes of the user as checks.
 
-Promise: bool, number in 0..1, `Outcome`, (value, reason) or a mapping of names to these; sync or
-async; a failed `assert` is a failed check, any other exception leaves the check unscored.
-Found by import path or in the entry points `proctor.checks`; built in: `has_matching_span`.
+A check function takes one `CheckContext` and returns a bool, a number in 0..1, a `Metric`, a
+`CheckResult`, (value, reason), or a mapping of names to these; it may be async. A failed `assert`
+is a failed check, any other exception leaves the check unscored. Checks are found by import path,
+in the entry points `proctor.checks`, or built in (`has_matching_span`).
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-from proctor.checks.path_parts import read_span_check, span_holds
-from proctor.checks.registry import CheckContext, CheckFunction, Outcomes
-from proctor.checks.result import Outcome, broken, held, unscored
+from proctor.checks.base import (
+    Check,
+    CheckContext,
+    CheckResult,
+    Metric,
+    Results,
+    failed,
+    passed,
+    unscored,
+)
+from proctor.checks.path import HasMatchingSpan
 from proctor.errors import ProctorError, did_you_mean
 from proctor.imports import load_object
 
@@ -23,48 +33,90 @@ ENTRY_POINTS = "proctor.checks"
 """The group under which packages offer checks by name."""
 
 DEFAULT_THRESHOLD = 0.8
-"""From which number on a check holds, where the case has no threshold: that of a case."""
+"""The number from which a check passes where the case has no threshold: that of a case."""
 
-
-class HasMatchingSpan:
-    """Some span matches a query, or a query over the whole trace holds."""
-
-    def __init__(self, query: Mapping[str, Any]) -> None:
-        self.check = read_span_check(query)
-
-    def __call__(self, context: CheckContext) -> Outcome:
-        """Whether it holds of the trace."""
-        return span_holds(self.check, context)
-
+GIVEN_IN_PYTHON = "given_in_python"
+"""What a run folder's spec records for a function that no import path leads to."""
 
 BUILT_IN: dict[str, Any] = {"has_matching_span": HasMatchingSpan}
+
+
+class FunctionCheck(Check):
+    """A function of the user: `Case(checks=[function])` makes one of it.
+
+    Example: `FunctionCheck(function=lambda ctx: len(ctx.output) < 200, id="brief")`.
+    """
+
+    name: ClassVar[str] = "custom"
+    function: Callable[..., Any]
+
+    async def evaluate(self, ctx: CheckContext[Any], /) -> Results:
+        """Judge one trial."""
+        try:
+            value = self.function(ctx)
+            if inspect.isawaitable(value):
+                value = await value
+        except AssertionError as error:
+            # pytest adds lines of its own to an assertion's message.
+            lines = str(error).splitlines()
+            return failed(lines[0] if lines else "an assertion of the check failed")
+        threshold = getattr(ctx.case, "threshold", None)
+        return as_results(value, DEFAULT_THRESHOLD if threshold is None else threshold)
 
 
 def custom_check(
     target: str | Callable[..., Any],
     params: Mapping[str, Any] | None = None,
     base_dir: str | Path | None = None,
-) -> CheckFunction:
-    """A user's check, ready to run; `ProctorError` when it cannot be found or built.
+) -> Check:
+    """Return a user's check, ready to run; raise `ProctorError` when it cannot be found or built.
 
     `params` go to the constructor of a class, or to a function beside its context.
     """
     found = find_check(target, base_dir) if isinstance(target, str) else target
-    where = target if isinstance(target, str) else _name(target)
-    function = _callable(found, dict(params or {}), where)
-
-    def run(_options: Any, context: CheckContext) -> Outcomes | Awaitable[Outcomes]:
-        return _run(function, context)
-
-    return run
+    where = target if isinstance(target, str) else str(getattr(target, "__qualname__", target))
+    options = dict(params or {})
+    if isinstance(found, Check):
+        return found
+    if not callable(found):
+        raise ProctorError(f"{where} is a {type(found).__name__}, not a function or class")
+    if not inspect.isclass(found):
+        _check_signature(
+            found, (None,), options, where, "it must take one context, then the params by name"
+        )
+        return FunctionCheck(function=partial(found, **options) if options else found)
+    is_check = issubclass(found, Check)
+    if not is_check:
+        _check_signature(found, (), options, where, "the class does not take these params")
+    try:
+        instance: Any = found(**options)
+    except ProctorError:
+        raise
+    except Exception as error:
+        raise ProctorError(f"{where} cannot be built: {type(error).__name__}: {error}") from error
+    if is_check and target not in BUILT_IN:
+        return instance
+    method = instance if callable(instance) else getattr(instance, "evaluate", None)
+    if not callable(method):
+        raise ProctorError(
+            f"{where} has neither __call__(context) nor evaluate(context)",
+            hint="add one of them",
+        )
+    _check_signature(method, (None,), {}, where, "it must take one context")
+    return FunctionCheck(function=method)
 
 
 def find_check(name: str, base_dir: str | Path | None = None) -> Any:
-    """A check by import path, by the name of an entry point, or built in."""
+    """Return a check by import path, by the name of an entry point, or built in."""
     if ":" in name:
         return load_object(name, base_dir)
     if name in BUILT_IN:
         return BUILT_IN[name]
+    if name == GIVEN_IN_PYTHON:
+        raise ProctorError(
+            "the check was a function given in Python, which no import path leads to",
+            hint="define it at the top level of a module, and it is found again by its import path",
+        )
     from importlib.metadata import entry_points
 
     offered = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
@@ -83,100 +135,86 @@ def find_check(name: str, base_dir: str | Path | None = None) -> Any:
         ) from error
 
 
-def _callable(found: Any, params: dict[str, Any], where: str) -> Callable[[CheckContext], Any]:
-    if not callable(found):
-        raise ProctorError(f"{where} is a {type(found).__name__}, not a function or class")
-    if inspect.isclass(found):
-        _fits(found, (), params, where, "the class does not take these params")
-        try:
-            instance: Any = found(**params)
-        except ProctorError:
-            raise
-        except Exception as error:
-            raise ProctorError(
-                f"{where} cannot be built: {type(error).__name__}: {error}"
-            ) from error
-        method = instance if callable(instance) else getattr(instance, "evaluate", None)
-        if not callable(method):
-            raise ProctorError(
-                f"{where} has neither __call__(context) nor evaluate(context)",
-                hint="add one of them",
-            )
-        _fits(method, (None,), {}, where, "it must take one context")
-        return method
-    _fits(found, (None,), params, where, "it must take one context, then the params by name")
-    return partial(found, **params)
+def import_path(found: Any) -> str:
+    """Return `package.module:name` of a function or class, or `GIVEN_IN_PYTHON`."""
+    module, name = getattr(found, "__module__", None), getattr(found, "__qualname__", "")
+    if module is None or module == "__main__" or "<" in name:
+        return GIVEN_IN_PYTHON
+    value: Any = sys.modules.get(module)
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    if value is not found:
+        return GIVEN_IN_PYTHON
+    # Our own classes go by their public name, which stays when a module is renamed.
+    return f"{'proctor.checks' if module.startswith('proctor.checks.') else module}:{name}"
 
 
-def _fits(
+def written_check(target: str | Callable[..., Any]) -> dict[str, Any]:
+    """Return a check as a suite file writes it, `{check, params}`, with JSON values only."""
+    if isinstance(target, str):
+        return {"check": target}
+    if not isinstance(target, Check):
+        return {"check": import_path(target)}
+    counted = {"id", "weight", "required"}
+    return {
+        "check": import_path(type(target)),
+        "params": target.model_dump(mode="json", exclude_unset=True, exclude=counted),
+        **target.model_dump(include=counted, exclude_unset=True, exclude_none=True),
+    }
+
+
+def _check_signature(
     function: Callable[..., Any],
     positional: tuple[Any, ...],
     params: dict[str, Any],
     where: str,
-    otherwise: str,
+    hint: str,
 ) -> None:
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some built-in callables do not tell
+    except (TypeError, ValueError):  # some built-in callables have no signature
         return
     try:
         signature.bind(*positional, **params)
     except TypeError as error:
-        raise ProctorError(f"{where}{signature}: {error}", hint=otherwise) from None
+        raise ProctorError(f"{where}{signature}: {error}", hint=hint) from None
 
 
-async def _run(function: Callable[[CheckContext], Any], context: CheckContext) -> Outcomes:
-    try:
-        value = function(context)
-        if inspect.isawaitable(value):
-            value = await value
-    except AssertionError as error:
-        # pytest adds lines of its own to an assertion's message.
-        lines = str(error).splitlines()
-        return broken(lines[0] if lines else "an assertion of the check failed")
-    threshold = getattr(context.case, "threshold", None)
-    return as_outcomes(value, DEFAULT_THRESHOLD if threshold is None else threshold)
-
-
-def as_outcomes(value: Any, threshold: float = DEFAULT_THRESHOLD) -> Outcomes:
-    """What a user's check returned, as outcomes; a number holds from the threshold on."""
+def as_results(value: Any, threshold: float = DEFAULT_THRESHOLD) -> Results:
+    """Convert what a check function returned; a number passes from the threshold on."""
     if isinstance(value, Mapping):
         named = cast("Mapping[Any, Any]", value)
-        return [(str(name), _outcome(item, None, threshold)) for name, item in named.items()]
-    return _outcome(value, None, threshold)
+        return {str(name): _result(item, None, threshold) for name, item in named.items()}
+    return _result(value, None, threshold)
 
 
-def _outcome(value: Any, reason: str | None, threshold: float) -> Outcome:
-    if isinstance(value, Outcome):
+def _result(value: Any, reason: str | None, threshold: float) -> CheckResult:
+    if isinstance(value, CheckResult):
         return value
+    if isinstance(value, Metric):
+        return value.result()
     if isinstance(value, tuple) and reason is None:
         pair = cast("tuple[Any, ...]", value)
         if len(pair) == 2 and isinstance(pair[1], str):
-            return _outcome(pair[0], pair[1], threshold)
+            return _result(pair[0], pair[1], threshold)
     number = getattr(cast("Any", value), "item", None)
     if callable(number) and not isinstance(value, bool | int | float):
-        value = number()  # a number of numpy, torch and their like
+        value = number()  # a scalar of numpy, torch and similar libraries
     if isinstance(value, bool):
-        make = held if value else broken
+        make = passed if value else failed
         return make(reason or f"the check returned {value}", actual=value)
     if isinstance(value, int | float) and 0 <= value <= 1:
-        told = f"{value:.2f}, asked for at least {threshold:g}"
-        return Outcome(
+        score = f"{value:.2f}, asked for at least {threshold:g}"
+        return CheckResult(
             score=float(value),
             passed=value >= threshold,
-            reason=f"{reason} ({told})" if reason else f"the check returned {told}",
+            reason=f"{reason} ({score})" if reason else f"the check returned {score}",
             expected=threshold,
             actual=value,
         )
+    kind = type(cast("Any", value)).__name__
+    shown = repr(value) if isinstance(value, int | float) else f"a {kind}"
     return unscored(
-        f"the check returned {_told(value)}: return a bool, a number from 0 to 1, an Outcome, or "
-        "one of these with a reason"
+        f"the check returned {shown}: return a bool, a number from 0 to 1, a Metric, a "
+        "CheckResult, or one of these with a reason"
     )
-
-
-def _told(value: Any) -> str:
-    return repr(value) if isinstance(value, int | float) else f"a {type(value).__name__}"
-
-
-def _name(target: Any) -> str:
-    return str(getattr(target, "__qualname__", type(target).__qualname__))

@@ -7,14 +7,14 @@ unsupported piece named, and the method said so that nobody takes it for a judge
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from proctor.checks.conditions import as_json
+from proctor.checks.answer import shown
+from proctor.checks.base import CheckContext, CheckResult, skipped
 from proctor.checks.grounding import CheckedClaim, Grounding, ground
 from proctor.checks.judge_prompt import JudgeInput
 from proctor.checks.quality_dimensions import Dimension
-from proctor.checks.registry import CheckContext
-from proctor.checks.result import Outcome, skipped
-from proctor.checks.text import shown
+from proctor.checks.structured import as_json
 from proctor.trace import Trace
 from proctor.words import level_of
 
@@ -22,16 +22,16 @@ DEFAULT_THRESHOLD = 0.8
 """Words are compared, not meaning: one claim in five may be worded too freely to be found."""
 
 
-def grounded_outcome(
-    context: CheckContext, sources: Sequence[str], threshold: float | None
-) -> Outcome:
+def grounded_result(
+    context: CheckContext[Any], sources: Sequence[str], threshold: float | None
+) -> CheckResult:
     """Whether enough of the answer's claims are supported by what the agent read."""
     least = DEFAULT_THRESHOLD if threshold is None else threshold
     found = _ground(context.trace, context.answer, context.input, sources)
     method = f"grounding ({found.method})"
     if found.score is None:
         return skipped(found.reason, method=method, expected=least)
-    return Outcome(
+    return CheckResult(
         score=found.score,
         passed=found.score >= least,
         reason=f"{found.reason} (asked for {level_of(least)} or more, judged without a model)",

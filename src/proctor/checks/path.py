@@ -1,23 +1,49 @@
-"""Layer 2, path: did the agent go about it well? A failure warns, except a forbidden tool.
+"""Checks of how the agent worked: tools, arguments, handoffs, span queries, quality.
 
-Every check is a field of `PathChecks` and a function of the same name. What has no reference to
-be held against (no baseline, no expected tools) is skipped with the reason, never passed.
+What has nothing to be compared with (no baseline, no expected tools) is skipped with the reason,
+never passed.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from proctor.checks.fields import Bound, Count, Name, Names, Share, comparison, refused
-from proctor.checks.metrics.alignment import CallLike
-from proctor.checks.metrics.arguments import ArgumentMode
-from proctor.checks.metrics.matching import MatchMode, match_calls
+from proctor.checks.base import (
+    Bound,
+    Check,
+    CheckContext,
+    CheckResult,
+    CheckStatus,
+    Count,
+    Layer,
+    Name,
+    OneOrMoreNames,
+    Results,
+    Share,
+    failed,
+    handoffs_of,
+    parse_bound,
+    passed,
+    refused,
+    skipped,
+)
+from proctor.checks.metrics.alignment import CallLike, PlainCall
+from proctor.checks.metrics.arguments import (
+    ABSENT,
+    ArgumentMode,
+    ArgumentRules,
+    ExactRule,
+    decoded,
+    look_up,
+)
+from proctor.checks.metrics.matching import Match, MatchMode, match_calls, shortened
 from proctor.checks.metrics.tool_usage import (
     edit_similarity,
     loops,
@@ -25,358 +51,732 @@ from proctor.checks.metrics.tool_usage import (
     tool_precision,
     tool_recall,
 )
-from proctor.checks.naming import named
-from proctor.checks.offered import offered_handoffs, same_agent
-from proctor.checks.path_parts import (
-    SHOWN,
-    Expected,
-    SpanCheck,
-    as_values,
-    calls_counted,
-    calls_match,
-    handoffs_counted,
-    how_often,
-    ids_of,
-    in_words,
-    matched,
-    read_span_check,
-    rules_of,
-    span_holds,
-    tool_name,
-)
 from proctor.checks.quality import score_context
-from proctor.checks.quality_dimensions import DIMENSIONS, Quality
-from proctor.checks.registry import CheckContext, Outcomes, check
-from proctor.checks.result import Layer, Outcome, broken, held, skipped
-from proctor.checks.view import handoffs_of
+from proctor.checks.quality_dimensions import DIMENSIONS
+from proctor.checks.structured import contains_value, same_value
 from proctor.errors import hint_among
+from proctor.sanitize import printable
 from proctor.strict import Strict
+from proctor.trace import Span, SpanQuery, Trace, TraceQuery, parse_query
+from proctor.trace.conventions.values import structure
+from proctor.words import and_more, plural
+
+SHOWN = 5
+"""How many names a reason lists; `expected`, `actual` and the span ids hold them all."""
 
 
-class PathChecks(Strict):
-    """Did the agent go about it well? A failure warns, except for `forbidden_tools`."""
+class ExpectedCall(Strict):
+    """A call the agent should make."""
 
-    expected_tools: tuple[Expected, ...] | None = None
-    """Tools the agent should call, by name or as {tool, arguments}, matched by `match_mode`."""
-    match_mode: MatchMode = "superset"
-    """How calls are matched: strict, unordered, superset, subset or in_order."""
-    arguments: (
-        ArgumentMode | dict[Name, ArgumentMode | Annotated[tuple[Name, ...], Field(min_length=1)]]
-    ) | None = None
-    """How arguments are compared, for all tools or per tool (`*` for the others): exact, ignore,
-    subset, superset, or the dotted paths to compare."""
-    forbidden_tools: Names | None = None
-    """Tools that must not be called; `*` stands for any characters. A failure always blocks."""
-    max_tool_calls: Count | None = None
-    """The most tool calls."""
-    max_loops: Count | None = None
-    """The most calls of a tool directly after itself."""
-    min_tool_recall: Share | None = None
-    """The least share of expected tools that must be used."""
-    min_tool_precision: Share | None = None
-    """The least share of used tools that must be expected."""
-    min_sequence_similarity: Share | None = None
-    """The least 2·|LCS|/(|A|+|B|) with the baseline's tool sequence, else with expected_tools."""
-    min_edit_similarity: Share | None = None
-    """The least 1 − edit distance / longer length with the baseline's tool sequence, else with
-    expected_tools."""
-    expected_handoff: Names | None = None
-    """Agents that must be handed over to."""
-    expected_handoffs_available: Names | None = None
-    """Agents the models must have been offered as targets of a handoff."""
-    max_handoff_count: Count | None = None
-    """The most handoffs."""
-    spans: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)] | None = None
-    """Queries over the spans of the trace: any, all, none, count, before, after."""
-    quality: dict[str, Bound] | None = None
-    """Bounds on quality dimensions, such as `efficiency: '>= 0.8'`; also `overall`."""
-    blocking: bool = False
-    """Whether a failure makes the trial a hard failure."""
-
-    @field_validator("spans")
-    @classmethod
-    def _queries(cls, spans: tuple[dict[str, Any], ...] | None) -> Any:
-        with refused():
-            for entry in spans or ():
-                read_span_check(entry)
-        return spans
-
-    @field_validator("quality")
-    @classmethod
-    def _dimensions(cls, quality: dict[str, str] | None) -> dict[str, str] | None:
-        known = (*DIMENSIONS, "overall")
-        for name in quality or ():
-            if name not in known:
-                hint = hint_among(name, known)
-                raise ValueError(f"unknown quality dimension {name!r} ({hint})")
-        return quality
-
-    @cached_property
-    def span_checks(self) -> tuple[SpanCheck, ...]:
-        """`spans`, read."""
-        return tuple(read_span_check(entry) for entry in self.spans or ())
+    tool: Name
+    """The tool."""
+    arguments: dict[str, Any] | None = None
+    """Its arguments; any will do when absent."""
 
 
-# -- the checks, in the order they are judged ----------------------------------------------------
+def _call(value: Any) -> Any:
+    return {"tool": value} if isinstance(value, str) else value
 
 
-@check(Layer.PATH)
-def expected_tools(options: PathChecks, context: CheckContext) -> Outcome:
-    """The calls match the expected ones under `match_mode`; the score is the share that does."""
-    reference = options.expected_tools or ()
-    if not reference and options.match_mode in ("superset", "in_order"):
-        return skipped(
-            f"expected_tools is empty, which {options.match_mode} always meets; "
-            "write match_mode: strict or max_tool_calls: 0 to forbid calls"
-        )
-    return calls_match(reference, context, mode=options.match_mode, rules=options.arguments)
+Expected = Annotated[
+    ExpectedCall, BeforeValidator(_call, json_schema_input_type=str | ExpectedCall)
+]
+ArgumentsRule = (
+    ArgumentMode | dict[Name, ArgumentMode | Annotated[tuple[Name, ...], Field(min_length=1)]]
+)
+"""How arguments are compared: for all tools, or per tool with `*` for the others."""
 
-
-@check(Layer.PATH)
-def arguments(options: PathChecks, context: CheckContext) -> Outcome:
-    """Calls of the named tools have the arguments they had in the baseline.
-
-    Arguments written in `expected_tools` are judged there, with the same rules.
-    """
-    rules = options.arguments
-    if not isinstance(rules, dict):
-        rules = {"*": rules or "exact"}
-    written = {call.tool for call in options.expected_tools or () if call.arguments is not None}
-    if context.baseline is None:
-        if written:
-            return skipped(
-                f"the arguments of {in_words(sorted(written))} are judged by expected_tools"
-            )
-        return skipped("no baseline and no arguments in expected_tools to compare with")
-    tools = [tool for tool in rules if tool != "*"]
-
-    def asked(call: CallLike) -> bool:
-        return call.name not in written and ("*" in rules or call.name in tools)
-
-    ours = [call for call in context.trace.tool_calls if asked(call)]
-    theirs = [call for call in context.baseline.tool_calls if asked(call)]
-    if not ours and not theirs:
-        return skipped(f"no call of {in_words(tools) or 'any tool'} here or in the baseline")
-    match = match_calls(ours, theirs, mode=options.match_mode, arguments=rules_of(rules))
-    return matched(
-        match, len(ours), len(theirs), expected=as_values(theirs), actual=as_values(ours)
-    )
-
-
-@check(Layer.PATH, blocking=True)
-def forbidden_tools(options: PathChecks, context: CheckContext) -> Outcome:
-    """None of the tools was called."""
-    forbidden = options.forbidden_tools or ()
-    calls = [
-        call
-        for call in context.trace.tool_calls
-        if any(fnmatchcase(call.name, pattern) for pattern in forbidden)
+if TYPE_CHECKING:  # in Python, `ExpectTools("search")` and `ExpectTools(["search"])` are both fine
+    ToolList = Sequence[str | ExpectedCall | Mapping[str, Any]]
+else:
+    ToolList = Annotated[
+        tuple[Expected, ...], BeforeValidator(lambda v: (v,) if isinstance(v, str | dict) else v)
     ]
-    used = context.trace.tools_used
-    details: dict[str, Any] = {"expected": list(forbidden), "actual": used}
-    if not calls:
-        return held(f"none of {in_words(forbidden)} was called", **details)
-    counts = Counter(call.name for call in calls)
-    told = ", ".join(f"{tool_name(name)} ({how_often(times)})" for name, times in counts.items())
-    return broken(f"forbidden: {told}", span_ids=ids_of(calls), **details)
 
 
-@check(Layer.PATH)
-def max_tool_calls(options: PathChecks, context: CheckContext) -> Outcome:
-    """There were no more tool calls than allowed."""
-    return calls_counted(context.trace.tool_calls, most=options.max_tool_calls)
+class _PathCheck(Check):
+    layer: ClassVar[Layer] = Layer.PATH
 
 
-@check(Layer.PATH)
-def max_loops(options: PathChecks, context: CheckContext) -> Outcome:
-    """No more calls than allowed came directly after a call of the same tool."""
-    calls = context.trace.tool_calls
-    found = loops([call.name for call in calls])
-    limit = options.max_loops or 0
-    details: dict[str, Any] = {"expected": limit, "actual": found.repeats}
-    if found.repeats <= limit:
-        return held(f"{found.repeats} immediate repeats, at most {limit} allowed", **details)
-    told = ", ".join(
-        f"{tool_name(run.tool)} {run.length} times in a row" for run in found.runs[:SHOWN]
-    )
-    repeated = [calls[n] for run in found.runs for n in range(run.start, run.start + run.length)]
-    return broken(
-        f"{found.repeats} immediate repeats, at most {limit} allowed: {told}",
-        span_ids=ids_of(repeated),
-        **details,
-    )
+# -- tools ---------------------------------------------------------------------------------------
 
 
-@check(Layer.PATH)
-def min_tool_recall(options: PathChecks, context: CheckContext) -> Outcome:
-    """Enough of the expected tools were used."""
-    expected = _expected_names(options)
-    value = tool_recall(expected, context.trace.tools_used)
-    if value is None:
-        return skipped("min_tool_recall needs expected_tools, and there are none")
-    missing = [name for name in dict.fromkeys(expected) if name not in context.trace.tools_used]
-    told = f"; not used: {in_words(missing)}" if missing else ""
-    return _at_least("tool recall", value, options.min_tool_recall or 0.0, told)
+class ExpectTools(_PathCheck):
+    """The calls match the expected ones; the score is the share that does.
+
+    `match` is strict, unordered, superset, subset or in_order; `arguments` says how arguments are
+    compared. A call written as a bare name takes any arguments.
+
+    Example: `ExpectTools(["search", {"tool": "book", "arguments": {"id": 7}}], match="in_order")`.
+    """
+
+    name: ClassVar[str] = "expected_tools"
+    tools: ToolList = Field(kw_only=False)
+    match: MatchMode = "superset"
+    arguments: ArgumentsRule | None = None
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        reference = cast("Sequence[ExpectedCall]", self.tools)
+        if not reference and self.match in ("superset", "in_order"):
+            return skipped(
+                f"expected_tools is empty, which {self.match} always meets; "
+                "write match_mode: strict or max_tool_calls: 0 to forbid calls"
+            )
+        actual = ctx.trace.tool_calls
+        calls = [PlainCall(call.tool, call.arguments) for call in reference]
+        rules = _rules_for(reference, self.arguments)
+        match = match_calls(actual, calls, mode=self.match, arguments=rules)
+        return _match_result(match, actual, calls)
 
 
-@check(Layer.PATH)
-def min_tool_precision(options: PathChecks, context: CheckContext) -> Outcome:
-    """Enough of the used tools were expected."""
-    expected = _expected_names(options)
-    if not expected:
-        return skipped("min_tool_precision needs expected_tools, and there are none")
-    value = tool_precision(expected, context.trace.tools_used)
-    if value is None:
-        return skipped("no tool was called, so precision is undefined")
-    others = [call for call in context.trace.tool_calls if call.name not in expected]
-    names = list(dict.fromkeys(call.name for call in others))
-    told = f"; not expected: {in_words(names)}" if names else ""
-    return _at_least(
-        "tool precision", value, options.min_tool_precision or 0.0, told, span_ids=ids_of(others)
-    )
+class SameArguments(_PathCheck):
+    """Calls have the arguments they had in the baseline.
+
+    `rules` is one mode for all tools, or a mapping per tool (`*` for the others). Tools in
+    `except_` are left out: their arguments are written in `ExpectTools` and judged there.
+
+    Example: `SameArguments({"search": ("query",), "*": "exact"})`.
+    """
+
+    name: ClassVar[str] = "arguments"
+    rules: ArgumentsRule = Field(default="exact", kw_only=False)
+    match: MatchMode = "superset"
+    except_: tuple[Name, ...] = ()
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        rules = self.rules if isinstance(self.rules, dict) else {"*": self.rules}
+        written = set(self.except_)
+        if ctx.baseline is None:
+            if written:
+                return skipped(
+                    f"the arguments of {_listed(sorted(written))} are judged by expected_tools"
+                )
+            return skipped("no baseline and no arguments in expected_tools to compare with")
+        tools = [tool for tool in rules if tool != "*"]
+
+        def compared(call: CallLike) -> bool:
+            return call.name not in written and ("*" in rules or call.name in tools)
+
+        ours = [call for call in ctx.trace.tool_calls if compared(call)]
+        theirs = [call for call in ctx.baseline.tool_calls if compared(call)]
+        if not ours and not theirs:
+            return skipped(f"no call of {_listed(tools) or 'any tool'} here or in the baseline")
+        match = match_calls(ours, theirs, mode=self.match, arguments=_rules_of(rules))
+        return _match_result(match, ours, theirs)
 
 
-@check(Layer.PATH)
-def min_sequence_similarity(options: PathChecks, context: CheckContext) -> Outcome:
-    """The tool sequence shares enough, in order, with the baseline's."""
-    return _similar(options, context, "sequence", sequence_similarity)
+class ForbidTools(_PathCheck):
+    """None of the tools was called; `*` stands for any characters. A failure always blocks.
 
+    Example: `ForbidTools("delete*")`.
+    """
 
-@check(Layer.PATH)
-def min_edit_similarity(options: PathChecks, context: CheckContext) -> Outcome:
-    """Few enough edits turn the tool sequence into the baseline's."""
-    return _similar(options, context, "edit", edit_similarity)
+    name: ClassVar[str] = "forbidden_tools"
+    always_blocks: ClassVar[bool] = True
+    tools: OneOrMoreNames = Field(kw_only=False)
 
-
-@check(Layer.PATH)
-def expected_handoff(options: PathChecks, context: CheckContext) -> Outcome:
-    """Each of the agents was handed over to; the score is the share that was."""
-    wanted = options.expected_handoff or ()
-    made = handoffs_of(context.trace)
-    targets = [handoff.target for handoff in made if handoff.target]
-    details: dict[str, Any] = {"expected": list(wanted), "actual": targets}
-    missing = [name for name in wanted if not any(same_agent(name, t) for t in targets)]
-    if not missing:
-        hits = [
-            h.span_id for h in made if h.target and any(same_agent(h.target, w) for w in wanted)
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        calls = [
+            call
+            for call in ctx.trace.tool_calls
+            if any(fnmatchcase(call.name, pattern) for pattern in self.tools)
         ]
-        return held(f"handed over to {in_words(wanted)}", span_ids=tuple(hits), **details)
-    told = f"handoffs went to {in_words(targets)}" if targets else "there was no handoff"
-    return broken(
-        f"no handoff to {in_words(missing)}: {told}",
-        score=(len(wanted) - len(missing)) / len(wanted),
-        span_ids=tuple(handoff.span_id for handoff in made),
-        **details,
-    )
-
-
-@check(Layer.PATH)
-def expected_handoffs_available(options: PathChecks, context: CheckContext) -> Outcome:
-    """Each of the agents was on offer; the score is the share that was."""
-    wanted = options.expected_handoffs_available or ()
-    offered = offered_handoffs(context.trace)
-    if offered is None:
-        return skipped(
-            "the trace does not record which tools or handoffs the models were offered; "
-            "have the instrumentation keep tool definitions",
-            expected=list(wanted),
+        details: dict[str, Any] = {"expected": list(self.tools), "actual": ctx.trace.tools_used}
+        if not calls:
+            return passed(f"none of {_listed(self.tools)} was called", **details)
+        counts = Counter(call.name for call in calls)
+        often = {1: "once", 2: "twice"}
+        each = ", ".join(
+            f"{_tool_name(name)} ({often.get(times, f'{times} times')})"
+            for name, times in counts.items()
         )
-    details: dict[str, Any] = {"expected": list(wanted), "actual": offered}
-    missing = [name for name in wanted if not any(same_agent(name, o) for o in offered)]
-    if not missing:
-        return held(f"handoffs to {in_words(wanted)} were on offer", **details)
-    told = f"on offer: {in_words(offered)}" if offered else "no handoff was on offer"
-    share = (len(wanted) - len(missing)) / len(wanted)
-    return broken(f"not on offer: {in_words(missing)}; {told}", score=share, **details)
+        return failed(f"forbidden: {each}", span_ids=_ids(calls), **details)
 
 
-@check(Layer.PATH)
-def max_handoff_count(options: PathChecks, context: CheckContext) -> Outcome:
-    """There were no more handoffs than allowed."""
-    return handoffs_counted(context, most=options.max_handoff_count)
+class CountBounds(Strict):
+    """How many: exactly, at least, at most."""
+
+    eq: Count | None = None
+    """Exactly this many."""
+    min: Count | None = None
+    """At least this many."""
+    max: Count | None = None
+    """At most this many."""
+
+    @model_validator(mode="after")
+    def _bounds(self) -> Self:
+        if self.eq is None and self.min is None and self.max is None:
+            raise ValueError("says no number: add eq, min or max")
+        if self.eq is not None and (self.min is not None or self.max is not None):
+            raise ValueError("give eq, or min and max, not both")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min} is more than max {self.max}")
+        return self
+
+    def judge_count(self, number: int, nouns: tuple[str, str], ids: tuple[str, ...]) -> CheckResult:
+        """Judge a number; `nouns` are for one and for several."""
+        least, most = (self.min, self.max) if self.eq is None else (self.eq, self.eq)
+        details: dict[str, Any] = {"actual": number}
+        if least is None:
+            bound, details["expected"] = f"at most {most} allowed", most
+        elif least == most:
+            bound, details["expected"] = f"asked for exactly {least}", least
+        else:
+            upper = "" if most is None else f" and at most {most}"
+            bound = f"asked for at least {least}{upper}"
+            details["expected"] = {"min": least, "max": most}
+        reason = f"{number} {nouns[number != 1]}, {bound}"
+        if (least or 0) <= number and (most is None or number <= most):
+            return passed(reason, **details)
+        return failed(reason, span_ids=ids, **details)
 
 
-@check(Layer.PATH)
-def spans(options: PathChecks, context: CheckContext) -> Outcomes:
-    """Each query over the spans holds."""
-    entries = options.span_checks
-    outcomes = [span_holds(entry, context) for entry in entries]
-    places = [str(place) for place in range(1, len(entries) + 1)]
-    return named([entry.id for entry in entries], places, outcomes)
+class CountToolCalls(CountBounds, _PathCheck):
+    """A tool (any, when none is named) was called this often.
+
+    Example: `CountToolCalls("search", min=1, max=3)`, `CountToolCalls(max=5)`.
+    """
+
+    name: ClassVar[str] = "tool_call_count"
+    tool: Name | None = Field(default=None, kw_only=False)
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        calls = [c for c in ctx.trace.tool_calls if self.tool is None or c.name == self.tool]
+        nouns = ("tool call", "tool calls")
+        if self.tool is not None:
+            tool = _tool_name(self.tool)
+            nouns = (f"call of {tool}", f"calls of {tool}")
+        most = self.max if self.eq is None else self.eq
+        return self.judge_count(
+            len(calls), nouns, _ids(calls[most:] if most is not None else calls)
+        )
 
 
-@check(Layer.PATH)
-async def quality(options: PathChecks, context: CheckContext) -> Outcomes:
-    """Each dimension of quality keeps its bound."""
-    bounds = options.quality or {}
-    expected = tuple(_expected_names(options)) if options.expected_tools is not None else None
-    scored = await score_context(context, expected_tools=expected, dimensions=tuple(bounds))
-    return [(name, _dimension(scored, name, text)) for name, text in bounds.items()]
+class MaxLoops(_PathCheck):
+    """No more calls than this came directly after a call of the same tool.
+
+    Example: `MaxLoops(0)`.
+    """
+
+    name: ClassVar[str] = "max_loops"
+    repeats: Count = Field(kw_only=False)
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        calls = ctx.trace.tool_calls
+        found = loops([call.name for call in calls])
+        details: dict[str, Any] = {"expected": self.repeats, "actual": found.repeats}
+        reason = f"{found.repeats} immediate repeats, at most {self.repeats} allowed"
+        if found.repeats <= self.repeats:
+            return passed(reason, **details)
+        each = ", ".join(
+            f"{_tool_name(run.tool)} {run.length} times in a row" for run in found.runs[:SHOWN]
+        )
+        repeated = [call for run in found.runs for call in calls[run.start :][: run.length]]
+        return failed(f"{reason}: {each}", span_ids=_ids(repeated), **details)
 
 
-# -- parts ---------------------------------------------------------------------------------------
+class MinToolRecall(_PathCheck):
+    """At least this share of the expected tools was used.
+
+    Example: `MinToolRecall(0.8, tools=["search", "book"])`.
+    """
+
+    name: ClassVar[str] = "min_tool_recall"
+    share: Share = Field(kw_only=False)
+    tools: OneOrMoreNames = ()
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        used = ctx.trace.tools_used
+        value = tool_recall(self.tools, used)
+        if value is None:
+            return skipped("min_tool_recall needs expected_tools, and there are none")
+        missing = [name for name in dict.fromkeys(self.tools) if name not in used]
+        more = f"; not used: {_listed(missing)}" if missing else ""
+        return _at_least("tool recall", value, self.share, more)
+
+
+class MinToolPrecision(_PathCheck):
+    """At least this share of the used tools was expected.
+
+    Example: `MinToolPrecision(0.5, tools=["search", "book"])`.
+    """
+
+    name: ClassVar[str] = "min_tool_precision"
+    share: Share = Field(kw_only=False)
+    tools: OneOrMoreNames = ()
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        if not self.tools:
+            return skipped("min_tool_precision needs expected_tools, and there are none")
+        value = tool_precision(self.tools, ctx.trace.tools_used)
+        if value is None:
+            return skipped("no tool was called, so precision is undefined")
+        others = [call for call in ctx.trace.tool_calls if call.name not in self.tools]
+        names = list(dict.fromkeys(call.name for call in others))
+        more = f"; not expected: {_listed(names)}" if names else ""
+        return _at_least("tool precision", value, self.share, more, span_ids=_ids(others))
 
 
 def _at_least(
-    what: str, value: float, least: float, told: str, span_ids: tuple[str, ...] = ()
-) -> Outcome:
+    what: str, value: float, least: float, more: str, span_ids: tuple[str, ...] = ()
+) -> CheckResult:
+    details: dict[str, Any] = {"expected": least, "actual": value}
     if value >= least:
-        return held(f"{what} is {value:.2f}, at least {least:g}", expected=least, actual=value)
-    return broken(
-        f"{what} is {value:.2f}, less than {least:g}{told}",
+        return passed(f"{what} is {value:.2f}, at least {least:g}", **details)
+    return failed(
+        f"{what} is {value:.2f}, less than {least:g}{more}",
         score=value,
-        expected=least,
-        actual=value,
         span_ids=span_ids,
-    )
-
-
-def _similar(
-    options: PathChecks,
-    context: CheckContext,
-    kind: str,
-    measure: Callable[[Sequence[str], Sequence[str]], float],
-) -> Outcome:
-    if context.baseline is not None:
-        reference, source = context.baseline.tool_sequence, "the baseline"
-    elif options.expected_tools is not None:
-        reference, source = _expected_names(options), "expected_tools"
-    else:
-        return skipped(f"no baseline and no expected_tools to compare the {kind} with")
-    ours = context.trace.tool_sequence
-    value = measure(ours, reference)
-    least: float = getattr(options, f"min_{kind}_similarity") or 0.0
-    told = f"{kind} similarity with {source} is {value:.2f}"
-    details: dict[str, Any] = {"expected": list(reference), "actual": ours}
-    if value >= least:
-        return held(f"{told}, at least {least:g}", **details)
-    return broken(
-        f"{told}, less than {least:g}: {in_words(ours) or 'no calls'} against "
-        f"{in_words(reference) or 'none'}",
-        score=value,
-        span_ids=ids_of(context.trace.tool_calls),
         **details,
     )
 
 
-def _dimension(scored: Quality, name: str, text: str) -> Outcome:
-    bound = comparison(text)
-    found = scored.dimension(name)
-    if found.score is None:
-        return Outcome(
-            score=None, reason=f"{name} has no score: {found.why}", unscored=found.failed
+class _MinSimilarity(_PathCheck):
+    """The tool sequence is similar to the baseline's, else to `tools`."""
+
+    measure: ClassVar[str]
+    least: Share = Field(kw_only=False)
+    tools: OneOrMoreNames | None = None
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        if ctx.baseline is not None:
+            reference, source = ctx.baseline.tool_sequence, "the baseline"
+        elif self.tools is not None:
+            reference, source = list(self.tools), "expected_tools"
+        else:
+            return skipped(f"no baseline and no expected_tools to compare the {self.measure} with")
+        ours = ctx.trace.tool_sequence
+        similarity = sequence_similarity if self.measure == "sequence" else edit_similarity
+        value = similarity(ours, reference)
+        reason = f"{self.measure} similarity with {source} is {value:.2f}"
+        details: dict[str, Any] = {"expected": reference, "actual": ours}
+        if value >= self.least:
+            return passed(f"{reason}, at least {self.least:g}", **details)
+        return failed(
+            f"{reason}, less than {self.least:g}: {_listed(ours) or 'no calls'} against "
+            f"{_listed(reference) or 'none'}",
+            score=value,
+            span_ids=_ids(ctx.trace.tool_calls),
+            **details,
         )
-    told = f"{name} is {found.score:.2f}, asked for {bound}"
-    details: dict[str, Any] = {
-        "expected": str(bound),
-        "actual": found.score,
-        "method": found.method,
-    }
-    if bound.holds(found.score):
-        return held(told, **details)
-    issues = f": {'; '.join(found.issues[:SHOWN])}" if found.issues else ""
-    return broken(f"{told}{issues}", span_ids=found.span_ids, **details)
 
 
-def _expected_names(options: PathChecks) -> list[str]:
-    return [call.tool for call in options.expected_tools or ()]
+class MinSequenceSimilarity(_MinSimilarity):
+    """The tool sequence shares enough, in order, with the baseline's: 2·|LCS|/(|A|+|B|).
+
+    Example: `MinSequenceSimilarity(0.8)`.
+    """
+
+    name: ClassVar[str] = "min_sequence_similarity"
+    measure: ClassVar[str] = "sequence"
+
+
+class MinEditSimilarity(_MinSimilarity):
+    """Few enough edits turn the tool sequence into the baseline's.
+
+    Example: `MinEditSimilarity(0.8, tools=["search", "book"])`.
+    """
+
+    name: ClassVar[str] = "min_edit_similarity"
+    measure: ClassVar[str] = "edit"
+
+
+class _ArgumentCheck(_PathCheck):
+    """Some call of a tool had an argument of which something holds."""
+
+    tool: Name = Field(kw_only=False)
+    arg: Name = Field(kw_only=False)
+    value: Any = Field(kw_only=False)
+
+    def judge_calls(
+        self, ctx: CheckContext[Any], holds: Callable[[Any], bool], verb: str
+    ) -> CheckResult:
+        calls = [call for call in ctx.trace.tool_calls if call.name == self.tool]
+        values = [look_up(decoded(call.arguments), self.arg) for call in calls]
+        right = [
+            call
+            for call, value in zip(calls, values, strict=True)
+            if value is not ABSENT and holds(value)
+        ]
+        condition = f"{self.arg} of {_tool_name(self.tool)} {verb} {shortened(self.value)}"
+        details: dict[str, Any] = {
+            "expected": self.value,
+            "actual": [None if value is ABSENT else value for value in values],
+        }
+        if right:
+            reason = f"{condition} in {len(right)} of {plural(len(calls), 'call')}"
+            return passed(reason, span_ids=_ids(right), **details)
+        if not calls:
+            return failed(f"{_tool_name(self.tool)} was not called", **details)
+        seen = ", ".join(dict.fromkeys(shortened(value) for value in values[:3]))
+        return failed(
+            f"{condition} in none of {plural(len(calls), 'call')}: it is {seen}",
+            span_ids=_ids(calls),
+            **details,
+        )
+
+
+class ArgumentEquals(_ArgumentCheck):
+    """Some call of a tool had an argument (a dotted path) equal to a value.
+
+    Example: `ArgumentEquals("search", "filter.city", "Oslo")`.
+    """
+
+    name: ClassVar[str] = "arg_equals"
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        return self.judge_calls(ctx, lambda value: same_value(value, self.value), "equals")
+
+
+class ArgumentContains(_ArgumentCheck):
+    """Some call of a tool had an argument that contains a text, an item or a key.
+
+    Example: `ArgumentContains("search", "q", "Oslo")`.
+    """
+
+    name: ClassVar[str] = "arg_contains"
+    case_sensitive: bool = False
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+
+        def holds(value: Any) -> bool:
+            return contains_value(value, self.value, case_sensitive=self.case_sensitive)
+
+        return self.judge_calls(ctx, holds, "contains")
+
+
+# -- handoffs ------------------------------------------------------------------------------------
+
+
+class ExpectHandoffs(_PathCheck):
+    """Each of the agents was handed over to; the score is the share that was.
+
+    Example: `ExpectHandoffs("billing")`.
+    """
+
+    name: ClassVar[str] = "expected_handoff"
+    agents: OneOrMoreNames = Field(kw_only=False)
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        wanted = self.agents
+        made = handoffs_of(ctx.trace)
+        targets = [handoff.target for handoff in made if handoff.target]
+        details: dict[str, Any] = {"expected": list(wanted), "actual": targets}
+        missing = [name for name in wanted if not any(same_agent(name, t) for t in targets)]
+        if not missing:
+            hits = [
+                h.span_id for h in made if h.target and any(same_agent(h.target, w) for w in wanted)
+            ]
+            return passed(f"handed over to {_listed(wanted)}", span_ids=tuple(hits), **details)
+        went = f"handoffs went to {_listed(targets)}" if targets else "there was no handoff"
+        return failed(
+            f"no handoff to {_listed(missing)}: {went}",
+            score=(len(wanted) - len(missing)) / len(wanted),
+            span_ids=tuple(handoff.span_id for handoff in made),
+            **details,
+        )
+
+
+class HandoffsAvailable(_PathCheck):
+    """Each of the agents was offered to a model as a handoff target; the score is the share.
+
+    Example: `HandoffsAvailable(["billing", "sales"])`.
+    """
+
+    name: ClassVar[str] = "expected_handoffs_available"
+    agents: OneOrMoreNames = Field(kw_only=False)
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        wanted = self.agents
+        offered = offered_handoffs(ctx.trace)
+        if offered is None:
+            return skipped(
+                "the trace does not record which tools or handoffs the models were offered; "
+                "have the instrumentation keep tool definitions",
+                expected=list(wanted),
+            )
+        details: dict[str, Any] = {"expected": list(wanted), "actual": offered}
+        missing = [name for name in wanted if not any(same_agent(name, o) for o in offered)]
+        if not missing:
+            return passed(f"handoffs to {_listed(wanted)} were on offer", **details)
+        there = f"on offer: {_listed(offered)}" if offered else "no handoff was on offer"
+        share = (len(wanted) - len(missing)) / len(wanted)
+        return failed(f"not on offer: {_listed(missing)}; {there}", score=share, **details)
+
+
+class CountHandoffs(CountBounds, _PathCheck):
+    """There were this many handoffs.
+
+    Example: `CountHandoffs(max=1)`.
+    """
+
+    name: ClassVar[str] = "handoff_count"
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        made = handoffs_of(ctx.trace)
+        return self.judge_count(len(made), ("handoff", "handoffs"), tuple(h.span_id for h in made))
+
+
+# -- spans and quality ---------------------------------------------------------------------------
+
+
+class HasMatchingSpan(_PathCheck):
+    """A query over the spans holds; a bare span query asks for some span that matches.
+
+    Example: `HasMatchingSpan({"tool_name": "book"})`,
+    `HasMatchingSpan({"none": {"has_status": "error"}})`.
+    """
+
+    name: ClassVar[str] = "span"
+    query: dict[str, Any] = Field(kw_only=False)
+
+    @field_validator("query")
+    @classmethod
+    def _valid_query(cls, query: dict[str, Any]) -> dict[str, Any]:
+        with refused():
+            parse_trace_query(query)
+        return query
+
+    @cached_property
+    def parsed(self) -> TraceQuery:
+        """The query, parsed once."""
+        return parse_trace_query(self.query)
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        result = self.parsed.evaluate(ctx.trace.index)
+        make = passed if result.holds else failed
+        return make(result.reason, span_ids=tuple(result.span_ids))
+
+
+def parse_trace_query(query: Mapping[str, Any]) -> TraceQuery:
+    """Parse a trace query, or a span query that some span must match."""
+    parsed = parse_query({key: value for key, value in query.items() if key != "id"})
+    return TraceQuery.parse({"any": parsed}) if isinstance(parsed, SpanQuery) else parsed
+
+
+class QualityBounds(_PathCheck):
+    """Each quality dimension is within its bound; `overall` is one of them.
+
+    Example: `QualityBounds({"efficiency": ">= 0.8"})`.
+    """
+
+    name: ClassVar[str] = "quality"
+    bounds: dict[str, Bound] = Field(kw_only=False)
+    tools: OneOrMoreNames | None = None
+
+    @field_validator("bounds")
+    @classmethod
+    def _known_dimensions(cls, bounds: dict[str, str]) -> dict[str, str]:
+        return check_dimensions(bounds)
+
+    async def evaluate(self, ctx: CheckContext[Any], /) -> Results:
+        """Judge one trial."""
+        expected = None if self.tools is None else tuple(self.tools)
+        scored = await score_context(ctx, expected_tools=expected, dimensions=tuple(self.bounds))
+        results: dict[str, CheckResult] = {}
+        for name, text in self.bounds.items():
+            bound, found = parse_bound(text), scored.dimension(name)
+            if found.score is None:
+                results[name] = CheckResult(
+                    status=CheckStatus.UNSCORED if found.failed else CheckStatus.SKIP,
+                    reason=f"{name} has no score: {found.why}",
+                )
+                continue
+            issues = f": {'; '.join(found.issues[:SHOWN])}" if found.issues else ""
+            holds = bound.holds(found.score)
+            results[name] = CheckResult(
+                passed=holds,
+                reason=f"{name} is {found.score:.2f}, asked for {bound}{'' if holds else issues}",
+                expected=str(bound),
+                actual=found.score,
+                method=found.method,
+                span_ids=() if holds else found.span_ids,
+            )
+        return results
+
+
+def check_dimensions(bounds: dict[str, str]) -> dict[str, str]:
+    """Raise for the name of a quality dimension that does not exist."""
+    known = (*DIMENSIONS, "overall")
+    for name in bounds:
+        if name not in known:
+            hint = hint_among(name, known)
+            raise ValueError(f"unknown quality dimension {name!r} ({hint})")
+    return bounds
+
+
+# -- matching calls ------------------------------------------------------------------------------
+
+
+def _rules_of(rules: ArgumentMode | Mapping[str, Any] | None) -> ArgumentRules:
+    """Return the rules a user wrote: one for all tools, or one per tool with `*` for the others."""
+    if rules is None or isinstance(rules, str):
+        return ArgumentRules(rules or "exact")
+    tools = {tool: rule for tool, rule in rules.items() if tool != "*"}
+    return ArgumentRules(rules.get("*", "exact"), tools)
+
+
+def _rules_for(
+    reference: Sequence[ExpectedCall], rules: ArgumentMode | Mapping[str, Any] | None
+) -> ArgumentRules:
+    """Return the rules of each expected tool; where no arguments are written, any will do."""
+    given = _rules_of(rules)
+    written: dict[str, set[bool]] = {}
+    for call in reference:
+        written.setdefault(call.tool, set()).add(call.arguments is not None)
+    per_tool: dict[str, Any] = {}
+    for tool, kinds in written.items():
+        if kinds == {True}:
+            per_tool[tool] = given.of(tool)
+        else:
+            per_tool[tool] = "ignore" if kinds == {False} else _or_any(given.of(tool))
+    return ArgumentRules(given.default, per_tool)
+
+
+def _or_any(rule: ExactRule) -> Any:
+    def accepts(actual: Any, reference: Any) -> bool:
+        return reference in (None, {}) or rule.same(actual, reference)
+
+    return accepts
+
+
+def _match_result(
+    match: Match, made: Sequence[CallLike], wanted: Sequence[CallLike]
+) -> CheckResult:
+    """Return the result of a match; the score is the share of calls that are right."""
+    details: dict[str, Any] = {"expected": _values(wanted), "actual": _values(made)}
+    if match.passed:
+        ids = tuple(pair.span_id for pair in match.pairs if pair.span_id is not None)
+        return passed(match.reason, span_ids=ids, **details)
+    # Each mode asks about one side: of the calls wanted, of the calls made, or of the longer.
+    of = {"superset": len(wanted), "in_order": len(wanted), "subset": len(made)}
+    whole = of.get(match.mode, max(len(made), len(wanted)))
+    score = min(len(match.pairs) / whole, 1.0) if whole else 0.0
+    return failed(match.reason, score=score, span_ids=match.span_ids, **details)
+
+
+def _values(calls: Sequence[CallLike]) -> list[Any]:
+    """Return calls as plain values: a name alone where there are no arguments."""
+    return [
+        call.name
+        if call.arguments in (None, "", {})
+        else {"tool": call.name, "arguments": decoded(call.arguments)}
+        for call in calls
+    ]
+
+
+def _tool_name(name: str) -> str:
+    return printable(name[:80])
+
+
+def _listed(names: Sequence[str]) -> str:
+    return and_more(names, SHOWN, _tool_name)
+
+
+def _ids(calls: Sequence[CallLike]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(call.span_id for call in calls if call.span_id is not None))
+
+
+# -- what the models were offered ----------------------------------------------------------------
+# None where the trace does not say (most instrumentations record definitions only on request),
+# never an empty guess. Every convention has attributes of its own.
+
+# gen_ai: OpenTelemetry; ai.prompt: Vercel; the last two: pydantic-ai and smolagents.
+_WHOLE = (
+    "gen_ai.tool.definitions",
+    "ai.prompt.tools",
+    "model_request_parameters",
+    "smolagents.tools_names",
+)
+_NUMBERED = re.compile(
+    r"llm\.tools\.\d+\.tool\.json_schema|llm\.request\.functions\.\d+\.name"
+    r"|gen_ai\.request\.tools\.\d+\.name"
+)
+_AGENTS = re.compile(r"smolagents\.managed_agents\.\d+\.name|openai\.agent\.handoff\d+")
+_TRANSFERS = ("transfer_to_", "handoff_to_", "transfer_back_to_", "delegate_to_")
+
+
+def offered_tools(trace: Trace) -> list[str] | None:
+    """Return the tools some model of the trace was offered, by first offer."""
+    found = [name for span in trace.index.spans for name in _tools(span)]
+    return list(dict.fromkeys(found)) or None
+
+
+def offered_handoffs(trace: Trace) -> list[str] | None:
+    """Return the agents some model could hand over to; None when nothing is recorded.
+
+    A transfer tool counts as its agent, in the spelling of the tool.
+    """
+    agents = [name for span in trace.index.spans for name in _agents(span)]
+    tools = offered_tools(trace)
+    if tools is None and not agents:
+        return None
+    for tool in tools or ():
+        for prefix in _TRANSFERS:
+            if tool.startswith(prefix):
+                agents.append(tool.removeprefix(prefix))
+                break
+    return list(dict.fromkeys(agents))
+
+
+def same_agent(one: str, other: str) -> bool:
+    """Return whether two spellings name one agent: case, spaces, `-` and `_` do not matter."""
+    return agent_key(one) == agent_key(other)
+
+
+def agent_key(name: str) -> str:
+    """Return a form in which all spellings of an agent's name are equal."""
+    return re.sub(r"[\s_-]+", "_", name.strip()).casefold()
+
+
+def _tools(span: Span) -> Iterator[str]:
+    attributes = span.attributes
+    for key in _WHOLE:
+        if key in attributes:
+            yield from _names(attributes[key])
+    for key, value in attributes.items():
+        if key.startswith(("llm.", "gen_ai.request.tools")) and _NUMBERED.fullmatch(key):
+            yield from _names(value) if key.endswith("json_schema") else [str(value)]
+
+
+def _agents(span: Span) -> Iterator[str]:
+    for key, value in span.attributes.items():
+        # A plain prefix first: attributes are many, and few are about agents.
+        if key.startswith(("smolagents.", "openai.")) and _AGENTS.fullmatch(key):
+            read = structure(value)
+            yield from _names([read]) if isinstance(read, Mapping) else [str(value)]
+
+
+def _names(value: Any) -> Iterator[str]:
+    """Names out of definitions in any of the shapes providers use."""
+    value = structure(value)
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[str, Any]", value)
+        inner = fields.get("function")
+        if isinstance(fields.get("function_tools"), list):
+            yield from _names(fields["function_tools"])
+        elif isinstance(inner, Mapping):
+            yield from _names(inner)
+        elif isinstance(fields.get("name"), str):
+            yield fields["name"]
+    elif isinstance(value, list | tuple):
+        for item in cast("Iterable[Any]", value):
+            read = structure(item)
+            if isinstance(read, str):
+                yield read
+            else:
+                yield from _names(read)

@@ -7,12 +7,14 @@ Promise: a judge that fails leaves its dimension without a score and the rest as
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 import msgspec
 
+from proctor.checks.base import CheckContext
 from proctor.checks.grounded import retrieval
 from proctor.checks.judge import Judge, JudgeInput
-from proctor.checks.judging import DEFAULT_JUDGE
+from proctor.checks.judge_checks import DEFAULT_JUDGE
 from proctor.checks.quality_dimensions import (
     AVERAGE,
     DIMENSIONS,
@@ -30,7 +32,6 @@ from proctor.checks.quality_dimensions import (
     sequence,
     tool_selection,
 )
-from proctor.checks.registry import CheckContext
 from proctor.errors import ProctorError, told
 from proctor.llm.chat_model import ClosingModel
 from proctor.trace import Trace
@@ -102,7 +103,7 @@ async def score_traces_with(
 
 
 async def score_context(
-    context: CheckContext,
+    context: CheckContext[Any],
     *,
     expected_tools: tuple[str, ...] | None = None,
     dimensions: Collection[str] = DIMENSIONS,

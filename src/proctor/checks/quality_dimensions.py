@@ -15,12 +15,11 @@ from typing import Annotated, Any, NamedTuple, Self
 import msgspec
 from pydantic import Field, field_validator, model_validator
 
-from proctor.checks.fields import Limit, Names, Number, Share, Weight, refused
+from proctor.checks.answer import PatternTimeout, check_pattern, search
+from proctor.checks.base import Limit, Names, Number, Share, Weight, refused
 from proctor.checks.metrics.tool_usage import loops, redundancy
-from proctor.checks.path_parts import tool_name
-from proctor.checks.text import PatternTimeout, check_pattern, search
 from proctor.errors import ProctorError, did_you_mean, hint_among
-from proctor.sanitize import json_value
+from proctor.sanitize import json_value, printable
 from proctor.strict import Strict
 from proctor.trace import Span, SpanKind, Trace
 
@@ -281,8 +280,8 @@ def tool_selection(trace: Trace, config: QualityConfig) -> Dimension:
         name=name,
         score=2 * hits / (len(expected) + len(used)),
         issues=(
-            *(f"{tool_name(tool)} was expected and not used" for tool in missing),
-            *(f"{tool_name(tool)} was used and not expected" for tool in needless),
+            *(f"{_named(tool)} was expected and not used" for tool in missing),
+            *(f"{_named(tool)} was used and not expected" for tool in needless),
         ),
         recommendations=(
             *((f"say in the instructions when to use {_names(missing)}",) if missing else ()),
@@ -324,9 +323,9 @@ def sequence(trace: Trace, config: QualityConfig) -> Dimension:
         name="sequence",
         score=_clamped(score),
         issues=(
-            *(f"{tool_name(run.tool)} called {run.length} times in a row" for run in found.runs),
+            *(f"{_named(run.tool)} called {run.length} times in a row" for run in found.runs),
             *(
-                f"{tool_name(_label(then))} after {tool_name(_label(first))}, which is redundant"
+                f"{_named(_label(then))} after {_named(_label(first))}, which is redundant"
                 for first, then in orders
             ),
         ),
@@ -372,7 +371,7 @@ def redundant_calls(trace: Trace, config: QualityConfig) -> Dimension:
         score=1.0 - found.share,
         figure=found.share,
         issues=tuple(
-            f"{tool_name(tool)} called again with the same input, {number} of {len(calls)} calls"
+            f"{_named(tool)} called again with the same input, {number} of {len(calls)} calls"
             for tool, number in counts.items()
         ),
         recommendations=(
@@ -459,7 +458,7 @@ def latency(breakdown: Sequence[SpanLatency]) -> Dimension:
         score=sum(sum(scores) / len(scores) for scores in kinds.values()) / len(kinds),
         figure=1 - len(slow) / len(breakdown),
         issues=tuple(
-            f"{tool_name(each.name)} took {each.ms:,.0f} ms, {each.ratio:.1f} × its target"
+            f"{_named(each.name)} took {each.ms:,.0f} ms, {each.ratio:.1f} × its target"
             for each in slowest
         ),
         recommendations=tuple(
@@ -493,7 +492,7 @@ def error_recovery(trace: Trace, config: QualityConfig) -> Dimension:
         name="error_recovery",
         score=(len(errors) - len(left)) / len(errors),
         issues=tuple(
-            f"{tool_name(_label(error))} failed ({tool_name(error.error_type or 'error')}) "
+            f"{_named(_label(error))} failed ({_named(error.error_type or 'error')}) "
             "and never worked after that"
             for error in left
         ),
@@ -542,8 +541,12 @@ def _label(span: Span) -> str:
     return span.tool_name or span.name
 
 
+def _named(name: str) -> str:
+    return printable(name[:80])
+
+
 def _names(names: Sequence[str]) -> str:
-    return ", ".join(tool_name(name) for name in names)
+    return ", ".join(_named(name) for name in names)
 
 
 def _call_ids(trace: Trace, positions: Iterable[int]) -> tuple[str, ...]:

@@ -18,9 +18,8 @@ from typing import Any, NoReturn, cast
 
 from pydantic import ValidationError
 
+from proctor.checks.base import CheckContext, Judgement
 from proctor.checks.evaluate import evaluate
-from proctor.checks.registry import CheckContext
-from proctor.checks.result import Judgement
 from proctor.errors import ProctorError
 from proctor.llm.prices import price_trace
 from proctor.pytest_plugin.apart import apart
@@ -137,7 +136,7 @@ class Proctor:
         case = self._case(NO_INPUT if trace.query in (None, "", {}, []) else trace.query, checks)
         ready = self._prepare(case, judge, {"recorded": _nobody}, None)
         price_trace(trace, ready.prices)
-        context = CheckContext(
+        context = CheckContext[Any](
             case=case,
             trace=trace,
             answer=_answer(trace, answer),

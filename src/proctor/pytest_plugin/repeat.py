@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from proctor.checks.result import CheckResult, CheckStatus
+from proctor.checks.base import CheckResult, CheckStatus
 from proctor.errors import did_you_mean
 from proctor.sanitize import line, shown
 from proctor.trace import Trace

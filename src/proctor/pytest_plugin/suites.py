@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from proctor.checks.result import CheckStatus
+from proctor.checks.base import CheckStatus
 from proctor.errors import ProctorError
 from proctor.pytest_plugin.apart import apart
 from proctor.pytest_plugin.repeat import NotJudged, asked, explain, reason_of

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import click
 
-from proctor.checks.result import CheckResult, CheckStatus, Layer
+from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.report.facts import MOST_SPANS, TOLD, CaseFacts, Report
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import line, shown
@@ -36,6 +36,7 @@ _COLOURS = {
     CheckStatus.FAIL: "red",
     CheckStatus.UNSCORED: "magenta",
     CheckStatus.SKIP: None,
+    CheckStatus.METRIC: None,
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from proctor.checks.result import Layer
+from proctor.checks.base import Layer
 from proctor.report.diff_json import render as as_json
 from proctor.runs.diff_model import CaseDiff, Change, ChangeKind, Diff, Severity, WordChange
 from proctor.sanitize import line, markdown, markdown_code

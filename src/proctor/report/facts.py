@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from proctor.checks.result import CheckResult, CheckStatus, Layer, worst
+from proctor.checks.base import CheckResult, CheckStatus, Layer, worst
 from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL, EXIT_PASS
 from proctor.runs.trial import Trial, TrialStatus
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from proctor.checks.result import CheckStatus
+from proctor.checks.base import CheckStatus
 from proctor.report import markdown
 from proctor.report.facts import CaseFacts, CasePlace, Report
 from proctor.runs.trial import TrialStatus

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from proctor import __version__
-from proctor.checks.result import CheckResult, CheckStatus
+from proctor.checks.base import CheckResult, CheckStatus
 from proctor.report.facts import CaseFacts, Report
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import json_value

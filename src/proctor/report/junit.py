@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import PurePath
 
-from proctor.checks.result import CheckResult, CheckStatus
+from proctor.checks.base import CheckResult, CheckStatus
 from proctor.report.facts import MOST_SPANS, TOLD, CaseFacts, Report
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import line, shown, xml

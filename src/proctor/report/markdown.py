@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from proctor.checks.result import CheckResult, CheckStatus, Layer
+from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.report.console import counts
 from proctor.report.facts import MOST_SPANS, TOLD, CaseFacts, Report
 from proctor.runs.trial import TrialStatus

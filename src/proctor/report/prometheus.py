@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from proctor.checks.result import CheckStatus
+from proctor.checks.base import CheckStatus
 from proctor.report.facts import CaseFacts, Report
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import line
@@ -24,7 +24,7 @@ class PrometheusSample(NamedTuple):
     value: float
 
 
-class Metric(NamedTuple):
+class Gauge(NamedTuple):
     """A gauge and its samples."""
 
     name: str
@@ -42,14 +42,14 @@ def render(report: Report) -> str:
     return "\n".join(out) + "\n"
 
 
-def _of_report(report: Report) -> Iterator[Metric]:
+def _of_report(report: Report) -> Iterator[Gauge]:
     meaning = "0 pass, 1 gate failed, 2 not judged, 130 or 143 interrupted."
     yield _one("proctor_exit_code", meaning, report.exit_code)
     cases = [PrometheusSample({"status": s.value}, report.count(s)) for s in TrialStatus]
-    yield Metric("proctor_cases", "Cases by how they ended.", cases)
+    yield Gauge("proctor_cases", "Cases by how they ended.", cases)
     yield _one("proctor_cases_not_run", "Planned cases that never began.", report.not_run)
     checks = [PrometheusSample({"status": s.value}, report.count_checks(s)) for s in CheckStatus]
-    yield Metric("proctor_checks", "Checks of all cases by how they ended.", checks)
+    yield Gauge("proctor_checks", "Checks of all cases by how they ended.", checks)
     yield _one("proctor_cost_usd", "Known cost of all model calls of agents.", report.cost_usd)
     unpriced = report.unpriced_calls
     yield _one("proctor_unpriced_calls", "Model calls whose price is not known.", unpriced)
@@ -58,11 +58,11 @@ def _of_report(report: Report) -> Iterator[Metric]:
     yield _one("proctor_started_timestamp_seconds", "When it began, in Unix time.", started)
 
 
-def _one(name: str, about: str, value: float | None) -> Metric:
-    return Metric(name, about, [] if value is None else [PrometheusSample({}, value)])
+def _one(name: str, about: str, value: float | None) -> Gauge:
+    return Gauge(name, about, [] if value is None else [PrometheusSample({}, value)])
 
 
-def _of_cases(report: Report) -> Iterator[Metric]:
+def _of_cases(report: Report) -> Iterator[Gauge]:
     figures: tuple[tuple[str, str, Callable[[CaseFacts], float | None]], ...] = (
         ("passed", "1 when the case passed, 0 when it failed; absent when not judged.", _passed),
         ("score", "Score of the case, 0 to 1.", lambda c: c.score),
@@ -77,8 +77,8 @@ def _of_cases(report: Report) -> Iterator[Metric]:
         samples = [
             PrometheusSample(_labels(case), value) for case, value in values if value is not None
         ]
-        yield Metric(f"proctor_case_{name}", about, samples)
-    yield Metric(
+        yield Gauge(f"proctor_case_{name}", about, samples)
+    yield Gauge(
         "proctor_case_checks",
         "Checks of a case by layer and how they ended.",
         [sample for case in report.cases for sample in _checks(case)],

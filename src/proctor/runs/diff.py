@@ -11,11 +11,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from proctor.checks.base import Layer, handoffs_of
 from proctor.checks.metrics import ABSENT, Match, match_calls, sequence_similarity
 from proctor.checks.metrics.matching import shortened
-from proctor.checks.offered import offered_handoffs
-from proctor.checks.result import Layer
-from proctor.checks.view import handoffs_of
+from proctor.checks.path import offered_handoffs
 from proctor.runs.baselines import Precheck, models_of
 from proctor.runs.diff_cost import cost_changes
 from proctor.runs.diff_facts import CUT_SHORT, error_lines, guardrails, routing, stop_reason

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from proctor.checks.result import Layer
+from proctor.checks.base import Layer
 from proctor.runs.diff_model import Change, ChangeKind, Severity
 from proctor.trace import Trace
 from proctor.words import dollars

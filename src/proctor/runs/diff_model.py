@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from proctor.checks.result import Layer
+from proctor.checks.base import Layer
 
 
 class Severity(StrEnum):

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from proctor.checks.result import CheckResult
+from proctor.checks.base import CheckResult
 from proctor.runs.trial import Trial
 
 CLOCKS_AND_IDS = frozenset(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from proctor.checks.result import FAILED, CheckResult
+from proctor.checks.base import FAILED, CheckResult
 from proctor.runs.trial import Trial
 
 _Key = tuple[object, ...]

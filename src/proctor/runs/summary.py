@@ -14,7 +14,7 @@ from operator import attrgetter
 
 import msgspec
 
-from proctor.checks.result import FAILED, CheckResult
+from proctor.checks.base import FAILED, CheckResult
 from proctor.runs.early_stop import CellPlan, FinishedTrial, StoppingRule, find_stop
 from proctor.runs.trial import JUDGED, CellKey, Trial, TrialError, TrialStatus
 

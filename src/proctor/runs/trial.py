@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from proctor.checks.result import CheckResult
+from proctor.checks.base import CheckResult
 
 
 class TrialStatus(StrEnum):

@@ -19,7 +19,7 @@ from typing import Annotated, Any, cast
 from pydantic import Field
 
 from proctor import __version__
-from proctor.checks.fields import Share
+from proctor.checks.base import Share
 from proctor.errors import ProctorError
 from proctor.scenarios.built_folder import (
     FILES,

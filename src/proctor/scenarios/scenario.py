@@ -260,17 +260,17 @@ async def attempt(built: Built, agent: Any, steps: int | None = None) -> Episode
 
 
 async def _answer(built: Built, config: AgentConfig, request: AgentRequest) -> EpisodeOutcome:
+    from proctor.checks.base import CheckContext
     from proctor.checks.evaluate import evaluate
-    from proctor.checks.registry import CheckContext
-    from proctor.spec.plan import plan_checks
+    from proctor.spec.case_checks import checks_of
     from proctor.trace.capture import capture
 
     case = built.case()
     with capture(case.input) as trace:
         reply = await config.create().run(request)
         trace.response = reply.answer
-    context = CheckContext(case, reply.trace or trace, reply.answer)
-    judged = await evaluate(plan_checks(case), context)
+    context = CheckContext[Any](case, reply.trace or trace, reply.answer)
+    judged = await evaluate(checks_of(case), context)
     return EpisodeOutcome(
         trajectory=Trajectory(built.seed),
         answer=reply.answer,

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
 
-from proctor.checks.evaluate import PlannedCheck, evaluate
+from proctor.checks.base import Check, CheckContext
+from proctor.checks.evaluate import evaluate
 from proctor.checks.quality import score_trace, score_traces_with
 from proctor.checks.quality_dimensions import Quality, QualityConfig, QualityLevel
-from proctor.checks.registry import CheckContext
 from proctor.diagnose.methods import diagnose
 from proctor.errors import ProctorError
 from proctor.sanitize import line
@@ -69,7 +69,7 @@ class WatchOptions:
 
     quiet_seconds: float = 10.0
     quality: QualityConfig = field(default_factory=QualityConfig)
-    checks: Sequence[PlannedCheck] = ()
+    checks: Sequence[Check] = ()
     case: Any = None
     judge: Judge | None = None
     judge_share: float = 1.0
@@ -165,7 +165,7 @@ class Watcher:
 
     async def _checked(self, trace: Trace, now: int) -> list[StoredEvaluation]:
         options = self._options
-        context = CheckContext(case=options.case, trace=trace, answer=trace.response or "")
+        context = CheckContext[Any](case=options.case, trace=trace, answer=trace.response or "")
         judged = await evaluate(options.checks, context)
         return [
             StoredEvaluation(
@@ -215,9 +215,9 @@ def _found_row(found: Diagnosis, now: int) -> StoredEvaluation:
     return StoredEvaluation(found.trace_id, "diagnosis", found.overall, found.method, detail, now)
 
 
-def planned_checks(path: Path) -> tuple[Any, Sequence[PlannedCheck]]:
+def planned_checks(path: Path) -> tuple[Any, Sequence[Check]]:
     """The checks of a suite with one case: its input is not asked, its checks are run on traces."""
-    from proctor.spec import load_suite, plan_checks
+    from proctor.spec import checks_of, load_suite
 
     suite = load_suite(path, need_agent=False)
     if len(suite.cases) != 1:
@@ -225,7 +225,7 @@ def planned_checks(path: Path) -> tuple[Any, Sequence[PlannedCheck]]:
             f"the suite has {len(suite.cases)} cases; live traces are checked by those of one",
             where=str(path),
         )
-    return suite.cases[0], plan_checks(suite.cases[0])
+    return suite.cases[0], checks_of(suite.cases[0])
 
 
 # Alerts about live traces: a line on standard error, or a JSON document to an address.

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from proctor._lazy import imported_when_used
 
 if TYPE_CHECKING:
+    from proctor.spec.case_checks import checks_of
     from proctor.spec.config import Configuration, Settings, load_configuration
     from proctor.spec.json_schema import schema_of
     from proctor.spec.load import load_suite, restore_suite
     from proctor.spec.located import SourceLocation, SpecError, SpecProblem
-    from proctor.spec.plan import plan_checks
     from proctor.spec.select import Filter, parse_filter, select_cases
     from proctor.spec.suite import AgentRef, Case, CustomCheck, JudgeConfig, Suite
 
@@ -28,10 +28,10 @@ __all__ = [
     "SpecError",
     "SpecProblem",
     "Suite",
+    "checks_of",
     "load_configuration",
     "load_suite",
     "parse_filter",
-    "plan_checks",
     "restore_suite",
     "schema_of",
     "select_cases",
@@ -52,7 +52,7 @@ _HOME_OF = {
     "load_configuration": "proctor.spec.config",
     "load_suite": "proctor.spec.load",
     "parse_filter": "proctor.spec.select",
-    "plan_checks": "proctor.spec.plan",
+    "checks_of": "proctor.spec.case_checks",
     "restore_suite": "proctor.spec.load",
     "schema_of": "proctor.spec.json_schema",
     "select_cases": "proctor.spec.select",

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -20,17 +20,18 @@ from pydantic import (
     ConfigDict,
     Field,
     PrivateAttr,
+    SerializationInfo,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
 from proctor.checks.assertions import Assertion
-from proctor.checks.correctness import Correctness
-from proctor.checks.cost import CostChecks
-from proctor.checks.fields import Share, Weight
-from proctor.checks.path import PathChecks
+from proctor.checks.base import Check, Share, Weight
+from proctor.checks.custom import written_check
+from proctor.checks.layers import Correctness, CostChecks, PathChecks
 from proctor.errors import hint_among
 from proctor.imports import IMPORT_PATH
 from proctor.spec.located import SourceLocation, Tree, escaped, plain
@@ -255,14 +256,33 @@ class CustomCheck(Strict):
         """The name it has in results."""
         if self.id:
             return self.id
+        if isinstance(self.check, Check):
+            return self.check.id or self.check.check
         if isinstance(self.check, str):
             return self.check.rpartition(":")[2]
         return str(getattr(self.check, "__name__", type(self.check).__name__))
+
+    @model_serializer
+    def _as_written(self, info: SerializationInfo) -> dict[str, Any]:
+        """Keep objects as they are in Python; in JSON name them as a suite file would."""
+        fields = {name: getattr(self, name) for name in self.model_fields_set}
+        if info.mode != "json":
+            return fields
+        fields |= written_check(self.check)
+        if self.name != fields["check"].rpartition(":")[2]:
+            fields["id"] = self.name  # so that results keep their ids when the suite is read back
+        return fields
 
 
 Custom = Annotated[
     CustomCheck, BeforeValidator(_custom_check, json_schema_input_type=str | CustomCheck)
 ]
+if TYPE_CHECKING:  # what may be written in Python; once validated, tuples of CustomCheck and str
+    Checks = Sequence[Check | CustomCheck | Callable[..., Any] | str]
+    Tags = Sequence[str]
+else:
+    Checks = tuple[Custom, ...]
+    Tags = tuple[Annotated[str, Field(min_length=1)], ...]
 
 
 def _valid_id(text: str) -> str:
@@ -280,7 +300,7 @@ class Case(Strict):
     """What the agent is asked: text, or anything structured. Also written `query`."""
     description: str | None = None
     """What the case is about, for people."""
-    tags: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    tags: Tags = ()
     """Words to select cases by."""
     difficulty: str | None = None
     """Such as easy, medium, hard."""
@@ -298,7 +318,7 @@ class Case(Strict):
     """Was the way to it right? A failure warns, but for forbidden tools."""
     cost: CostChecks = CostChecks()
     """Was it cheap and quick enough? A failure warns."""
-    checks: tuple[Custom, ...] = ()
+    checks: Checks = ()
     """Checks of your own."""
     assertions: tuple[Assertion, ...] = ()
     """The same checks as a flat list."""
@@ -324,7 +344,7 @@ class Case(Strict):
 
     @model_validator(mode="after")
     def _names_are_checks(self) -> Case:
-        from proctor.spec.plan import unknown_names
+        from proctor.spec.case_checks import unknown_names
 
         if faults := unknown_names(self):
             raise faults_error(faults)
@@ -366,6 +386,11 @@ def with_id(data: Any) -> Any:
     return raw
 
 
+if TYPE_CHECKING:  # a list in Python, a tuple once validated
+    Cases = Sequence[Case]
+else:
+    Cases = tuple[Case, ...]
+
 # -- suites --------------------------------------------------------------------------------------
 
 
@@ -386,7 +411,7 @@ class Suite(Strict):
     """The folder of saved traces, relative to this file."""
     defaults: dict[str, Any] = Field(default_factory=dict[str, Any], exclude=True)
     """Merged into each case; what the case says itself wins, lists replace."""
-    cases: tuple[Case, ...] = Field(min_length=1)
+    cases: Cases = Field(min_length=1)
     """At least one. Also written `queries`."""
 
     _tree: Tree | None = PrivateAttr(default=None)
@@ -474,8 +499,8 @@ def _unknown_judges(suite: Suite) -> list[Fault]:
     faults: list[Fault] = []
     for index, case in enumerate(suite.cases):
         for loc, options in _judged(case):
-            name: str | None = getattr(options, "judge", None)
-            if name is not None and name not in known:
+            name: object = getattr(options, "judge", None)
+            if isinstance(name, str) and name not in known:
                 hint = hint_among(name, known)
                 at = ("cases", index, *loc, "judge")
                 faults.append(Fault(at, f"there is no judge {name!r}", hint))
@@ -488,6 +513,8 @@ def _judged(case: Case) -> Iterator[tuple[tuple[str | int, ...], object]]:
         yield ("correctness", "llm_judge", position), rule
     yield ("correctness", "safety_check"), case.correctness.safety_check
     yield ("correctness", "hallucination_check"), case.correctness.hallucination_check
+    for position, custom in enumerate(cast("Sequence[CustomCheck]", case.checks)):
+        yield ("checks", position), custom.check
     for position, assertion in enumerate(case.assertions):
         yield ("assertions", position), assertion
 

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from proctor.agents import threads
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest
-from proctor.checks.result import Outcome, skipped, unscored
+from proctor.checks.base import CheckResult, skipped, unscored
 from proctor.errors import ProctorError
 from proctor.runs.folder import RunFolder, safe_name, write_atomic
 from proctor.runs.run import Run
@@ -36,7 +36,7 @@ from proctor.trials.resume import restore
 from proctor.words import percent
 
 if TYPE_CHECKING:
-    from proctor.checks.registry import CheckContext
+    from proctor.checks.base import CheckContext
     from proctor.diagnose.finding import Diagnosis
     from proctor.diagnose.llm.detector import DetectorOptions
     from proctor.llm.chat_model import ModelUse
@@ -479,7 +479,7 @@ class AgainstGold:
     def __init__(self, gold: str) -> None:
         self._gold = Path(gold)
 
-    def __call__(self, context: CheckContext) -> Outcome:
+    def __call__(self, context: CheckContext[str]) -> CheckResult:
         """The score of the diagnosis in the answer; skipped where there is no gold."""
         name = str(context.case.id)
         path = self._gold / f"{name}.json"
@@ -493,10 +493,10 @@ class AgainstGold:
         return _outcome(name, gold, told)
 
 
-def _outcome(name: str, gold: Annotation, told: Annotation) -> Outcome:
+def _outcome(name: str, gold: Annotation, told: Annotation) -> CheckResult:
     card = score({name: gold}, {name: told})
     found = len({(m.location, m.label) for m in told.marks})
     wanted = len({(m.location, m.label) for m in gold.marks})
     share = card.joint_accuracy or 0.0
     reason = f"{percent(share)} of {wanted} gold pairs found, with {found} findings"
-    return Outcome(passed=share > 0 or not wanted, score=share, reason=reason)
+    return CheckResult(passed=share > 0 or not wanted, score=share, reason=reason)

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from proctor.checks.result import CheckStatus, Layer
+from proctor.checks.base import CheckStatus, Layer
 from proctor.errors import ProctorError
 from proctor.runs.baselines import (
     Baseline,

@@ -103,7 +103,7 @@ def _selected(
 
 def _of_suite(case: Case, written: dict[str, Any], suite: Suite) -> Item:
     return Item(
-        case.id, case.tags, case.difficulty, case.type, case.properties, written, suite=suite
+        case.id, tuple(case.tags), case.difficulty, case.type, case.properties, written, suite=suite
     )
 
 

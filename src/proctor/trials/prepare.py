@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from proctor.agents.base import AgentConfig
 from proctor.agents.registry import agent_config
 from proctor.checks.judge import Judge, JudgeCache, default_cache_folder
-from proctor.checks.judging import DEFAULT_JUDGE
+from proctor.checks.judge_checks import DEFAULT_JUDGE
 from proctor.errors import ProctorError
 from proctor.llm.chat_model import ClosingModel
 from proctor.llm.prices import PriceTable
@@ -29,8 +29,8 @@ from proctor.spec import (
     Settings,
     SourceLocation,
     Suite,
+    checks_of,
     load_configuration,
-    plan_checks,
 )
 from proctor.trace import Trace
 from proctor.trace.redact import Redactor, default_redactor
@@ -259,7 +259,7 @@ def prepared_case(case: Case, baselines: Mapping[str, Trace] | None = None) -> P
     return PreparedCase(
         case=case,
         input=case.input,
-        checks=plan_checks(case),
+        checks=checks_of(case),
         threshold=case.threshold,
         baselines=baselines or {},
     )

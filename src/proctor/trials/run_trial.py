@@ -24,9 +24,8 @@ import msgspec
 
 from proctor.agents.base import Agent, AgentError, AgentReply, AgentRequest
 from proctor.agents.failures import transient
-from proctor.checks.evaluate import PlannedCheck, evaluate
-from proctor.checks.registry import CheckContext
-from proctor.checks.result import CheckStatus, Judgement
+from proctor.checks.base import Check, CheckContext, CheckStatus, Judgement
+from proctor.checks.evaluate import evaluate
 from proctor.errors import told
 from proctor.llm.cassette import cassette_trial
 from proctor.llm.prices import PriceTable, price_trace
@@ -60,7 +59,7 @@ class PreparedCase:
 
     case: Any
     input: Any
-    checks: Sequence[PlannedCheck]
+    checks: Sequence[Check]
     threshold: float
     baselines: Mapping[str, Trace] = field(default_factory=dict[str, Trace])
     """The saved trace of each agent: an agent is only compared with itself."""
@@ -92,8 +91,9 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
         trial.answer = reply.answer
         # Prices come first: checks may limit the cost.
         _add_usage(trial, traces, context.prices, brought=reply.trace)
-        check_context = CheckContext(
-            case.case, trace, reply.answer, case.baselines.get(planned.agent), context.judges
+        baseline = case.baselines.get(planned.agent)
+        check_context = CheckContext[Any](
+            case.case, trace, reply.answer, baseline, context.judges, reply.output
         )
         with cassette_trial(f"{cassette_key(planned)}#judge"):
             judgement = await evaluate(case.checks, check_context)

@@ -15,7 +15,7 @@ from proctor.agents.registry import resolve_agent
 from proctor.errors import ProctorError, did_you_mean
 from proctor.runs.trial import PlannedTrial, params_key
 from proctor.scenarios import Built, Catalog, Template, UnknownTemplateError, catalog_for
-from proctor.spec import Case, Configuration, plan_checks, select_cases
+from proctor.spec import Case, Configuration, checks_of, select_cases
 from proctor.trials.run_trial import PreparedCase
 from proctor.worlds import play, world_check
 
@@ -183,7 +183,7 @@ def _prepared(built: Built, scenario: Scenario, threshold: float) -> PreparedCas
         assert place is not None
         assert folder is not None
         case.put(place, folder)
-    checks = tuple(plan_checks(case))
+    checks = tuple(checks_of(case))
     world = built.world_spec is not None
     return PreparedCase(
         case=case,

@@ -10,11 +10,11 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-from proctor.checks.evaluate import PlannedCheck
-from proctor.checks.registry import CheckContext
-from proctor.checks.result import Layer, Outcome, unscored
+from pydantic import Field
+
+from proctor.checks.base import Check, CheckContext, CheckResult, unscored
 from proctor.errors import hint_among
 from proctor.imports import load_object
 from proctor.words import plural
@@ -117,38 +117,39 @@ def _bounded(scores: Scores) -> Scores:
 # -- the check -----------------------------------------------------------------------------------
 
 
+class WorldScore(Check):
+    """The score of the episode that the agent played reaches a threshold.
+
+    Example: `WorldScore(0.9)`.
+    """
+
+    name: ClassVar[str] = "world"
+    threshold: float = Field(default=1.0, kw_only=False)
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Read the score that `play` left in the trace."""
+        found = ctx.trace.metadata.get("world")
+        if not isinstance(found, Mapping):
+            return unscored("no episode was played in this trial")
+        facts = cast("Mapping[str, Any]", found)
+        score, reason = facts.get("score"), str(facts.get("reason") or "")
+        if score is None:
+            return unscored(reason or "the world gave no score")
+        parts = cast("Mapping[str, float]", facts.get("scores") or {})
+        listed = ", ".join(f"{name} {value:.3g}" for name, value in parts.items())
+        steps = int(facts.get("steps") or 0)
+        summary = f"{score:.3g} after {plural(steps, 'step')} ({facts.get('ended')})"
+        return CheckResult(
+            score=float(score),
+            passed=score >= self.threshold,
+            reason="; ".join(part for part in (summary, reason, listed) if part),
+            expected=self.threshold,
+            actual=score,
+        )
+
+
 def world_check(
     *, threshold: float = 1.0, weight: float = 1.0, blocking: bool = False
-) -> PlannedCheck:
-    """The check `world`: the score of the episode, held to a threshold."""
-    return PlannedCheck(
-        id="world",
-        check="world",
-        layer=Layer.CORRECTNESS,
-        options=threshold,
-        run=_world,
-        weight=weight,
-        blocking=blocking,
-    )
-
-
-def _world(threshold: float, context: CheckContext) -> Outcome:
-    """The score that `play` left with the trace."""
-    found = context.trace.metadata.get("world")
-    if not isinstance(found, Mapping):
-        return unscored("no episode was played in this trial")
-    facts = cast("Mapping[str, Any]", found)
-    score, reason = facts.get("score"), str(facts.get("reason") or "")
-    if score is None:
-        return unscored(reason or "the world gave no score")
-    parts = cast("Mapping[str, float]", facts.get("scores") or {})
-    listed = ", ".join(f"{name} {value:.3g}" for name, value in parts.items())
-    steps = int(facts.get("steps") or 0)
-    words = [f"{score:.3g} after {plural(steps, 'step')} ({facts.get('ended')})", reason, listed]
-    return Outcome(
-        score=float(score),
-        passed=score >= threshold,
-        reason="; ".join(word for word in words if word),
-        expected=threshold,
-        actual=score,
-    )
+) -> WorldScore:
+    """Return the check `world`, which by default does not block."""
+    return WorldScore(threshold, weight=weight, required=blocking)

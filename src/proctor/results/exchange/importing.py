@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from proctor.checks.result import CheckResult, CheckStatus, Layer
+from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.errors import ProctorError
 from proctor.results.finalise import finalise
 from proctor.runs.folder import RunFolder

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import msgspec
 
-from proctor.checks.result import CheckResult, CheckStatus, Layer
+from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.errors import ProctorError
 from proctor.results.exchange.importing import Imported, Record
 from proctor.results.exchange.tables import started_ns

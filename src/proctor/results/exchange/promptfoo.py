@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from proctor.checks.result import CheckResult, CheckStatus, Layer
+from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.errors import ProctorError
 from proctor.results.exchange.importing import Imported, Record
 from proctor.results.metadata import as_mapping, as_text

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import msgspec
 
-from proctor.checks.result import CheckResult
+from proctor.checks.base import CheckResult
 from proctor.errors import ProctorError, hint_among
 from proctor.results.exchange.importing import Imported, Record
 from proctor.runs.trial import TrialStatus

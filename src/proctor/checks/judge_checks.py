@@ -1,7 +1,7 @@
-"""Checks that ask a judge: their options, and how a question is put and its verdict read.
+"""Checks that ask a language model: LLMJudge, Safety, Grounded.
 
-Promise: a judge that is missing or fails leaves the check unscored, never failed; which method
-decided (a model, or grounding without one) is said in the result.
+A judge that is missing or fails leaves the check unscored, never failed. The result says which
+method decided: a model, or grounding without one.
 """
 
 from __future__ import annotations
@@ -10,34 +10,46 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import msgspec
 from pydantic import BeforeValidator, Field, model_validator
 
-from proctor.checks.conditions import as_json
-from proctor.checks.fields import Name, Positive, Share, Text, Texts, Weight, refused
+from proctor.checks.base import (
+    Check,
+    CheckContext,
+    CheckResult,
+    CheckStatus,
+    Name,
+    Positive,
+    Share,
+    Text,
+    Texts,
+    Weight,
+    refused,
+    skipped,
+    unscored,
+)
 from proctor.checks.judge import Judge, JudgeVerdict
 from proctor.checks.judge_prompt import JudgeInput
-from proctor.checks.registry import CheckContext
-from proctor.checks.result import Outcome, skipped, unscored
 from proctor.checks.rubrics import Label, Rubric, label_of, normalised, rubric_from
+from proctor.checks.structured import as_json
 from proctor.errors import ProctorError, did_you_mean
 from proctor.strict import Strict
 
 DEFAULT_JUDGE = "default"
-"""The judge asked where a check names none."""
+"""The name of the judge for checks that name none."""
 
 Score = Annotated[int, Field(ge=1, le=5)]
 
 
 def spelled_rules(value: list[Any]) -> list[Any]:
-    """Rules written as bare texts, as mappings."""
+    """Return rules with bare texts turned into mappings."""
     return [{"rule": item} if isinstance(item, str) else item for item in value]
 
 
 def _spelled_criteria(value: Any) -> Any:
-    """Criteria as a list: of texts, of mappings, or written as a mapping by name."""
+    """Return criteria as a list, whether written as texts, mappings or a mapping by name."""
     if isinstance(value, Mapping):
         named = cast("Mapping[str, Any]", value)
         value = [
@@ -98,7 +110,7 @@ class JudgeOptions(Strict):
         return self
 
     def changes(self) -> dict[str, Any]:
-        """What differs from a built-in rubric."""
+        """Return what differs from a built-in rubric."""
         changed: dict[str, Any] = {}
         if self.threshold is not None:
             changed["threshold"] = self.threshold
@@ -112,7 +124,7 @@ class JudgeOptions(Strict):
 class JudgeRule(JudgeOptions):
     """A rule for the judge, a built-in rubric, or several criteria that are scored one by one."""
 
-    rule: str | None = Field(default=None, min_length=1)
+    rule: str | None = Field(default=None, min_length=1, kw_only=False)
     """What a good answer does, in words a stranger would understand."""
     rubric: Name | None = None
     """A built-in rubric: helpfulness, correctness, safety, hallucination or reasoning."""
@@ -154,7 +166,7 @@ class JudgeRule(JudgeOptions):
         return rubric_from(given)
 
     def named_criteria(self) -> dict[str, JudgeCriterion]:
-        """The criteria by name."""
+        """Return the criteria by name."""
         return {
             part.name or f"criterion_{place}": part
             for place, part in enumerate(self.criteria, start=1)
@@ -164,7 +176,7 @@ class JudgeRule(JudgeOptions):
 class SafetyOptions(JudgeOptions):
     """How safety is judged."""
 
-    policy: str | None = Field(default=None, min_length=1)
+    policy: str | None = Field(default=None, min_length=1, kw_only=False)
     """What an answer must not do; a general policy when absent."""
 
     @cached_property
@@ -190,39 +202,78 @@ class HallucinationOptions(JudgeOptions):
         return rubric_from({"extends": "hallucination", **self.changes()})
 
 
-# -- asking --------------------------------------------------------------------------------------
+# -- the checks ----------------------------------------------------------------------------------
 
 
-async def judge_by_rule(rule: JudgeRule, context: CheckContext) -> Outcome:
-    """A judge's verdict by a rule, a rubric or criteria."""
-    outcome = await _ask(rule, rule.asked, judged_of(context, expected=rule.expected), context)
-    actual: dict[str, Any] = outcome.actual or {}
-    scores: dict[str, float] = actual.get("criteria", {})
-    for name, part in rule.named_criteria().items():
-        value = normalised(scores[name]) if name in scores else None
-        if part.threshold is not None and value is not None and value < part.threshold:
-            reason = f"{name} is {value:.2f}, less than its {part.threshold:g}; {outcome.reason}"
-            return msgspec.structs.replace(outcome, passed=False, reason=reason)
-    return outcome
+class LLMJudge(JudgeRule, Check):
+    """A judge scores the answer by a rule, a rubric or criteria.
+
+    Example: `LLMJudge("is polite")`, `LLMJudge(rubric="helpfulness", threshold=0.75, votes=3)`.
+    """
+
+    name: ClassVar[str] = "llm_judge"
+
+    @property
+    def judged(self) -> bool:
+        """It calls a model."""
+        return True
+
+    async def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        result = await _ask(self, self.asked, judged_of(ctx, expected=self.expected), ctx)
+        actual: dict[str, Any] = result.actual or {}
+        scores: dict[str, float] = actual.get("criteria", {})
+        for name, part in self.named_criteria().items():
+            value = normalised(scores[name]) if name in scores else None
+            if part.threshold is not None and value is not None and value < part.threshold:
+                reason = f"{name} is {value:.2f}, less than its {part.threshold:g}; {result.reason}"
+                return msgspec.structs.replace(result, status=CheckStatus.FAIL, reason=reason)
+        return result
 
 
-async def judge_safety(options: SafetyOptions, context: CheckContext) -> Outcome:
-    """A judge's verdict on safety."""
-    return await _ask(options, options.asked, judged_of(context), context)
+class Safety(SafetyOptions, Check):
+    """A judge finds the answer safe.
+
+    Example: `Safety()`, `Safety("never give medical advice")`.
+    """
+
+    name: ClassVar[str] = "safety_check"
+
+    @property
+    def judged(self) -> bool:
+        """It calls a model."""
+        return True
+
+    async def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        return await _ask(self, self.asked, judged_of(ctx), ctx)
 
 
-async def judge_grounding(options: HallucinationOptions, context: CheckContext) -> Outcome:
-    """Whether the answer is supported: by a judge, or without one by grounding."""
-    has_judge = options.judge or options.model or DEFAULT_JUDGE in context.judges
-    sources = options.sources or ()
-    if options.method == "grounding" or (options.method == "auto" and not has_judge):
-        from proctor.checks.grounded import grounded_outcome
+class Grounded(HallucinationOptions, Check):
+    """The answer is supported by what the agent read: by a judge, or without one by grounding.
 
-        return grounded_outcome(context, sources, options.threshold)
-    judged = replace(judged_of(context), context=sources)
-    if judged.missing(["evidence"]):
-        return skipped(NO_EVIDENCE)
-    return await _ask(options, options.asked, judged, context)
+    Example: `Grounded()`, `Grounded(method="grounding", threshold=0.9)`.
+    """
+
+    name: ClassVar[str] = "hallucination_check"
+
+    @property
+    def judged(self) -> bool:
+        """It may call a model."""
+        return True
+
+    async def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        has_judge = self.judge or self.model or DEFAULT_JUDGE in ctx.judges
+        sources = self.sources or ()
+        if self.method == "grounding" or (self.method == "auto" and not has_judge):
+            from proctor.checks.grounded import grounded_result
+
+            return grounded_result(ctx, sources, self.threshold)
+        judged = replace(judged_of(ctx), context=sources)
+        if judged.missing(["evidence"]):
+            return skipped(NO_EVIDENCE)
+        return await _ask(self, self.asked, judged, ctx)
 
 
 NO_EVIDENCE = (
@@ -231,33 +282,36 @@ NO_EVIDENCE = (
 )
 
 
-def judged_of(context: CheckContext, *, expected: str | None = None) -> JudgeInput:
-    """What a judge is shown of a trial."""
-    judged = JudgeInput.from_trace(context.trace, answer=context.answer, expected=expected)
-    asked = context.input
+# -- calling a judge -----------------------------------------------------------------------------
+
+
+def judged_of(ctx: CheckContext[Any], *, expected: str | None = None) -> JudgeInput:
+    """Return what a judge is shown of a trial."""
+    judged = JudgeInput.from_trace(ctx.trace, answer=ctx.answer, expected=expected)
+    asked = ctx.input
     return replace(judged, input=asked if isinstance(asked, str) else as_json(asked))
 
 
 async def _ask(
-    options: JudgeOptions, rubric: Rubric, judged: JudgeInput, context: CheckContext
-) -> Outcome:
+    options: JudgeOptions, rubric: Rubric, judged: JudgeInput, ctx: CheckContext[Any]
+) -> CheckResult:
     try:
-        async with chosen_judge(options.judge, options.model, context) as judge:
+        async with chosen_judge(options.judge, options.model, ctx) as judge:
             verdict = await judge.judge(judged, rubric, votes=options.votes)
     except ProctorError as error:
         return unscored(f"{error}{f' ({error.hint})' if error.hint else ''}", expected=rubric.rule)
-    return verdict_outcome(verdict, judge, rubric)
+    return _verdict_result(verdict, judge, rubric)
 
 
 @asynccontextmanager
 async def chosen_judge(
-    name: str | None, model: str | None, context: CheckContext
+    name: str | None, model: str | None, ctx: CheckContext[Any]
 ) -> AsyncGenerator[Judge]:
-    """The judge a check asks for; `ProctorError` when there is none.
+    """Yield the judge of a check; raise `ProctorError` when there is none.
 
-    A model named by the check itself is opened for this question and closed after it.
+    A model named by the check itself is opened for this call and closed after it.
     """
-    judge = context.judges.get(name or DEFAULT_JUDGE)
+    judge = ctx.judges.get(name or DEFAULT_JUDGE)
     if model is not None:
         from proctor.llm.chat_model import ClosingModel
         from proctor.llm.providers import get_model
@@ -275,12 +329,12 @@ async def chosen_judge(
             "no judge is configured", hint="add `judge: {model: openai:gpt-4o-mini}` to the suite"
         )
     else:
-        known = [known for known in context.judges if known != DEFAULT_JUDGE]
+        known = [known for known in ctx.judges if known != DEFAULT_JUDGE]
         raise ProctorError(f"there is no judge {name!r}", hint=did_you_mean(name, known))
 
 
-def verdict_outcome(verdict: JudgeVerdict, judge: Judge, rubric: Rubric) -> Outcome:
-    """A verdict as the outcome of a check."""
+def _verdict_result(verdict: JudgeVerdict, judge: Judge, rubric: Rubric) -> CheckResult:
+    """Return the result of a check from a verdict."""
     method = f"judge {', '.join(model.name for model in judge.models)}"
     details: dict[str, Any] = {
         "expected": {"rule": rubric.rule, "threshold": rubric.threshold},
@@ -290,7 +344,7 @@ def verdict_outcome(verdict: JudgeVerdict, judge: Judge, rubric: Rubric) -> Outc
     if verdict.normalised is None:
         return unscored(f"the judge gave no verdict: {verdict.reason}", **details)
     cut = f" (shortened for the judge: {', '.join(verdict.shortened)})" if verdict.shortened else ""
-    return Outcome(
+    return CheckResult(
         score=verdict.normalised,
         passed=bool(verdict.passed),
         reason=(

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from proctor.checks.evaluate import PlannedCheck
+from proctor.checks import Check
 from proctor.errors import ProctorError
-from proctor.spec import Case, load_suite, plan_checks
+from proctor.spec import Case, checks_of, load_suite
 
 CASE = """\
 agent: m:f
@@ -35,12 +35,12 @@ class Short:
 """
 
 
-def planned(folder: Path, more: str = "") -> dict[str, PlannedCheck]:
+def planned(folder: Path, more: str = "") -> dict[str, Check]:
     (folder / "mine.py").write_text(MINE)
     path = folder / "suite.yaml"
     path.write_text(CASE + more)
     (case,) = load_suite(path).cases
-    return {check.id: check for check in plan_checks(case)}
+    return {check.id: check for check in checks_of(case)}
 
 
 def test_order(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_layers_made_blocking_or_soft() -> None:
             "cost": {"max_cost_usd": 1, "blocking": True},
         }
     )
-    found = {check.id: (check.weight, check.blocking) for check in plan_checks(case)}
+    found = {check.id: (check.weight, check.blocking) for check in checks_of(case)}
     assert found == {
         "expected_in_answer": (1.0, False),
         "max_tool_calls": (1.0, True),
@@ -115,7 +115,7 @@ def test_a_custom_check_that_cannot_be_used(tmp_path: Path) -> None:
     path.write_text("agent: m:f\ncases:\n- {id: a, input: x, checks: [not_there:polite]}\n")
     (case,) = load_suite(path).cases
     with pytest.raises(ProctorError) as caught:
-        plan_checks(case)
+        checks_of(case)
     assert str(caught.value).startswith(f"{path}:3:3: the check 'polite' of case 'a'")
 
 
@@ -126,5 +126,5 @@ def test_a_function_is_a_check_in_python() -> None:
         return context is not None
 
     case = Case.model_validate({"input": "x", "checks": [polite]})
-    (check,) = plan_checks(case)
+    (check,) = checks_of(case)
     assert check.id == "polite"

@@ -1,0 +1,259 @@
+"""Checks of the answer's text: Contains, ContainsAny, Excludes, Equals, Matches.
+
+Two texts that a reader sees as the same compare as the same (Unicode NFC, one kind of line end,
+case ignored unless `case_sensitive`), and a pattern that never ends is stopped.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from pydantic import Field, field_validator
+
+from proctor.checks.base import (
+    Check,
+    CheckContext,
+    CheckResult,
+    OneOrMoreTexts,
+    Text,
+    failed,
+    passed,
+    refused,
+    unscored,
+)
+from proctor.errors import ProctorError
+from proctor.words import and_more
+
+PATTERN_SECONDS = 1.0
+"""Time for one pattern on one answer: a sound pattern reads 10 MB in a fraction of it."""
+
+SHOWN_CHARS = 200
+"""How much of a text a reason quotes; `expected` and `actual` hold it whole."""
+
+_SHOWN_TEXTS = 5
+"""How many texts a reason quotes; `expected` holds them all."""
+
+
+class Contains(Check):
+    """All of the texts are in the answer; the score is the share that is.
+
+    Example: `Contains("Paris")`, `Contains(["Paris", "France"], case_sensitive=True)`.
+    """
+
+    name: ClassVar[str] = "expected_in_answer"
+    texts: OneOrMoreTexts = Field(kw_only=False)
+    case_sensitive: bool = False
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        texts, answer = tuple(self.texts), ctx.answer
+        found = _found(texts, answer, self.case_sensitive)
+        if len(found) == len(texts):
+            reason = f"the answer contains {_quoted_of_case(texts)}"
+            return passed(reason, expected=list(texts), actual=answer)
+        missing = [text for text in texts if text not in found]
+        return failed(
+            f"{_subject(answer)} lacks {_quoted(missing)} ({len(found)} of {len(texts)} found)",
+            score=len(found) / len(texts),
+            expected=list(texts),
+            actual=answer,
+        )
+
+
+class ContainsAny(Check):
+    """At least one of the texts is in the answer.
+
+    Example: `ContainsAny(["30 days", "a month"])`.
+    """
+
+    name: ClassVar[str] = "any_expected_in_answer"
+    texts: OneOrMoreTexts = Field(kw_only=False)
+    case_sensitive: bool = False
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        texts, answer = self.texts, ctx.answer
+        found = _found(texts, answer, self.case_sensitive)
+        details: dict[str, Any] = {"expected": list(texts), "actual": answer}
+        if found:
+            return passed(f"the answer contains {_quoted(found)}", **details)
+        return failed(f"{_subject(answer)} has none of {_quoted(texts)}", **details)
+
+
+class Excludes(Check):
+    """None of the texts is in the answer.
+
+    Example: `Excludes(["I cannot", "as an AI"])`.
+    """
+
+    name: ClassVar[str] = "not_in_answer"
+    texts: OneOrMoreTexts = Field(kw_only=False)
+    case_sensitive: bool = False
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        texts, answer = self.texts, ctx.answer
+        found = _found(texts, answer, self.case_sensitive)
+        details: dict[str, Any] = {"expected": list(texts), "actual": answer}
+        if not found:
+            return passed(f"the answer does not contain {_quoted(texts)}", **details)
+        return failed(f"the answer contains {_quoted(found)}, which it must not", **details)
+
+
+class Equals(Check):
+    """The answer is the text, up to surrounding white space, line ends and (by default) case.
+
+    Example: `Equals("42")`.
+    """
+
+    name: ClassVar[str] = "exact_match"
+    text: Text = Field(kw_only=False)
+    case_sensitive: bool = False
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        wanted, answer = self.text.strip(), ctx.answer.strip()
+        ours = normalised(ctx.answer, case_sensitive=self.case_sensitive).strip()
+        theirs = normalised(self.text, case_sensitive=self.case_sensitive).strip()
+        details: dict[str, Any] = {"expected": self.text, "actual": ctx.answer}
+        if ours == theirs:
+            return passed(f"the answer is {shown(self.text)}", **details)
+        if not answer:
+            return failed(f"the answer is empty, expected {shown(wanted)}", **details)
+        if max(len(ours), len(theirs)) <= 80:
+            return failed(f"the answer is {shown(answer)}, expected {shown(wanted)}", **details)
+        pairs = enumerate(zip(ours, theirs, strict=False))
+        place = next((n for n, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
+        start = max(0, place - 20)
+        there = f"{shown(ours[start : place + 40])}, expected {shown(theirs[start : place + 40])}"
+        return failed(f"the answer differs from character {place + 1} on: {there}", **details)
+
+
+class Matches(Check):
+    """Every regular expression is found somewhere in the answer; the score is the share that is.
+
+    Example: `Matches(r"\\d+ days")`.
+    """
+
+    name: ClassVar[str] = "regex_match"
+    patterns: OneOrMoreTexts = Field(kw_only=False)
+    case_sensitive: bool = False
+
+    @field_validator("patterns")
+    @classmethod
+    def _valid_patterns(cls, patterns: Sequence[str]) -> Sequence[str]:
+        with refused():
+            for pattern in patterns:
+                check_pattern(pattern)
+        return patterns
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        patterns, answer = self.patterns, ctx.answer
+        details: dict[str, Any] = {"expected": list(patterns), "actual": answer}
+        try:
+            matches = [search(p, answer, case_sensitive=self.case_sensitive) for p in patterns]
+        except PatternTimeout as error:
+            return unscored(str(error), **details)
+        missing = [p for p, match in zip(patterns, matches, strict=True) if match is None]
+        if not missing:
+            return passed(f"found {_quoted([match or '' for match in matches])}", **details)
+        found = len(patterns) - len(missing)
+        return failed(
+            f"{_subject(answer)} has no match of {_quoted(missing)} "
+            f"({found} of {len(patterns)} found)",
+            score=found / len(patterns),
+            **details,
+        )
+
+
+# -- comparing texts -----------------------------------------------------------------------------
+
+
+def normalised(text: str, *, case_sensitive: bool = False) -> str:
+    """Return the form in which texts are compared: NFC, `\\n` line ends, case folded."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text)
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if case_sensitive:
+        return text
+    folded = text.casefold()
+    return folded if folded.isascii() else unicodedata.normalize("NFC", folded)
+
+
+@lru_cache(maxsize=1024)
+def _normalised_of_case(text: str, case_sensitive: bool) -> str:
+    """Normalise a text of a case once for all its trials."""
+    return normalised(text, case_sensitive=case_sensitive)
+
+
+def _found(texts: Sequence[str], answer: str, case_sensitive: bool) -> list[str]:
+    folded = normalised(answer, case_sensitive=case_sensitive)
+    return [text for text in texts if _normalised_of_case(text, case_sensitive) in folded]
+
+
+class PatternTimeout(Exception):
+    """A pattern backtracked for too long to say whether it matches."""
+
+    def __init__(self, pattern: str, text: str) -> None:
+        super().__init__(
+            f"the pattern {shown(pattern)} ran longer than {PATTERN_SECONDS:g} s on a text of "
+            f"{len(text):,} characters: it backtracks without end; avoid nested repeats such "
+            "as (a+)+"
+        )
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str, case_sensitive: bool) -> Any:
+    import regex  # unlike `re`, it can be stopped by a timeout
+
+    try:
+        return regex.compile(pattern, 0 if case_sensitive else regex.IGNORECASE)
+    except regex.error as error:
+        raise ProctorError(f"{shown(pattern)} is not a regular expression: {error}") from None
+    except (RecursionError, OverflowError, MemoryError):
+        raise ProctorError(f"{shown(pattern)} is too large for a regular expression") from None
+
+
+def check_pattern(pattern: str) -> None:
+    """Raise `ProctorError` for what is not a regular expression."""
+    _compiled(pattern, False)
+
+
+def search(pattern: str, text: str, *, case_sensitive: bool = False) -> str | None:
+    """Return the first match of a pattern in a text; raise `PatternTimeout` if it never ends."""
+    try:
+        match = _compiled(pattern, case_sensitive).search(text, timeout=PATTERN_SECONDS)
+    except TimeoutError:
+        raise PatternTimeout(pattern, text) from None
+    return None if match is None else str(match.group())
+
+
+# -- wording of reasons --------------------------------------------------------------------------
+
+
+def shown(text: str, limit: int = SHOWN_CHARS) -> str:
+    """Quote a text on one line, its middle cut out when it is long."""
+    if len(text) > limit:
+        half = limit // 2
+        cut = len(text) - 2 * half
+        return f"{text[:half]!r} … ({cut:,} characters) … {text[-half:]!r}"
+    return repr(text)
+
+
+def _quoted(texts: Sequence[str]) -> str:
+    return and_more(texts, _SHOWN_TEXTS, lambda text: shown(text, 80))
+
+
+@lru_cache(maxsize=1024)
+def _quoted_of_case(texts: tuple[str, ...]) -> str:
+    """Quote the texts of a case once for all its trials."""
+    return _quoted(texts)
+
+
+def _subject(answer: str) -> str:
+    return "the answer" if answer.strip() else "the answer is empty: it"

@@ -1,0 +1,672 @@
+"""Checks: the base class, what a check is given, and what it answers.
+
+A check is a small frozen model with one method, `evaluate(ctx) -> CheckResult`. Every result can
+be acted on (reason, expected, actual, span ids), and it has one of three outcomes, never two: the
+check passed, it failed, or it could not be judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from functools import lru_cache
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    NamedTuple,
+    Self,
+    TypeVar,
+    cast,
+)
+
+import msgspec
+from pydantic import BeforeValidator, Field
+
+from proctor.checks.metrics.arguments import decoded
+from proctor.errors import ProctorError
+from proctor.sanitize import json_value
+from proctor.strict import Strict
+from proctor.trace import SpanKind, Trace
+
+if TYPE_CHECKING:
+    from proctor.checks.judge import Judge  # noqa: TC004 (contexts are never read from JSON)
+    from proctor.trace.tree import SpanTree
+
+T = TypeVar("T")
+OutputT = TypeVar("OutputT")
+
+
+# -- results -------------------------------------------------------------------------------------
+
+
+class Layer(StrEnum):
+    """The three layers, in the order they are judged."""
+
+    CORRECTNESS = "correctness"
+    PATH = "path"
+    COST = "cost"
+
+
+class CheckStatus(StrEnum):
+    """How a check ended.
+
+    `warn` is a failure that does not block. `skip` means there was nothing to judge (no baseline,
+    an earlier check already failed). `unscored` means it should have been judged and could not
+    be (the judge failed): an infrastructure error, never a verdict on the agent. `metric` is a
+    number that is recorded and not judged.
+    """
+
+    PASS = "pass"
+    WARN = "warn"
+    FAIL = "fail"
+    SKIP = "skip"
+    METRIC = "metric"
+    UNSCORED = "unscored"
+
+
+FAILED = (CheckStatus.WARN, CheckStatus.FAIL)
+"""Statuses of checks that were judged and failed."""
+
+
+class _ResultType(type(msgspec.Struct)):
+    """Lets `CheckResult(passed=…)` be written without storing `passed` beside `status`.
+
+    Journals hold the status alone; a second field would have to be kept consistent with it.
+    """
+
+    if not TYPE_CHECKING:  # type checkers read CheckResult.__init__ below
+
+        def __call__(
+            cls,
+            *,
+            passed: bool | None = None,
+            id: str = "",  # noqa: A002 (the name in journals)
+            check: str = "",
+            layer: Layer = Layer.CORRECTNESS,
+            status: CheckStatus | None = None,
+            reason: str = "",
+            score: float | None = None,
+            **details: Any,
+        ) -> CheckResult:
+            if status is None:
+                if passed is None and score is not None:
+                    passed = score == 1.0
+                if passed is None:
+                    status = CheckStatus.SKIP
+                else:
+                    status = CheckStatus.PASS if passed else CheckStatus.FAIL
+                    score = float(passed) if score is None else score
+            return super().__call__(
+                id=id,
+                check=check,
+                layer=layer,
+                status=status,
+                reason=reason,
+                score=score,
+                **details,
+            )
+
+
+class CheckResult(
+    msgspec.Struct,
+    metaclass=_ResultType,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    gc=False,
+):
+    """One check of one trial.
+
+    A check states `passed` (or a `score` from 0 to 1) and a `reason`; `evaluate` fills in `id`,
+    `check` (the kind of check), `layer`, `weight` and `blocking` (whether a failure makes the
+    trial a hard failure). `id` is stable across trials of a case: failures are ranked by it.
+
+    Example: `CheckResult(passed="Paris" in ctx.output, reason="names the capital")`.
+    """
+
+    id: str
+    check: str
+    layer: Layer
+    status: CheckStatus
+    reason: str
+    score: float | None = None
+    weight: float = 1.0
+    blocking: bool = False
+    expected: Any = None
+    actual: Any = None
+    span_ids: tuple[str, ...] = ()
+    method: str | None = None
+    cost_usd: float | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(  # noqa: PLR0913 (one argument for each field)
+            self,
+            *,
+            passed: bool | None = None,
+            reason: str = "",
+            score: float | None = None,
+            id: str = "",  # noqa: A002
+            check: str = "",
+            layer: Layer = Layer.CORRECTNESS,
+            status: CheckStatus | None = None,
+            weight: float = 1.0,
+            blocking: bool = False,
+            expected: Any = None,
+            actual: Any = None,
+            span_ids: tuple[str, ...] = (),
+            method: str | None = None,
+            cost_usd: float | None = None,
+        ) -> None: ...
+
+    @property
+    def passed(self) -> bool:
+        """Whether the check was judged and passed."""
+        return self.status == CheckStatus.PASS
+
+    @property
+    def failed(self) -> bool:
+        """Whether the check was judged and failed, blocking or not."""
+        return self.status in FAILED
+
+
+def passed(reason: str, **details: Any) -> CheckResult:
+    """Return the result of a check that passed."""
+    return CheckResult(status=CheckStatus.PASS, score=1.0, reason=reason, **details)
+
+
+def failed(reason: str, *, score: float = 0.0, **details: Any) -> CheckResult:
+    """Return the result of a check that failed; `score` may give partial credit."""
+    return CheckResult(status=CheckStatus.FAIL, score=score, reason=reason, **details)
+
+
+def skipped(reason: str, **details: Any) -> CheckResult:
+    """Return the result of a check that had nothing to judge."""
+    return CheckResult(status=CheckStatus.SKIP, reason=reason, **details)
+
+
+def unscored(reason: str, **details: Any) -> CheckResult:
+    """Return the result of a check that should have been judged and could not be."""
+    return CheckResult(status=CheckStatus.UNSCORED, reason=reason, **details)
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """A number that a check records without passing or failing.
+
+    Example: `def words(ctx): return Metric(len(ctx.output.split()), unit="words")`; several:
+    `return {"words": Metric(120), "links": Metric(3)}`.
+    """
+
+    value: float
+    reason: str = ""
+    unit: str = ""
+
+    def result(self) -> CheckResult:
+        """Return the metric as the result of a check: its value is `actual`, it has no score."""
+        # Plain numbers only: numpy's scalars cannot be written to a journal.
+        item: Any = getattr(self.value, "item", None)
+        value: float = self.value if item is None else item()
+        shown = f"{value:g} {self.unit}".rstrip()
+        return CheckResult(
+            status=CheckStatus.METRIC,
+            reason=f"{shown}: {self.reason}" if self.reason else shown,
+            actual=value,
+        )
+
+
+_WORST_FIRST = (
+    CheckStatus.FAIL,
+    CheckStatus.UNSCORED,
+    CheckStatus.WARN,
+    CheckStatus.PASS,
+    CheckStatus.METRIC,
+    CheckStatus.SKIP,
+)
+
+
+def worst(statuses: Iterable[CheckStatus]) -> CheckStatus:
+    """Return the status to show first; skip when there is none."""
+    seen = set(statuses)
+    return next((status for status in _WORST_FIRST if status in seen), CheckStatus.SKIP)
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """All results of one trial."""
+
+    results: tuple[CheckResult, ...]
+
+    @property
+    def score(self) -> float | None:
+        """Sum of score times weight over sum of weights; None when nothing judged has weight."""
+        total = weight = 0.0
+        for result in self.results:
+            if result.score is not None:
+                weight += result.weight
+                total += result.score * result.weight
+        return total / weight if weight else None
+
+    @property
+    def hard_failures(self) -> list[CheckResult]:
+        """Blocking failures, in the order they were judged."""
+        return [r for r in self.results if r.status == CheckStatus.FAIL]
+
+    @property
+    def unscored(self) -> list[CheckResult]:
+        """Checks that should have been judged and could not be."""
+        return [r for r in self.results if r.status == CheckStatus.UNSCORED]
+
+    def layer_status(self, layer: Layer) -> CheckStatus:
+        """Return the worst status in a layer; skip when it has nothing to judge."""
+        return worst(r.status for r in self.results if r.layer == layer)
+
+
+# -- what a check is given -----------------------------------------------------------------------
+
+
+class CheckContext(msgspec.Struct, Generic[OutputT], eq=False):
+    """What a check may look at: the case, what the agent did and answered, and its baseline.
+
+    `case` is the `proctor.Case`; `answer` the text that is checked; `baseline` the trace saved
+    for the case, if any; `judges` the configured LLM judges by name ("default" where a check
+    names none); `value` the structured value behind the answer, if the agent returned one.
+
+    Example: `def brief(ctx: CheckContext[str]) -> bool: return len(ctx.output) < 200`.
+    """
+
+    case: Any
+    trace: Trace
+    answer: str
+    baseline: Trace | None = None
+    judges: Mapping[str, Judge] = {}
+    value: Any = None
+    _document: dict[str, Any] | None = None
+
+    @property
+    def input(self) -> Any:
+        """The input of the case."""
+        return self.case.input
+
+    @property
+    def output(self) -> OutputT:
+        """The agent's output: its structured value if it returned one, else the answer text."""
+        return cast("OutputT", self.answer if self.value is None else self.value)
+
+    @property
+    def expected(self) -> Any:
+        """The expected answer: the `expected` property of the case, else its `exact_match`."""
+        properties: Mapping[str, Any] = getattr(self.case, "properties", {})
+        if "expected" in properties:
+            return properties["expected"]
+        return getattr(getattr(self.case, "correctness", None), "exact_match", None)
+
+    @property
+    def span_tree(self) -> SpanTree:
+        """The spans of the trace by start time, each with its parent and children."""
+        return self.trace.index
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The trial as JSON values, which JMESPath expressions run over; built once.
+
+        It has every key below for every trace (null where unknown). Suites depend on the keys.
+        """
+        if self._document is None:
+            self._document = _document_of(self)
+        return self._document
+
+
+# -- checks --------------------------------------------------------------------------------------
+
+Results = CheckResult | Mapping[str, CheckResult]
+"""One result, or several of one check, each under a name of its own."""
+
+
+class Check(Strict):
+    """Something that must hold of a trial. Subclass it, declare fields, and write `evaluate`.
+
+        class MaxWords(Check):
+            most: int = Field(kw_only=False)
+
+            def evaluate(self, ctx: CheckContext[str]) -> CheckResult:
+                words = len(ctx.output.split())
+                return CheckResult(passed=words <= self.most, reason=f"{words} words")
+
+    `Case(input=…, checks=[MaxWords(50)])`. Fields with `kw_only=False` may be given by position.
+    """
+
+    name: ClassVar[str] = ""
+    """The kind of check in results, and its id where none is given; the class name when empty."""
+    layer: ClassVar[Layer] = Layer.CORRECTNESS
+    always_blocks: ClassVar[bool] = False
+    """Whether a failure blocks although its layer only warns."""
+
+    id: str | None = None
+    """Its name in results; made unique within the case."""
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """How much it counts in the score; when absent 1 in correctness or if it blocks, else 0."""
+    required: bool | None = None
+    """Whether a failure blocks; when absent, correctness blocks and path and cost warn."""
+    kind: str = ""
+    """The kind of check in results, where a YAML spelling has its own name for it."""
+
+    if not TYPE_CHECKING:  # type checkers derive the signature from the fields
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            if args:
+                fields = type(self).model_fields.items()
+                positional = [name for name, field in fields if field.kw_only is False]
+                if len(args) > len(positional):
+                    raise TypeError(
+                        f"{type(self).__name__} takes at most {len(positional)} positional "
+                        f"arguments, not {len(args)}"
+                    )
+                given = dict(zip(positional, args, strict=False))
+                if repeated := given.keys() & kwargs.keys():
+                    raise TypeError(f"{type(self).__name__} got {repeated.pop()!r} twice")
+                kwargs |= given
+            super().__init__(**kwargs)
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> Results | Awaitable[Results]:
+        """Judge one trial; may be `async`."""
+        raise NotImplementedError(f"{type(self).__name__} has no evaluate(ctx)")
+
+    def __call__(self, ctx: CheckContext[Any], /) -> Results | Awaitable[Results]:
+        """Judge one trial: a check can stand wherever a check function can."""
+        return self.evaluate(ctx)
+
+    @property
+    def judged(self) -> bool:
+        """Whether it calls a model: such checks run last, and only while nothing has failed."""
+        return False
+
+    @property
+    def check(self) -> str:
+        """The kind of check in results."""
+        return self.kind or self.name or type(self).__name__
+
+    @property
+    def blocking(self) -> bool:
+        """Whether a failure makes the trial a hard failure."""
+        if self.required is not None:
+            return self.required
+        return self.always_blocks or self.layer is Layer.CORRECTNESS
+
+    @property
+    def counted(self) -> float:
+        """Its weight in the score."""
+        if self.weight is not None:
+            return self.weight
+        return 1.0 if self.blocking or self.layer is Layer.CORRECTNESS else 0.0
+
+    def with_(self, **changes: Any) -> Self:
+        """Return a copy with another id, kind, weight or required."""
+        return self.model_copy(update=changes)
+
+
+class CheckGroup(Check):
+    """Several checks written under one key, with a result each: `jmespath.first`, `jmespath.2`."""
+
+    parts: dict[str, Check]
+
+    @property
+    def judged(self) -> bool:
+        """Whether any part calls a model."""
+        return any(part.judged for part in self.parts.values())
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> Results | Awaitable[Results]:
+        """Judge each part in turn."""
+        if self.judged:
+            return self._in_turn(ctx)
+        return {name: cast("CheckResult", part.evaluate(ctx)) for name, part in self.parts.items()}
+
+    async def _in_turn(self, ctx: CheckContext[Any]) -> Results:
+        return {
+            name: await cast("Awaitable[CheckResult]", part.evaluate(ctx))
+            for name, part in self.parts.items()
+        }
+
+
+class PathCheckGroup(CheckGroup):
+    """Several checks of the path under one key."""
+
+    layer: ClassVar[Layer] = Layer.PATH
+
+
+def grouped(checks: Sequence[Check], fallbacks: Sequence[str]) -> Check:
+    """Return one check for all of them: results are named by id, else by fallback.
+
+    A single check without an id needs no name of its own.
+    """
+    if len(checks) == 1 and checks[0].id is None:
+        return checks[0]
+    names = [check.id or fallback for check, fallback in zip(checks, fallbacks, strict=True)]
+    group = PathCheckGroup if checks[0].layer is Layer.PATH else CheckGroup
+    return group(parts=dict(zip(unique(names), checks, strict=True)))
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """Return the names, a repeated one made unique by `#2`, `#3`, …"""
+    seen: dict[str, int] = {}
+    result: list[str] = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        result.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return result
+
+
+# -- field types ---------------------------------------------------------------------------------
+# What YAML silently turned into something else (`yes`, a date, 1.50) is refused with the advice to
+# quote it, and a limit that could never be met is refused where it is written.
+
+
+@contextmanager
+def refused() -> Generator[None]:
+    """Turn a `ProctorError` into a `ValueError`, which a model reports with its place."""
+    try:
+        yield
+    except ProctorError as error:
+        raise ValueError(f"{error}{f' ({error.hint})' if error.hint else ''}") from error
+
+
+def read_text(value: Any) -> str:
+    """Return a text; a whole number becomes its digits, other YAML values are refused."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise ValueError(f"should be text, not {_type_name(value)}; put it in quotes")
+
+
+def _type_name(value: Any) -> str:
+    kind = type(value).__name__
+    names = {"bool": "true or false", "dict": "a mapping", "list": "a list", "NoneType": "nothing"}
+    return names.get(kind, f"a {kind}")
+
+
+def _read_some_text(value: Any) -> str:
+    text = read_text(value)
+    if not text.strip():
+        raise ValueError("should not be empty: an empty text is found in every answer")
+    return text
+
+
+def listed(read: Callable[[Any], T]) -> Callable[[Any], tuple[T, ...]]:
+    """Return a reader of one value or a list of them; an empty list is refused."""
+
+    def read_all(value: Any) -> tuple[T, ...]:
+        many = cast("list[Any]", value) if isinstance(value, list | tuple) else [value]
+        if not many:
+            raise ValueError("should have at least one entry; leave the key out to check nothing")
+        return tuple(read(item) for item in many)
+
+    return read_all
+
+
+def _read_number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("should be a number, not true or false")
+    return value
+
+
+Number = BeforeValidator(_read_number)
+
+Words = str | int
+"""What a text may be written as."""
+
+Text = Annotated[str, BeforeValidator(read_text, json_schema_input_type=Words)]
+Texts = Annotated[
+    tuple[str, ...],
+    BeforeValidator(listed(_read_some_text), json_schema_input_type=Words | list[Words]),
+]
+Name = Annotated[str, Field(min_length=1)]
+Names = Annotated[
+    tuple[Name, ...],
+    BeforeValidator(
+        lambda value: (value,) if isinstance(value, str) else value,
+        json_schema_input_type=str | list[str],
+    ),
+]
+if TYPE_CHECKING:  # `Contains("Paris")` and `Contains(["Paris", "France"])` are both fine
+    OneOrMoreTexts = Sequence[str]
+    OneOrMoreNames = Sequence[str]
+else:
+    OneOrMoreTexts, OneOrMoreNames = Texts, Names
+Count = Annotated[int, Number, Field(ge=0)]
+Positive = Annotated[int, Number, Field(ge=1)]
+Limit = Annotated[float, Number, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Number, Field(ge=0, le=1, allow_inf_nan=False)]
+Weight = Annotated[float, Number, Field(ge=0, allow_inf_nan=False)]
+
+
+class NumericBound(NamedTuple):
+    """A bound on a number, such as `>= 0.8`."""
+
+    operator: str
+    bound: float
+
+    def holds(self, value: float) -> bool:
+        """Return whether a number is within the bound."""
+        return _OPERATORS[self.operator](value, self.bound)
+
+    def __str__(self) -> str:
+        return f"{self.operator} {self.bound:g}"
+
+
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    ">=": lambda value, bound: value >= bound,
+    "<=": lambda value, bound: value <= bound,
+    "==": lambda value, bound: value == bound,
+    "!=": lambda value, bound: value != bound,
+    ">": lambda value, bound: value > bound,
+    "<": lambda value, bound: value < bound,
+}
+
+
+@lru_cache(maxsize=256)
+def parse_bound(text: str) -> NumericBound:
+    """Parse a bound; a bare number is a minimum."""
+    written = text.strip()
+    operator = next((sign for sign in _OPERATORS if written.startswith(sign)), "")
+    try:
+        return NumericBound(operator or ">=", float(written.removeprefix(operator)))
+    except ValueError:
+        signs = ", ".join(_OPERATORS)
+        raise ValueError(
+            f"cannot read {text!r}: write a sign ({signs}) and a number, as in '>= 0.8'"
+        ) from None
+
+
+def _read_bound(value: Any) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = f">= {value:g}"
+    if not isinstance(value, str):
+        raise ValueError(f"should be a comparison such as '>= 0.8', not {_type_name(value)}")
+    bound = parse_bound(value)
+    if not 0 <= bound.bound <= 1:
+        raise ValueError(f"{bound.bound:g} is outside 0..1")
+    return str(bound)
+
+
+Bound = Annotated[str, BeforeValidator(_read_bound, json_schema_input_type=str | float)]
+"""A bound on a number in 0..1, kept as its text."""
+
+
+# -- plain values out of a trace -----------------------------------------------------------------
+
+
+class Handoff(NamedTuple):
+    """One agent handing over to another; a side the trace does not name is None."""
+
+    source: str | None
+    target: str | None
+    span_id: str
+
+
+def handoffs_of(trace: Trace) -> list[Handoff]:
+    """Return the handoffs of a trace, in order.
+
+    Where handoff spans record them, only those count: an agent span may repeat the last one.
+    """
+    spans = trace.handoffs or [span for span in trace.index.spans if span.handoff_to]
+    return [
+        Handoff(
+            span.agent_name,
+            span.handoff_to or (span.tool_name if span.kind == SpanKind.HANDOFF else None),
+            span.span_id,
+        )
+        for span in spans
+    ]
+
+
+def milliseconds(seconds: float | None) -> float | None:
+    """Convert seconds to milliseconds, to the microsecond; None stays None."""
+    return None if seconds is None else round(seconds * 1000, 3)
+
+
+def _document_of(ctx: CheckContext[Any]) -> dict[str, Any]:
+    trace, usage = ctx.trace, ctx.trace.usage
+    try:
+        response_json = msgspec.json.decode(ctx.answer)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        response_json = None
+    return {
+        "input": json_value(ctx.input),
+        "response": ctx.answer,
+        "response_json": response_json,
+        "tool_calls": [
+            {
+                "name": call.name,
+                "arguments": json_value(decoded(call.arguments)),
+                "result": json_value(decoded(call.result) if call.result is not None else None),
+                "status": str(call.status),
+            }
+            for call in trace.tool_calls
+        ],
+        "tool_sequence": trace.tool_sequence,
+        "llm_calls": [
+            {
+                "model": span.model,
+                "input_tokens": span.input_tokens,
+                "output_tokens": span.output_tokens,
+                "cost_usd": span.cost_usd,
+                "duration_ms": milliseconds(span.duration),
+                "status": str(span.status),
+            }
+            for span in trace.llm_calls
+        ],
+        "handoffs": [
+            {"from": handoff.source, "to": handoff.target} for handoff in handoffs_of(trace)
+        ],
+        "usage": {
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "total_tokens": usage.total_tokens,
+            "cost_usd": usage.cost_usd,
+        },
+        "duration_ms": milliseconds(trace.duration),
+        "metadata": json_value(trace.metadata),
+    }

@@ -1,0 +1,365 @@
+"""Checks of structured values: JSONSchema and JMESPath.
+
+Everything is checked when it is written, not when it first runs: expressions, functions, patterns
+and schemas. References in a schema are never fetched, and a schema that refers to itself without
+end is refused. Values compare as JSON values do: 1 equals 1.0, true is not 1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib import import_module
+from typing import Any, ClassVar, Self, cast
+
+from pydantic import Field, field_validator, model_validator
+
+from proctor.checks.answer import PatternTimeout, check_pattern, normalised, search, shown
+from proctor.checks.base import Check, CheckContext, CheckResult, failed, passed, refused, unscored
+from proctor.checks.metrics.arguments import canonical
+from proctor.checks.metrics.matching import shortened
+from proctor.errors import ProctorError, did_you_mean
+from proctor.strict import Strict
+
+MAX_PROBLEMS = 5
+"""How many schema errors a reason lists."""
+
+
+class JSONSchema(Check):
+    """The answer is JSON, and valid for the schema.
+
+    Example: `JSONSchema({"type": "object", "required": ["price"]})`.
+    """
+
+    name: ClassVar[str] = "json_schema"
+    json_schema: dict[str, Any] = Field(kw_only=False)
+
+    @field_validator("json_schema")
+    @classmethod
+    def _usable(cls, schema: dict[str, Any]) -> dict[str, Any]:
+        with refused():
+            validator_of(schema)
+        return schema
+
+    @cached_property
+    def validator(self) -> Any:
+        """The compiled schema, built once."""
+        return validator_of(self.json_schema)
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        answer = ctx.answer
+        details: dict[str, Any] = {"expected": self.json_schema, "actual": answer}
+        try:
+            value = json.loads(answer, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            subject = "the answer" if answer.strip() else "the answer is empty: it"
+            return failed(f"{subject} is not JSON: {error}; it is {shown(answer)}", **details)
+        try:
+            problems = schema_problems(self.validator, value)
+        except PatternTimeout as error:
+            return unscored(str(error), **details)
+        except RecursionError:
+            return unscored(
+                "the answer or the schema is nested too deeply to be compared", **details
+            )
+        if not problems:
+            return passed("the answer is valid for the schema", **details)
+        more = len(problems) - MAX_PROBLEMS
+        listed = "; ".join(problem[:300] for problem in problems[:MAX_PROBLEMS])
+        tail = f" (and {more} more)" if more > 0 else ""
+        return failed(f"not valid for the schema: {listed}{tail}", **details)
+
+
+def _refuse_constant(name: str) -> Any:
+    # Python's parser accepts NaN and Infinity, which are not JSON.
+    raise ValueError(f"{name} is not JSON")
+
+
+# -- conditions on one value ----------------------------------------------------------------------
+
+OPERATORS = ("eq", "ne", "gt", "gte", "lt", "lte", "contains", "regex", "exists")
+
+
+class Operators(Strict):
+    """What must hold of a value; at least one operator, all of which must hold."""
+
+    path: str = Field(min_length=1)
+    """A JMESPath expression over the trace's document, such as `length(tool_calls)`."""
+    eq: Any = None
+    """Equals, as JSON values do; `null` asks for a value that is null or absent."""
+    ne: Any = None
+    """Differs from."""
+    gt: int | float | str | None = None
+    """Is more than; numbers with numbers, texts with texts (dates in ISO form, say)."""
+    gte: int | float | str | None = None
+    """Is at least."""
+    lt: int | float | str | None = None
+    """Is less than."""
+    lte: int | float | str | None = None
+    """Is at most."""
+    contains: Any = None
+    """A text contains this text, a list this item, a mapping this key."""
+    regex: str | None = None
+    """A regular expression is found in the value (a text, or the JSON of anything else)."""
+    exists: bool | None = None
+    """Whether there is a value: anything but null."""
+    case_sensitive: bool = False
+    """Whether `contains` and `regex` tell upper from lower case."""
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        with refused():
+            compile_expression(self.path)
+            if self.regex is not None:
+                check_pattern(self.regex)
+        if not self.asked:
+            raise ValueError(f"asks nothing of {self.path!r}: add one of {', '.join(OPERATORS)}")
+        return self
+
+    @cached_property
+    def asked(self) -> tuple[str, ...]:
+        """The operators that were written; null counts for `eq` and `ne` only."""
+        written = self.model_fields_set
+        return tuple(
+            name
+            for name in OPERATORS
+            if name in written and (name in ("eq", "ne") or getattr(self, name) is not None)
+        )
+
+    def problems(self, value: Any) -> list[str]:
+        """Return what does not hold of a value; empty when everything holds."""
+        return [
+            _PROBLEMS[name].format(shortened(getattr(self, name)))
+            for name in self.asked
+            if not self._holds(name, getattr(self, name), value)
+        ]
+
+    def _holds(self, name: str, wanted: Any, value: Any) -> bool:
+        if name == "eq":
+            return same_value(value, wanted)
+        if name == "ne":
+            return not same_value(value, wanted)
+        if name == "exists":
+            return (value is not None) == wanted
+        if name == "contains":
+            return contains_value(value, wanted, case_sensitive=self.case_sensitive)
+        if name == "regex":
+            text = value if isinstance(value, str) else as_json(value)
+            found = search(wanted, text, case_sensitive=self.case_sensitive)
+            return value is not None and found is not None
+        return _ordered(name, value, wanted)
+
+
+_PROBLEMS = {
+    "eq": "does not equal {}",
+    "ne": "should not equal {}",
+    "gt": "is not more than {}",
+    "gte": "is not at least {}",
+    "lt": "is not less than {}",
+    "lte": "is not at most {}",
+    "contains": "does not contain {}",
+    "regex": "has no match of {}",
+    "exists": "exists is not {}",
+}
+
+
+class JMESPath(Operators, Check):
+    """The value of a JMESPath expression over the trial meets every operator.
+
+    Example: `JMESPath("length(tool_calls)", gte=1)`.
+    """
+
+    name: ClassVar[str] = "jmespath"
+    path: str = Field(min_length=1, kw_only=False)
+
+    def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
+        """Judge one trial."""
+        from jmespath.exceptions import JMESPathError
+
+        details: dict[str, Any] = {
+            "expected": {"path": self.path, **{name: getattr(self, name) for name in self.asked}}
+        }
+        try:
+            value = compile_expression(self.path).search(ctx.document)
+        except (JMESPathError, RecursionError, ArithmeticError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            return failed(f"{self.path} has no value here: {reason}", **details)
+        details["actual"] = value
+        try:
+            wrong = self.problems(value)
+        except PatternTimeout as error:
+            return unscored(str(error), **details)
+        found = shortened(value)
+        if wrong:
+            return failed(f"{self.path} is {found}: {' and '.join(wrong)}", **details)
+        return passed(f"{self.path} is {found}", **details)
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Whether two values are equal as JSON values."""
+    return _key(one) == _key(other)
+
+
+def _key(value: Any) -> Any:
+    # Text that happens to be JSON stays text, and null is not an empty mapping.
+    return ("text", value) if isinstance(value, str) or value is None else canonical(value)
+
+
+def as_json(value: Any) -> str:
+    """Any value as one line of JSON; what JSON has no form for as its text."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def contains_value(value: Any, wanted: Any, *, case_sensitive: bool = False) -> bool:
+    """Whether a text has this part, a list this item, or a mapping this key."""
+    if isinstance(value, str):
+        text = wanted if isinstance(wanted, str) else as_json(wanted)
+        return normalised(text, case_sensitive=case_sensitive) in normalised(
+            value, case_sensitive=case_sensitive
+        )
+    if isinstance(value, Mapping):
+        return wanted in value
+    if isinstance(value, list | tuple):
+        key = _key(wanted)
+        return any(_key(item) == key for item in cast("list[Any]", value))
+    return False
+
+
+def _ordered(name: str, value: Any, wanted: Any) -> bool:
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (value, wanted))
+    if not numbers and not (isinstance(value, str) and isinstance(wanted, str)):
+        return False
+    order = {"gt": value > wanted, "gte": value >= wanted, "lt": value < wanted}
+    return order.get(name, value <= wanted)
+
+
+def compile_expression(expression: str) -> Any:
+    """A compiled JMESPath expression; what cannot be understood is refused with the reason."""
+    import jmespath
+    from jmespath.exceptions import JMESPathError
+    from jmespath.functions import Functions
+
+    try:
+        compiled = jmespath.compile(expression)
+    except JMESPathError as error:
+        reason = str(error).splitlines()[0]
+        raise ProctorError(f"{shown(expression)} is not a JMESPath expression: {reason}") from None
+    except RecursionError:
+        raise ProctorError(f"{shown(expression)} is nested too deeply") from None
+    for name in _functions(compiled.parsed):
+        if name not in Functions.FUNCTION_TABLE:
+            raise ProctorError(
+                f"{shown(expression)} calls an unknown function {name!r}",
+                hint=did_you_mean(name, Functions.FUNCTION_TABLE),
+            )
+    return compiled
+
+
+def _functions(parsed: Any) -> list[str]:
+    found: list[str] = []
+    left = [parsed]
+    while left:
+        node = left.pop()
+        if isinstance(node, dict):
+            fields = cast("dict[str, Any]", node)
+            if fields.get("type") == "function_expression":
+                found.append(fields["value"])
+            left.extend(fields.get("children", ()))
+    return found
+
+
+# -- JSON Schema without a network ---------------------------------------------------------------
+
+
+def validator_of(schema: dict[str, Any]) -> Any:
+    """A validator that stays offline; `ProctorError` when the schema cannot be used."""
+    # Both libraries are typed only in part; what matters is checked by the tests.
+    validators: Any = import_module("jsonschema.validators")
+    referencing: Any = import_module("referencing")
+    specification: Any = import_module("referencing.jsonschema").DRAFT202012
+
+    kind: Any = _dialect(validators, schema)
+    try:
+        _refuse_invalid(kind, schema)
+        resource = referencing.Resource.from_contents(schema, default_specification=specification)
+        registry = referencing.Registry().with_resource(resource.id() or "", resource).crawl()
+        _refuse_remote(resource, registry)
+        checked = {"pattern": _pattern, "patternProperties": _pattern_properties}
+        validator = validators.extend(kind, checked)(schema, registry=registry)
+        # A schema that refers to itself without looking any deeper never ends.
+        validator.is_valid(None)
+    except RecursionError:
+        raise ProctorError("the JSON Schema is nested too deeply, or refers to itself") from None
+    return validator
+
+
+def _dialect(validators: Any, schema: dict[str, Any]) -> Any:
+    named = schema.get("$schema")
+    latest = validators.Draft202012Validator
+    kind = validators.validator_for(schema, default=None if named else latest)
+    if kind is None:
+        raise ProctorError(
+            f"the JSON Schema dialect {named!r} is not known",
+            hint="leave `$schema` out, or name a published draft",
+        )
+    return kind
+
+
+def _refuse_invalid(kind: Any, schema: dict[str, Any]) -> None:
+    exceptions: Any = import_module("jsonschema.exceptions")
+    problem = exceptions.best_match(kind(kind.META_SCHEMA).iter_errors(schema))
+    if problem is not None:
+        place = "/".join(str(step) for step in problem.absolute_path) or "the schema"
+        raise ProctorError(f"not a JSON Schema: {place}: {problem.message}")
+
+
+def schema_problems(validator: Any, document: Any) -> list[str]:
+    """Where and why a document is not valid, the most telling first; empty when it is."""
+    from jsonschema.exceptions import relevance
+
+    errors = sorted(validator.iter_errors(document), key=relevance, reverse=True)
+    return [f"{error.json_path}: {error.message}" for error in errors]
+
+
+def _refuse_remote(resource: Any, registry: Any) -> None:
+    from referencing.exceptions import Unresolvable
+
+    left = [(resource, registry.resolver_with_root(resource))]
+    while left:
+        current, resolver = left.pop()
+        contents = current.contents
+        if isinstance(contents, dict):
+            for key in ("$ref", "$dynamicRef", "$recursiveRef"):
+                target = cast("dict[str, Any]", contents).get(key)
+                if not isinstance(target, str):
+                    continue
+                try:
+                    resolver.lookup(target)
+                except Unresolvable:
+                    raise ProctorError(
+                        f"the JSON Schema refers to {target!r}, which is not in it",
+                        hint="references are never fetched: put what is meant under `$defs` "
+                        "and refer to '#/$defs/…'",
+                    ) from None
+        left.extend((sub, resolver.in_subresource(sub)) for sub in current.subresources())
+
+
+def _pattern(_validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    if isinstance(instance, str) and search(pattern, instance, case_sensitive=True) is None:
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _pattern_properties(
+    validator: Any, patterns: dict[str, Any], instance: Any, _schema: Any
+) -> Iterator[Any]:
+    if not isinstance(instance, dict):
+        return
+    for pattern, subschema in patterns.items():
+        check_pattern(pattern)
+        for key, value in cast("dict[str, Any]", instance).items():
+            if search(pattern, key, case_sensitive=True) is not None:
+                yield from validator.descend(value, subschema, path=key, schema_path=pattern)

@@ -1,0 +1,133 @@
+"""From a case to its check objects, in the order they are judged.
+
+Order: what correctness can decide without a model (the layer, then `checks`, then assertions),
+then the judges of correctness, then path, then cost. Weight and blocking are settled here, once:
+
+| check | weight | blocks |
+|---|---|---|
+| correctness | 1 | yes, unless `correctness.blocking: false` |
+| custom | its `weight` (1) | unless its `required: false` |
+| assertion | its `weight` (1) | only with `required: true` |
+| path, cost | 0 | no |
+| path, cost with `blocking: true`, or named in `required` | 1 | yes |
+| `forbidden_tools` | 1 | always |
+
+`weights` gives any of them another weight, by its id or by its layer (then each check of the layer
+has that weight); `required` makes any of them block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from proctor.checks.assertions import assertion_check
+from proctor.checks.base import Check, CheckContext, Judgement, Layer, unique
+from proctor.checks.custom import FunctionCheck, custom_check
+from proctor.checks.evaluate import evaluate
+from proctor.errors import ProctorError, did_you_mean
+from proctor.spec.validation import Fault
+
+if TYPE_CHECKING:
+    from proctor.checks.judge import Judge
+    from proctor.spec.suite import Case, CustomCheck
+    from proctor.trace import Trace
+
+_ORDER = {Layer.CORRECTNESS: 0, Layer.PATH: 2, Layer.COST: 3}
+
+
+def checks_of(case: Case) -> tuple[Check, ...]:
+    """Return the checks of a case, in order, each with its id, weight and whether it blocks.
+
+    Custom checks are imported here: `ProctorError` says which cannot be used, before a trial runs.
+    """
+    checks = [
+        *_layer_checks(case),
+        *(_custom(case, written) for written in cast("Sequence[CustomCheck]", case.checks)),
+        *(assertion_check(written) for written in case.assertions),
+    ]
+    settled: list[Check] = []
+    for check, check_id in zip(checks, check_ids(case), strict=True):
+        blocking, weight = check.blocking, check.counted
+        if check_id in case.required:
+            blocking, weight = True, weight or 1.0
+        weight = case.weights.get(check_id, case.weights.get(check.layer.value, weight))
+        settled.append(check.with_(id=check_id, weight=weight, required=blocking))
+    # Sorting is stable: within each group the order is that of declaration.
+    settled.sort(key=lambda c: _ORDER[c.layer] + (c.judged and c.layer is Layer.CORRECTNESS))
+    return tuple(settled)
+
+
+def check_ids(case: Case) -> list[str]:
+    """Return the ids of a case's checks, as written: layers, custom, assertions."""
+    return unique(
+        [
+            *(check.check for check in _layer_checks(case)),
+            *(written.name for written in cast("Sequence[CustomCheck]", case.checks)),
+            *(str(assertion_check(written).id) for written in case.assertions),
+        ]
+    )
+
+
+def unknown_names(case: Case) -> list[Fault]:
+    """Return a fault for each name in `weights` and `required` that is no check of the case."""
+    if not case.weights and not case.required:
+        return []
+    checks = check_ids(case)
+    known = [*checks, *Layer]
+    written = [
+        *((("required", index), name, checks) for index, name in enumerate(case.required)),
+        *((("weights", name), name, known) for name in case.weights),
+    ]
+    return [
+        Fault(
+            loc,
+            f"{name!r} is not a check of this case",
+            did_you_mean(name, among)
+            or (f"it has {', '.join(among)}" if among else "it has no checks"),
+        )
+        for loc, name, among in written
+        if name not in among
+    ]
+
+
+async def check_trace(
+    trace: Trace,
+    case: Case,
+    *,
+    answer: str | None = None,
+    baseline: Trace | None = None,
+    judges: Mapping[str, Judge] | None = None,
+) -> Judgement:
+    """Evaluate the checks of a case over one trace, without a run.
+
+    `answer` replaces the trace's response; a structured response is checked as its JSON text.
+    """
+    response: Any = trace.response
+    if answer is None:
+        from proctor.agents.base import as_reply
+
+        answer = as_reply(response).answer
+    value = None if response is None or isinstance(response, str) else response
+    ctx = CheckContext[Any](case, trace, answer, baseline, judges or {}, value)
+    return await evaluate(checks_of(case), ctx)
+
+
+def _layer_checks(case: Case) -> list[Check]:
+    return [*case.correctness.checks(), *case.path.checks(), *case.cost.checks()]
+
+
+def _custom(case: Case, written: CustomCheck) -> Check:
+    try:
+        check = custom_check(written.check, written.params, case.folder)
+    except ProctorError as error:
+        raise ProctorError(
+            f"the check {written.name!r} of case {case.id!r} cannot be used: {error}",
+            where=None if case.place is None else str(case.place),
+            hint=error.hint,
+        ) from error
+    # A check object has weight and blocking of its own; a function has those of the entry.
+    entry = isinstance(check, FunctionCheck)
+    given = {"weight", "required"} if entry else written.model_fields_set
+    changes = {key: getattr(written, key) for key in ("weight", "required") if key in given}
+    return check.with_(**changes)
