@@ -1,4 +1,4 @@
-"""Tables for the terminal.
+"""Tables for the terminal and for notebooks.
 
 On a terminal a table fits the window, laid out by rich: names are cut in the middle, which keeps
 the ends that distinguish similar names, and figures wrap after commas but are never cut. Files
@@ -21,6 +21,12 @@ NAME_HEADS = frozenset({"case", "agent", "run"})
 
 _NO_BREAK = "\ue000"
 """Stands for a space at which rich must not break a line; rich breaks at U+00A0 too."""
+
+MAX_HTML_ROWS = 100
+"""Rows of a table in a notebook: more would bury the cells around it."""
+
+MAX_HTML_CHARS = 20_000
+"""Characters of one text in a notebook: a notebook keeps its output in its file."""
 
 MIN_NAME = 12
 """Columns that a name keeps however narrow the terminal is: less is unreadable."""
@@ -53,6 +59,37 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "  "
             for row in every
         ]
     return [(indent + text).rstrip() for text in lines]
+
+
+def html_table(
+    title: str, head: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()
+) -> str:
+    """Return a small HTML table for a notebook, with everything in it escaped.
+
+    >>> html_table("Run x", ("case",), [("<b>",)])
+    '<p><strong>Run x</strong></p><table><tr><th>case</th></tr><tr><td>&lt;b&gt;</td></tr></table>'
+    """
+    shown = [f"<p><strong>{html_text(title)}</strong></p>"]
+    if rows:
+        lines = ["".join(f"<th>{html_text(name)}</th>" for name in head)]
+        lines += [
+            "".join(f"<td>{html_text(cell)}</td>" for cell in row) for row in rows[:MAX_HTML_ROWS]
+        ]
+        shown.append(f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>")
+    if len(rows) > MAX_HTML_ROWS:
+        notes = (f"{len(rows) - MAX_HTML_ROWS} more rows", *notes)
+    return "".join([*shown, *(f"<p>{html_text(note)}</p>" for note in notes)])
+
+
+def html_text(value: object) -> str:
+    """Return a value as HTML text: no markup, invisible characters shown, long text cut."""
+    from html import escape
+
+    from proctor.sanitize import visible
+
+    text = "" if value is None else str(value)
+    cut = text if len(text) <= MAX_HTML_CHARS else f"{text[:MAX_HTML_CHARS]}…"
+    return escape(visible(cut))
 
 
 def _fitted(

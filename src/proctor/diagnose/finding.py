@@ -81,6 +81,19 @@ class Diagnosis:
         values = [score.value for score in self.scores.values()]
         return sum(values) / len(values) if values else None
 
+    def _repr_html_(self) -> str:
+        """Return a table of the findings, for notebooks."""
+        from proctor.tables import html_table
+
+        head = ("category", "impact", "span", "evidence", "description", "confidence")
+        rows = [
+            (f.category, f.impact, f.location, f.evidence, f.description, f"{f.confidence:.2f}")
+            for f in self.findings
+        ]
+        scores = [f"{name}: {s.value:g} of 5, {s.reason}" for name, s in self.scores.items()]
+        title = f"{len(rows)} findings in trace {self.trace_id} ({self.method})"
+        return html_table(title, head, rows, [*scores, *self.notes])
+
     def to_dict(self) -> dict[str, Any]:
         """The diagnosis as a TRAIL prediction file holds it."""
         scores: dict[str, Any] = {}

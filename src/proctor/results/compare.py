@@ -37,7 +37,7 @@ from proctor.stats.describe import Correlation, Effect, cohen_dz, cohen_h, corre
 from proctor.stats.intervals import bootstrap_over_cases, case_rate
 from proctor.stats.ranking import benjamini_hochberg, holm
 from proctor.stats.types import LEVEL, STOPPED, CaseCounts, DifferenceTest, Interval, mean
-from proctor.words import plural
+from proctor.words import p_text, percent, plural, points
 
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet
@@ -396,6 +396,30 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
                 hint="read comparison.pairs, or name two agents: compare(…, agents=[a, b])",
             )
         return self.pairs[0].overall
+
+    def _repr_html_(self) -> str:
+        """Return a table of the pairs, for notebooks."""
+        from proctor.tables import html_table
+
+        rows: list[tuple[object, ...]] = []
+        for each in self.pairs:
+            rate = each.overall
+            low, high = points(rate.interval.low), points(rate.interval.high)
+            rows.append(
+                (
+                    each.first,
+                    each.second,
+                    percent(rate.first),
+                    percent(rate.second),
+                    f"{points(rate.difference)} [{low}, {high}]",
+                    p_text(rate.p),
+                    len(each.cases),
+                )
+            )
+        head = ("first", "second", "pass rate", "pass rate", "difference", "p", "cases")
+        left_out = [f"left out: {c}: {why}" for p in self.pairs for c, why in p.left_out.items()]
+        title = f"{self.first} compared with {self.second}"
+        return html_table(title, head, rows, [*left_out, *self.notes])
 
 
 def compare_runs(

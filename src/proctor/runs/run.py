@@ -26,6 +26,7 @@ from proctor.runs.summary import (
 )
 from proctor.runs.trial import JUDGED, CellKey, Trial, TrialStatus, params_key
 from proctor.trace import Trace
+from proctor.words import money, percent, plural
 
 # What all trials of a run come to together, counted one by one.
 #
@@ -198,6 +199,11 @@ class Run:
         """The verdict of each cell."""
         return {cell.cell: cell.verdict for cell in self.cells}
 
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict of all cells; NOT RUN without any."""
+        return min(self.verdicts.values(), key=_WORST_FIRST.index, default=Verdict.NOT_RUN)
+
     @cached_property
     def failures(self) -> tuple[RankedFailure, ...]:
         """Failed checks over all cells, the most harmful first."""
@@ -229,3 +235,45 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self.path}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the cells, for notebooks."""
+        from proctor.tables import html_table
+
+        totals = self.totals
+        judged = totals.passed + totals.failed + totals.hard_fail
+        rows = [
+            (
+                cell.case,
+                f"{cell.agent} ({cell.params})" if cell.params else cell.agent,
+                cell.verdict,
+                f"{cell.passed}/{cell.judged}",
+                percent(cell.pass_rate),
+                money(cell.cost_usd, cell.unpriced_calls),
+            )
+            for cell in self.cells
+        ]
+        return html_table(
+            f"{self.verdict}: {totals.passed} of {plural(judged, 'judged trial')} passed",
+            ("case", "agent", "verdict", "passed", "pass rate", "cost"),
+            rows,
+            [
+                *(
+                    f"failed: {each.check_id}: {each.samples[0].reason}"
+                    for each in self.failures[:3]
+                ),
+                *(f"not judged: {each.error.message}" for each in self.errors[:3]),
+                *([f"stopped: {self.stopped}"] if self.stopped else []),
+                str(self.path),
+            ],
+        )
+
+
+_WORST_FIRST = (
+    Verdict.HARD_FAIL,
+    Verdict.FAIL,
+    Verdict.PARTIAL,
+    Verdict.INFRA_ERROR,
+    Verdict.NOT_RUN,
+    Verdict.PASS,
+)

@@ -221,6 +221,14 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
 
         return tree_text(self, max_spans=max_spans)
 
+    def _repr_html_(self) -> str:
+        """Return the tree of spans, for notebooks."""
+        from proctor.tables import html_table, html_text
+
+        facts = [("input", self.query), ("output", self.response), ("spans", len(self.spans))]
+        table = html_table(f"Trace {self.trace_id}", ("", ""), facts)
+        return f"{table}<pre>{html_text(self.tree(max_spans=200))}</pre>"
+
     def nodes(self) -> list[SpanNode]:
         """Every span as a node of the tree, by start time."""
         return self.index.nodes()
