@@ -8,7 +8,7 @@ from browser import ARGUMENTS, chromium
 from server_parts import LLM, TOOL, serving, write
 
 from proctor.server.app import Service
-from proctor.server.pages.traces import AT_ONCE, FRESH, FigureCache
+from proctor.server.pages.traces import INLINE_TRACES, MAX_AGE, FigureCache
 from proctor.server.store import open_store
 from proctor.server.store.store import TraceFilter
 
@@ -21,7 +21,7 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("long")
     store = open_store(f"sqlite:////{folder}/t.db".replace("/////", "////"))
     spans = []
-    for number in range(1, AT_ONCE + 2):
+    for number in range(1, INLINE_TRACES + 2):
         trace = f"{number:032x}"
         attributes = LLM if number % 2 else {**TOOL, "tool.name": HOSTILE}
         spans.append({"id": 1, "trace": trace, "attributes": attributes, "end": 3_000_000_000})
@@ -37,10 +37,10 @@ def test_a_long_list_names_its_figures_and_a_short_one_has_them(site) -> None:
     link = re.search(r'href="(/traces/figures[^"]*)"', long)
     assert link is not None
     figures = httpx.get(site + link.group(1)).text
-    assert f"<dd>{AT_ONCE + 1:,}</dd>" in figures
+    assert f"<dd>{INLINE_TRACES + 1:,}</dd>" in figures
     assert "2.0 s" in figures
     short = httpx.get(f"{site}/traces", params={"tool": HOSTILE}).text
-    assert f"<dd>{AT_ONCE // 2:,}</dd>" in short
+    assert f"<dd>{INLINE_TRACES // 2:,}</dd>" in short
     assert "&lt;script&gt;" in short
     assert "<script>window" not in short + figures
 
@@ -64,7 +64,7 @@ def test_the_figures_come_by_themselves(site) -> None:
         page.on("console", lambda said: problems.append(said.text) if said.type == "error" else 0)
         page.goto(f"{site}/traces")
         page.locator("#figures dl.figures").wait_for()
-        assert f"{AT_ONCE + 1:,}" in page.locator("#figures dl").inner_text()
+        assert f"{INLINE_TRACES + 1:,}" in page.locator("#figures dl").inner_text()
         page.locator("#figures summary").press("Enter")
         assert HOSTILE in page.locator("#figures table").inner_text()
         assert page.evaluate("window.hacked") is None
@@ -72,19 +72,19 @@ def test_the_figures_come_by_themselves(site) -> None:
         plain = browser.new_context(java_script_enabled=False).new_page()
         plain.goto(f"{site}/traces")
         plain.locator("#figures a").click()
-        assert f"{AT_ONCE + 1:,}" in plain.locator("dl.figures").inner_text()
+        assert f"{INLINE_TRACES + 1:,}" in plain.locator("dl.figures").inner_text()
         browser.close()
 
 
 def test_figures_of_a_large_set_are_asked_for_once_in_a_while(site, tmp_path) -> None:
     """R-T6: many viewers of one list cost one look; what changed is seen after some seconds."""
     store = open_store(f"sqlite:////{tmp_path}/t.db".replace("/////", "////"))
-    write(store, *({"id": 1, "trace": f"{n:032x}"} for n in range(1, AT_ONCE + 2)))
+    write(store, *({"id": 1, "trace": f"{n:032x}"} for n in range(1, INLINE_TRACES + 2)))
     at = 0.0
     known = FigureCache(store, clock=lambda: at)
-    assert known.of(TraceFilter()).figures.traces == AT_ONCE + 1
+    assert known.get(TraceFilter()).figures.traces == INLINE_TRACES + 1
     write(store, {"id": 1, "trace": "f" * 32})
-    assert known.of(TraceFilter()).figures.traces == AT_ONCE + 1
-    at = FRESH + 1
-    assert known.of(TraceFilter()).figures.traces == AT_ONCE + 2
+    assert known.get(TraceFilter()).figures.traces == INLINE_TRACES + 1
+    at = MAX_AGE + 1
+    assert known.get(TraceFilter()).figures.traces == INLINE_TRACES + 2
     store.close()

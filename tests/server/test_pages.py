@@ -262,7 +262,7 @@ def test_a_deep_tree_has_names_on_a_phone(browsing, tmp_path: Path) -> None:
         serving(Service(store=store)) as running,
         page_at(browsing, running, f"/traces/{TRACE}", width=390) as page,
     ):
-        name = page.locator(".span .said", has_text="level_11")
+        name = page.locator(".span .free-text", has_text="level_11")
         assert name.evaluate("it => it.clientWidth >= it.scrollWidth && it.scrollWidth > 30")
 
 
@@ -280,10 +280,10 @@ def test_a_failed_check_leads_to_its_span(browsing, tmp_path: Path) -> None:
         chosen = page.locator(".span[aria-selected=true]")
         assert "delete_account" in chosen.inner_text()
         assert chosen.locator(".mark").count() == 1
-        assert "Who?" in page.locator(".asked").inner_text()
+        assert "Who?" in page.locator(".exchange").inner_text()
         page.locator(".span", has_text="search").click()
         page.locator("#detail pre", has_text='"exact": true').wait_for()
-        page.get_by_role("link", name="where").click()
+        page.get_by_role("link", name="show span").click()
         page.locator("#detail h2", has_text="delete_account").wait_for()
         page.locator(".crumbs a").last.click()
         assert page.locator("td .note strong").first.inner_text() == "forbidden_tools"
@@ -302,7 +302,7 @@ def test_a_run_shows_the_worst_first(browsing, tmp_path: Path) -> None:
     ):
         rows = page.locator(".heat tbody th").all_inner_texts()
         assert rows == ["c-breaks", "a-passes", "b-passes"]
-        assert page.locator("h2").all_inner_texts() == ["Agents", "What failed most", "Cases"]
+        assert page.locator("h2").all_inner_texts() == ["Agents", "Most failed checks", "Cases"]
 
 
 def test_what_could_not_be_judged_says_why(browsing, tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_what_could_not_be_judged_says_why(browsing, tmp_path: Path) -> None:
         serving(Service(results=tmp_path)) as running,
         page_at(browsing, running, f"/runs/suite/{run.name}") as page,
     ):
-        row = page.get_by_role("region", name="What could not be judged").locator("tbody tr")
+        row = page.get_by_role("region", name="Not judged").locator("tbody tr")
         assert "RuntimeError" in row.inner_text()
         assert "the shop is closed" in row.inner_text()
         row.get_by_role("link").click()
@@ -352,7 +352,7 @@ def test_a_server_that_is_gone_is_said(browsing, tmp_path: Path) -> None:
         context.set_offline(True)
         page.locator(".span", has_text="inner").click()
         page.get_by_role("alert").wait_for()
-        assert "does not answer" in page.get_by_role("alert").inner_text()
+        assert "does not respond" in page.get_by_role("alert").inner_text()
         context.set_offline(False)
         page.get_by_role("button", name="Try again").click()
         page.locator("#detail h2", has_text="inner").wait_for()
@@ -362,9 +362,9 @@ def test_a_server_that_is_gone_is_said(browsing, tmp_path: Path) -> None:
 def test_the_list_is_ordered_by_its_heads(browsing, site) -> None:
     """R-D7: a column's head orders by it, keeps the filter, and is told to screen readers."""
     with page_at(browsing, site, "/traces?min_ms=1") as page:
-        page.get_by_role("columnheader", name="took").get_by_role("link").click()
+        page.get_by_role("columnheader", name="duration").get_by_role("link").click()
         page.wait_for_url("**min_ms=1&sort=slowest")
-        head = page.get_by_role("columnheader", name="took")
+        head = page.get_by_role("columnheader", name="duration")
         assert head.get_attribute("aria-sort") == "descending"
         assert "long" in page.locator("table.list tbody tr").first.inner_text()
 

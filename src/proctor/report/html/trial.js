@@ -76,7 +76,7 @@ class TrialView {
       el(
         "div",
         null,
-        el("h2", { id: "trial-title" }, el("span", { class: "said" }, trial.case), " × ", el("span", { class: "said" }, trial.arm)),
+        el("h2", { id: "trial-title" }, el("span", { class: "free-text" }, trial.case), " × ", el("span", { class: "free-text" }, trial.arm)),
         el("p", { class: "note" }, statusWord(trial.status), " · ", facts.filter(Boolean).join(" · ")),
       ),
       el("div", { class: "moves" }, go("Previous", -1), go("Next", 1), close),
@@ -98,8 +98,8 @@ class TrialView {
     const words = new Set([about.difficulty, about.type, ...(about.tags || [])].filter(Boolean));
     return [
       el("h3", null, "Input", ...[...words].flatMap((word) => [" ", el("span", { class: "chip" }, word)])),
-      about.description ? el("p", { class: "note said" }, about.description) : null,
-      el("pre", { class: "said", tabindex: "0" }, about.input),
+      about.description ? el("p", { class: "note free-text" }, about.description) : null,
+      el("pre", { class: "free-text", tabindex: "0" }, about.input),
     ].filter(Boolean);
   }
 
@@ -109,8 +109,8 @@ class TrialView {
       return [el("p", { class: "note" }, where)];
     }
     const parts = [];
-    if (facts.error) parts.push(el("h3", null, "Error"), el("pre", { class: "said", tabindex: "0" }, facts.error));
-    if (facts.answer !== undefined) parts.push(el("h3", null, "Output"), el("pre", { class: "said", tabindex: "0" }, facts.answer));
+    if (facts.error) parts.push(el("h3", null, "Error"), el("pre", { class: "free-text", tabindex: "0" }, facts.error));
+    if (facts.answer !== undefined) parts.push(el("h3", null, "Output"), el("pre", { class: "free-text", tabindex: "0" }, facts.answer));
     if (facts.checks.length) parts.push(el("h3", null, "Checks"), this.checks(facts));
     parts.push(el("h3", null, "Trace"));
     if (facts.spans) {
@@ -144,7 +144,7 @@ class TrialView {
         el("td", null, el("span", { class: `chip ${tone[check.status]}` }, check.status)),
         el("td", { class: "spare" }, check.layer),
         el("td", { class: "n spare" }, inScore(check.score)),
-        el("td", { class: "said" }, check.reason, ...this.compared(check, facts.spans)),
+        el("td", { class: "free-text" }, check.reason, ...this.compared(check, facts.spans)),
       ),
     );
     const heads = ["Check", "Status", "Layer", "Score", "Reason"];
@@ -159,7 +159,7 @@ class TrialView {
     const parts = [];
     for (const [word, value] of [["expected", check.expected], ["actual", check.actual]]) {
       if (value !== null && value !== undefined) {
-        parts.push(el("div", { class: "check-said" }, `${word}: `, el("code", { class: "said" }, value)));
+        parts.push(el("div", { class: "check-values" }, `${word}: `, el("code", { class: "free-text" }, value)));
       }
     }
     const steps = (spans && check.spans) || [];
@@ -172,7 +172,7 @@ class TrialView {
 }
 
 function factList(pairs) {
-  return el("dl", { class: "facts" }, ...pairs.flatMap(([name, value]) => [el("dt", null, name), el("dd", { class: "said mono" }, String(value))]));
+  return el("dl", { class: "facts" }, ...pairs.flatMap(([name, value]) => [el("dt", null, name), el("dd", { class: "free-text mono" }, String(value))]));
 }
 
 const MAX_STEPS = 6; // buttons to the steps of one check; the tree has all
@@ -227,7 +227,7 @@ class SpanTree {
       },
       name,
       stretch(((span.start || 0) / this.whole) * 100, ((span.ms || 0) / this.whole) * 100),
-      el("span", { class: "took" }, inTime(span.ms)),
+      el("span", { class: "duration" }, inTime(span.ms)),
     );
   }
 
@@ -265,7 +265,7 @@ class SpanTree {
 function spanDetail(span) {
   const parts = [];
   const text = (title, value) => {
-    if (value !== undefined) parts.push(el("h4", null, title), el("pre", { class: "said", tabindex: "0" }, value));
+    if (value !== undefined) parts.push(el("h4", null, title), el("pre", { class: "free-text", tabindex: "0" }, value));
   };
   const facts = [
     ["Step", `${span.kind} ${span.name}`],
@@ -304,8 +304,8 @@ function messages(title, list, parts) {
         "div",
         { class: "message" },
         el("div", { class: "role" }, message.role),
-        message.text === undefined ? null : el("pre", { class: "said", tabindex: "0" }, message.text),
-        ...(message.calls || []).map((call) => el("pre", { class: "said", tabindex: "0" }, `${call.name}(${call.arguments ?? ""})`)),
+        message.text === undefined ? null : el("pre", { class: "free-text", tabindex: "0" }, message.text),
+        ...(message.calls || []).map((call) => el("pre", { class: "free-text", tabindex: "0" }, `${call.name}(${call.arguments ?? ""})`)),
         ...(message.other || []).map((other) => el("p", { class: "note" }, `[${other}]`)),
       ),
     );

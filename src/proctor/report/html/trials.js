@@ -122,12 +122,12 @@ class TrialList {
     return el(
       "tr",
       null,
-      el("th", { scope: "row" }, el("a", { href: `#trial-${trial.row}`, class: "said" }, trial.case)),
+      el("th", { scope: "row" }, el("a", { href: `#trial-${trial.row}`, class: "free-text" }, trial.case)),
       el("td", null, trial.arm),
       el("td", { class: "n" }, `${trial.repeat + 1}${seed}`),
       el("td", null, statusWord(trial.status)),
       el("td", { class: "n" }, inScore(trial.score)),
-      el("td", { class: "said" }, trial.broken || ""),
+      el("td", { class: "free-text" }, trial.broken || ""),
       el("td", { class: "n" }, inTime(trial.latency_ms ?? trial.duration_ms)),
       el("td", { class: "n" }, inMoney(trial.cost_usd, trial.unpriced)),
     );

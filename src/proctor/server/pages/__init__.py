@@ -1,5 +1,5 @@
-"""Pages for people: traces and runs, rendered here, with a little JavaScript for what moves.
+"""HTML pages of traces and runs, with JavaScript for the parts that change.
 
-Everything an agent said is escaped by the template engine or set as text by the scripts. Pages
-read only; they load nothing from other hosts.
+Text of agents is escaped by the template engine or inserted as text by the scripts. Pages are
+read-only and load nothing from other hosts.
 """

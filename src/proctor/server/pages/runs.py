@@ -1,7 +1,7 @@
-"""Pages of run folders: the list, one run, a cell, a trial with its trace, two trials aligned.
+"""Pages of run folders: the list, one run, a cell, a trial with its trace, two trials compared.
 
-A run is named by its path below the results folder; a path that leads out of it, or to something
-that is no run, is not found. Folders are read anew when they have changed.
+A run is addressed by its path below the results folder; a path outside it, or to something that is
+not a run, is not found. Folders are read again when they have changed.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
 
     from proctor.trace import Trace
 
-KEPT_RUNS = 4
+CACHED_RUNS = 4
 MAX_TRIALS = 500
 """Trials listed of one cell."""
 
 
 class Listed(NamedTuple):
-    """A line of the list of runs."""
+    """A row of the list of runs."""
 
     name: str
     link: str
     created: str
     agents: Sequence[str]
     done: int
-    asked: int
+    planned: int
     passed: int | None
     problem: str | None
     life: str | None = None
-    """How it is, of a run that has not done its plan: alive, stalled, dead, …"""
+    """The state of an unfinished run: alive, stalled, dead, …"""
 
 
 class Runs:
-    """The pages over one folder of runs."""
+    """The pages of one results folder."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.resolve()
@@ -61,7 +61,7 @@ class Runs:
         self._lock = Lock()
 
     def routes(self) -> list[Route]:
-        """Where the pages are."""
+        """Return the routes of the pages."""
         return [
             Route("/runs", in_thread(self.listed)),
             Route("/runs/{name:path}/progress", in_thread(self.progress)),
@@ -76,12 +76,12 @@ class Runs:
     # -- pages ----------------------------------------------------------------------------------
 
     def listed(self, request: Request) -> Response:
-        """Every run, the latest first."""
+        """Render the list of runs, the latest first."""
         rows = [self._line(path) for path in reversed(all_runs(self._root))]
         return page("runs.html", request, rows=rows, root=str(self._root))
 
     def one(self, request: Request) -> Response:
-        """One run: verdicts, a heatmap of agents and cases, failures, how far it is."""
+        """Render one run: verdicts, a heatmap of agents and cases, failures, progress."""
         run = self._run(request)
         if run is None:
             return _missing(request)
@@ -97,29 +97,29 @@ class Runs:
             errors=run.errors[:20],
             addresses=_addresses(run),
             totals=run.totals,
-            asked=_asked(run),
+            planned=_planned(run),
         )
 
     def progress(self, request: Request) -> Response:
-        """How far a run is, for a page that follows it."""
+        """Return the progress of a run, for a page that follows it."""
         run = self._run(request)
         if run is None:
             return JSONResponse({"error": "no such run"}, status_code=404)
-        totals, asked = run.totals, _asked(run)
+        totals, planned = run.totals, _planned(run)
         judged = totals.passed + totals.failed + totals.hard_fail
         return JSONResponse(
             {
                 "done": totals.trials,
-                "asked": asked,
+                "planned": planned,
                 "passed": totals.passed,
                 "judged": judged,
                 "cost_usd": totals.cost_usd,
-                "ended": run.folder.results_path.is_file() and totals.trials >= asked,
+                "ended": run.folder.results_path.is_file() and totals.trials >= planned,
             }
         )
 
     def cell(self, request: Request) -> Response:
-        """The trials of one cell."""
+        """Render the trials of one cell."""
         run, wanted = self._run(request), request.query_params
         if run is None:
             return _missing(request)
@@ -140,7 +140,7 @@ class Runs:
         )
 
     def trial(self, request: Request) -> Response:
-        """One trial: its checks, and its trace to look through."""
+        """Render one trial with its checks and its trace."""
         run, trial = self._trial(request)
         if run is None or trial is None:
             return _missing(request, "trial")
@@ -153,7 +153,7 @@ class Runs:
             run_link=base,
             base=f"{base}/trial/{address_name(trial)}",
             trial=trial,
-            asked=_question(run, trial),
+            input=_input(run, trial),
             cell_link=f"{base}/cell?{_cell_query(trial.cell)}",
             others=[
                 (address_name(other), other)
@@ -164,7 +164,7 @@ class Runs:
         )
 
     def compare(self, request: Request) -> Response:
-        """Two trials of a case side by side, aligned by what they did."""
+        """Render two trials of a case side by side, aligned by their steps."""
         run = self._run(request)
         if run is None:
             return _missing(request)
@@ -191,7 +191,7 @@ class Runs:
     # -- the trace of a trial ---------------------------------------------------------------------
 
     def outlined(self, request: Request) -> Response:
-        """The spans of a trial, with what its diagnosis finds."""
+        """Return the spans of a trial with the findings of its diagnosis."""
         trial, trace = self._traced(request)
         if trial is None or trace is None:
             return JSONResponse({"error": "no such trace"}, status_code=404)
@@ -201,7 +201,7 @@ class Runs:
         return JSONResponse(outline(trace, found, _failed_at(trial)))
 
     def span(self, request: Request) -> Response:
-        """Everything about one span of a trial."""
+        """Return the details of one span of a trial."""
         _, trace = self._traced(request)
         found = None if trace is None else span_of(trace, request.path_params["span_id"])
         if found is None:
@@ -221,7 +221,7 @@ class Runs:
         return run, next((t for t in run.trials() if address_name(t) == wanted), None)
 
     def _run(self, request: Request) -> Run | None:
-        """The run an address names, if it is a run below the results folder."""
+        """Return the run of an address if it is below the results folder."""
         path = (self._root / request.path_params["name"]).resolve()
         if not path.is_relative_to(self._root) or not (path / "_spec_.yaml").is_file():
             return None
@@ -239,7 +239,7 @@ class Runs:
             return None
         with self._lock:
             self._read[path] = (state, run)
-            while len(self._read) > KEPT_RUNS:
+            while len(self._read) > CACHED_RUNS:
                 self._read.popitem(last=False)
         return run
 
@@ -252,9 +252,9 @@ class Runs:
             return Listed(name, link, "", (), 0, 0, None, error.message)
         agents = list(run.spec.get("agents") or {})
         created = str(run.spec.get("created", ""))[:19].replace("T", " ")
-        done, asked = totals.trials, _asked(run)
-        life = str(look_at(path).life) if done < asked else None
-        return Listed(name, link, created, agents, done, asked, totals.passed, None, life)
+        done, planned = totals.trials, _planned(run)
+        life = str(look_at(path).life) if done < planned else None
+        return Listed(name, link, created, agents, done, planned, totals.passed, None, life)
 
     def _name(self, path: Path) -> str:
         return path.resolve().relative_to(self._root).as_posix()
@@ -264,12 +264,12 @@ class Runs:
 
 
 def address_name(trial: Trial) -> str:
-    """A trial's name in an address: short, and the same as long as the run is."""
+    """Return a trial's id in addresses: short and stable."""
     return hashlib.sha256(trial.key.encode()).hexdigest()[:16]
 
 
 def _addresses(run: Run) -> dict[str, str]:
-    """Where the trials are that stand as examples of what broke, by the names they have there."""
+    """Return the address ids of the trials that are examples of failures and errors, by name."""
     wanted = {sample.trial for failure in run.failures for sample in failure.samples[:1]}
     wanted |= {each.trial for each in run.errors}
     if not wanted:
@@ -278,7 +278,7 @@ def _addresses(run: Run) -> dict[str, str]:
 
 
 def _failed_at(trial: Trial) -> list[dict[str, str]]:
-    """The failed checks of a trial, at each span they name."""
+    """Return the failed checks of a trial for each span they refer to."""
     return [
         {"category": check.id, "impact": "check", "description": check.reason, "location": span_id}
         for check in trial.checks
@@ -292,12 +292,12 @@ def _missing(request: Request, what: str = "run") -> Response:
     return page("missing.html", request, status=404, what=what, name=name)
 
 
-def _asked(run: Run) -> int:
+def _planned(run: Run) -> int:
     return sum(int(cell["trials"]) for cell in run.spec.get("cells", ()))
 
 
 class BoardRow(NamedTuple):
-    """An agent on the board of a run, over the cells it has."""
+    """An agent on the board of a run, over its cells."""
 
     agent: str
     cells: int
@@ -310,7 +310,7 @@ class BoardRow(NamedTuple):
 
 
 def _board(run: Run) -> list[BoardRow]:
-    """Agents by mean score of their cells; those without any score last."""
+    """Return agents by mean score of their cells; those without a score last."""
     by_agent: dict[str, list[CellSummary]] = {}
     for cell in run.cells:
         by_agent.setdefault(f"{cell.agent} {cell.params}".strip(), []).append(cell)
@@ -351,7 +351,7 @@ def _heat(run: Run) -> Heat:
 
 
 def _worst_first(cells: Iterable[CellSummary]) -> list[str]:
-    """Cases by the lowest pass rate any agent has on them; those nobody was judged on come last."""
+    """Return cases by the lowest pass rate of any agent; cases without judged trials come last."""
     rates: dict[str, list[float]] = {}
     for cell in cells:
         known = rates.setdefault(cell.case, [])
@@ -372,7 +372,7 @@ def _cell_query(cell: CellKey) -> str:
     return urlencode({"case": cell.case, "agent": cell.agent, "params": cell.params})
 
 
-def _question(run: Run, trial: Trial) -> str | None:
-    """What the agent was asked, as its trace has it."""
+def _input(run: Run, trial: Trial) -> str | None:
+    """Return the input of the agent according to its trace."""
     trace = run.trace(trial) if trial.trace else None
     return None if trace is None else trace.query

@@ -1,7 +1,7 @@
-"""A trace as the viewer's script takes it: an outline of all spans at once, details one by one.
+"""A trace for the viewer: an outline of all spans, details of one span, two traces aligned.
 
-The outline is columns, so that thousands of spans are one small document; a span's messages and
-values come when somebody looks at it.
+The outline is columns, so that thousands of spans are one small document; the messages and values
+of a span are loaded when the reader selects it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from proctor.trace.model import Message
 from proctor.words import tokens
 
 MAX_TEXT = 100_000
-"""Characters shown of one text; the whole of it is in the API's answer."""
+"""Characters shown of one text; the API returns all of it."""
 
 MAX_ITEMS = 500
 """Messages, documents or events shown of one span."""
@@ -30,15 +30,15 @@ def outline(
     findings: Sequence[Mapping[str, Any]] = (),
     checks: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Every span in document order, as columns; parents are positions, times count from 0.
+    """Return every span in document order as columns; parents are positions, times start at 0.
 
-    `findings` are those of the diagnosis; `checks` are failed ones, told in the same words.
+    `findings` are those of the diagnosis; `checks` are failed checks with the same keys.
     """
     tree = trace.index
     order = [int(position) for position in _document_order(trace)]
     place = {position: number for number, position in enumerate(order)}
     spans = [tree.spans[position] for position in order]
-    began = min((span.start_ns for span in spans), default=0)
+    first_ns = min((span.start_ns for span in spans), default=0)
     marked: dict[str, int] = {}
     for finding in (*findings, *checks):
         location = str(finding.get("location"))
@@ -50,7 +50,7 @@ def outline(
         "name": [line(span.tool_name or span.name, 200) for span in spans],
         "kind": [span.kind.value for span in spans],
         "failed": [int(span.failed) for span in spans],
-        "start": [round((span.start_ns - began) / 1e6, 3) for span in spans],
+        "start": [round((span.start_ns - first_ns) / 1e6, 3) for span in spans],
         "ms": [None if s.duration_ns is None else round(s.duration_ns / 1e6, 3) for s in spans],
         "found": [marked.get(span.span_id, 0) for span in spans],
         "findings": [_finding(finding) for finding in findings],
@@ -59,7 +59,7 @@ def outline(
 
 
 def _document_order(trace: Trace) -> list[int]:
-    """Positions so that each span stands after its parent and before its parent's next child."""
+    """Return positions with each span after its parent and before its parent's next child."""
     tree = trace.index
     children: dict[int, list[int]] = {}
     for position, parent in enumerate(tree.parent):
@@ -75,12 +75,12 @@ def _document_order(trace: Trace) -> list[int]:
 
 def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
     keys = ("category", "location", "description", "evidence", "impact")
-    told = {key: visible(str(finding.get(key) or ""))[:2000] for key in keys}
-    return {**told, "confidence": finding.get("confidence")}
+    texts = {key: visible(str(finding.get(key) or ""))[:2000] for key in keys}
+    return {**texts, "confidence": finding.get("confidence")}
 
 
 def detail(span: Span) -> dict[str, Any]:
-    """All there is to see of one span."""
+    """Return everything that the viewer shows of one span."""
     facts: dict[str, Any] = {
         "id": span.span_id,
         "name": line(span.name, 300),
@@ -94,8 +94,8 @@ def detail(span: Span) -> dict[str, Any]:
         "agent": span.agent_name,
         "handoff_to": span.handoff_to,
         "error": text_of(": ".join(p for p in (span.error_type, span.error_message) if p)),
-        "told": [message_of(message) for message in span.input_messages[:MAX_ITEMS]],
-        "said": [message_of(message) for message in span.output_messages[:MAX_ITEMS]],
+        "input_messages": [message_of(message) for message in span.input_messages[:MAX_ITEMS]],
+        "output_messages": [message_of(message) for message in span.output_messages[:MAX_ITEMS]],
         "input": None if span.input_messages else text_of(_first(span.tool_input, span.input)),
         "output": None if span.output_messages else text_of(_first(span.tool_output, span.output)),
         "documents": [
@@ -112,7 +112,7 @@ def detail(span: Span) -> dict[str, Any]:
 
 
 def message_of(message: Message) -> dict[str, Any]:
-    """A message with its calls."""
+    """Return a message with its tool calls."""
     return {
         "role": line(message.role, 60),
         "text": text_of(message.content),
@@ -124,7 +124,7 @@ def message_of(message: Message) -> dict[str, Any]:
 
 
 def text_of(value: Any) -> str | None:
-    """A value as text in which every character can be seen."""
+    """Return a value as text with every character visible."""
     if value is None or value == "":
         return None
     text = _laid_out(value if isinstance(value, str) else encode_json(value))
@@ -133,7 +133,7 @@ def text_of(value: Any) -> str | None:
 
 
 def _laid_out(text: str) -> str:
-    """JSON with its parts on lines of their own; any other text as it is."""
+    """Return JSON indented, any other text unchanged."""
     if len(text) > MAX_TEXT or text[:1] not in ("{", "["):
         return text
     try:
@@ -168,24 +168,24 @@ class AlignedStep(NamedTuple):
 
 
 class AlignedRow(NamedTuple):
-    """What stands beside each other; None where one side has nothing."""
+    """A row of two aligned traces; None where one side has no such step."""
 
     left: AlignedStep | None
     right: AlignedStep | None
 
     @property
     def same(self) -> bool:
-        """Whether both did it."""
+        """Whether both sides have the step."""
         return self.left is not None and self.right is not None
 
     @property
     def differs(self) -> bool:
-        """Whether both did it, with other words, arguments or results."""
+        """Whether both sides have the step with different text, arguments or results."""
         return self.left is not None and self.right is not None and self.left != self.right
 
 
 def aligned(left: Trace, right: Trace) -> list[AlignedRow]:
-    """The lines of both traces."""
+    """Align two traces: the longest common subsequence of steps of the same kind and name."""
     a, b = _steps(left), _steps(right)
     keys_a, keys_b = ([(s.kind, s.name) for s in side] for side in (a, b))
     lines: list[AlignedRow] = []
@@ -206,10 +206,10 @@ def _steps(trace: Trace) -> list[AlignedStep]:
 
 def _step(span: Span) -> AlignedStep:
     name = line(span.tool_name or span.model or span.name, 100)
-    return AlignedStep(span.kind.value, name, visible(_said(span))[:600], span.failed)
+    return AlignedStep(span.kind.value, name, visible(_step_text(span))[:600], span.failed)
 
 
-def _said(span: Span) -> str:
+def _step_text(span: Span) -> str:
     if span.error_message:
         return span.error_message
     if span.output_messages:

@@ -28,12 +28,12 @@ STATIC = {
     "arrivals.js": ("proctor.server.pages", "static/arrivals.js", "text/javascript"),
     "live.js": ("proctor.server.pages", "static/live.js", "text/javascript"),
 }
-"""File name → package, file in it, media type. Nothing else is served, whatever is asked for."""
+"""File name → package, file in it, media type. Nothing else is served."""
 
 
 @lru_cache(maxsize=1)
 def environment() -> Environment:
-    """The template engine: every value is escaped."""
+    """Return the template engine, which escapes every value."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
@@ -50,7 +50,7 @@ def environment() -> Environment:
 
 
 def page(template: str, request: Request, /, status: int = 200, **values: Any) -> Response:
-    """A page from its template."""
+    """Render a page from its template."""
     here = request.url.path
     has = request.app.state.has
     text = environment().get_template(template).render(here=here, has=has, **values)
@@ -58,14 +58,14 @@ def page(template: str, request: Request, /, status: int = 200, **values: Any) -
 
 
 class Query(dict[str, str]):
-    """What an address asks for; what it does not name is empty."""
+    """The query parameters of an address; missing ones are empty."""
 
     def __missing__(self, key: str) -> str:
         return ""
 
 
 async def static_file(request: Request) -> Response:
-    """One of our own files."""
+    """Serve one of the files in `STATIC`."""
     found = STATIC.get(request.path_params["name"])
     if found is None:
         return Response("no such file", status_code=404, media_type="text/plain")
@@ -75,19 +75,19 @@ async def static_file(request: Request) -> Response:
 
 
 def brief(text: object, limit: int = 120) -> str:
-    """A text on one line, every character visible."""
+    """Return a text on one line, cut to `limit` characters."""
     return "" if text is None else line(text, limit)
 
 
 def in_time(nanoseconds: int | None) -> str:
-    """A moment in UTC."""
+    """Return a time in UTC."""
     if nanoseconds is None:
         return "–"
     return f"{datetime.fromtimestamp(nanoseconds / 1e9, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def in_ms(milliseconds: float | None) -> str:
-    """A duration."""
+    """Return a duration."""
     if milliseconds is None:
         return "–"
     if milliseconds < 1000:
@@ -97,14 +97,14 @@ def in_ms(milliseconds: float | None) -> str:
 
 
 def in_figure(value: float | None) -> str:
-    """A score."""
+    """Return a score."""
     return "–" if value is None else f"{value:.2f}"
 
 
 def in_thread(
     work: Callable[[Request], Response],
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Databases block, so pages are made in threads."""
+    """Run a handler in a thread, because databases block."""
 
     async def answer(request: Request) -> Response:
         return await asyncio.to_thread(work, request)

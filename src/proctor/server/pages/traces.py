@@ -1,4 +1,4 @@
-"""Pages of live traces: a list with filters and figures, and one trace to look through."""
+"""Pages of live traces: a list with filters and statistics, and the view of one trace."""
 
 from __future__ import annotations
 
@@ -28,66 +28,66 @@ if TYPE_CHECKING:
     from proctor.server.store.store import Figures, Share, SqlStore, StoredEvaluation, TraceRow
     from proctor.trace import Span, Trace
 
-KEPT = 8
-"""Traces kept read, so that looking at one span after the other does not read the trace again."""
+CACHED = 8
+"""Traces kept in memory, so that viewing one span after another does not read the trace again."""
 
-AT_ONCE = 2_000
-"""Traces whose figures are part of the page; those of more come after it."""
+INLINE_TRACES = 2_000
+"""Traces up to which statistics are part of the page; those of more are loaded after it."""
 
-FRESH = 5.0
-"""Seconds for which the figures of a large set are good enough: they change little in it."""
+MAX_AGE = 5.0
+"""Seconds for which the statistics of a large set are reused: they change little in that time."""
 
 FIELDS = ("text", "service", "status", "tool", "model", "session_id", "user_id", "request_id")
 MORE_FIELDS = ("since", "until", "min_ms", "max_ms", "min_score", "max_score")
 
 
-class Comes(NamedTuple):
-    """What the traces of a filter come to."""
+class TraceStatistics(NamedTuple):
+    """Statistics of the traces that match a filter."""
 
     figures: Figures
     tools: list[Share]
 
 
 class FigureCache:
-    """Figures by filter, each worked out once in a while however many people look."""
+    """Statistics by filter, computed at intervals however many readers there are."""
 
     def __init__(self, store: SqlStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
         self._lock = Lock()
-        self._known: OrderedDict[TraceFilter, tuple[float, Comes]] = OrderedDict()
+        self._known: OrderedDict[TraceFilter, tuple[float, TraceStatistics]] = OrderedDict()
 
-    def now(self, chosen: TraceFilter) -> Comes:
-        """The figures of a filter as they are."""
-        # Asked for side by side: a large set takes a while, and the database has the processor.
-        with ThreadPoolExecutor(1, "proctor-figures") as beside:
-            tools = beside.submit(self._store.tools, chosen, limit=12)
-            return Comes(self._store.figures(chosen), tools.result())
+    def compute(self, chosen: TraceFilter) -> TraceStatistics:
+        """Return the current statistics of a filter."""
+        # Both queries at once: a large set takes a while, and the work is in the database.
+        with ThreadPoolExecutor(1, "proctor-figures") as pool:
+            tools = pool.submit(self._store.tools, chosen, limit=12)
+            return TraceStatistics(self._store.figures(chosen), tools.result())
 
-    def of(self, chosen: TraceFilter) -> Comes:
-        """The figures of a filter; those of a large set are at most `FRESH` seconds old."""
-        with self._lock:  # who asks for the same waits for it instead of asking again
+    def get(self, chosen: TraceFilter) -> TraceStatistics:
+        """Return the statistics of a filter, for a large set up to `MAX_AGE` seconds old."""
+        with self._lock:  # a second reader waits for the result instead of computing it again
             at, found = self._known.get(chosen, (None, None))
-            if at is None or found is None or self._clock() - at > FRESH:
-                found = self.now(chosen)
-                if found.figures.traces > AT_ONCE:
+            if at is None or found is None or self._clock() - at > MAX_AGE:
+                found = self.compute(chosen)
+                if found.figures.traces > INLINE_TRACES:
                     self._known[chosen] = (self._clock(), found)
-                while len(self._known) > KEPT:
+                while len(self._known) > CACHED:
                     self._known.popitem(last=False)
         return found
 
 
 class Traces:
-    """The pages over one store."""
+    """The pages of one trace store."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
         self._read: OrderedDict[tuple[str, int], Trace] = OrderedDict()
         self._lock = Lock()
-        self._known = FigureCache(store)
+        self._statistics = FigureCache(store)
 
     def routes(self) -> list[Route]:
-        """Where the pages are."""
+        """Return the routes of the pages."""
         return [
             Route("/traces", in_thread(self.listed)),
             Route("/traces/state", in_thread(self.state)),
@@ -100,7 +100,7 @@ class Traces:
         ]
 
     def listed(self, request: Request) -> Response:
-        """The list, its filter, and what it comes to."""
+        """Render the list with its filter and statistics."""
         query = Query({key: value for key, value in request.query_params.items() if value})
         problem: str | None = None
         try:
@@ -109,20 +109,20 @@ class Traces:
             problem = f"{error.message}. {error.hint or ''}"
             chosen, part = filter_of({}), page_of({})
         count, rows = self._store.found(chosen, part)
-        at_once = self._known.now(chosen) if count <= AT_ONCE else None
-        asked = "?" + urlencode({} if problem else query)
+        inline = self._statistics.compute(chosen) if count <= INLINE_TRACES else None
+        query_string = "?" + urlencode({} if problem else query)
         return page(
             "traces.html",
             request,
             status=400 if problem else 200,
             rows=rows,
             count=count,
-            figures=at_once and at_once.figures,
-            tools=at_once and at_once.tools,
-            figures_page=f"/traces/figures{asked}",
-            figures_part=f"/traces/figures/part{asked}",
+            figures=inline and inline.figures,
+            tools=inline and inline.tools,
+            figures_page=f"/traces/figures{query_string}",
+            figures_part=f"/traces/figures/part{query_string}",
             state=_state(count, rows),
-            state_page=f"/traces/state{asked}",
+            state_page=f"/traces/state{query_string}",
             here_url=str(request.base_url).rstrip("/"),
             by=part.sort,
             orders={sort: _order_link(query, sort) for sort in SORTS},
@@ -140,7 +140,7 @@ class Traces:
         )
 
     def state(self, request: Request) -> Response:
-        """A word that changes when the list would, for a page that stays open."""
+        """Return a token that changes when the list does, for a page that stays open."""
         try:
             chosen, part = filter_of(request.query_params), page_of(request.query_params)
         except BadQuery as error:
@@ -148,47 +148,47 @@ class Traces:
         return JSONResponse({"state": _state(*self._store.found(chosen, part))})
 
     def state_of_one(self, request: Request) -> Response:
-        """The same of one trace: it changes when spans come and when the trace was looked at."""
+        """Return the token of one trace: it changes with new spans and evaluations."""
         row = self._store.row(request.path_params["trace_id"])
         if row is None:
             return JSONResponse({"error": "no such trace"}, status_code=404)
         return JSONResponse({"state": _state(1, [row])})
 
     def figures(self, request: Request) -> Response:
-        """What the traces of a filter come to, as a page of its own."""
+        """Render the statistics of a filter as a page of its own."""
         return self._figures("figures.html", request)
 
     def figures_part(self, request: Request) -> Response:
-        """The same, to be put into the list once it stands there."""
+        """Render the statistics as a part that the list loads."""
         return self._figures("figures_part.html", request)
 
     def _figures(self, template: str, request: Request) -> Response:
         query = Query({key: value for key, value in request.query_params.items() if value})
         try:
-            found = self._known.of(filter_of(query))
+            found = self._statistics.get(filter_of(query))
         except BadQuery as error:
             return PlainTextResponse(f"{error.message}. {error.hint or ''}", 400)
         listed = "/traces?" + urlencode(query)
         return page(template, request, figures=found.figures, tools=found.tools, listed=listed)
 
     def one(self, request: Request) -> Response:
-        """The frame of one trace; its spans come as an outline."""
+        """Render the page of one trace; its spans are loaded as an outline."""
         trace_id = request.path_params["trace_id"]
         row = self._store.row(trace_id)
         if row is None:
             return page("missing.html", request, status=404, what="trace", name=trace_id)
-        said = self._store.evaluations(trace_id)
+        evaluations = self._store.evaluations(trace_id)
         return page(
             "trace.html",
             request,
             row=row,
-            evaluations=[judged(each) for each in said if each.name != "diagnosis"],
+            evaluations=[judged(each) for each in evaluations if each.name != "diagnosis"],
             state=_state(1, [row]),
             base=f"/traces/{row.trace_id}",
         )
 
     def outlined(self, request: Request) -> Response:
-        """Every span, and the findings of the diagnosis on them."""
+        """Return every span with the findings of the diagnosis."""
         trace_id = request.path_params["trace_id"]
         trace = self._store.skeleton(trace_id)
         if trace is None:
@@ -196,7 +196,7 @@ class Traces:
         return JSONResponse(outline(trace, findings_of(self._store, trace_id)))
 
     def span(self, request: Request) -> Response:
-        """Everything about one span."""
+        """Return the details of one span."""
         trace = self._trace(request.path_params["trace_id"])
         found = None if trace is None else span_of(trace, request.path_params["span_id"])
         if found is None:
@@ -216,18 +216,18 @@ class Traces:
         if trace is not None:
             with self._lock:
                 self._read[key] = trace
-                while len(self._read) > KEPT:
+                while len(self._read) > CACHED:
                     self._read.popitem(last=False)
         return trace
 
 
 def span_of(trace: Trace, span_id: str) -> Span | None:
-    """A span by its id."""
+    """Return a span by its id."""
     return next((span for span in trace.spans if span.span_id == span_id), None)
 
 
 def findings_of(store: SqlStore, trace_id: str) -> Sequence[Mapping[str, Any]]:
-    """What the diagnosis found, if there was one."""
+    """Return the findings of the diagnosis, if there was one."""
     for row in store.evaluations(trace_id):
         if row.name == "diagnosis":
             return json.loads(row.detail).get("errors", [])
@@ -235,7 +235,7 @@ def findings_of(store: SqlStore, trace_id: str) -> Sequence[Mapping[str, Any]]:
 
 
 class ShownEvaluation(NamedTuple):
-    """One thing that was said of a trace, as it is shown."""
+    """One evaluation of a trace, as it is shown."""
 
     name: str
     score: float | None
@@ -244,12 +244,12 @@ class ShownEvaluation(NamedTuple):
 
     @property
     def bad(self) -> bool:
-        """Whether somebody should look at it."""
+        """Whether it needs attention."""
         return self.level.lower() in ("alert", "fail", "failed")
 
 
 def judged(row: StoredEvaluation) -> ShownEvaluation:
-    """An evaluation with its reasons in words: those of a quality dimension are kept as JSON."""
+    """Return an evaluation with its reasons as text; those of a quality dimension are JSON."""
     try:
         kept = json.loads(row.detail)
         parts = [kept.get("why"), *kept.get("issues", [])]

@@ -1,16 +1,16 @@
-// A page of live traces stays true while it is open: asks whether something changed, and shows it.
-// A list is exchanged in place, unless somebody is at it; then, and for a trace, a button waits.
+// Keeps a page of live traces up to date: polls for changes. A list is updated in place, unless
+// the reader is using it; in that case, and for a single trace, a button offers the update.
 
 (() => {
   const place = document.getElementById("found") || document.getElementById("grown");
   if (!place || !place.dataset.ask) return;
   const pause = 3000; // milliseconds
-  const share = 20; // asking may take a twentieth of the time: a search in very many traces is slow
+  const share = 20; // polling may take a twentieth of the time: a search in many traces is slow
   let waiting = null;
 
   const offer = () => {
     if (waiting) return;
-    const words = place.id === "found" ? "Something new has come. " : "There is more to this trace now. ";
+    const words = place.id === "found" ? "New traces have arrived. " : "This trace has new spans. ";
     const show = el("button", { type: "button", on: { click: () => (place.id === "found" ? exchange() : location.reload()) } }, "Show");
     waiting = el("p", { class: "arrived", role: "status" }, words, show);
     place.before(waiting);

@@ -1,4 +1,4 @@
-// The figures of a long list come after the list itself. Without this script there is a link.
+// Loads the statistics of a long list after the list itself. Without this script there is a link.
 
 (() => {
   const place = document.getElementById("figures");

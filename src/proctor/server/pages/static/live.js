@@ -1,4 +1,4 @@
-// Follow a run that is still going: ask how far it is, and load the page anew when it has ended.
+// Follow a run in progress: poll its counts, and reload the page when it has ended.
 
 (() => {
   const place = document.getElementById("live");
@@ -6,8 +6,8 @@
   const every = 2000;
   const many = (number) => number.toLocaleString("en");
   let done = Number(place.dataset.done);
-  const asked = Number(place.dataset.asked);
-  if (done >= asked) return;
+  const planned = Number(place.dataset.planned);
+  if (done >= planned) return;
   const follow = async () => {
     const reply = await fetch(`${place.dataset.base}/progress`).catch(() => null);
     if (!reply || !reply.ok) return setTimeout(follow, 5 * every);
@@ -15,7 +15,7 @@
     if (now.done !== done) {
       done = now.done;
       const rate = now.judged ? `, ${many(now.passed)} of ${many(now.judged)} passed` : "";
-      place.textContent = `${many(now.done)} of ${many(now.asked)} trials${rate}`;
+      place.textContent = `${many(now.done)} of ${many(now.planned)} trials${rate}`;
     }
     if (now.ended) return location.reload();
     return setTimeout(follow, every);

@@ -1,8 +1,8 @@
-// One trace: a tree with a waterfall beside it, of which only the rows in sight exist, and the
-// details of the chosen span. The address names the span (#span=…), so that a look can be sent on.
+// One trace: a tree with a waterfall, in which only visible rows exist, and the details of the
+// selected span. The address names the span (#span=…), so that the view can be shared as a link.
 
 const ROW = 28; // pixels; viewer.css says the same
-const SPARE = 12; // rows made beyond those in sight, so that scrolling shows no gaps
+const SPARE = 12; // rows beyond the visible ones, so that scrolling shows no gaps
 
 class TraceView {
   constructor(outline, base) {
@@ -34,10 +34,10 @@ class TraceView {
     this.listen();
     this.findings();
     document.getElementById("next-failed").disabled = !this.bad.includes(true);
-    if (!this.follow()) this.choose(this.firstWorthALook(), { quiet: true });
+    if (!this.follow()) this.choose(this.firstSuspect(), { quiet: true });
   }
 
-  /** Positions that are in sight when nothing above them is closed, and match what is looked for. */
+  /** Lay out the spans that match the search and are not inside a collapsed span. */
   lay() {
     const wanted = document.getElementById("find").value.trim().toLowerCase();
     const { name, kind, id, parent } = this.spans;
@@ -54,10 +54,10 @@ class TraceView {
     }
     this.at = new Map(this.shown.map((i, row) => [i, row]));
     this.room.style.height = `${this.shown.length * ROW}px`;
-    const said = document.getElementById("tree-count");
+    const summary = document.getElementById("tree-count");
     const failed = this.spans.failed.reduce((sum, one) => sum + one, 0);
     const all = `${this.count.toLocaleString("en")} span${this.count === 1 ? "" : "s"}`;
-    said.textContent = wanted ? `${this.shown.length.toLocaleString("en")} of ${all}` : failed ? `${all}, ${failed.toLocaleString("en")} failed` : all;
+    summary.textContent = wanted ? `${this.shown.length.toLocaleString("en")} of ${all}` : failed ? `${all}, ${failed.toLocaleString("en")} failed` : all;
     for (const row of this.rows.values()) row.remove();
     this.rows.clear();
     this.draw();
@@ -115,10 +115,10 @@ class TraceView {
         el("span", { class: "kind" }, kind[i]),
         failed[i] ? el("span", { class: "mark", title: "failed" }, "✗", el("span", { class: "sr" }, " failed")) : null,
         found[i] ? el("span", { class: "mark", title: "a finding or a failed check" }, "⚑", el("span", { class: "sr" }, ` ${found[i]} finding${found[i] === 1 ? "" : "s"}`)) : null,
-        el("span", { class: "said", title: name[i] }, name[i]),
+        el("span", { class: "free-text", title: name[i] }, name[i]),
         hidden ? el("span", { class: "mark", title: "failed spans and findings inside" }, `✗ ${hidden} inside`) : null,
       ),
-      el("span", { class: "took" }, ms[i] === null ? "open" : inTime(ms[i])),
+      el("span", { class: "duration" }, ms[i] === null ? "open" : inTime(ms[i])),
       stretch((100 * start[i]) / this.total, (100 * (ms[i] || 0)) / this.total),
     );
     made.style.top = `${row * ROW}px`;
@@ -182,17 +182,17 @@ class TraceView {
     }
   }
 
-  firstWorthALook() {
+  firstSuspect() {
     const { found, failed, parent } = this.spans;
     const marked = found.findIndex((n) => n > 0);
     if (marked >= 0) return marked;
-    // An error is often passed up: where it began has none under it.
+    // An error often propagates to parents: its source has no failed child.
     const above = new Set(parent.filter((_, i) => failed[i]));
-    const began = failed.findIndex((bad, i) => bad && !above.has(i));
-    return began >= 0 ? began : 0;
+    const source = failed.findIndex((bad, i) => bad && !above.has(i));
+    return source >= 0 ? source : 0;
   }
 
-  /** Show what the address names; whether it named a span. */
+  /** Select the span that the address names; return whether it named one. */
   follow() {
     const named = /^#span=(.+)$/.exec(location.hash);
     const i = named ? this.spans.id.indexOf(decodeURIComponent(named[1])) : -1;
@@ -210,11 +210,11 @@ class TraceView {
     }
     const row = this.at.get(i);
     const top = row * ROW;
-    // Of the tree, what the window shows; at least a few rows, wherever the page is scrolled to.
+    // The part of the tree that the window shows, but at least a few rows.
     const inWindow = window.innerHeight - this.tree.getBoundingClientRect().top;
     const sight = Math.min(this.tree.clientHeight, Math.max(4 * ROW, inWindow));
     const beyond = Math.max(this.tree.scrollTop - top, top + ROW - this.tree.scrollTop - sight);
-    // A step beyond the edge moves the edge; what is further away is brought to the middle.
+    // A span just outside scrolls by its distance; one further away is centred.
     if (beyond > 2 * ROW) this.tree.scrollTop = Math.max(0, Math.round((top - sight / 2) / ROW) * ROW);
     else if (beyond > 0) this.tree.scrollTop = top < this.tree.scrollTop ? top : top + ROW - sight;
     this.draw();
@@ -230,7 +230,7 @@ class TraceView {
     const span = reply && reply.ok ? await reply.json().catch(() => null) : null;
     if (this.chosen !== i) return;
     if (!span) {
-      this.detail.replaceChildren(...unread(reply, "This span cannot be read any more.", () => this.show(i)));
+      this.detail.replaceChildren(...unread(reply, "This span is no longer available.", () => this.show(i)));
       return;
     }
     this.detail.replaceChildren(...spanDetail(span, this.about(id)));
@@ -241,7 +241,7 @@ class TraceView {
     return [...this.spans.checks, ...this.spans.findings].filter((finding) => finding.location === id);
   }
 
-  /** Findings that say the same, once, with the positions of all their spans. */
+  /** Identical findings once, with the positions of all their spans. */
   alike() {
     const groups = new Map();
     for (const finding of this.spans.findings) {
@@ -252,7 +252,7 @@ class TraceView {
     return [...groups.values()];
   }
 
-  /** A button that goes to these spans, one after the other. */
+  /** A button that selects these spans in turn. */
   way(places) {
     let next = 0;
     const go = () => {
@@ -260,9 +260,9 @@ class TraceView {
       next += 1;
       this.tree.focus();
     };
-    const name = places[0] >= 0 ? this.spans.name[places[0]] : "gone";
+    const name = places[0] >= 0 ? this.spans.name[places[0]] : "missing";
     const all = places.length > 1;
-    return el("button", { type: "button", title: all ? "Show these spans, one after the other" : "Show this span", on: { click: go } }, all ? `${places.length} × ${name}` : name);
+    return el("button", { type: "button", title: all ? "Show these spans in turn" : "Show this span", on: { click: go } }, all ? `${places.length} × ${name}` : name);
   }
 
   findings() {
@@ -278,81 +278,81 @@ class TraceView {
 
 const IMPACT = { HIGH: "bad", MEDIUM: "soft" };
 
-/** A finding: on one line where it leads to its span, whole where it stands at it. */
+/** A finding: one line with a button in the list, in full at its span. */
 function findingLine(finding, go) {
   return el(
     "div",
     { class: go ? "finding brief" : "finding" },
     finding.impact ? el("span", { class: `chip ${IMPACT[finding.impact] || ""}` }, finding.impact.toLowerCase()) : null,
-    el("strong", { class: "said" }, finding.category),
+    el("strong", { class: "free-text" }, finding.category),
     go || null,
-    el("span", { class: "said words", title: go ? finding.description : null }, finding.description),
-    finding.evidence && !go ? el("q", { class: "said" }, finding.evidence) : null,
+    el("span", { class: "free-text description", title: go ? finding.description : null }, finding.description),
+    finding.evidence && !go ? el("q", { class: "free-text" }, finding.evidence) : null,
   );
 }
 
-/** What stands where something could not be read, and a way to try again. */
+/** An error message with a button to try again. */
 function unread(reply, gone, again) {
-  const words = reply && reply.status === 404 ? gone : "The server does not answer. Is it still running?";
-  return [el("p", { class: "problem", role: "alert" }, words), el("button", { type: "button", on: { click: again } }, "Try again")];
+  const message = reply && reply.status === 404 ? gone : "The server does not respond. Is it still running?";
+  return [el("p", { class: "problem", role: "alert" }, message), el("button", { type: "button", on: { click: again } }, "Try again")];
 }
 
 function spanDetail(span, findings) {
   const facts = [
     ["kind", span.kind],
     ["status", span.status],
-    ["took", span.ms === undefined ? "not ended" : inTime(span.ms)],
+    ["duration", span.ms === undefined ? "still open" : inTime(span.ms)],
     ["model", span.model],
     ["tokens", span.tokens],
     ["cost", span.cost_usd === undefined ? null : inMoney(span.cost_usd)],
     ["tool", span.tool],
     ["agent", span.agent],
-    ["hands over to", span.handoff_to],
+    ["hands off to", span.handoff_to],
     ["id", span.id],
   ].filter(([, value]) => value);
   const parts = [
-    el("h2", { class: "said" }, span.name),
-    el("dl", null, ...facts.flatMap(([name, value]) => [el("dt", null, name), el("dd", { class: "said" }, value)])),
+    el("h2", { class: "free-text" }, span.name),
+    el("dl", null, ...facts.flatMap(([name, value]) => [el("dt", null, name), el("dd", { class: "free-text" }, value)])),
     ...findings.map((finding) => findingLine(finding)),
   ];
   const part = (title, ...nodes) => parts.push(el("h3", null, title), ...nodes);
-  const text = (value) => el("pre", { class: "said", tabindex: "0" }, value);
+  const text = (value) => el("pre", { class: "free-text", tabindex: "0" }, value);
   if (span.error) part("Error", text(span.error));
-  if (span.said) part("Said", ...span.said.map(message));
+  if (span.output_messages) part("Output messages", ...span.output_messages.map(messageBox));
   if (span.output) part("Output", text(span.output));
   if (span.input) part("Input", text(span.input));
-  if (span.told) part("Told", ...span.told.map(message));
+  if (span.input_messages) part("Input messages", ...span.input_messages.map(messageBox));
   if (span.documents) {
     part("Documents", ...span.documents.map((d) =>
       el("div", { class: "message" }, el("div", { class: "role" }, `${d.id || "document"}${d.score === null ? "" : ` · score ${d.score}`}`), text(d.text || ""))));
   }
   if (span.events) part("Events", ...span.events.map((e) => el("div", { class: "message" }, el("div", { class: "role" }, e.name), e.attributes ? text(e.attributes) : null)));
   if (span.attributes) {
-    const rows = Object.entries(span.attributes).flatMap(([name, value]) => [el("dt", null, name), el("dd", { class: "said mono" }, value)]);
+    const rows = Object.entries(span.attributes).flatMap(([name, value]) => [el("dt", null, name), el("dd", { class: "free-text mono" }, value)]);
     parts.push(el("details", null, el("summary", null, `${rows.length / 2} attributes`), el("dl", null, ...rows)));
   }
   return parts;
 }
 
-function message(said) {
+function messageBox(message) {
   return el(
     "div",
     { class: "message" },
-    el("div", { class: "role" }, said.role),
-    said.text ? el("pre", { class: "said", tabindex: "0" }, said.text) : null,
-    ...said.calls.map((call) =>
-      el("div", { class: "call" }, el("div", { class: "role" }, `calls ${call.name}`), call.arguments ? el("pre", { class: "said", tabindex: "0" }, call.arguments) : null)),
+    el("div", { class: "role" }, message.role),
+    message.text ? el("pre", { class: "free-text", tabindex: "0" }, message.text) : null,
+    ...message.calls.map((call) =>
+      el("div", { class: "call" }, el("div", { class: "role" }, `calls ${call.name}`), call.arguments ? el("pre", { class: "free-text", tabindex: "0" }, call.arguments) : null)),
   );
 }
 
-async function look(place) {
+async function openTrace(place) {
   const reply = await fetch(`${place.dataset.base}/outline`).catch(() => null);
   const outline = reply && reply.ok ? await reply.json().catch(() => null) : null;
   const detail = document.getElementById("detail");
-  if (!outline) detail.replaceChildren(...unread(reply, "This trace cannot be read any more.", () => look(place)));
+  if (!outline) detail.replaceChildren(...unread(reply, "This trace is no longer available.", () => openTrace(place)));
   else if (!outline.id.length) detail.replaceChildren(el("p", { class: "note" }, "This trace has no spans."));
   else window.traceView = new TraceView(outline, place.dataset.base);
 }
 
-const looking = document.getElementById("looking");
-if (looking) look(looking);
+const traceView = document.getElementById("trace-view");
+if (traceView) openTrace(traceView);

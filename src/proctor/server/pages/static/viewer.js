@@ -1,4 +1,4 @@
-// What every page does: remember the reader's theme.
+// On every page: remember the reader's theme.
 
 (() => {
   const root = document.documentElement;
