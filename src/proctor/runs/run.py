@@ -264,7 +264,7 @@ class Run:
                 ),
                 *(f"not judged: {each.error.message}" for each in self.errors[:3]),
                 *([f"stopped: {self.stopped}"] if self.stopped else []),
-                str(self.path),
+                repr(self).strip("<>"),
             ],
         )
 
