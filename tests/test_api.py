@@ -1,5 +1,6 @@
 """The public functions: they find settings and runs as the commands do, and say the same."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from outcome_parts import made_run, suite
 
 import proctor
+from proctor.checks import CheckContext, CheckResult, Contains, Excludes, MaxCost
 from proctor.cli.main import run as command
 from proctor.errors import ProctorError
 from proctor.runs import annotations
@@ -132,3 +134,54 @@ def test_wrong_settings_are_an_error_for_both_callers(
         proctor.results.query()
     assert command(["results"]) == 2
     assert "did you mean 'results'" in capsys.readouterr().err
+
+
+# -- checks --------------------------------------------------------------------------------------
+
+
+def asked(answer: Any) -> proctor.Trace:
+    with proctor.capture(query="What is the capital of France?") as trace:
+        with proctor.capture.llm_call("house", input_tokens=1_000_000, output_tokens=0):
+            pass
+        trace.response = answer
+    return trace
+
+
+def test_a_trace_is_checked_without_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-C1: `proctor.check` gives every check's result, and nothing is written."""
+    monkeypatch.chdir(tmp_path)
+
+    def brief(ctx: CheckContext[str]) -> CheckResult:
+        return CheckResult(passed=len(ctx.output) < 10, reason="fewer than ten characters")
+
+    case = proctor.Case(
+        input="What is the capital of France?",
+        checks=[Contains("Paris"), Excludes("London"), brief],
+    )
+    good, bad = proctor.check(asked("Paris"), case), proctor.check(asked("London, or so"), case)
+    assert [result.status for result in good.results] == ["pass", "pass", "pass"]
+    assert [result.status for result in bad.results] == ["fail", "fail", "fail"]
+    assert (good.score, bad.score) == (1.0, 0.0)
+    assert proctor.check(asked("London"), case, answer="Paris").score == 1.0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_price_a_checked_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R-C1, R-S6: cost checks use the prices of the settings, as a run does."""
+    (tmp_path / "proctor.yaml").write_text("prices: {house: {input: 2.0, output: 1.0}}\n")
+    monkeypatch.chdir(tmp_path)
+    for limit, status in ((3.0, "pass"), (1.0, "fail")):
+        case = proctor.Case(input="q", checks=[MaxCost(limit, required=True)])
+        (result,) = proctor.check(asked("Paris"), case).results
+        assert (result.status, result.actual) == (status, 2.0)
+
+
+async def test_a_trace_is_checked_inside_an_event_loop() -> None:
+    """R-C1: notebooks have a running loop; checks that wait work there too."""
+
+    async def slow(ctx: CheckContext[str]) -> bool:
+        await asyncio.sleep(0)
+        return ctx.output == "Paris"
+
+    case = proctor.Case(input="q", checks=[slow])
+    assert proctor.check(asked("Paris"), case).score == 1.0

@@ -12,7 +12,7 @@ from proctor._lazy import imported_when_used
 TYPE_CHECKING = False  # type checkers treat it as typing's, which would be half of our cost
 if TYPE_CHECKING:
     from proctor import agents, api, checks, results, scenarios, trail
-    from proctor.api import arun, compare, gate, run
+    from proctor.api import arun, check, compare, gate, run
     from proctor.diagnose.finding import Diagnosis
     from proctor.diagnose.methods import diagnose
     from proctor.errors import ProctorError
@@ -42,6 +42,7 @@ __all__ = [
     "api",
     "arun",
     "capture",
+    "check",
     "checks",
     "compare",
     "diagnose",
@@ -71,6 +72,7 @@ _HOME_OF = {
     "api": "proctor.api",
     "arun": "proctor.api",
     "capture": "proctor.trace.capture",
+    "check": "proctor.api",
     "checks": "proctor.checks",
     "compare": "proctor.api",
     "diagnose": "proctor.diagnose",

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 if TYPE_CHECKING:
+    from proctor.checks import Judgement
     from proctor.results.compare import Comparison
     from proctor.results.filters import Filters
     from proctor.results.gate import GateResult
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     from proctor.results.power import Planning
     from proctor.results.result_set import ResultSet
     from proctor.runs.run import Run
-    from proctor.spec import Suite
+    from proctor.spec import Case, JudgeConfig, Suite
     from proctor.spec.config import Configuration
     from proctor.spec.experiment import Experiment
+    from proctor.trace import Trace
     from proctor.trials.prepare import AgentLike
     from proctor.trials.session import Observer
     from proctor.trials.targets import Target
@@ -35,6 +37,7 @@ __all__ = [
     "RunKeywords",
     "RunLimits",
     "arun",
+    "check",
     "compare",
     "find_run",
     "gate",
@@ -47,6 +50,8 @@ __all__ = [
     "run_all",
     "settings",
 ]
+
+T = TypeVar("T")
 
 PathLike = str | os.PathLike[str]
 
@@ -428,6 +433,62 @@ def _refuse_unknown(given: Mapping[str, object], known: Iterable[str], function:
     for name in given:
         if name not in known:
             raise ProctorError(f"{function} takes no {name!r}", hint=did_you_mean(name, known))
+
+
+# -- checks --------------------------------------------------------------------------------------
+
+
+def check(
+    trace: Trace,
+    case: Case,
+    *,
+    answer: str | None = None,
+    baseline: Trace | None = None,
+    judge: JudgeConfig | str | None = None,
+) -> Judgement:
+    """Evaluate the checks of a case over one trace, without a run.
+
+    `answer` replaces the trace's response. `judge` is for checks that name none; by default that
+    of the settings. Model calls without a cost get the price of the settings.
+
+        case = proctor.Case(input="…", checks=[Contains("Paris")])
+        for result in proctor.check(trace, case).results:
+            print(result.id, result.status, result.reason)
+    """
+    from proctor.llm.prices import price_trace
+    from proctor.spec import Suite
+    from proctor.spec.case_checks import check_trace
+    from proctor.trials.options import RunOptions
+    from proctor.trials.prepare import closing, context_for
+
+    suite = Suite.model_validate({"cases": (case,), "judge": judge})
+    context = context_for(suite, RunOptions(), {}, suite.cases, settings(case.folder))
+    price_trace(trace, context.prices)
+
+    async def work() -> Judgement:
+        async with closing(context.judges):
+            return await check_trace(
+                trace, suite.cases[0], answer=answer, baseline=baseline, judges=context.judges
+            )
+
+    return _run_sync(work)
+
+
+def _run_sync(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run async work to its end, in a thread where this one has a running event loop."""
+    import asyncio
+
+    from proctor.trials.loop import run_to_end
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return run_to_end(work())
+    from concurrent.futures import ThreadPoolExecutor
+    from contextvars import copy_context
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(copy_context().run, lambda: run_to_end(work())).result()
 
 
 # -- results -------------------------------------------------------------------------------------

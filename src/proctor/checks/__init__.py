@@ -8,7 +8,15 @@ from proctor._lazy import imported_when_used
 TYPE_CHECKING = False  # type checkers treat it as typing's; importing typing costs start-up time
 if TYPE_CHECKING:
     from proctor.checks.answer import Contains, ContainsAny, Equals, Excludes, Matches
-    from proctor.checks.base import Check, CheckContext, CheckResult, CheckStatus, Layer, Metric
+    from proctor.checks.base import (
+        Check,
+        CheckContext,
+        CheckResult,
+        CheckStatus,
+        Judgement,
+        Layer,
+        Metric,
+    )
     from proctor.checks.cost import MaxCost, MaxCostRatio, MaxLatency, MaxLLMCalls, MaxTokens
     from proctor.checks.custom import FunctionCheck
     from proctor.checks.judge_checks import Grounded, LLMJudge, Safety
@@ -56,6 +64,7 @@ __all__ = [
     "HasMatchingSpan",
     "JMESPath",
     "JSONSchema",
+    "Judgement",
     "LLMJudge",
     "Layer",
     "Matches",
@@ -98,6 +107,7 @@ _HOME_OF = {
     "HasMatchingSpan": "proctor.checks.path",
     "JMESPath": "proctor.checks.structured",
     "JSONSchema": "proctor.checks.structured",
+    "Judgement": "proctor.checks.base",
     "LLMJudge": "proctor.checks.judge_checks",
     "Layer": "proctor.checks.base",
     "Matches": "proctor.checks.answer",
