@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer
+from proctor.errors import ProctorError
 from proctor.runs.folder import FORMAT, RunFolder, RunFolderError, safe_name
 from proctor.runs.journal import Journal, Sync, read_journal
 from proctor.runs.run import Run
@@ -200,7 +201,7 @@ def test_a_file_in_the_way_is_a_clear_error(tmp_path: Path) -> None:
         RunFolder.create(tmp_path / "results", "exp")
     folder = RunFolder.create(tmp_path / "r2", "exp")
     shutil.rmtree(folder.path)
-    with pytest.raises(RunFolderError, match="cannot write"):
+    with pytest.raises(ProctorError, match="cannot write"):
         folder.write_spec({})
 
 

@@ -11,9 +11,9 @@ from run_parts import only_run, write_suite
 
 import proctor as package
 from proctor.errors import ProctorError
+from proctor.files import append_line, read_lines
 from proctor.runs import annotations, audit
 from proctor.runs.find import all_runs, find_run
-from proctor.runs.lines import append_line, read_lines
 
 
 @pytest.fixture(scope="module")

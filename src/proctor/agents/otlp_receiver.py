@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import threading
-import zlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import cast
 
+from proctor.files import DecompressionError, decompress
 from proctor.trace import otel
 from proctor.trace.load import TraceLoadError, load_traces
 
@@ -87,12 +87,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path.split("?")[0] != "/v1/traces":
             return self._respond(NOT_FOUND)
         if self.headers.get("Content-Encoding", "").lower() == "gzip":
-            unpacker = zlib.decompressobj(wbits=31)
             try:
-                body = unpacker.decompress(body, MAX_BODY)
-            except zlib.error:
-                return self._respond(BAD_REQUEST)
-            if not unpacker.eof:  # cut short, or larger than the limit
+                body = decompress(body, MAX_BODY, "gzip")
+            except DecompressionError:
                 return self._respond(BAD_REQUEST)
         try:
             if body:

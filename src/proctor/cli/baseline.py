@@ -243,8 +243,8 @@ def diff(
 
     Exits with 1 if a change is an error, else with 2 if a case could not be compared.
     """
+    from proctor.files import write_atomic
     from proctor.report.diff import DIFF_FORMATS, summary
-    from proctor.runs.folder import write_atomic
     from proctor.trials.comparing import diff_with
     from proctor.user_dirs import room_for
 

@@ -102,7 +102,7 @@ def schema(kind: Any, output: Path | None) -> None:
 
     KIND is suite (the default), experiment or config.
     """
-    from proctor.runs.folder import write_atomic
+    from proctor.files import write_atomic
     from proctor.spec import schema_of
     from proctor.user_dirs import room_for
 

@@ -95,9 +95,9 @@ def report(
 
 
 def _write_page(run: Run, facts: ReportFacts, target: Path, show: bool) -> None:
+    from proctor.files import write_atomic
     from proctor.report import charts
     from proctor.report.html.page import render_page
-    from proctor.runs.folder import write_atomic
     from proctor.user_dirs import room_for
 
     made = render_page(run, facts)

@@ -19,8 +19,8 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from proctor.errors import ProctorError, did_you_mean, hint_among, refuse_unknown
+from proctor.files import lock_file, write_atomic
 from proctor.imports import needs_extra
-from proctor.runs.folder import write_atomic
 
 # Times of a cron expression in a time zone, right over changes of the clocks.
 #
@@ -247,7 +247,7 @@ class Book:
         if not path.exists():
             return False
         with path.open("a+b") as file:
-            return not try_lock(file)
+            return not lock_file(file, wait=False)
 
     # -- changing --------------------------------------------------------------------------------
 
@@ -286,7 +286,7 @@ class Book:
         self._make(path.parent)
         file = path.open("a+b")
         for _ in range(3):
-            if try_lock(file):
+            if lock_file(file, wait=False):
                 return file
             time.sleep(0.02)  # whoever asks `running` holds it for a moment
         file.close()
@@ -297,7 +297,7 @@ class Book:
         """Be the one that serves, or say that another does."""
         self._make(self.folder)
         with (self.folder / "schedules.serve.lock").open("a+b") as file:
-            if not try_lock(file):
+            if not lock_file(file, wait=False):
                 raise ProctorError(
                     "another `proctor schedule serve` is at work",
                     where=str(self.project),
@@ -318,7 +318,7 @@ class Book:
     def _changing(self) -> Generator[None]:
         self._make(self.folder)
         with (self.folder / "schedules.lock").open("a+b") as file:
-            try_lock(file, wait=True)
+            lock_file(file)
             yield
 
     def _make(self, path: Path) -> None:
@@ -357,20 +357,6 @@ def name_for(target: str) -> str:
     """The name of a schedule that was given none: that of its file or experiment."""
     stem = Path(target).stem if target.endswith((".yaml", ".yml", ".py")) else target
     return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:64] or "schedule"
-
-
-def try_lock(file: IO[bytes], *, wait: bool = False) -> bool:
-    """Take the lock of an open file, until it is closed by all who hold it."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: no lock that a child could take over
-        return True
-    locker: Any = fcntl
-    try:
-        locker.flock(file.fileno(), locker.LOCK_EX | (0 if wait else locker.LOCK_NB))
-    except BlockingIOError:
-        return False
-    return True
 
 
 def utc_now() -> datetime:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from proctor.errors import ProctorError
+from proctor.files import write_atomic
 from proctor.report.chart_style import SHARE, STATUS_WORDS, STATUSES, config
 from proctor.report.run_facts import ReportFacts, TrialRow
-from proctor.runs.folder import write_atomic
 from proctor.sanitize import visible
 from proctor.user_dirs import room_for
 from proctor.words import at_least

@@ -94,16 +94,12 @@ def groups_json(rows: Sequence[GroupRow], problems: Sequence[str]) -> str:
 
 def rows_json(rows: Sequence[dict[str, Any]], problems: Sequence[str]) -> str:
     """Return trials as one JSON document."""
-    trials = [{key: _json_value(value) for key, value in row.items()} for row in rows]
-    return document("trials", {"trials": trials, "problems": list(problems)})
+    return document("trials", {"trials": list(rows), "problems": list(problems)})
 
 
 def answer_json(answer: SqlResult) -> str:
     """Return the result of a query as one JSON document."""
-    rows = [
-        {name: _json_value(value) for name, value in zip(answer.columns, row, strict=True)}
-        for row in answer.rows
-    ]
+    rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
     return document("sql", {"columns": answer.columns, "types": answer.types, "rows": rows})
 
 
@@ -122,10 +118,6 @@ def render_rows(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Return rows of any query as a table."""
     body = [[_cell(value) for value in row] for row in rows]
     return "\n".join(table([line(name, MAX_CELL) for name in names], body, indent="")) or "no rows"
-
-
-def _json_value(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def _cell(value: Any) -> str:

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import click
 
 from proctor.errors import ProctorError
+from proctor.files import write_atomic
 from proctor.report.facts import Report
 from proctor.report.formats import FORMATS, render
-from proctor.runs.folder import write_atomic
 from proctor.user_dirs import room_for
 
 STDOUT = "-"

@@ -23,12 +23,13 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.files import write_atomic
 from proctor.report.html.page import render_page
 from proctor.report.html.trial_data import PageTexts
 from proctor.report.markdown_run import render_run
 from proctor.report.run_facts import ReportFacts, facts_of_run
 from proctor.results.finalise import finalise
-from proctor.runs.folder import RunFolder, run_name, write_atomic
+from proctor.runs.folder import RunFolder, run_name
 from proctor.runs.journal import Sync
 from proctor.runs.run import Run
 from proctor.runs.segments import SegmentWriter

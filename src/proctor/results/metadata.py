@@ -235,7 +235,7 @@ def keep_facts(
     folder: RunFolder, spec: Mapping[str, Any], beyond: tuple[tuple[int, int], ...] = ()
 ) -> None:
     """The same, for whoever knows already which rows no figure counts."""
-    from proctor.runs.folder import write_atomic
+    from proctor.files import write_atomic
     from proctor.runs.parquet import COLUMNS
 
     facts = msgspec.structs.replace(

@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
+from proctor.files import append_line, read_lines
 from proctor.runs.folder import RunFolder
-from proctor.runs.lines import append_line, read_lines
 from proctor.runs.provenance import who
 from proctor.trace.redact import default_redactor
 

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from proctor.errors import ProctorError
-from proctor.runs.lines import append_line, read_lines
+from proctor.files import append_line, read_lines
 from proctor.runs.provenance import git_state, host, proctor_version, who
 from proctor.trace.redact import Redactor, default_redactor
 

@@ -17,7 +17,8 @@ import msgspec
 
 import proctor
 from proctor.errors import ProctorError, did_you_mean
-from proctor.runs.folder import safe_name, write_atomic
+from proctor.files import write_atomic
+from proctor.runs.folder import safe_name
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import without_surrogates
 from proctor.trace import Trace

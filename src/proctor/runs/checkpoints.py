@@ -15,7 +15,7 @@ from pathlib import Path
 
 from proctor.agents.checkpoint import CheckpointError
 from proctor.errors import ProctorError
-from proctor.runs.folder import write_atomic
+from proctor.files import write_atomic
 from proctor.runs.trial import Trial, TrialStatus
 
 FOLDER = ".checkpoints"

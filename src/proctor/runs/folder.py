@@ -7,12 +7,12 @@ import re
 from collections.abc import Generator, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import yaml
 
 from proctor.errors import ProctorError
-from proctor.files import replacing
+from proctor.files import lock_file, write_atomic
 from proctor.runs import segments
 from proctor.runs.journal import Journal, Sync, read_journal, read_latest
 from proctor.runs.trial import Trial
@@ -246,7 +246,7 @@ class RunFolder:
                 f"cannot write here: {error.strerror}", where=str(self.path)
             ) from None
         with file:
-            if not _try_lock(file):
+            if not lock_file(file, wait=False):
                 raise RunFolderError(
                     "another process is writing this run",
                     where=str(self.path),
@@ -275,33 +275,6 @@ def address_of(path: Path) -> str | None:
 def place_of(path: Path) -> str:
     """Where runs are, as people are told: the folder, or the address that it is a copy of."""
     return address_of(path) or str(path)
-
-
-def write_atomic(path: Path, content: bytes, *, mode: int | None = None) -> None:
-    """Replace a file wholly or not at all; `mode` is as in `replacing`."""
-    try:
-        with replacing(path, mode=mode) as aside:
-            aside.write_bytes(content)
-    except OSError as error:
-        raise RunFolderError(f"cannot write: {error.strerror}", where=str(path)) from None
-
-
-def _try_lock(file: IO[bytes]) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
-
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        except OSError:
-            return False
-        return True
-    try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 def _loader() -> Any:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from proctor.files import replacing
-from proctor.runs.folder import RunFolder, RunFolderError, write_atomic
+from proctor.files import replacing, write_atomic
+from proctor.runs.folder import RunFolder, RunFolderError
 from proctor.runs.summary import CellSummary
 from proctor.runs.trial import Trial, params_key
 

@@ -7,11 +7,9 @@ are kept (partial success).
 
 from __future__ import annotations
 
-import zlib
 from typing import NamedTuple
 
-import zstandard
-
+from proctor.files import DecompressionError, decompress
 from proctor.trace.assemble import Collector
 from proctor.trace.conventions.values import decode_json
 from proctor.trace.formats import otlp, otlp_protobuf
@@ -53,44 +51,14 @@ class Received(NamedTuple):
 def unpacked(body: bytes, encoding: str, limit: int = MAX_BODY) -> bytes:
     """The body as it was before packing; refused when it is broken or too large."""
     kind = encoding.strip().lower()
-    if kind in ("", "identity"):
-        plain = body
-    elif kind == "gzip":
-        plain = _gunzipped(body, limit)
-    elif kind == "zstd":
-        plain = _unzstd(body, limit)
-    else:
+    if kind not in ("", "identity", "gzip", "zstd"):
         raise Refused(415, f"content encoding {kind[:40]!r} is not known: use gzip or zstd")
-    if len(plain) > limit:
-        raise Refused(413, f"the body is larger than {limit} bytes")
-    return plain
-
-
-def _gunzipped(body: bytes, limit: int) -> bytes:
-    unpacker = zlib.decompressobj(wbits=31)
     try:
-        plain = unpacker.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise Refused(400, f"not gzip: {error}") from None
-    if len(plain) <= limit and not unpacker.eof:
-        raise Refused(400, "the gzip body is cut off")
-    return plain
-
-
-def _unzstd(body: bytes, limit: int) -> bytes:
-    unpacker = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj()
-    plain = bytearray()
-    try:
-        # Fed in small parts, so that a bomb is noticed before it is unpacked whole.
-        for start in range(0, len(body), 1 << 14):
-            plain += unpacker.decompress(body[start : start + (1 << 14)])
-            if len(plain) > limit:
-                break
-    except zstandard.ZstdError as error:
-        raise Refused(400, f"not zstd: {error}") from None
-    if len(plain) <= limit and not unpacker.eof:
-        raise Refused(400, "the zstd body is cut off")
-    return bytes(plain)
+        return decompress(body, limit, "" if kind == "identity" else kind)
+    except DecompressionError as error:
+        if error.too_large:
+            raise Refused(413, f"the body is larger than {limit} bytes") from None
+        raise Refused(400, str(error)) from None
 
 
 def received(body: bytes, content_type: str, what: str = SPANS) -> Received:

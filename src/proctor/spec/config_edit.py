@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from proctor.errors import ProctorError, did_you_mean
-from proctor.runs.folder import write_atomic
+from proctor.files import write_atomic
 from proctor.trace.redact import Redactor
 
 KEY = "agents"

@@ -8,10 +8,8 @@ Trade-off: a file is read whole, so memory follows the largest file, not their n
 from __future__ import annotations
 
 import glob
-import io
 import os
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import IO, Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
+from proctor.files import ZSTD_MAGIC, DecompressionError, decompress
 from proctor.sanitize import printable
 from proctor.trace import formats
 from proctor.trace.assemble import Collector, LogPool, TraceProblem, assemble
@@ -59,11 +58,6 @@ _SUFFIXES = frozenset(
     {".json", ".jsonl", ".ndjson", ".pb", ".binpb", ".protobuf", ".otlp", ".trace"}
 )
 _PACKED_SUFFIXES = frozenset({".gz", ".gzip", ".zst", ".zstd"})
-
-_GZIP = b"\x1f\x8b"
-_ZSTD = b"\x28\xb5\x2f\xfd"
-
-_CHUNK = 1 << 20
 
 
 class SourceError(Exception):
@@ -187,56 +181,17 @@ def _read_stream(stream: IO[Any], limit: int) -> bytes:
 def _within(data: bytes, limit: int) -> bytes:
     if len(data) > limit:
         raise SourceError(f"holds more than {_size(limit)}; split it, or raise max_bytes")
-    if data.startswith(_GZIP):
-        return _gunzip(data, limit)
-    if data.startswith(_ZSTD):
-        return _unzstd(data, limit)
-    return data
-
-
-def _gunzip(data: bytes, limit: int) -> bytes:
-    """All members of a gzip file, in a row."""
-    chunks: list[bytes] = []
-    size = 0
-    while data:
-        member = zlib.decompressobj(wbits=31)
-        while data and not member.eof:
-            try:
-                chunk = member.decompress(data, _CHUNK)
-            except zlib.error as error:
-                raise SourceError(f"gzip data is broken: {error}") from None
-            chunks.append(chunk)
-            size = _checked(size + len(chunk), limit)
-            data = member.unconsumed_tail
-            if not data and not chunk:
-                break
-        if not member.eof:
-            raise SourceError("gzip data ends too early")
-        data = member.unused_data.lstrip(b"\0")  # tape padding, which gzip allows
-    return b"".join(chunks)
-
-
-def _unzstd(data: bytes, limit: int) -> bytes:
-    """All frames of a zstd file, in a row."""
-    import zstandard
-
-    chunks: list[bytes] = []
-    size = 0
-    unpacker = zstandard.ZstdDecompressor()
     try:
-        with unpacker.stream_reader(io.BytesIO(data), read_across_frames=True) as stream:
-            while chunk := stream.read(_CHUNK):
-                chunks.append(chunk)
-                size = _checked(size + len(chunk), limit)
-    except zstandard.ZstdError as error:
-        raise SourceError(f"zstd data is broken: {error}") from None
-    return b"".join(chunks)
-
-
-def _checked(size: int, limit: int) -> int:
-    if size > limit:
-        raise SourceError(f"unpacks to more than {_size(limit)}; refused (see max_bytes)")
-    return size
+        return decompress(data, limit)
+    except DecompressionError as error:
+        if error.too_large:
+            raise SourceError(
+                f"unpacks to more than {_size(limit)}; refused (see max_bytes)"
+            ) from None
+        if error.partial is not None and data.startswith(ZSTD_MAGIC):
+            # A run that was killed leaves a torn last frame; the traces before it are good.
+            return error.partial
+        raise SourceError(str(error)) from None
 
 
 def _size(count: int) -> str:

@@ -20,7 +20,8 @@ from proctor.agents import threads
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest
 from proctor.checks.base import CheckResult, skipped, unscored
 from proctor.errors import ProctorError
-from proctor.runs.folder import RunFolder, safe_name, write_atomic
+from proctor.files import write_atomic
+from proctor.runs.folder import RunFolder, safe_name
 from proctor.runs.run import Run
 from proctor.spec import Case, Suite
 from proctor.spec.suite import CustomCheck

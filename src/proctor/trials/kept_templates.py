@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from proctor.errors import ProctorError
-from proctor.runs.folder import write_atomic
+from proctor.files import write_atomic
 from proctor.scenarios import Catalog, Template
 from proctor.scenarios.builder import default_cache_folder
 from proctor.spec import SpecError

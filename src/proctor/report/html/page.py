@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.files import write_atomic
 from proctor.llm.cache import cache_folder
 from proctor.report import charts
 from proctor.report.chart_style import config
@@ -35,7 +36,6 @@ from proctor.report.html.trial_data import (
     pack_trials,
 )
 from proctor.report.run_facts import ReportFacts, TrialRow, trial_order
-from proctor.runs.folder import write_atomic
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial
 from proctor.sanitize import visible

@@ -18,6 +18,7 @@ import msgspec
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.errors import ProctorError
+from proctor.files import DecompressionError, decompress
 from proctor.results.exchange.importing import Imported, Record
 from proctor.results.exchange.tables import started_ns
 from proctor.results.metadata import as_list, as_mapping, as_text
@@ -93,18 +94,15 @@ def _part(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> bytes:
         raise ProctorError(f"{info.file_size:,} bytes are more than a sample holds", where=where)
     if info.compress_type != ZSTANDARD:
         return archive.read(info)
-    import zstandard
-
     with path.open("rb") as file:
         file.seek(info.header_offset)
         name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
         file.seek(name + extra, 1)
         packed = file.read(info.compress_size)
     try:
-        # One frame or several, of known size or not: what the directory says bounds them.
-        with zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True) as reader:
-            content = reader.read(info.file_size + 1)
-    except zstandard.ZstdError as error:
+        # One frame or several, of known size or not: the directory of the archive bounds them.
+        content = decompress(packed, info.file_size, "zstd")
+    except DecompressionError as error:
         raise ProctorError(f"damaged: {error}", where=where) from None
     if len(content) != info.file_size:
         raise ProctorError("damaged: its size is not the one it says", where=where)

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from proctor.errors import ProctorError
-from proctor.runs.folder import COPY_OF, address_of, write_atomic
+from proctor.files import lock_file, write_atomic
+from proctor.runs.folder import COPY_OF, address_of
 from proctor.runs.heartbeat import MOST_BYTES as MOST_BEAT
 from proctor.runs.heartbeat import NAME as HEARTBEAT
-from proctor.runs.lines import wait_for_others
 from proctor.runs.remote.manifest import JOURNAL, SPEC, Manifest, RemoteError, facts_of
 from proctor.runs.remote.object_store import Bucket, Patience, checked
 from proctor.runs.remote.transfer import pull, read_manifest, runs_at
@@ -91,7 +91,7 @@ def _alone(root: Path) -> Generator[None]:
             hint="XDG_CACHE_HOME names another folder",
         ) from None
     with file:
-        wait_for_others(file.fileno())
+        lock_file(file)
         yield
 
 

@@ -12,15 +12,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
+from proctor.files import replacing
 from proctor.runs.find import all_runs, find_run
-from proctor.runs.folder import RunFolder
+from proctor.runs.folder import RunFolder, RunFolderError
 from proctor.runs.remote import object_store
-from proctor.runs.remote.aside import Aside
 from proctor.runs.remote.manifest import (
     FORMAT,
     MOST_BYTES,
@@ -60,6 +61,10 @@ MANY, ENOUGH = 64, 4 << 20
 been joined is then rarely joined again."""
 
 _KEY = re.compile(rf"{PIECES}/(?P<file>.+)/(?P<start>\d{{15}})-(?P<mark>[0-9a-f]{{{MARK}}})")
+
+
+_COMPARED = 1 << 20
+"""Bytes of two files that are compared at a time."""
 
 
 class DamagedPieceError(RemoteError):
@@ -451,6 +456,51 @@ def _pieces_of(manifest: Manifest, name: str, where: str) -> list[Piece]:
     return named(name, names, manifest.files[name].size, where) if names else []
 
 
+class _Download:
+    """A file that is being written: counts and hashes its content."""
+
+    def __init__(self, path: Path, part: Path, file: IO[bytes]) -> None:
+        self._path, self._part, self._file = path, part, file
+        self._digest = hashlib.sha256()
+        self.size = 0
+
+    @property
+    def sha256(self) -> str:
+        """The checksum of the content so far."""
+        return self._digest.hexdigest()
+
+    def write(self, block: bytes) -> None:
+        """Add to the file."""
+        self._file.write(block)
+        self._digest.update(block)
+        self.size += len(block)
+
+    def refuse_to_shorten(self) -> None:
+        """Refuse to replace a file that is not the beginning of this one: it would lose lines."""
+        self._file.flush()
+        if not self._path.is_file():
+            return
+        with self._path.open("rb") as old, self._part.open("rb") as new:
+            while block := old.read(_COMPARED):
+                if new.read(len(block)) != block:
+                    raise RunFolderError(
+                        "the file here has lines that the one to be brought has not",
+                        where=str(self._path),
+                        hint="sync the other way, or bring the run to another folder",
+                    )
+
+
+@contextmanager
+def _download(path: Path) -> Generator[_Download]:
+    """Yield a file to write to, which takes the place of `path` when the block ends well."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as part, part.open("wb") as file:
+            yield _Download(path, part, file)
+    except OSError as error:
+        raise RunFolderError(f"cannot write: {error.strerror}", where=str(path)) from None
+
+
 async def _bring(
     bucket: Bucket, name: str, known: FileFacts, target: Path, chain: list[Piece]
 ) -> bool:
@@ -458,16 +508,15 @@ async def _bring(
     path = target / name
     if await asyncio.to_thread(_is_here, path, known):
         return False
-    with Aside(path) as aside:
+    with _download(path) as download:
         if chain:
-            await fetch(bucket, chain, aside.write)
+            await fetch(bucket, chain, download.write)
         else:
-            await bucket.fetch(name, aside.write)
-        if FileFacts(aside.size, aside.sha256) != known:
-            raise _damaged(bucket, name, known, aside.size)
+            await bucket.fetch(name, download.write)
+        if FileFacts(download.size, download.sha256) != known:
+            raise _damaged(bucket, name, known, download.size)
         if name in ONLY_GROW:
-            aside.refuse_to_shorten()
-        aside.put_in_place()
+            download.refuse_to_shorten()
     return True
 
 
@@ -497,12 +546,11 @@ async def _pull_running(
     wanted = {n: found for n, found in growing_.items() if only is None or n in only}
     count = _Count(len(wanted) + 1, tell)
     for name in sorted(wanted):  # "traces/…" before "trials.jsonl"
-        with Aside(target / name) as aside:
-            await fetch(bucket, wanted[name], aside.write)
+        with _download(target / name) as download:
+            await fetch(bucket, wanted[name], download.write)
             if name in ONLY_GROW:
-                aside.refuse_to_shorten()
-            aside.put_in_place()
-        count.add(name, aside.size, moved=True)
+                download.refuse_to_shorten()
+            count.add(name, download.size, moved=True)
     spec = manifest.files.get(SPEC)
     if spec is None:
         raise RemoteError(f"the run has no {SPEC} yet", where=bucket.url)

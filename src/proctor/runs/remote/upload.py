@@ -22,8 +22,9 @@ from typing import NamedTuple
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.files import write_atomic
 from proctor.runs import audit
-from proctor.runs.folder import RunFolder, write_atomic
+from proctor.runs.folder import RunFolder
 from proctor.runs.heartbeat import NAME as HEARTBEAT
 from proctor.runs.journal import last_line_end
 from proctor.runs.remote import REMEMBERED, object_store, transfer

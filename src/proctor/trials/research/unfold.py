@@ -18,8 +18,9 @@ from typing import Any
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.files import write_atomic
 from proctor.runs.early_stop import CellPlan
-from proctor.runs.folder import RunFolder, write_atomic
+from proctor.runs.folder import RunFolder
 from proctor.runs.trial import CellKey, PlannedTrial, Trial, TrialStatus
 from proctor.spec import Case
 from proctor.trials.axes import Axes
