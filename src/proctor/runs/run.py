@@ -13,12 +13,12 @@ import msgspec
 from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL, EXIT_PASS
 from proctor.runs.early_stop import rules_named
 from proctor.runs.folder import RunFolder
-from proctor.runs.slim import Pool
 from proctor.runs.summary import (
     CellSummary,
     RankedError,
     RankedFailure,
     Verdict,
+    compact,
     plan_order,
     rank_errors,
     rank_failures,
@@ -120,8 +120,7 @@ class Trials:
 class Run:
     """A run folder, finished or still running. Everything is derived from its journal.
 
-    `spec` and `finished` (all its trials, as `Pool.slim` leaves them) spare whoever has them at
-    hand from reading them back.
+    `spec` and `finished` (all its trials, as `compact` leaves them) save reading them back.
     """
 
     def __init__(
@@ -163,7 +162,7 @@ class Run:
     def _by_cell(self) -> dict[CellKey, list[Trial]]:
         """All trials by cell, without what only a look at one of them needs."""
         found: dict[tuple[str, str, str], list[Trial]] = {}
-        finished = map(Pool().slim, self.trials) if self._finished is None else self._finished
+        finished = compact(self.trials, {}) if self._finished is None else self._finished
         for trial in finished:
             key = (trial.case, trial.agent, params_key(trial.params))
             trials = found.get(key)

