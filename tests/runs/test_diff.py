@@ -9,11 +9,28 @@ from trial_parts import llm, span, tool, trace_of
 
 from proctor.checks.base import Layer
 from proctor.runs.baselines import Precheck
-from proctor.runs.diff import Side, compare, compare_case
-from proctor.runs.diff_cost import COST, LATENCY, TOKENS, cost_changes, ratio_change
-from proctor.runs.diff_facts import error_lines, guardrails, routing, stop_reason
-from proctor.runs.diff_model import CaseDiff, Change, ChangeKind, Diff, NotCompared, Severity
-from proctor.runs.diff_words import MAX_PAIRS, word_changes
+from proctor.runs.diff import (
+    COST,
+    LATENCY,
+    MAX_PAIRS,
+    TOKENS,
+    CaseDiff,
+    Change,
+    ChangeKind,
+    Diff,
+    NotCompared,
+    Severity,
+    Side,
+    compare,
+    compare_case,
+    cost_changes,
+    error_lines,
+    guardrails,
+    ratio_change,
+    routing,
+    stop_reason,
+    word_changes,
+)
 from proctor.runs.trial import TrialStatus
 from proctor.trace import Trace
 

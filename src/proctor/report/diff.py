@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from proctor.checks.base import Layer
 from proctor.report.diff_json import render as as_json
-from proctor.runs.diff_model import CaseDiff, Change, ChangeKind, Diff, Severity, WordChange
+from proctor.runs.diff import CaseDiff, Change, ChangeKind, Diff, Severity, WordChange
 from proctor.sanitize import line, markdown, markdown_code
 from proctor.words import plural
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from proctor.runs.diff_model import CaseDiff, Change, Diff
+from proctor.runs.diff import CaseDiff, Change, Diff
 from proctor.sanitize import json_value
 
 FORMAT = 1

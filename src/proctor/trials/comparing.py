@@ -26,8 +26,7 @@ from proctor.runs.baselines import (
     models_of,
     now,
 )
-from proctor.runs.diff import Side, compare_case
-from proctor.runs.diff_model import CaseDiff, Diff, NotCompared
+from proctor.runs.diff import CaseDiff, Diff, NotCompared, Side, compare_case
 from proctor.runs.trial import PlannedTrial, Trial, TrialStatus
 from proctor.spec import Case, Suite, load_configuration
 from proctor.trials.baselines import hashes_of, store_of

@@ -155,7 +155,7 @@ def test_an_interrupted_sync_goes_on(made: RunFolder, s3: Proxy, server: int) ->
     child.send_signal(signal.SIGINT)
     _, told = child.communicate(timeout=120)
     assert child.returncode == 130
-    assert b"the same command goes on" in told
+    assert b"run the same command to resume" in told
     here = files(made.path)
     for key, content in objects(server).items():
         file = key.removeprefix(f"kept/{name(made)}/")
