@@ -224,4 +224,4 @@ def test_a_run_that_is_its_own_baseline_is_told(tmp_path, capsys):
     """R-Q2: tagging the candidate before it is judged makes a gate that never fails."""
     run = made_run(tmp_path, {"x": suite([(18, 20)] * 4)}, name="only")
     command(["gate", str(run), "--against", str(run)])
-    assert "note: the candidate is the baseline itself" in capsys.readouterr().out
+    assert "note: candidate and reference are the same run" in capsys.readouterr().out

@@ -131,7 +131,7 @@ def test_mistakes_are_said_in_a_line(results: Path) -> None:
     """R-Q5: a run that is not there, a format without charts, an ending that is not known."""
     for arguments, words in (
         (("report", "results/made/nothing"), "no run and no tag is called"),
-        (("report", "latest", "--format", "svg"), "--format is for --charts"),
+        (("report", "latest", "--format", "svg"), "--format needs --charts"),
         (("runs", "share", "latest", "-o", "out.pdf"), "cannot share as .pdf"),
         (("report", "latest", "--html", "/dev/null/x.html"), "cannot write"),
     ):

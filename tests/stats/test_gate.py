@@ -107,10 +107,10 @@ def test_what_cannot_be_compared_is_named():
     after = {"new": (0, 5), "changed": (0, 5), "empty": (5, 5), "both": (5, 5)}
     found = judge_gate(before, after, incomparable={"changed": "another judge prompt"})
     assert found.left_out == {
-        "gone": "only in the baseline",
+        "gone": "only in the reference",
         "new": "only in the candidate",
         "changed": "another judge prompt",
-        "empty": "no judged trial in the baseline",
+        "empty": "no judged trial in the reference",
     }
     assert (found.cases, found.drop) == (1, 0)
     nothing = judge_gate({"a": (5, 5)}, {"b": (0, 5)})

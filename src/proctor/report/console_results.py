@@ -305,7 +305,7 @@ def render_gate(result: GateResult) -> str:
 def _gate(result: GateResult) -> Iterator[str]:
     verdict = click.style(result.verdict, fg=_GATE_COLOURS[result.verdict], bold=True)
     yield f"{verdict}: {line(result.reason)}"
-    for role, run in (("candidate", result.candidate), ("baseline ", result.baseline)):
+    for role, run in (("candidate", result.candidate), ("reference", result.baseline)):
         commit = f", commit {run.commit[:10]}" if run.commit else ""
         yield f"  {role} {line(run.path, 300)}{commit}"
     yield f"  error rate: {result.error_rate}; margin {in_points(result.rule.margin)}"
@@ -329,7 +329,7 @@ def _gate(result: GateResult) -> Iterator[str]:
             ]
             agent = line(each.agent, MAX_CELL)
             yield f"  {line(each.case, MAX_CELL)} ({agent}): {', '.join(rates)}"
-    for names, where in ((result.only_baseline, "baseline"), (result.only_candidate, "candidate")):
+    for names, where in ((result.only_baseline, "reference"), (result.only_candidate, "candidate")):
         if names:
             listed = ", ".join(line(name, 80) for name in names)
             yield f"only in the {where}, not judged: {listed}"
@@ -353,12 +353,12 @@ def _gated_agent(arm: ArmGate) -> Iterator[str]:
     smallest = f"{in_points(power.effect)} with power {power.power:g}"
     yield f"  smallest drop these runs would find: {smallest if power.effect else power.reason}"
     if any(gate.errors):
-        counts = zip(("baseline", "candidate"), gate.errors, gate.errored_of, strict=True)
+        counts = zip(("reference", "candidate"), gate.errors, gate.errored_of, strict=True)
         errors = ", ".join(f"{bad} of {of} in the {name}" for name, bad, of in counts)
         yield f"  errors, not counted: {errors}"
     changed = [move for move in gate.moves if move.drop]
     yield from table(
-        ("case", "baseline", "candidate", "change"),
+        ("case", "reference", "candidate", "change"),
         [
             (
                 line(move.case, MAX_CELL),
@@ -374,7 +374,8 @@ def _gated_agent(arm: ArmGate) -> Iterator[str]:
     if gate.advice is not None:
         yield f"  advice: {line(gate.advice.text)}"
     if gate.flaky:
-        yield f"  flaky already in the baseline: {', '.join(line(c, MAX_CELL) for c in gate.flaky)}"
+        flaky = ", ".join(line(case, MAX_CELL) for case in gate.flaky)
+        yield f"  flaky already in the reference: {flaky}"
     if gate.left_out:
         yield f"  left out: {plural(len(gate.left_out), 'case')}"
         yield from (f"  {text}" for text in named(gate.left_out))

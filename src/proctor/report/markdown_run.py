@@ -66,7 +66,7 @@ def _top(facts: ReportFacts) -> list[str]:
     return [*lines, "", markdown(f"{cost_line(totals)}{f' · {took}' if took else ''}")]
 
 
-# -- since the baseline ------------------------------------------------------------------------
+# -- since the reference run -------------------------------------------------------------------
 
 
 def _since(found: GateResult) -> Iterator[str]:

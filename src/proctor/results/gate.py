@@ -280,7 +280,7 @@ def judge_runs(
             *arms.notes,
             *remarks(baseline.spec, candidate.spec),
             *_unfinished("candidate", candidate, after),
-            *_unfinished("baseline", baseline, before),
+            *_unfinished("reference", baseline, before),
         ),
     )
 
@@ -289,7 +289,9 @@ def _itself(baseline: Run, candidate: Run) -> tuple[str, ...]:
     """Tagging the candidate before it is judged is easily done, and such a gate never fails."""
     same = baseline.run_id == candidate.run_id
     return (
-        ("the candidate is the baseline itself: a run is never worse than itself",) if same else ()
+        ("candidate and reference are the same run, which is never worse than itself",)
+        if same
+        else ()
     )
 
 

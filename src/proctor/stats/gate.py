@@ -246,13 +246,13 @@ def _left_out(
     reasons: dict[str, str] = {}
     for name in {**before, **after}:
         if name not in after:
-            reasons[name] = "only in the baseline"
+            reasons[name] = "only in the reference"
         elif name not in before:
             reasons[name] = "only in the candidate"
         elif name in incomparable:
             reasons[name] = incomparable[name]
         elif not before[name].trials:
-            reasons[name] = "no judged trial in the baseline"
+            reasons[name] = "no judged trial in the reference"
         elif not after[name].trials:
             reasons[name] = "no judged trial in the candidate"
     return reasons
@@ -261,7 +261,7 @@ def _left_out(
 def _too_many_errors(
     errors: tuple[int, int], errored_of: tuple[int, int], rule: GateRule
 ) -> str | None:
-    for arm, bad, total in zip(("baseline", "candidate"), errors, errored_of, strict=True):
+    for arm, bad, total in zip(("reference", "candidate"), errors, errored_of, strict=True):
         if total and bad / total > rule.max_error_rate:
             return (
                 f"{bad} of {plural(total, 'trial')} of the {arm} errored, more than"

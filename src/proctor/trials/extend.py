@@ -132,9 +132,9 @@ def _grow(
 ) -> Iterator[Run]:
     """Extend whichever of the two runs the code here may extend; say why for the other."""
     same_folder = candidate.path.resolve() == baseline.path.resolve()
-    for name, run in (("candidate", candidate), ("baseline", baseline)):
+    for name, run in (("candidate", candidate), ("reference", baseline)):
         same = same_code(run.spec)
-        if name == "baseline" and (same is not True or same_folder):
+        if name == "reference" and (same is not True or same_folder):
             if not same_folder:
                 notes.append(_not_extended(name, run, same))
             continue

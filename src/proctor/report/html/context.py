@@ -36,7 +36,7 @@ MAX_FAILURES = 20
 """Ranked failures in the page. The rest are the least harmful ones and are in results.json."""
 
 MAX_CHANGED_CASES = 12
-"""Cases listed as changed since the baseline, the largest changes first."""
+"""Cases listed as changed since the reference run, the largest changes first."""
 
 MAX_HEATMAP_ROWS = 400
 """Rows of the heatmap's table, the worst cases first: more would make the page slow to open."""
@@ -186,7 +186,7 @@ def _since(gate: GateResult) -> dict[str, Any]:
     commit = f", commit {gate.baseline.commit[:10]}" if gate.baseline.commit else ""
     missing = (
         (gate.only_candidate, "only in this run"),
-        (gate.only_baseline, "only in the baseline"),
+        (gate.only_baseline, "only in the reference run"),
     )
     return {
         "verdict": gate.verdict,
@@ -208,7 +208,7 @@ def _changed_agent(arm: ArmGate) -> dict[str, Any]:
     if len(changed) > MAX_CHANGED_CASES:
         notes.append(f"{plural(len(changed) - MAX_CHANGED_CASES, 'case')} moved less.")
     if gate.flaky:
-        notes.append(f"Flaky already in the baseline: {', '.join(gate.flaky)}.")
+        notes.append(f"Flaky already in the reference run: {', '.join(gate.flaky)}.")
     if gate.left_out:
         first = list(gate.left_out.items())[:MAX_CHANGED_CASES]
         reasons = "; ".join(f"{case}: {reason}" for case, reason in first)
