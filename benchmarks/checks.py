@@ -96,7 +96,7 @@ def judge_all(pairs: list[Any]) -> tuple[int, float]:
         checks = 0
         for case, plan, trace in ready:
             context = CheckContext(case=case, trace=trace, answer=trace.response)
-            checks = len((await evaluate(plan, context)).results)
+            checks = len(await evaluate(plan, context))
         return checks
 
     began = time.process_time()

@@ -159,8 +159,8 @@ def test_a_trace_is_checked_without_a_run(tmp_path: Path, monkeypatch: pytest.Mo
         checks=[Contains("Paris"), Excludes("London"), brief],
     )
     good, bad = proctor.check(asked("Paris"), case), proctor.check(asked("London, or so"), case)
-    assert [result.status for result in good.results] == ["pass", "pass", "pass"]
-    assert [result.status for result in bad.results] == ["fail", "fail", "fail"]
+    assert [result.status for result in good] == ["pass", "pass", "pass"]
+    assert [result.status for result in bad] == ["fail", "fail", "fail"]
     assert (good.score, bad.score) == (1.0, 0.0)
     assert proctor.check(asked("London"), case, answer="Paris").score == 1.0
     assert list(tmp_path.iterdir()) == []
@@ -172,7 +172,7 @@ def test_settings_price_a_checked_trace(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     for limit, status in ((3.0, "pass"), (1.0, "fail")):
         case = proctor.Case(input="q", checks=[MaxCost(limit, required=True)])
-        (result,) = proctor.check(asked("Paris"), case).results
+        (result,) = proctor.check(asked("Paris"), case)
         assert (result.status, result.actual) == (status, 2.0)
 
 

@@ -501,15 +501,15 @@ def test_fixture_captures_and_checks(pytester: pytest.Pytester) -> None:
         """
 with proctor.capture(query="Can I return it?") as trace:
     trace.response = answer("Can I return it?")
-judgement = proctor.check(
+results = proctor.check(
     trace,
     correctness={"expected_in_answer": ["30 days"], "regex_match": "[0-9]+ euros"},
     path={"expected_tools": ["search"]},
 )
-assert {r.id: r.status.value for r in judgement.results} == {
+assert {r.id: r.status.value for r in results} == {
     "expected_in_answer": "pass", "regex_match": "fail", "expected_tools": "pass"}
-assert judgement.score == 0.5
-assert proctor.assert_passes(trace, path={"max_tool_calls": 1}).results[0].status == "pass"
+assert results.score == 0.5
+assert proctor.assert_passes(trace, path={"max_tool_calls": 1})[0].status == "pass"
 """,
     ).assert_outcomes(passed=1)
 

@@ -3,7 +3,7 @@
 import itertools
 from typing import Any
 
-from proctor.checks.base import CheckContext, CheckResult, Judgement
+from proctor.checks.base import CheckContext, CheckResult, CheckResults
 from proctor.checks.evaluate import evaluate
 from proctor.checks.judge import Judge, JudgeSettings
 from proctor.llm import MockLLM, get_model
@@ -61,7 +61,7 @@ def context_of(
 
 async def judged(
     case: dict[str, Any], trace: Trace | None = None, answer: str = "", **more: Any
-) -> Judgement:
+) -> CheckResults:
     """What a trial of a case comes to; the case is read and planned as from a suite."""
     whole = Case.model_validate({"input": "q", **case})
     return await evaluate(checks_of(whole), context_of(trace, answer, case=whole, **more))
@@ -71,7 +71,7 @@ async def result(
     case: dict[str, Any], trace: Trace | None = None, answer: str = "", **more: Any
 ) -> CheckResult:
     """The only result of a case with one check."""
-    (only,) = (await judged(case, trace, answer, **more)).results
+    (only,) = await judged(case, trace, answer, **more)
     return only
 
 

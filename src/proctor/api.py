@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 if TYPE_CHECKING:
-    from proctor.checks import Judgement
+    from proctor.checks import CheckResults
     from proctor.results.compare import Comparison
     from proctor.results.filters import Filters
     from proctor.results.gate import GateResult
@@ -445,14 +445,14 @@ def check(
     answer: str | None = None,
     baseline: Trace | None = None,
     judge: JudgeConfig | str | None = None,
-) -> Judgement:
+) -> CheckResults:
     """Evaluate the checks of a case over one trace, without a run.
 
     `answer` replaces the trace's response. `judge` is for checks that name none; by default that
     of the settings. Model calls without a cost get the price of the settings.
 
         case = proctor.Case(input="…", checks=[Contains("Paris")])
-        for result in proctor.check(trace, case).results:
+        for result in proctor.check(trace, case):
             print(result.id, result.status, result.reason)
     """
     from proctor.llm.prices import price_trace
@@ -465,7 +465,7 @@ def check(
     context = context_for(suite, RunOptions(), {}, suite.cases, settings(case.folder))
     price_trace(trace, context.prices)
 
-    async def work() -> Judgement:
+    async def work() -> CheckResults:
         async with closing(context.judges):
             return await check_trace(
                 trace, suite.cases[0], answer=answer, baseline=baseline, judges=context.judges

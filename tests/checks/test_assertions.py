@@ -6,9 +6,26 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from trial_parts import judge_at, judged, llm, result, span, tool, trace_of, verdict
 
+from proctor.checks import (
+    Contains,
+    CountHandoffs,
+    CountToolCalls,
+    Excludes,
+    ExpectHandoffs,
+    ExpectTools,
+    ForbidTools,
+    HandoffsAvailable,
+    HasMatchingSpan,
+    JMESPath,
+    LLMJudge,
+    MaxCost,
+    MaxLatency,
+)
 from proctor.checks.assertions import Assertion
 from proctor.checks.base import CheckStatus
 from proctor.llm import MockLLM
+from proctor.spec import Case
+from proctor.spec.case_checks import checks_of
 
 PASS, WARN, FAIL, SKIP = CheckStatus.PASS, CheckStatus.WARN, CheckStatus.FAIL, CheckStatus.SKIP
 
@@ -197,7 +214,7 @@ async def test_an_assertion_can_block_and_weigh():
         },
         answer="y",
     )
-    assert [(r.status, r.weight) for r in outcome.results] == [(FAIL, 3), (PASS, 1)]
+    assert [(r.status, r.weight) for r in outcome] == [(FAIL, 3), (PASS, 1)]
     assert outcome.score == 0.25
 
 
@@ -215,7 +232,7 @@ async def test_ids_tell_assertions_apart():
             ]
         }
     )
-    assert [r.id for r in outcome.results] == [
+    assert [r.id for r in outcome] == [
         "tool_called:a",
         "tool_called:a#2",
         "arg_equals:a.x",
@@ -223,6 +240,92 @@ async def test_ids_tell_assertions_apart():
         "some-tool",
         "cost_under",
     ]
+
+
+SPELLINGS = [
+    # the flat spelling, the same in a layer, the object both build
+    (
+        {"type": "output_contains", "value": "Paris"},
+        {"correctness": {"expected_in_answer": "Paris"}},
+        Contains("Paris"),
+    ),
+    (
+        {"type": "output_not_contains", "value": ["a", "b"], "case_sensitive": True},
+        {"correctness": {"not_in_answer": ["a", "b"], "case_sensitive": True}},
+        Excludes(["a", "b"], case_sensitive=True),
+    ),
+    (
+        {"type": "jmespath", "path": "usage", "eq": None},
+        {"correctness": {"jmespath": {"path": "usage", "eq": None}}},
+        JMESPath("usage", eq=None),
+    ),
+    (
+        {"type": "judge", "rule": "Kind.", "votes": 3},
+        {"correctness": {"llm_judge": {"rule": "Kind.", "votes": 3}}},
+        LLMJudge("Kind.", votes=3),
+    ),
+    (
+        {"type": "tool_sequence", "tools": ["a", "b"]},
+        {"path": {"expected_tools": ["a", "b"], "match_mode": "in_order"}},
+        ExpectTools(["a", "b"], match="in_order"),
+    ),
+    (
+        {"type": "tool_called", "tool": "a", "arguments": {"x": 1}},
+        {"path": {"expected_tools": [{"tool": "a", "arguments": {"x": 1}}]}},
+        ExpectTools([{"tool": "a", "arguments": {"x": 1}}]),
+    ),
+    (
+        {"type": "tool_not_called", "tool": "rm*"},
+        {"path": {"forbidden_tools": ["rm*"]}},
+        ForbidTools("rm*"),
+    ),
+    (
+        {"type": "steps_under", "steps": 3},
+        {"path": {"max_tool_calls": 3}},
+        CountToolCalls(max=3),
+    ),
+    (
+        {"type": "handoff_target", "agent": "billing"},
+        {"path": {"expected_handoff": "billing"}},
+        ExpectHandoffs("billing"),
+    ),
+    (
+        {"type": "handoff_targets_available", "agents": ["billing"]},
+        {"path": {"expected_handoffs_available": ["billing"]}},
+        HandoffsAvailable("billing"),
+    ),
+    (
+        {"type": "handoff_count", "max": 1},
+        {"path": {"max_handoff_count": 1}},
+        CountHandoffs(max=1),
+    ),
+    (
+        {"type": "span", "query": {"kind": "tool"}},
+        {"path": {"spans": [{"kind": "tool"}]}},
+        HasMatchingSpan({"kind": "tool"}),
+    ),
+    ({"type": "cost_under", "usd": 0.5}, {"cost": {"max_cost_usd": 0.5}}, MaxCost(0.5)),
+    ({"type": "latency_under", "ms": 50}, {"cost": {"max_latency_ms": 50}}, MaxLatency(50)),
+]
+
+
+@pytest.mark.parametrize(("flat", "layered", "built"), SPELLINGS)
+def test_both_spellings_build_the_same_object(flat, layered, built):
+    """R-C10: an assertion and a layer ask the same question, which Python can ask as well."""
+
+    def question(check):
+        # Which of its names a result goes by, and how it counts, belongs to the spelling.
+        how = {"id", "kind", "weight", "required"}
+        # `tool_called` lets a call have more arguments than those written.
+        how |= {"arguments"} if flat["type"] == "tool_called" else set()
+        return type(check), check.model_dump(exclude=how)
+
+    (one,) = checks_of(Case(input="q", assertions=[flat]))
+    (other,) = checks_of(Case.model_validate({"input": "q", **layered}))
+    (given,) = checks_of(Case(input="q", checks=[built]))
+    assert question(one) == question(other) == question(given) == question(built)
+    assert one.check == flat["type"]
+    assert other.check == next(key for part in layered.values() for key in part)
 
 
 @pytest.mark.parametrize(

@@ -291,7 +291,7 @@ async def test_several_expressions_are_several_results():
         {"path": "input", "exists": True, "id": "asked"},
     ]
     outcome = await judged({"correctness": {"jmespath": entries}}, answer="x")
-    assert [r.id for r in outcome.results] == [
+    assert [r.id for r in outcome] == [
         "jmespath.response",
         "jmespath.response#2",
         "jmespath.asked",
@@ -349,4 +349,4 @@ async def test_any_answer_is_judged(answer):
         },
         answer=answer,
     )
-    assert [r.status in (PASS, FAIL) for r in outcome.results] == [True] * 7
+    assert [r.status in (PASS, FAIL) for r in outcome] == [True] * 7

@@ -3,11 +3,24 @@
 import sys
 import textwrap
 
+import msgspec
 import numpy as np
 import pytest
+from pydantic import Field, ValidationError
 from trial_parts import judged, result, tool, trace_of
 
-from proctor.checks.base import CheckResult, CheckStatus
+from proctor.checks import (
+    Check,
+    CheckContext,
+    CheckResult,
+    CheckStatus,
+    Contains,
+    CountToolCalls,
+    ForbidTools,
+    Matches,
+    MaxCost,
+    Metric,
+)
 from proctor.checks.custom import HasMatchingSpan, custom_check
 from proctor.errors import ProctorError
 from proctor.imports import load_object
@@ -64,12 +77,99 @@ async def test_what_a_check_may_return(returned, status, score, reason):
     assert found.reason.startswith(reason)
 
 
+@pytest.mark.parametrize(
+    ("returned", "results"),
+    [
+        (Metric(12), [("mine", 12, "12")]),
+        (Metric(1.5, unit="s"), [("mine", 1.5, "1.5 s")]),
+        (Metric(np.float64(2.5), "mean of three"), [("mine", 2.5, "2.5: mean of three")]),
+        (
+            {"words": Metric(3), "links": Metric(0, unit="links")},
+            [("mine.words", 3, "3"), ("mine.links", 0, "0 links")],
+        ),
+    ],
+)
+async def test_metrics_are_recorded_and_judge_nothing(returned, results):
+    """R-C9: a number to keep: no score, no weight, no failure, and it survives JSON."""
+    outcome = await judged({"checks": [{"check": lambda ctx: returned, "id": "mine"}]})
+    assert [(r.id, r.actual, r.reason) for r in outcome] == results
+    assert {(r.status, r.score, r.weight, r.blocking) for r in outcome} == {
+        (CheckStatus.METRIC, None, 0.0, False)
+    }
+    assert outcome.score is None
+    written = msgspec.json.encode(tuple(outcome))
+    assert msgspec.json.decode(written, type=tuple[CheckResult, ...]) == outcome
+
+
+class MostWords(Check):
+    """A check object of the user's own, with a field by position."""
+
+    most: int = Field(kw_only=False)
+
+    def evaluate(self, ctx: CheckContext[str], /) -> CheckResult:
+        words = len(ctx.output.split())
+        return CheckResult(passed=words <= self.most, reason=f"{words} words")
+
+
+async def test_check_objects_of_the_user():
+    """R-C9: a subclass of Check, by position, with an id, a weight and whether it blocks."""
+    soft = MostWords(1, id="one", weight=3, required=False)
+    outcome = await judged({"checks": [MostWords(2), soft]}, answer="a b")
+    assert [(r.id, r.check, r.status, r.weight) for r in outcome] == [
+        ("MostWords", "MostWords", PASS, 1.0),
+        ("one", "MostWords", CheckStatus.WARN, 3.0),
+    ]
+
+
+async def test_check_objects_keep_the_rules_of_their_layer():
+    """R-C5: in Python as in YAML, path and cost warn and weigh nothing, forbidden tools block."""
+    checks = [MaxCost(0.01), ForbidTools("b"), CountToolCalls(max=0), Contains("x")]
+    outcome = await judged({"checks": checks}, trace_of("b"), "y")
+    assert [(r.id, r.status, r.weight) for r in outcome] == [
+        ("expected_in_answer", FAIL, 1.0),
+        ("forbidden_tools", FAIL, 1.0),
+        ("tool_call_count", CheckStatus.WARN, 0.0),
+        ("max_cost_usd", CheckStatus.SKIP, 0.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Contains(""), "an empty text is found in every answer"),
+        (Contains, "Field required"),
+        (lambda: MaxCost(-1), "greater than or equal to 0"),
+        (lambda: Matches("("), "is not a regular expression"),
+        (CountToolCalls, "says no number"),
+        (lambda: Contains("a", case_sensitve=True), "Extra inputs are not permitted"),
+    ],
+)
+def test_wrong_arguments_are_refused_when_a_check_is_made(make, message):
+    """R-C9: as strictly as in YAML."""
+    with pytest.raises(ValidationError, match=message):
+        make()
+    with pytest.raises(TypeError, match="at most 1 positional"):
+        Contains("a", "b")
+
+
+async def test_what_a_context_offers():
+    """R-C9: input, output, expected, the trace and its tree of spans."""
+    seen = []
+    case = {"checks": [seen.append], "correctness": {"exact_match": "yes"}}
+    await judged(case, trace_of("a"), "yes")
+    (ctx,) = seen
+    assert (ctx.input, ctx.output, ctx.expected) == ("q", "yes", "yes")
+    assert [span.name for span in ctx.span_tree.spans] == ["a"]
+    await judged({**case, "properties": {"expected": 7}}, trace_of("a"), "[1]", value=[1])
+    assert (seen[1].output, seen[1].answer, seen[1].expected) == ([1], "[1]", 7)
+
+
 async def test_several_results_by_name():
     """R-C9: a mapping gives a result for each name."""
     outcome = await judged(
         {"checks": [{"check": lambda c: {"a": True, "b": (False, "no")}, "id": "mine"}]}
     )
-    assert [(r.id, r.status, r.reason) for r in outcome.results] == [
+    assert [(r.id, r.status, r.reason) for r in outcome] == [
         ("mine.a", PASS, "the check returned True"),
         ("mine.b", FAIL, "no"),
     ]
@@ -89,7 +189,7 @@ async def test_functions_and_classes_sync_and_async():
         trace_of("a", "b"),
         "two words",
     )
-    assert [(r.id, r.status, r.reason) for r in outcome.results] == [
+    assert [(r.id, r.status, r.reason) for r in outcome] == [
         ("short", FAIL, "2 words"),
         ("Calls", PASS, "the check returned True"),
         ("Evaluator", PASS, "the check returned 0.50, asked for at least 0.4"),

@@ -12,12 +12,12 @@ from proctor.checks.base import (
     Check,
     CheckResult,
     CheckStatus,
-    Judgement,
     Layer,
     failed,
     passed,
     skipped,
     unscored,
+    worst,
 )
 from proctor.checks.evaluate import evaluate
 from proctor.llm import MockLLM
@@ -56,9 +56,9 @@ async def test_a_judge_is_not_asked_once_a_deterministic_check_failed():
         assert server.requests == []
         right = await judged(case, answer="Paris", judges=judges)
         assert len(server.requests) == 2
-    assert [r.status for r in wrong.results] == [FAIL, SKIP, SKIP]
-    assert wrong.results[1].reason == "not judged: expected_in_answer already failed"
-    assert [r.status for r in right.results] == [PASS, PASS, PASS]
+    assert [r.status for r in wrong] == [FAIL, SKIP, SKIP]
+    assert wrong[1].reason == "not judged: expected_in_answer already failed"
+    assert [r.status for r in right] == [PASS, PASS, PASS]
 
 
 async def test_custom_checks_and_assertions_decide_before_a_judge():
@@ -71,7 +71,7 @@ async def test_custom_checks_and_assertions_decide_before_a_judge():
     with MockLLM([verdict(5)]) as server:
         outcome = await judged(case, answer="y", judges={"default": judge_at(server)})
         assert server.requests == []
-    assert [r.check for r in outcome.results] == ["custom", "output_contains", "llm_judge"]
+    assert [r.check for r in outcome] == ["custom", "output_contains", "llm_judge"]
 
 
 async def test_a_warning_does_not_keep_the_judge_away():
@@ -79,7 +79,7 @@ async def test_a_warning_does_not_keep_the_judge_away():
     case = {"correctness": {"expected_in_answer": "Paris", "llm_judge": "Kind.", "blocking": False}}
     with MockLLM([verdict(5)]) as server:
         outcome = await judged(case, answer="Lyon", judges={"default": judge_at(server)})
-    assert [r.status for r in outcome.results] == [WARN, PASS]
+    assert [r.status for r in outcome] == [WARN, PASS]
 
 
 async def test_layers_in_order_and_their_status():
@@ -93,11 +93,10 @@ async def test_layers_in_order_and_their_status():
         trace_of("rm", llm()),
         "x",
     )
-    assert [r.layer for r in outcome.results] == ["correctness", "path", "path", "cost"]
-    assert outcome.layer_status(Layer.CORRECTNESS) == PASS
-    assert outcome.layer_status(Layer.PATH) == FAIL
-    assert outcome.layer_status(Layer.COST) == WARN
-    assert [r.id for r in outcome.hard_failures] == ["forbidden_tools"]
+    assert [r.layer for r in outcome] == ["correctness", "path", "path", "cost"]
+    by_layer = {layer: worst(r.status for r in outcome if r.layer == layer) for layer in Layer}
+    assert by_layer == {Layer.CORRECTNESS: PASS, Layer.PATH: FAIL, Layer.COST: WARN}
+    assert [r.id for r in outcome.with_status(FAIL)] == ["forbidden_tools"]
 
 
 async def test_a_check_that_raises_is_unscored():
@@ -107,11 +106,11 @@ async def test_a_check_that_raises_is_unscored():
         raise KeyError("city")
 
     outcome = await judged({"checks": [boom]})
-    assert outcome.results[0].status == UNSCORED
-    told, _, place = outcome.results[0].reason.partition(" (at ")
+    assert outcome[0].status == UNSCORED
+    told, _, place = outcome[0].reason.partition(" (at ")
     assert told == "the check itself failed: KeyError: 'city'"
     assert "test_evaluate.py:" in place
-    assert outcome.unscored == [outcome.results[0]]
+    assert outcome.with_status(UNSCORED) == [outcome[0]]
 
 
 async def test_score_is_the_weighted_mean_of_what_was_judged():
@@ -122,7 +121,7 @@ async def test_score_is_the_weighted_mean_of_what_was_judged():
         "weights": {"expected_in_answer": 3, "path": 0.5},
     }
     outcome = await judged(case, trace_of("t"), "a")
-    scores = [(r.id, r.score, r.weight) for r in outcome.results]
+    scores = [(r.id, r.score, r.weight) for r in outcome]
     assert scores == [
         ("expected_in_answer", 0.5, 3),
         ("not_in_answer", 1.0, 1),
@@ -160,9 +159,9 @@ async def test_every_plan_gives_every_result(plan):
         for n, (outcome, blocks, judge, weight) in enumerate(plan)
     ]
     outcome = await evaluate(planned, context_of())
-    assert [r.id for r in outcome.results] == [p.id for p in planned]
+    assert [r.id for r in outcome] == [p.id for p in planned]
     blocked = False
-    for found, (given_outcome, blocks, judge, _) in zip(outcome.results, plan, strict=True):
+    for found, (given_outcome, blocks, judge, _) in zip(outcome, plan, strict=True):
         if judge and blocked:
             assert found.status == SKIP
             continue
@@ -180,7 +179,7 @@ async def test_results_survive_json():
     outcome = await judged(
         {"path": {"expected_tools": ["b"], "match_mode": "strict"}}, trace_of("a")
     )
-    again = msgspec.json.decode(msgspec.json.encode(outcome), type=Judgement)
+    again = msgspec.json.decode(msgspec.json.encode(tuple(outcome)), type=tuple[CheckResult, ...])
     assert again == outcome
-    assert isinstance(again.results[0], CheckResult)
-    assert again.results[0].span_ids == ("s1",)
+    assert isinstance(again[0], CheckResult)
+    assert again[0].span_ids == ("s1",)

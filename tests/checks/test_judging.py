@@ -72,7 +72,7 @@ async def test_several_rules_are_several_results():
             answer="x",
             judges={"default": judge_at(server)},
         )
-    assert [(r.id, r.status) for r in outcome.results] == [
+    assert [(r.id, r.status) for r in outcome] == [
         ("llm_judge.1", PASS),
         ("llm_judge.short", FAIL),
     ]

@@ -16,7 +16,7 @@ PASS, WARN, FAIL, SKIP = CheckStatus.PASS, CheckStatus.WARN, CheckStatus.FAIL, C
 async def of(trace, baseline=None, **options):
     """The result of the only check among the options (`expected_tools` may stand beside it)."""
     outcome = await judged({"path": options}, trace, baseline=baseline)
-    asked = [r for r in outcome.results if r.check != "expected_tools"] or outcome.results
+    asked = [r for r in outcome if r.check != "expected_tools"] or outcome
     (only,) = asked
     return only
 
@@ -114,7 +114,7 @@ async def test_written_arguments(rule, actual, passes):
         },
         trace_of(tool("s", actual)),
     )
-    matched, beside = found.results
+    matched, beside = found
     assert matched.status == (PASS if passes else WARN), matched.reason
     assert (beside.id, beside.status) == ("arguments", SKIP)
     assert beside.reason == "the arguments of s are judged by expected_tools"
@@ -284,13 +284,13 @@ async def test_span_queries():
         {"id": "order", "before": [{"tool_name": "search"}, {"tool_name": "book"}]},
     ]
     outcome = await judged({"path": {"spans": entries}}, trace)
-    assert [(r.id, r.status) for r in outcome.results] == [
+    assert [(r.id, r.status) for r in outcome] == [
         ("spans.1", WARN),
         ("spans.2", PASS),
         ("spans.order", PASS),
     ]
-    assert outcome.results[0].span_ids == ("s2",)
-    assert outcome.results[0].reason.startswith("1 of 2 spans match")
+    assert outcome[0].span_ids == ("s2",)
+    assert outcome[0].reason.startswith("1 of 2 spans match")
 
 
 async def test_quality_bounds():
@@ -298,15 +298,15 @@ async def test_quality_bounds():
     trace = trace_of(*["a"] * 4)
     bounds = {"efficiency": ">= 0.8", "redundancy": "> 0.2", "error_recovery": 1}
     outcome = await judged({"path": {"quality": bounds}}, trace)
-    assert [(r.id, r.status) for r in outcome.results] == [
+    assert [(r.id, r.status) for r in outcome] == [
         ("quality.efficiency", WARN),
         ("quality.redundancy", PASS),
         ("quality.error_recovery", SKIP),
     ]
-    assert outcome.results[0].reason == (
+    assert outcome[0].reason == (
         "efficiency is 0.35, asked for >= 0.8: 4 tool calls, 3 or fewer are best; 3 redundant calls"
     )
-    assert outcome.results[2].reason == "error_recovery has no score: the trace has no errors"
+    assert outcome[2].reason == "error_recovery has no score: the trace has no errors"
 
 
 async def test_quality_takes_the_expected_tools():
@@ -362,4 +362,4 @@ async def test_similarity_is_one_exactly_for_equal_sequences(ours, theirs):
         trace_of(*ours),
         baseline=trace_of(*theirs),
     )
-    assert {r.status for r in outcome.results} == {PASS if ours == theirs else WARN}
+    assert {r.status for r in outcome} == {PASS if ours == theirs else WARN}

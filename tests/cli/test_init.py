@@ -48,7 +48,7 @@ def test_the_example_agent_passes_its_suite(tmp_path: Path) -> None:
         "    with capture(query=case.input) as trace:\n"
         "        trace.response = example_agent.answer(case.input)\n"
         "    context = CheckContext(case=case, trace=trace, answer=trace.response)\n"
-        "    for result in asyncio.run(evaluate(checks_of(case), context)).results:\n"
+        "    for result in asyncio.run(evaluate(checks_of(case), context)):\n"
         "        print(case.id, result.id, result.status)\n"
     )
     done = subprocess.run(

@@ -48,10 +48,10 @@ async def test_path_checks_hold_in_worlds():
         reply = await _play(Says("right", "left", *RIGHT))
     plan = [world_check(threshold=0.9), *checks_of(case)]
     judged = await evaluate(plan, CheckContext(case, trace, reply.answer))
-    by_id = {result.id: result for result in judged.results}
+    by_id = {result.id: result for result in judged}
     assert by_id["world"].status == CheckStatus.PASS
     assert by_id["world"].reason == "1 after 6 steps (terminated); the door; opened 1"
-    failed = {result.check for result in judged.results if result.failed}
+    failed = {result.check for result in judged if result.failed}
     assert failed == {"forbidden_tools", "max_tool_calls"}
     assert reply.metadata["world"]["total_reward"] == 1.0
 
@@ -157,10 +157,10 @@ async def test_a_bare_world_takes_text_and_is_unscored():
     assert outcome.trajectory.first == "seed 7"
     assert outcome.trajectory.steps[0].observation == "HELLO"
     assert outcome.score is None
-    (result,) = (await evaluate([world_check()], CheckContext(None, trace, ""))).results
+    (result,) = await evaluate([world_check()], CheckContext(None, trace, ""))
     assert result.status == CheckStatus.UNSCORED
     assert "give it a scoring rule" in result.reason
-    none = (await evaluate([world_check()], CheckContext(None, Trace(trace_id="t"), ""))).results
+    none = await evaluate([world_check()], CheckContext(None, Trace(trace_id="t"), ""))
     assert none[0].status == CheckStatus.UNSCORED
 
 

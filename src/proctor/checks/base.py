@@ -234,34 +234,24 @@ def worst(statuses: Iterable[CheckStatus]) -> CheckStatus:
     return next((status for status in _WORST_FIRST if status in seen), CheckStatus.SKIP)
 
 
-class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """All results of one trial."""
+class CheckResults(tuple[CheckResult, ...]):
+    """The results of one trial's checks, in the order they were judged."""
 
-    results: tuple[CheckResult, ...]
+    __slots__ = ()
 
     @property
     def score(self) -> float | None:
         """Sum of score times weight over sum of weights; None when nothing judged has weight."""
         total = weight = 0.0
-        for result in self.results:
+        for result in self:
             if result.score is not None:
                 weight += result.weight
                 total += result.score * result.weight
         return total / weight if weight else None
 
-    @property
-    def hard_failures(self) -> list[CheckResult]:
-        """Blocking failures, in the order they were judged."""
-        return [r for r in self.results if r.status == CheckStatus.FAIL]
-
-    @property
-    def unscored(self) -> list[CheckResult]:
-        """Checks that should have been judged and could not be."""
-        return [r for r in self.results if r.status == CheckStatus.UNSCORED]
-
-    def layer_status(self, layer: Layer) -> CheckStatus:
-        """Return the worst status in a layer; skip when it has nothing to judge."""
-        return worst(r.status for r in self.results if r.layer == layer)
+    def with_status(self, *statuses: CheckStatus) -> list[CheckResult]:
+        """Return the results with one of the statuses."""
+        return [result for result in self if result.status in statuses]
 
 
 # -- what a check is given -----------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, cast
 
 from pydantic import ValidationError
 
-from proctor.checks.base import CheckContext, Judgement
+from proctor.checks.base import CheckContext, CheckResults
 from proctor.checks.evaluate import evaluate
 from proctor.errors import ProctorError
 from proctor.llm.prices import price_trace
@@ -68,7 +68,7 @@ class Proctor:
         baseline: Trace | None = None,
         judge: Any = None,
         **checks: Any,
-    ) -> Judgement:
+    ) -> CheckResults:
         """Every check's result. Checks are the keys of a case: correctness, path, cost, …"""
         __tracebackhide__ = True
         return self._judged(trace, answer, baseline, judge, checks)[0]
@@ -81,7 +81,7 @@ class Proctor:
         baseline: Trace | None = None,
         judge: Any = None,
         **checks: Any,
-    ) -> Judgement:
+    ) -> CheckResults:
         """`check`, and an AssertionError with every reason unless it passes.
 
         What `run` gave back passes as it was judged there, or by other checks when given here.
@@ -96,11 +96,11 @@ class Proctor:
             trace, answer = tried.trace, answer if answer is not None else tried.trial.answer
         else:
             trace = tried
-        judgement, case = self._judged(trace, answer, baseline, judge, checks)
-        status = status_of(judgement, case.threshold)
+        results, case = self._judged(trace, answer, baseline, judge, checks)
+        status = status_of(results, case.threshold)
         if status != TrialStatus.PASSED:
-            _complain(status, judgement, trace, answer, case.threshold)
-        return judgement
+            _complain(status, results, trace, answer, case.threshold)
+        return results
 
     def run(
         self,
@@ -131,7 +131,7 @@ class Proctor:
         baseline: Trace | None,
         judge: Any,
         checks: Mapping[str, Any],
-    ) -> tuple[Judgement, Case]:
+    ) -> tuple[CheckResults, Case]:
         __tracebackhide__ = True
         case = self._case(NO_INPUT if trace.query in (None, "", {}, []) else trace.query, checks)
         ready = self._prepare(case, judge, {"recorded": _nobody}, None)
@@ -144,7 +144,7 @@ class Proctor:
             judges=ready.judges,
         )
 
-        async def work() -> Judgement:
+        async def work() -> CheckResults:
             async with closing(ready.judges):
                 return await evaluate(ready.cases[case.id].checks, context)
 
@@ -207,18 +207,18 @@ def _refuse_errors(finished: Finished) -> None:
         raise CannotJudge(f"the agent could not be judged: {why}")
 
 
-def _as_judged(finished: Finished, threshold: float) -> Judgement:
+def _as_judged(finished: Finished, threshold: float) -> CheckResults:
     __tracebackhide__ = True
     trial = finished.trial
-    judgement = Judgement(results=trial.checks)
+    results = CheckResults(trial.checks)
     if trial.status != TrialStatus.PASSED:
-        _complain(trial.status, judgement, finished.trace, trial.answer, threshold)
-    return judgement
+        _complain(trial.status, results, finished.trace, trial.answer, threshold)
+    return results
 
 
 def _complain(
     status: TrialStatus,
-    judgement: Judgement,
+    results: CheckResults,
     trace: Trace | None,
     answer: str | None,
     threshold: float,
@@ -228,9 +228,9 @@ def _complain(
         ("asked", "" if trace is None or trace.query is None else asked(trace.query)),
         ("answer", shown(answer if answer is not None else trace.response if trace else None)),
     ]
-    headline = reason_of(judgement.results, judgement.score, threshold)
+    headline = reason_of(results, results.score, threshold)
     # Logs of builds are read by many: what is secret is taken out here, as a run does.
-    text = default_redactor().text(explain(headline, facts, judgement.results, trace))
+    text = default_redactor().text(explain(headline, facts, results, trace))
     if status == TrialStatus.INFRA_ERROR:
         raise CannotJudge(text)
     raise AssertionError(text)

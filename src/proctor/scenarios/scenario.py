@@ -270,13 +270,13 @@ async def _answer(built: Built, config: AgentConfig, request: AgentRequest) -> E
         reply = await config.create().run(request)
         trace.response = reply.answer
     context = CheckContext[Any](case, reply.trace or trace, reply.answer)
-    judged = await evaluate(checks_of(case), context)
+    results = await evaluate(checks_of(case), context)
     return EpisodeOutcome(
         trajectory=Trajectory(built.seed),
         answer=reply.answer,
         ended="answered",
-        score=judged.score,
-        reason="; ".join(f"{each.id}: {each.reason}" for each in judged.results),
+        score=results.score,
+        reason="; ".join(f"{each.id}: {each.reason}" for each in results),
     )
 
 

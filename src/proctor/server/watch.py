@@ -166,12 +166,12 @@ class Watcher:
     async def _checked(self, trace: Trace, now: int) -> list[StoredEvaluation]:
         options = self._options
         context = CheckContext[Any](case=options.case, trace=trace, answer=trace.response or "")
-        judged = await evaluate(options.checks, context)
+        results = await evaluate(options.checks, context)
         return [
             StoredEvaluation(
                 trace.trace_id, f"check.{r.id}", r.score, r.status.value, r.reason[:2000], now
             )
-            for r in judged.results
+            for r in results
         ]
 
     def _tell(self, trace_id: str, quality: Quality, found: Diagnosis) -> None:

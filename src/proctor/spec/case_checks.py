@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from proctor.checks.assertions import assertion_check
-from proctor.checks.base import Check, CheckContext, Judgement, Layer, unique
+from proctor.checks.base import Check, CheckContext, CheckResults, Layer, unique
 from proctor.checks.custom import FunctionCheck, custom_check
 from proctor.checks.evaluate import evaluate
 from proctor.errors import ProctorError, did_you_mean
@@ -98,7 +98,7 @@ async def check_trace(
     answer: str | None = None,
     baseline: Trace | None = None,
     judges: Mapping[str, Judge] | None = None,
-) -> Judgement:
+) -> CheckResults:
     """Evaluate the checks of a case over one trace, without a run.
 
     `answer` replaces the trace's response; a structured response is checked as its JSON text.

@@ -24,7 +24,7 @@ import msgspec
 
 from proctor.agents.base import Agent, AgentError, AgentReply, AgentRequest
 from proctor.agents.failures import transient
-from proctor.checks.base import Check, CheckContext, CheckStatus, Judgement
+from proctor.checks.base import Check, CheckContext, CheckResults, CheckStatus
 from proctor.checks.evaluate import evaluate
 from proctor.errors import told
 from proctor.llm.cassette import cassette_trial
@@ -96,14 +96,14 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
             case.case, trace, reply.answer, baseline, context.judges, reply.output
         )
         with cassette_trial(f"{cassette_key(planned)}#judge"):
-            judgement = await evaluate(case.checks, check_context)
-        trial.checks = judgement.results
-        trial.score = judgement.score
-        costs = [each.cost_usd for each in judgement.results if each.cost_usd is not None]
+            results = await evaluate(case.checks, check_context)
+        trial.checks = tuple(results)
+        trial.score = results.score
+        costs = [each.cost_usd for each in results if each.cost_usd is not None]
         trial.judge_cost_usd = sum(costs) if costs else None
-        trial.status = status_of(judgement, case.threshold)
+        trial.status = status_of(results, case.threshold)
         if trial.status is TrialStatus.INFRA_ERROR:
-            first = judgement.unscored[0]
+            first = results.with_status(CheckStatus.UNSCORED)[0]
             trial.error = TrialError("Unscored", f"{first.id}: {first.reason}", place="check")
     except asyncio.CancelledError:
         trial.status = TrialStatus.CANCELLED
@@ -279,14 +279,14 @@ def _add_usage(
         trial.tool_calls += len(trace.tool_calls)
 
 
-def status_of(judgement: Judgement, threshold: float) -> TrialStatus:
+def status_of(results: CheckResults, threshold: float) -> TrialStatus:
     """Return the status: blocking failures first, then unscored checks, then the score."""
-    statuses = {result.status for result in judgement.results}
+    statuses = {result.status for result in results}
     if CheckStatus.FAIL in statuses:
         return TrialStatus.HARD_FAIL
     if CheckStatus.UNSCORED in statuses:
         return TrialStatus.INFRA_ERROR
-    score = judgement.score
+    score = results.score
     return TrialStatus.FAILED if score is not None and score < threshold else TrialStatus.PASSED
 
 
