@@ -162,7 +162,7 @@ class Proctor:
         __tracebackhide__ = True
         raw: dict[str, Any]
         if isinstance(case, Case):
-            raw = {**case.model_dump(exclude_unset=True), **checks}
+            raw = {**case.given(), **checks}
         elif isinstance(case, Mapping) and "input" in case:
             raw = {**cast("Mapping[str, Any]", case), **checks}
         else:

@@ -20,7 +20,6 @@ from pydantic import (
     ConfigDict,
     Field,
     PrivateAttr,
-    SerializationInfo,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
@@ -262,12 +261,10 @@ class CustomCheck(Strict):
             return self.check.rpartition(":")[2]
         return str(getattr(self.check, "__name__", type(self.check).__name__))
 
-    @model_serializer
-    def _as_written(self, info: SerializationInfo) -> dict[str, Any]:
-        """Keep objects as they are in Python; in JSON name them as a suite file would."""
+    @model_serializer(when_used="json")
+    def _as_in_a_file(self) -> dict[str, Any]:
+        """Name functions and check objects as a suite file would."""
         fields = {name: getattr(self, name) for name in self.model_fields_set}
-        if info.mode != "json":
-            return fields
         fields |= written_check(self.check)
         if self.name != fields["check"].rpartition(":")[2]:
             fields["id"] = self.name  # so that results keep their ids when the suite is read back
@@ -359,6 +356,11 @@ class Case(Strict):
     def folder(self) -> Path | None:
         """What import paths in the case start from: the suite's folder, if it has one."""
         return self._folder
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields that were written, as plain values but for the checks' objects."""
+        fields = self.model_dump(exclude_unset=True, exclude={"checks"})
+        return {**fields, "checks": self.checks} if self.checks else fields
 
     def put(self, place: SourceLocation, folder: Path) -> None:
         """Say where the case was written, and in which folder its suite is."""
@@ -522,7 +524,7 @@ def _judged(case: Case) -> Iterator[tuple[tuple[str | int, ...], object]]:
 def _over(defaults: dict[str, Any], case: Any) -> Any:
     """A case laid upon the defaults."""
     if isinstance(case, Case):
-        raw: Any = case.model_dump(exclude_unset=True)
+        raw: Any = case.given()
     else:
         raw = spelled(case, CASE_SPELLINGS)
     return _deep(defaults, raw) if isinstance(raw, dict) else raw

@@ -178,7 +178,7 @@ def _prepared(built: Built, scenario: Scenario, threshold: float) -> PreparedCas
     case = built.case()
     if scenario.overrides:
         place, folder = case.place, case.folder
-        written = case.model_dump(exclude_unset=True)
+        written = case.given()
         case = Case.model_validate(laid_over(written, scenario.overrides))
         assert place is not None
         assert folder is not None
