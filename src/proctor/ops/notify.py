@@ -285,12 +285,10 @@ class Notifier:
 
     def regression(self, run: Run, root: Path) -> str | None:
         """What the gate says where a run is worse than its baseline; else None."""
-        from proctor.results.gate import judge_runs
-        from proctor.runs.find import find_run
-        from proctor.runs.run import Run
+        from proctor import api
 
         try:
-            facts = judge_runs(run, Run(find_run(self._wish.baseline, root)))
+            facts = api.gate(run, against=self._wish.baseline, results=root)
         except ProctorError as error:
             self._tell(f"not held against {self._wish.baseline!r}: {error}")
             return None

@@ -273,11 +273,11 @@ def tell_of_death(
     book: Book, name: str, schedule: Schedule, how: str, tell: Callable[[str], None]
 ) -> None:
     """Notify of a run whose process was killed."""
+    from proctor import api
     from proctor.ops.notify import Notifier, NotifyEvent, notice, wish_for
-    from proctor.spec import load_configuration
 
     to = addresses(schedule, os.environ)
-    wish = wish_for(load_configuration(book.project / schedule.folder), to, schedule.notify_on)
+    wish = wish_for(api.settings(book.project / schedule.folder), to, schedule.notify_on)
     if not wish.to:
         return
     notifier = Notifier(wish, tell)
