@@ -19,7 +19,7 @@ from pathlib import Path
 from _measure import calls, compare, machine, table
 
 from proctor import Case
-from proctor.report.run_plan import plan_lines
+from proctor.report.dry_run import plan_lines
 from proctor.spec.load import load_experiments
 from proctor.trials.axes import Axes
 from proctor.trials.estimate import estimate

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_runs import make_run
 
-from proctor.report.chart_style import STATUSES, config, status_colours
+from proctor.report.charts import STATUSES, config, status_colours
 from proctor.report.html import page as page_module
 from proctor.report.html.context import bar_width
 from proctor.report.html.page import MAX_BYTES, columns, data_block, environment, render_page

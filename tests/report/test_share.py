@@ -12,7 +12,7 @@ import zstandard
 from report_runs import make_run
 
 from proctor.errors import ProctorError
-from proctor.report.sharing import share
+from proctor.report.share import share
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial
 from proctor.trace.redact import Redactor

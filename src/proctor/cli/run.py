@@ -388,7 +388,7 @@ def _echo_workdirs(run: Run) -> None:
 
 
 def _echo_plans(ready: list[RunContext], how: Invocation, names: list[str]) -> int:
-    from proctor.report.run_plan import plan_document, plan_lines
+    from proctor.report.dry_run import plan_document, plan_lines
     from proctor.trials.estimate import estimate
 
     documents: list[str] = []

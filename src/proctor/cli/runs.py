@@ -356,7 +356,7 @@ def share(*, run: str, output: Path | None, results: Path | None) -> None:
     RUN is a run folder, a tag, or `latest`. Secrets are redacted again. Prints what the file
     contains.
     """
-    from proctor.report.sharing import share as share_run
+    from proctor.report.share import share as share_run
     from proctor.sanitize import line
     from proctor.spec import load_configuration
     from proctor.trace.redact import Redactor

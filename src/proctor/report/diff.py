@@ -1,18 +1,22 @@
-"""A comparison with a baseline, written for people: console and Markdown.
+"""A comparison with a baseline: console, Markdown and JSON.
 
-Promise: what an agent said is shown and never obeyed, and long texts are cut; `diff_json` holds
-everything whole.
+Guarantees: text of agents is shown but not interpreted, and long texts are cut; only JSON holds
+them whole. Changing a JSON key breaks users' scripts: `format` rises when one has to change.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from proctor.checks.base import Layer
-from proctor.report.diff_json import render as as_json
 from proctor.runs.diff import CaseDiff, Change, ChangeKind, Diff, Severity, WordChange
-from proctor.sanitize import line, markdown, markdown_code
+from proctor.sanitize import json_value, line, markdown, markdown_code
 from proctor.words import plural
+
+JSON_FORMAT = 1
+"""Version of the JSON document."""
 
 CONTEXT = 40
 """Characters of unchanged text shown on each side of a change: enough to find the place."""
@@ -29,14 +33,6 @@ def console(diff: Diff) -> str:
 def as_markdown(diff: Diff) -> str:
     """The comparison for pull requests and pages."""
     return "\n".join(_markdown(diff)) + "\n"
-
-
-DIFF_FORMATS: dict[str, Callable[[Diff], str]] = {
-    "console": console,
-    "json": as_json,
-    "markdown": as_markdown,
-}
-"""Format → its writer."""
 
 
 def summary(diff: Diff) -> str:
@@ -147,3 +143,62 @@ def _changes(diff: Diff, case: CaseDiff) -> Iterator[str]:
             yield f"- **{change.severity}** {tier}: {markdown(change.message)}"
             if _has_words(change):
                 yield f"  - {markdown_code(word_diff(change.words))}"
+
+
+# -- JSON ------------------------------------------------------------------------------------------
+
+
+def as_json(diff: Diff) -> str:
+    """The whole comparison."""
+    document = {
+        "format": JSON_FORMAT,
+        "suite": diff.suite,
+        "baseline": diff.baseline,
+        "compared": diff.compared,
+        "severity": str(diff.severity),
+        "exit_code": diff.exit_code,
+        "cases": [_case(case) for case in diff.cases],
+        "not_compared": [
+            {"case": each.case, "agent": each.agent, "reason": each.reason}
+            for each in diff.not_compared
+        ],
+        "notes": list(diff.notes),
+    }
+    return json.dumps(json_value(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _case(case: CaseDiff) -> dict[str, Any]:
+    return {
+        "case": case.case,
+        "agent": case.agent,
+        "severity": str(case.severity),
+        "tiers": {str(tier): str(severity) for tier, severity in case.tiers.items()},
+        "tool_similarity": case.similarity,
+        "case_changed": case.case_changed,
+        "changes": [_change(change) for change in case.changes],
+        "notes": list(case.notes),
+    }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "tier": str(change.tier),
+        "kind": str(change.kind),
+        "severity": str(change.severity),
+        "message": change.message,
+        "before": change.before,
+        "after": change.after,
+    }
+    if change.words:
+        told["words"] = [{"op": each.op, "text": each.text} for each in change.words]
+    if change.span_ids:
+        told["span_ids"] = list(change.span_ids)
+    return told
+
+
+DIFF_FORMATS: dict[str, Callable[[Diff], str]] = {
+    "console": console,
+    "json": as_json,
+    "markdown": as_markdown,
+}
+"""Format → its writer."""

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proctor.report.chart_style import STATUS_WORDS, STATUSES
-from proctor.report.charts import HEATMAP_CASES
+from proctor.report.charts import HEATMAP_CASES, STATUS_WORDS, STATUSES
 from proctor.report.figures import ends
 from proctor.report.run_facts import ReportFacts, TrialRow, when
 from proctor.report.run_words import (

@@ -24,7 +24,7 @@ from proctor.errors import ProctorError
 from proctor.files import write_atomic
 from proctor.llm.cache import cache_folder
 from proctor.report import charts
-from proctor.report.chart_style import config
+from proctor.report.charts import config
 from proctor.report.html.context import report_context, section_links
 from proctor.report.html.trial_data import (
     MAX_TEXT,
