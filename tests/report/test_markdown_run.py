@@ -56,9 +56,9 @@ def test_every_form_says_the_same_numbers(run: Run) -> None:
 def test_the_leader_is_named_only_when_tests_tell(run: Run, tmp_path: Path) -> None:
     """R-Q3: ahead where the difference is real, otherwise not told apart."""
     told = render_run(facts_of_run(run))
-    assert "careful is ahead of all others on 9 shared cases" in told
+    assert "careful is significantly better than all others on 9 shared cases" in told
     few = Run(make_run(tmp_path / "few" / "2026-05-28_001", cases=2, pass_rates=(1.0, 0.3)))
-    assert "careful and hasty cannot be told apart on 2 shared cases" in render_run(
+    assert "No significant difference between careful and hasty on 2 shared cases" in render_run(
         facts_of_run(few)
     )
 

@@ -114,7 +114,7 @@ def test_the_list_of_contents_is_true(run: Run, tmp_path: Path, redactor: Redact
         assert [line.split("  ")[0] for line in made.inside] == archive.namelist()
         spec = archive.read("run/_spec_.yaml").decode()
     assert "/home/" not in spec
-    assert f"it took out {made.redacted} secrets" in listed
+    assert f"and removed {made.redacted} secrets" in listed
 
 
 def test_sharing_twice_gives_the_same_results(run: Run, tmp_path: Path, redactor: Redactor) -> None:

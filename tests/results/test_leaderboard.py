@@ -135,7 +135,7 @@ def test_no_place_rests_on_a_test_after_early_stopping():
     assert compared.overall.population.p_value is None
     assert found.notes == compared.notes
     assert f"no ranks: {STOPPED}" in render_leaderboard(found)
-    assert leading(found) == f"No order of the agents: {STOPPED}."
+    assert leading(found) == f"No ranking: {STOPPED}."
 
 
 def test_tests_between_agents_that_ran_on_still_hold():

@@ -1,8 +1,8 @@
 """Charts of a run by Altair: interactive in the HTML report, PNG or SVG for papers and slides.
 
-Promise: a chart only draws the facts of the report (`datasets`); specs name their data, so that a
-page holds each table once. Altair and vl-convert (extra `charts`) are imported when first used;
-nothing is fetched from a network.
+Guarantees: a chart draws only facts of the report (`datasets`); specs name their data, so that a
+page holds each table once; nothing is fetched from a network. Altair and vl-convert (extra
+`charts`) are imported when first used.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ HEATMAP_CASES = 40
 """Cases drawn in the heatmap, the worst first: as many as fit a screen."""
 
 LEVEL_LETTERS = 48
-"""Letters that fit side by side above the heatmap; longer names of agents stand at a slant."""
+"""Letters that fit side by side above the heatmap; longer agent names are slanted."""
 
 PANEL = 230
-"""Pixels a panel is wide; a longer name is cut, or it would push its neighbour away."""
+"""Width of a panel in pixels; a longer name is cut, or it would push its neighbour away."""
 
 SCALE = 2.0
-"""Pixels a point of a PNG: sharp on screens and in print."""
+"""Pixels per point of a PNG: sharp on screens and in print."""
 
 
 # -- colours and type ----------------------------------------------------------------------------
@@ -57,7 +57,7 @@ STATUS_WORDS = {
     TrialStatus.INFRA_ERROR: "not judged",
     TrialStatus.CANCELLED: "cancelled",
 }
-"""Statuses as people call them."""
+"""Statuses as they are displayed."""
 
 STATUSES = tuple(status.value for status in STATUS_WORDS)
 """Statuses in the order of their colours."""
@@ -74,15 +74,15 @@ _RATES: dict[Theme, tuple[str, ...]] = {
     "light": ("#e0713a", "#ec9a62", "#f4c392", "#f8e3ca", "#d6e8f6"),
     "dark": ("#a8410f", "#8a4a1c", "#6b4d2a", "#4a4336", "#1f425f"),
 }
-"""From never to always passed: orange to blue, the pair that no colour blindness confuses. What
-always passes is quiet, what fails stands out, and the theme's ink can be read on each."""
+"""From never to always passed: orange to blue, which no common colour blindness confuses. Full
+passes are quiet, failures are prominent, and the theme's ink is readable on each."""
 
 _INK: dict[Theme, tuple[str, str, str]] = {
     "light": ("#1b1f24", "#57606a", "#d9dee4"),
     "dark": ("#e8ecf1", "#a3adb8", "#343b44"),
 }
 SHARE = ".1~%"
-"""A share of one, as `percent` of proctor/words.py writes it."""
+"""A share of one, formatted like `percent` in proctor/words.py."""
 
 _NUMBERS = {
     "decimal": ".",
@@ -91,18 +91,18 @@ _NUMBERS = {
     "currency": ["$", ""],
     "percent": " %",
 }
-"""How charts write numbers: as the text around them does."""
+"""Number format of charts: the same as in the text around them."""
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
 
 def status_colours(theme: Theme) -> dict[str, str]:
-    """The colour of each status."""
+    """Return the colour of each status."""
     return dict(zip(STATUSES, _STATUS_COLOURS[theme], strict=True))
 
 
 def config(theme: Theme) -> dict[str, Any]:
-    """The Vega-Lite config of a theme."""
+    """Return the Vega-Lite config of a theme."""
     ink, quiet, lines = _INK[theme]
     text = {"labelColor": quiet, "titleColor": quiet, "labelFontSize": 12, "titleFontSize": 12}
     return {
@@ -144,23 +144,23 @@ class Dataset(NamedTuple):
     rows: Sequence[tuple[Any, ...]]
 
     def records(self) -> list[dict[str, Any]]:
-        """The rows with their names, as Vega takes them."""
+        """Return the rows as mappings, the form that Vega reads."""
         return [dict(zip(self.names, row, strict=True)) for row in self.rows]
 
 
 def available() -> bool:
-    """Whether the extra `charts` is installed."""
+    """Return whether the extra `charts` is installed."""
     return find_spec("altair") is not None and find_spec("vl_convert") is not None
 
 
 def need() -> None:
-    """Say what is missing, and how to get it."""
+    """Raise an error with the command to install the extra, if it is missing."""
     if not available():
         raise ProctorError("charts need the extra `charts`, which is not installed", hint=INSTALL)
 
 
 def datasets(facts: ReportFacts) -> dict[str, Dataset]:
-    """The tables behind the charts: agents, cells and trials."""
+    """Return the tables behind the charts: agents, cells and trials."""
     arms = [
         (
             visible(row.name),
@@ -183,7 +183,7 @@ def datasets(facts: ReportFacts) -> dict[str, Dataset]:
 
 
 def shown_rows(rows: Sequence[TrialRow]) -> list[TrialRow]:
-    """Rows with texts in which every character can be seen."""
+    """Return rows whose texts have only visible characters."""
     return [
         row._replace(case=visible(row.case), arm=visible(row.arm), broken=visible(row.broken))
         for row in rows
@@ -191,7 +191,7 @@ def shown_rows(rows: Sequence[TrialRow]) -> list[TrialRow]:
 
 
 def _cells(facts: ReportFacts) -> list[tuple[Any, ...]]:
-    """Cells with `worst`, the place of their case when the lowest pass rate comes first."""
+    """Return cells with `worst`, the rank of their case by ascending pass rate."""
     at = {case: place for place, case in enumerate(facts.worst_cases())}
     return [
         (
@@ -213,7 +213,7 @@ def _cells(facts: ReportFacts) -> list[tuple[Any, ...]]:
 
 
 def bars(facts: ReportFacts) -> Chart | None:
-    """The pass rate of each agent, with its interval; None where nothing was judged."""
+    """Draw the pass rate of each agent with its interval; None where nothing was judged."""
     import altair as alt
 
     if all(row.pass_rate.value is None for row in facts.board.rows):
@@ -243,7 +243,7 @@ def bars(facts: ReportFacts) -> Chart | None:
 
 
 def heatmap(facts: ReportFacts) -> Chart:
-    """Agents × cases by pass rate, the worst cases first."""
+    """Draw agents × cases by pass rate, the worst cases first."""
     import altair as alt
 
     order = [visible(case) for case in facts.worst_cases()[:HEATMAP_CASES]]
@@ -255,14 +255,14 @@ def heatmap(facts: ReportFacts) -> Chart:
     base = (
         alt.Chart(alt.NamedData(name="cells"))
         .transform_filter(f"datum.worst < {HEATMAP_CASES}")
-        .transform_calculate(told="datum.judged ? datum.passed + '/' + datum.judged : '–'")
+        .transform_calculate(label="datum.judged ? datum.passed + '/' + datum.judged : '–'")
         .encode(
             x=alt.X("arm:N", sort=arms, axis=across, scale=gap),
             y=alt.Y("case:N", sort=order, axis=_names(labelLimit=260), scale=gap),
             tooltip=[
                 alt.Tooltip("case:N"),
                 alt.Tooltip("arm:N", title="agent"),
-                alt.Tooltip("told:N", title="passed of judged"),
+                alt.Tooltip("label:N", title="passed of judged"),
                 alt.Tooltip("score:Q", title="mean score", format=".2f"),
                 alt.Tooltip("verdict:N"),
             ],
@@ -275,8 +275,8 @@ def heatmap(facts: ReportFacts) -> Chart:
         legend=alt.Legend(format=SHARE, gradientLength=120),
     )
     square = base.mark_rect(cornerRadius=3).encode(color=colour)
-    told = base.mark_text(fontSize=11).encode(text="told:N")
-    return alt.layer(square, told).properties(
+    labels = base.mark_text(fontSize=11).encode(text="label:N")
+    return alt.layer(square, labels).properties(
         width="container",
         height=24 * len(order),
         description="Pass rate of each agent on each case; the worst cases first.",
@@ -284,7 +284,7 @@ def heatmap(facts: ReportFacts) -> Chart:
 
 
 def difficulty(facts: ReportFacts) -> Chart | None:
-    """Mean score of each case against its difficulty; None where none is stated or scored."""
+    """Draw the mean score of each case by difficulty; None without difficulties or scores."""
     import altair as alt
 
     levels = facts.levels()
@@ -320,7 +320,7 @@ def difficulty(facts: ReportFacts) -> Chart | None:
 
 
 def histogram(facts: ReportFacts) -> Chart | None:
-    """How scores spread over seeds and repeats, agent by agent; None without a score."""
+    """Draw the distribution of scores over seeds and repeats by agent; None without scores."""
     import altair as alt
 
     if all(row.score is None for row in facts.rows):
@@ -359,7 +359,7 @@ def histogram(facts: ReportFacts) -> Chart | None:
 
 
 def cost(facts: ReportFacts) -> Chart | None:
-    """Cost of each agent against its pass rate; None where no cost is known."""
+    """Draw the cost of each agent against its pass rate; None where no cost is known."""
     import altair as alt
 
     if all(row.cost_usd is None or row.pass_rate.value is None for row in facts.board.rows):
@@ -390,7 +390,7 @@ def cost(facts: ReportFacts) -> Chart | None:
 
 
 def timeline(facts: ReportFacts) -> Chart:
-    """When each trial ran, side by side where several ran at once."""
+    """Draw when each trial ran, in parallel lanes where several ran at once."""
     import altair as alt
 
     # Only with Shift: a page that stops scrolling under the pointer is a nuisance.
@@ -418,7 +418,7 @@ def timeline(facts: ReportFacts) -> Chart:
         .properties(
             width="container",
             height=max(60, min(240, lanes * 18)),
-            description="When each trial began and ended.",
+            description="When each trial started and ended.",
         )
         .add_params(zoom)
     )
@@ -447,7 +447,7 @@ def _arm_colour(facts: ReportFacts) -> alt.Color:
 
 
 def _status_colour(facts: ReportFacts, *, judged: bool = False) -> alt.Color:
-    """The same colour for a status in every run; the legend names those that occur."""
+    """Return one colour per status in every run; the legend lists those that occur."""
     import altair as alt
 
     seen = {row.status for row in facts.rows if row.score is not None or not judged}
@@ -471,11 +471,11 @@ CHARTS: dict[str, Callable[[ReportFacts], Chart | None]] = {
     "cost": cost,
     "timeline": timeline,
 }
-"""Every chart by name: the name of its file and of its place in the page."""
+"""Chart name → its function; the name is also that of its file and of its place in the page."""
 
 
 def specs(facts: ReportFacts) -> dict[str, dict[str, Any]]:
-    """Vega-Lite specs by name, without their data; charts that have nothing to show are missing."""
+    """Return Vega-Lite specs by name, without their data and without empty charts."""
     need()
     found: dict[str, dict[str, Any]] = {}
     for name, draw in CHARTS.items():
@@ -490,14 +490,14 @@ def specs(facts: ReportFacts) -> dict[str, dict[str, Any]]:
 
 
 def write_charts(facts: ReportFacts, folder: Path, form: Format = "png") -> list[Path]:
-    """Write every chart into a folder as PNG or SVG; returns the files."""
+    """Write every chart into a folder as PNG or SVG; return the files."""
     need()
     import vl_convert
 
     tables = {name: table.records() for name, table in datasets(facts).items()}
     written: list[Path] = []
     for name, spec in specs(facts).items():
-        whole = json.dumps(_standing(spec, tables))
+        whole = json.dumps(_self_contained(spec, tables))
         if form == "png":
             content = vl_convert.vegalite_to_png(whole, scale=SCALE, config=config("light"))
         else:
@@ -508,8 +508,10 @@ def write_charts(facts: ReportFacts, folder: Path, form: Format = "png") -> list
     return written
 
 
-def _standing(spec: dict[str, Any], tables: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """A spec that stands alone: its data inside, a width in numbers."""
+def _self_contained(
+    spec: dict[str, Any], tables: dict[str, list[dict[str, Any]]]
+) -> dict[str, Any]:
+    """Return a spec with its data inside and a width in pixels."""
     whole = {**spec, "datasets": {spec["data"]["name"]: tables[spec["data"]["name"]]}}
     if whole.get("width") == "container":
         whole["width"] = 560

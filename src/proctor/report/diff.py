@@ -19,24 +19,24 @@ JSON_FORMAT = 1
 """Version of the JSON document."""
 
 CONTEXT = 40
-"""Characters of unchanged text shown on each side of a change: enough to find the place."""
+"""Characters of unchanged text on each side of a change: enough to locate it."""
 
 MAX_WORDS = 2_000
-"""Characters of a word-level diff that a person is shown."""
+"""Characters of a word-level diff."""
 
 
 def console(diff: Diff) -> str:
-    """The comparison for a terminal."""
+    """Return the comparison for a terminal."""
     return "\n".join(_console(diff)) + "\n"
 
 
 def as_markdown(diff: Diff) -> str:
-    """The comparison for pull requests and pages."""
+    """Return the comparison as Markdown, for pull requests and pages."""
     return "\n".join(_markdown(diff)) + "\n"
 
 
 def summary(diff: Diff) -> str:
-    """How many cases changed how much, in one line; every case is in exactly one count."""
+    """Return the number of cases by severity in one line; each case is in exactly one count."""
     counts = [
         (diff.count(Severity.ERROR), "with errors"),
         (diff.count(Severity.WARNING), "with warnings"),
@@ -49,7 +49,7 @@ def summary(diff: Diff) -> str:
 
 
 def word_diff(words: Sequence[WordChange]) -> str:
-    """Changed words in their surroundings: `the capital is [-Lyon-]{+Paris+}.`"""
+    """Return changed words in their context: `the capital is [-Lyon-]{+Paris+}.`"""
     shown = "".join(_stretch(words, place) for place in range(len(words)))
     return line(shown, MAX_WORDS)
 
@@ -149,7 +149,7 @@ def _changes(diff: Diff, case: CaseDiff) -> Iterator[str]:
 
 
 def as_json(diff: Diff) -> str:
-    """The whole comparison."""
+    """Return the whole comparison as one JSON document."""
     document = {
         "format": JSON_FORMAT,
         "suite": diff.suite,
@@ -181,7 +181,7 @@ def _case(case: CaseDiff) -> dict[str, Any]:
 
 
 def _change(change: Change) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    data: dict[str, Any] = {
         "tier": str(change.tier),
         "kind": str(change.kind),
         "severity": str(change.severity),
@@ -190,10 +190,10 @@ def _change(change: Change) -> dict[str, Any]:
         "after": change.after,
     }
     if change.words:
-        told["words"] = [{"op": each.op, "text": each.text} for each in change.words]
+        data["words"] = [{"op": each.op, "text": each.text} for each in change.words]
     if change.span_ids:
-        told["span_ids"] = list(change.span_ids)
-    return told
+        data["span_ids"] = list(change.span_ids)
+    return data
 
 
 DIFF_FORMATS: dict[str, Callable[[Diff], str]] = {

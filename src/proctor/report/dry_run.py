@@ -1,4 +1,4 @@
-"""The plan of a run before it begins: how many trials of what, and what that may cost."""
+"""The plan of a run before it starts: its trials, and their estimated time and cost."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 MOST_CELLS = 60
-"""Cells listed for people: a screen or two; `--json` lists all."""
+"""Cells listed: a screen or two; `--json` lists all."""
 
 
 def plan_lines(ready: RunContext, estimate: Estimate) -> list[str]:
-    """For people."""
+    """Return the plan as lines of text."""
     cells = list(ready.plan.cells.items())
     shown = [
         (_case(key), line(key.agent, 40), f"{cell.trials:,}") for key, cell in cells[:MOST_CELLS]
@@ -37,9 +37,9 @@ def plan_lines(ready: RunContext, estimate: Estimate) -> list[str]:
         scenarios = plural(estimate.scenarios, "scenario")
         out.append(f"cached: {estimate.kept} of {scenarios} to be built")
     if ready.unfolding is not None:
-        out.append(f"research: that is the first round of {ready.unfolding.kind}, at least")
+        out.append(f"research: this is the first round of {ready.unfolding.kind}, at least")
     if ready.options.replay_from is not None:
-        out.append(f"model calls: answered from {line(ready.options.replay_from, 200)}")
+        out.append(f"model calls: replayed from {line(ready.options.replay_from, 200)}")
     return out
 
 
@@ -48,7 +48,7 @@ def _case(key: CellKey) -> str:
 
 
 def _axes(ready: RunContext) -> str:
-    """What is multiplied, and how it is run."""
+    """Return the axes of the plan and the concurrency."""
     parts = [plural(len(ready.cases), "case"), plural(len(ready.agents), "agent")]
     at_once = ready.options.at_once(len(ready.plan.trials))
     if ready.design is None:
@@ -57,8 +57,8 @@ def _axes(ready: RunContext) -> str:
     seeds = axes.seeds or ()
     if len(axes.params) > 1:
         parts.append(plural(len(axes.params), "combination"))
-    told = f" ({_seeds(seeds)})" if seeds else ""
-    parts.append(f"{plural(len(seeds), 'seed')}{told}")
+    listed = f" ({_seeds(seeds)})" if seeds else ""
+    parts.append(f"{plural(len(seeds), 'seed')}{listed}")
     return f"{' × '.join(parts)}, {at_once} at a time"
 
 
@@ -71,15 +71,15 @@ def _seeds(seeds: tuple[int, ...]) -> str:
 
 def _time(estimate: Estimate) -> str:
     if estimate.seconds is None:
-        return "unknown, no earlier run tells"
+        return "unknown (no earlier run)"
     return f"about {duration(estimate.seconds)}{_part(estimate.timed, estimate.trials)}"
 
 
 def _cost(estimate: Estimate) -> str:
     if estimate.uncalled == estimate.trials:
-        return "none known, earlier runs have no model call on record"
+        return "n/a (earlier runs made no model calls)"
     if estimate.cost_usd is None:
-        return "unknown, no earlier run tells"
+        return "unknown (no earlier run)"
     return f"about {money(estimate.cost_usd)}{_part(estimate.priced, estimate.trials)}"
 
 
@@ -92,7 +92,7 @@ def _part(known: int, total: int) -> str:
 
 
 def plan_document(ready: RunContext, estimate: Estimate) -> str:
-    """For programs: one JSON document."""
+    """Return the plan as one JSON document."""
     design = ready.design
     document = {
         "name": ready.name,

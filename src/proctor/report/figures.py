@@ -1,7 +1,7 @@
-"""Figures of the statistics as people read them: metrics in their units, intervals, documents.
+"""Format statistics: metrics in their units, intervals, JSON documents.
 
-Promise: what is not defined is a dash, with its reason wherever there is room; a figure never
-looks more exact than it is.
+Guarantees: an undefined figure is a dash, with its reason where there is room; a figure never looks
+more exact than it is.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ METRIC_WORDS = {
     "cost_usd": "cost per trial",
     "latency_ms": "latency",
 }
-"""How people call the figures that runs are compared and ranked by."""
+"""Metric → its display name."""
 
 SHORT_MS = 10.0
-"""Below this a duration needs decimals to be told from another."""
+"""Milliseconds below which a duration needs decimals."""
 
 FORMAT = 1
 """Version of the JSON documents; it rises when a key has to change."""
 
 
 def figure(metric: str, value: float | None) -> str:
-    """A value of a metric in its own unit."""
+    """Return a value of a metric in its unit."""
     if value is None:
         return DASH
     if metric == "pass_rate":
@@ -43,7 +43,7 @@ def figure(metric: str, value: float | None) -> str:
 
 
 def change(metric: str, value: float | None) -> str:
-    """A difference of a metric in its own unit, with its sign."""
+    """Return a difference of a metric in its unit, with its sign."""
     if value is None:
         return DASH
     if metric == "pass_rate":
@@ -54,7 +54,7 @@ def change(metric: str, value: float | None) -> str:
 
 
 def ends(metric: str, interval: Interval, *, signed: bool = False) -> str:
-    """The two ends of an interval; a dash where there are none."""
+    """Return the two ends of an interval; a dash where it is undefined."""
     if interval.low is None or interval.high is None:
         return DASH
     if signed:
@@ -65,19 +65,19 @@ def ends(metric: str, interval: Interval, *, signed: bool = False) -> str:
 
 
 def named(items: Mapping[str, str], most: int = 12) -> list[str]:
-    """Names with why, gathered by why; long lists are cut and say so."""
+    """Return names grouped by reason; long lists are cut with a count."""
     by_reason: dict[str, list[str]] = {}
-    for name, why in items.items():
-        by_reason.setdefault(why, []).append(name)
+    for name, reason in items.items():
+        by_reason.setdefault(reason, []).append(name)
     out: list[str] = []
-    for why, names in by_reason.items():
+    for reason, names in by_reason.items():
         shown = ", ".join(line(name, 80) for name in names[:most])
         more = f", and {len(names) - most} more" if len(names) > most else ""
-        out.append(f"  {shown}{more}: {line(why)}")
+        out.append(f"  {shown}{more}: {line(reason)}")
     return out
 
 
 def document(kind: str, facts: Any, **more: Any) -> str:
-    """Facts as one JSON document, every field by its name."""
+    """Return facts as one JSON document."""
     body = {"format": FORMAT, "kind": kind, **more, **cast("dict[str, Any]", json_value(facts))}
     return json.dumps(json_value(body), indent=2, ensure_ascii=False, allow_nan=False)

@@ -1,7 +1,7 @@
-"""The words in which every form of a run's report says its figures.
+"""Sentences that every form of a run's report shares.
 
-Promise: the same figure reads the same in HTML, Markdown and console; what is not known is a dash,
-and every share stands beside its denominator.
+Guarantees: a figure reads the same in HTML, Markdown and console; an unknown one is a dash, and
+every share has its denominator.
 """
 
 from __future__ import annotations
@@ -40,37 +40,37 @@ def score(value: float | None) -> str:
 
 
 def places(best: int | None, worst: int | None) -> str:
-    """The places an agent may hold: `1`, or `1–3` where tests do not tell."""
+    """Return the ranks an agent may have: `1`, or `1–3` where differences are not significant."""
     if best is None or worst is None:
         return DASH
     return str(best) if best == worst else f"{best}–{worst}"
 
 
 def leading(board: Leaderboard) -> str | None:
-    """Who is ahead, or that nobody is, in a sentence; None with a single agent."""
+    """Return a sentence on which agent is ahead; None with a single agent."""
     rows = [row for row in board.rows if row.best is not None]
     if len(board.rows) < 2:
         return None
     if board.reason or not rows:
-        return f"No order of the agents: {board.reason or 'no judged trial'}."
+        return f"No ranking: {board.reason or 'no judged trial'}."
     cases = plural(board.shared_cases, "shared case")
     how = f"on {cases} (paired tests, Holm, {level_of(board.alpha)} level)"
     first = [row.name for row in rows if row.best == 1]
     if len(first) == 1:
-        return f"{first[0]} is ahead of all others {how}."
+        return f"{first[0]} is significantly better than all others {how}."
     if len(first) < len(rows):
-        return f"{', '.join(first)} share the first place {how}."
-    who = " and ".join(first) if len(first) == 2 else "The agents"
-    return f"{who} cannot be told apart {how}: more cases would settle it."
+        return f"{', '.join(first)} share rank 1 {how}."
+    between = " and ".join(first) if len(first) == 2 else "the agents"
+    return f"No significant difference between {between} {how}; more cases may show one."
 
 
 def ranked_by(board: Leaderboard) -> str:
-    """How the leaderboard came to its places."""
+    """Return how the leaderboard ranks agents."""
     return (
         f"By {board.metric.replace('_', ' ')} over {plural(board.shared_cases, 'shared case')}. A"
-        f" place such as 1–2 means that paired tests (Holm, {level_of(board.alpha)} level) do not"
-        " tell these agents apart. Rates are means over cases; intervals are for cases like"
-        " these, not only these."
+        f" rank such as 1–2 means that paired tests (Holm, {level_of(board.alpha)} level) show no"
+        " significant difference between these agents. Rates are means over cases; intervals are"
+        " for cases like these, not only these."
     )
 
 

@@ -1,13 +1,14 @@
-"""A run made fit to leave the house: one page, or a zip of the run folder, secrets taken out again.
+"""Share a run as one page or as a zip of its folder, redacted again.
 
     OUT.zip
-      CONTENTS.md          what is inside, file by file, with sizes and SHA-256
+      CONTENTS.md          list of files with sizes and SHA-256
       report.html  report.md
-      run/                 a run folder as any other: `proctor report run/` reads it
+      run/                 an ordinary run folder: `proctor report run/` reads it
 
-Promise: every text of every file passes the redactor, with the patterns of today and the secrets
-of today's environment; names of the machine, of the user and of local folders are left out. The
-price: what has no telling shape, name or pattern is not seen, so look before you send.
+Guarantees: every text of every file passes the redactor with the current patterns and the secrets
+of the current environment; names of the machine, the user and local folders are left out.
+Trade-off: a secret without a recognisable shape, name or pattern is missed, so check before
+sending.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ from proctor.user_dirs import room_for
 from proctor.words import plural
 
 PRIVATE = ("host", "user", "platform")
-"""Provenance that says something of a machine or a person, and nothing of the run."""
+"""Provenance that identifies a machine or a person and says nothing about the run."""
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
-"""The date of every entry of a zip, so that equal runs give equal files."""
+"""The date of every zip entry, so that equal runs give equal files."""
 
 _FOLDERS = re.compile(r"(?:/home/|/Users/|[A-Za-z]:\\Users\\)[^/\\\s\"':]+")
 
 
 class Shared(NamedTuple):
-    """What was written: the file, its size, what is inside, and how many secrets were taken out."""
+    """The written file, its size, its contents, and the number of redacted secrets."""
 
     path: Path
     size: int
@@ -58,12 +59,12 @@ class Shared(NamedTuple):
 
 
 def share(run: Run, target: Path, redactor: Redactor) -> Shared:
-    """Write a run to one file; its name says which: `.html` or `.zip`."""
+    """Write a run to one file; the suffix `.html` or `.zip` selects the format."""
     forms = {".html": _share_page, ".zip": _share_zip}
     form = forms.get(target.suffix.lower())
     if form is None:
         raise ProctorError(
-            f"cannot share as {target.suffix or 'a file without an ending'}",
+            f"cannot share as {target.suffix or 'a file without a suffix'}",
             where=str(target),
             hint="name a file that ends in .html or .zip",
         )
@@ -77,7 +78,7 @@ def _share_page(run: Run, target: Path, redactor: Redactor) -> Shared:
 
 
 def without_private(facts: ReportFacts) -> ReportFacts:
-    """Facts without the machine, the user and the place of the run on its disk."""
+    """Return the facts without the machine, the user and the location of the run."""
     known = {name: value for name, value in facts.provenance.items() if name not in PRIVATE}
     place = run_name(Path(facts.path))
     return msgspec.structs.replace(facts, provenance=known, path=place)
@@ -109,7 +110,7 @@ def _share_zip(run: Run, target: Path, redactor: Redactor) -> Shared:
 
 
 def copy_run(run: Run, target: RunFolder, texts: PageTexts) -> None:
-    """A run folder with the same trials and traces, each without its secrets."""
+    """Copy the trials and traces of a run, each redacted, to another folder."""
     target.write_spec(_spec(run.spec, texts))
     journal = target.journal(Sync.NEVER)
     segments = SegmentWriter(target.traces_path)
@@ -133,7 +134,7 @@ def _spec(spec: dict[str, Any], texts: PageTexts) -> dict[str, Any]:
 
 
 def _without_homes(value: Any) -> Any:
-    """A JSON value in which home folders have lost the name of their owner."""
+    """Return a JSON value with home folders replaced by `~`."""
     if isinstance(value, str):
         return _FOLDERS.sub("~", value)
     if isinstance(value, dict):
@@ -152,10 +153,10 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def _contents(facts: ReportFacts, files: dict[str, bytes], redacted: int) -> str:
     lines = [
-        f"# What is inside: {facts.name}",
+        f"# Contents: {facts.name}",
         "",
         f"Run {facts.run_id}: {facts.headline}.",
-        f"Redaction was applied again; it took out {plural(redacted, 'secret')}.",
+        f"Redaction was applied again and removed {plural(redacted, 'secret')}.",
         f"Left out: {', '.join(PRIVATE)}, working folders, notes.",
         "",
         "| file | bytes | sha256 |",
