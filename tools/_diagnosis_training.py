@@ -30,7 +30,7 @@ from proctor.diagnose.learned.detector import CATEGORIES, Detectors
 from proctor.diagnose.learned.text_features import BUCKETS, NOTHING, FeatureRow, rows_of
 from proctor.diagnose.quotes import BEARS_ON
 from proctor.diagnose.rules import RULES, apply_rules, heard
-from proctor.diagnose.steps import read_moves
+from proctor.diagnose.steps import read_steps
 from proctor.diagnose.taxonomy import Category, parse_category
 from proctor.trace.load import load_traces
 from proctor.trail.data import read_annotations
@@ -86,9 +86,9 @@ def read(folder: Path) -> tuple[list[Example], list[str]]:
         gold = read_annotations(folder / f"processed_annotations_{suffix}")
         problems += gold.problems
         for path in sorted((folder / "data" / split).glob("*.json")):
-            moves = read_moves(load_traces(path)[0])
-            found = apply_rules(moves, RULES)
-            rows = rows_of(moves, found)
+            steps = read_steps(load_traces(path)[0])
+            found = apply_rules(steps, RULES)
+            rows = rows_of(steps, found)
             marks = gold.by_trace[path.stem]
             pairs = {(m.location, parse_category(m.label)): 1.0 for m in marks.marks}
             said = {(f.location, f.category): f.confidence for f in heard(found)}

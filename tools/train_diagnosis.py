@@ -32,7 +32,7 @@ from proctor.trail.scorer import Scorecard, score
 
 FOLDS = 5
 CUTS = 5
-"""Ways to cut the folds: one cut moves a figure by 0.02 either way."""
+"""Ways to cut the folds: one cut steps a figure by 0.02 either way."""
 METHODS = ("rules", "learned", "offline")
 
 

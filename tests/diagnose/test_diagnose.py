@@ -20,9 +20,9 @@ from proctor.diagnose.learned.classifier import MODEL_FILE, Judges
 from proctor.diagnose.learned.detector import detectors, judged
 from proctor.diagnose.learned.text_features import rows_of
 from proctor.diagnose.methods import diagnose
-from proctor.diagnose.quotes import stands_in
+from proctor.diagnose.quotes import contains_quote
 from proctor.diagnose.rules import RULES, apply_rules
-from proctor.diagnose.steps import read_moves
+from proctor.diagnose.steps import read_steps
 from proctor.errors import ProctorError
 from proctor.trace import Message, Span, SpanKind, Trace
 from proctor.trace.model import SpanStatus
@@ -37,7 +37,7 @@ def holds(trace: Trace, diagnosis: Diagnosis) -> int:
     for finding in diagnosis.findings:
         node = trace.node(finding.location)
         assert node is not None
-        assert stands_in(node.span, finding.evidence)
+        assert contains_quote(node.span, finding.evidence)
         assert 0 < finding.confidence <= 1
     return len(pairs)
 
@@ -107,8 +107,8 @@ def test_findings_hold_in_any_trace(trace: Trace, method: str) -> None:
 @given(traces())
 def test_the_detector_itself_holds_in_any_trace(trace: Trace) -> None:
     """R-G2: the same when the detector is made to speak of traces it does not know."""
-    moves = read_moves(trace)
-    rows = rows_of(moves, apply_rules(moves, RULES))
+    steps = read_steps(trace)
+    rows = rows_of(steps, apply_rules(steps, RULES))
     known = detectors()
     low = (replace(judge, threshold=np.array(0.01)) for judge in known.learned)
     bold = known._replace(learned=Judges(*low))

@@ -14,7 +14,7 @@ from proctor.diagnose.learned.text_features import rows_of
 from proctor.diagnose.methods import diagnose
 from proctor.diagnose.quotes import BEARS_ON, scores_of
 from proctor.diagnose.rules import RULES, apply_rules
-from proctor.diagnose.steps import read_moves
+from proctor.diagnose.steps import read_steps
 from proctor.diagnose.taxonomy import Category
 from proctor.trace import Message, Span, SpanKind, Trace
 from proctor.trace.load import load_traces
@@ -124,9 +124,9 @@ def strange_trace() -> Trace:
 def test_silent_on_strange_traces() -> None:
     """R-G3: on a trace unlike any it knows it says nothing, and `offline` is what the rules say."""
     trace = strange_trace()
-    moves = read_moves(trace)
-    rules = apply_rules(moves, RULES)
-    rows = rows_of(moves, rules)
+    steps = read_steps(trace)
+    rules = apply_rules(steps, RULES)
+    rows = rows_of(steps, rules)
     reading = detectors().detector.read_rows(rows)
     assert judged(detectors(), reading, rows, rules, "learned"), "it would speak if made to"
     assert find(detectors(), rows, rules, "learned") == ([], None)
@@ -175,7 +175,7 @@ def test_facts_of_how_much_is_read(
     code: str, shown: str, asks: str | None, sees: str | None
 ) -> None:
     """R-G3: what a step asks to read is a fact of it; what came back is one of the next step."""
-    _, asking, seeing = rows_of(read_moves(reading_trace(code, shown)), ())
+    _, asking, seeing = rows_of(read_steps(reading_trace(code, shown)), ())
     about_asking = {"reads pieces", "reads too much", "reads all"}
     about_seeing = {"was shown too much", "was shown single letters"}
     assert about_asking & asking.facts.keys() == {asks} - {None}
@@ -187,7 +187,7 @@ def test_a_call_whose_prompt_was_cut_is_not_judged(shared: Path) -> None:
     cut = 0
     for path in sorted((shared / "trail" / "data" / "SWE Bench").glob("*.json"))[1:4:2]:
         (trace,) = load_traces(path)
-        rows = rows_of(read_moves(trace), ())
+        rows = rows_of(read_steps(trace), ())
         lost = {row.span.span_id for row in rows if row.cut}
         cut += len(lost)
         assert not lost & {finding.location for finding in diagnose(trace, "learned").findings}

@@ -17,7 +17,7 @@ from proctor.diagnose.llm.digest import digest, shorten
 from proctor.diagnose.llm.parse import json_in, read_findings, read_scores, verified
 from proctor.diagnose.llm.prompt import HINTS
 from proctor.diagnose.methods import diagnose
-from proctor.diagnose.quotes import stands_in
+from proctor.diagnose.quotes import contains_quote
 from proctor.diagnose.taxonomy import Category
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM, get_model
@@ -210,7 +210,7 @@ def test_findings_are_cleaned() -> None:
         ("model001", "Goal Deviation"),
     }
     spans = {s.span_id: s for s in sample().spans}
-    assert all(stands_in(spans[f.location], f.evidence) for f in found.findings)
+    assert all(contains_quote(spans[f.location], f.evidence) for f in found.findings)
     assert sum(found.dropped.values()) == 5
     assert len(found.notes()) == 5
     loose = read_findings({"errors": told}, sample(), evidence="off", detector="test")

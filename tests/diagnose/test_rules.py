@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import proctor
 import proctor.errors
 from proctor.diagnose.finding import Finding
-from proctor.diagnose.quotes import MAX_QUOTE, quote, stands_in
+from proctor.diagnose.quotes import MAX_QUOTE, contains_quote, quote
 from proctor.diagnose.rules import RULES, apply_rules
-from proctor.diagnose.steps import read_moves
+from proctor.diagnose.steps import read_steps
 from proctor.diagnose.taxonomy import Category
 from proctor.trace import Span, SpanKind, SpanStatus, Trace
 from proctor.trace.model import Message, ToolCall
@@ -25,7 +25,7 @@ PLAN = "Write your plan below. After the last step write the '\n<end_plan>' tag 
 
 
 def findings(trace: Trace) -> list[Finding]:
-    return apply_rules(read_moves(trace), RULES)
+    return apply_rules(read_steps(trace), RULES)
 
 
 def told(trace: Trace) -> set[tuple[str, Category]]:
@@ -290,7 +290,7 @@ def measured(shared: Path, split: str, gold: str) -> Scorecard:
         for finding in found:
             node = trace.node(finding.location)
             assert node is not None
-            assert stands_in(node.span, finding.evidence)
+            assert contains_quote(node.span, finding.evidence)
         marks = tuple(Mark(f.location, f.category.value) for f in found)
         predicted[path.stem] = Annotation(marks)
     read = read_annotations(shared / "trail" / f"processed_annotations_{gold}")
@@ -319,7 +319,7 @@ def test_evidence_stands_in_its_span(said: str, output: str, wanted: list[str]) 
     """R-G2: whatever is asked for and whatever the span holds, the quote stands in it."""
     span = used("t", 0, tool_output=output, input_messages=(Message("user", said),))
     found = quote(span, *wanted)
-    assert stands_in(span, found)
+    assert contains_quote(span, found)
     assert len(found) <= MAX_QUOTE
     for passage in wanted:
         if passage.strip() and len(passage) <= MAX_QUOTE and passage.strip() in output:

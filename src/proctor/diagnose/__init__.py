@@ -1,8 +1,8 @@
-"""Diagnosis: what broke in a trace, where, and how sure that is.
+"""Diagnose traces: what broke, where, and with what confidence.
 
-`proctor.diagnose(trace)` calls this package: the function and the package have one name, and
-Python sets the attribute to the package as soon as any module of it is imported. So the module
-is callable. The taxonomy and the scorer depend on nothing but the standard library.
+`proctor.diagnose(trace)` calls this package: the function and the package share a name, and Python
+binds the attribute to the package as soon as one of its modules is imported. The module is
+therefore callable. The taxonomy depends on nothing but the standard library.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""The same failure seen forty times is one row: findings of many traces, grouped.
+"""Group findings of many traces, so that a failure seen forty times is one row.
 
-Promise: findings fall together when their category, their place in the flow and what they say,
-without names, numbers and quotes, agree; which trace came first does not matter. A cluster counts
-traces, so one trace that fails twice in the same way counts once.
+Guarantees: findings share a cluster when their category, their position in the flow and their text
+(without names, numbers and quotes) agree; the order of the traces does not matter. A cluster counts
+traces, so a trace that fails twice in the same way counts once.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from proctor.trace import Span, Trace
 
 SAMPLES = 3
-"""Examples kept with a cluster: enough to see a pattern, few enough to read."""
+"""Examples stored per cluster: enough to see a pattern, few enough to read."""
 
 ALIKE = 0.6
-"""Two messages that share this part of their words tell the same thing."""
+"""Two messages that share this fraction of their words count as the same."""
 
 _QUOTED = re.compile(r"""(?<!\w)(?P<q>['"`]).{1,300}?(?P=q)(?!\w)""", re.DOTALL)
 _ADDRESS = re.compile(r"\b[a-z]+://\S+|(?:\.{0,2}/)?(?:[\w.-]+/)+[\w.-]+", re.IGNORECASE)
@@ -33,7 +33,7 @@ _WORST = {Impact.HIGH: 0, Impact.MEDIUM: 1, Impact.LOW: 2}
 
 
 class Occurrence(NamedTuple):
-    """One occurrence: which trial or trace, which span, what it shows."""
+    """One occurrence of a failure: its trial or trace, its span and its text."""
 
     where: str
     location: str
@@ -42,7 +42,7 @@ class Occurrence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A failure and how often it was seen: in `count` of the `of` traces looked at."""
+    """A failure and its frequency: `count` of the `of` traces examined."""
 
     category: Category
     place: str
@@ -54,7 +54,7 @@ class Cluster:
     samples: tuple[Occurrence, ...]
 
     def to_dict(self) -> dict[str, object]:
-        """As JSON keeps it."""
+        """Return the cluster as JSON data."""
         return {
             "category": self.category.value,
             "place": self.place,
@@ -74,14 +74,14 @@ class _Noted(NamedTuple):
 
 
 class Clusters:
-    """Takes diagnoses one by one, keeps what grouping needs, gives clusters."""
+    """Collect diagnoses one by one and group their findings into clusters."""
 
     def __init__(self) -> None:
         self._seen = 0
         self._by_place: dict[tuple[Category, str], list[_Noted]] = defaultdict(list)
 
     def add(self, where: str, trace: Trace, diagnosis: Diagnosis) -> None:
-        """Take what was found in one trace; `where` is how people call it."""
+        """Add the findings of one trace; `where` is the trace's display name."""
         self._seen += 1
         spans = {span.span_id: span for span in trace.spans}
         for finding in diagnosis.findings:
@@ -90,7 +90,7 @@ class Clusters:
             self._by_place[finding.category, place].append(_Noted(where, finding, words))
 
     def all(self) -> list[Cluster]:
-        """Every cluster, the most frequent first, then the most harmful."""
+        """Return every cluster, most frequent first, then most harmful."""
         found = [
             self._cluster(category, place, group)
             for (category, place), noted in self._by_place.items()
@@ -120,7 +120,7 @@ class Clusters:
 
 
 def _alike(noted: Iterable[_Noted]) -> list[list[_Noted]]:
-    """Groups of findings that say the same; each joins the first group it is like."""
+    """Group similar findings; each joins the first group it resembles."""
     groups: list[list[_Noted]] = []
     ordered = sorted(noted, key=lambda n: (n.finding.description, n.where, n.finding.location))
     for one in ordered:
@@ -133,19 +133,19 @@ def _alike(noted: Iterable[_Noted]) -> list[list[_Noted]]:
 
 
 def _overlap(a: frozenset[str], b: frozenset[str]) -> float:
-    """The part of all their words that both have; two empty messages are alike."""
+    """Return the fraction of words two messages share; two empty messages are equal."""
     together = a | b
     return len(a & b) / len(together) if together else 1.0
 
 
 def normalised(message: str) -> str:
-    """A message without what differs from trace to trace: quotes, addresses, numbers."""
+    """Return the message without what varies between traces: quotes, addresses, numbers."""
     bare = _QUOTED.sub(" … ", message.casefold())
     return " ".join(_NUMBER.sub("#", _ADDRESS.sub("…", bare)).split())
 
 
 def place_of(span: Span | None) -> str:
-    """Where in the flow a span stands, in words that are the same in every trace."""
+    """Return a span's position in the flow, in words that are the same for every trace."""
     if span is None:
         return "somewhere"
     what = span.tool_name or span.handoff_to or _NUMBER.sub("#", span.name)

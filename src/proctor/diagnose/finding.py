@@ -1,7 +1,7 @@
-"""Finding and Diagnosis: what broke, where, and how sure we are.
+"""Finding and Diagnosis: what broke, where, and with what confidence.
 
-Promise: a finding names a span of its trace and quotes text that stands in that span. Scores
-follow the TRAIL scale, 0 to 5; without any the overall score is None, never 0.
+Guarantees: a finding names a span of its trace and quotes text that occurs in that span. Scores
+follow the TRAIL scale, 0 to 5; without any score the overall score is None, never 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Impact(StrEnum):
-    """What an error touches: the answer, the process, or only looks."""
+    """The effect of an error: on the answer, on the process, or cosmetic."""
 
     HIGH = "HIGH"
     MEDIUM = "MEDIUM"
@@ -39,7 +39,7 @@ class Finding:
     detector: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The finding in the keys of TRAIL's annotation files, and ours beside them."""
+        """Return the finding under the keys of TRAIL's annotation files, plus our own keys."""
         return {
             "category": self.category.value,
             "location": self.location,
@@ -61,10 +61,10 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Everything found in one trace. `seconds` names each detector's time.
+    """All findings of one trace. `seconds` holds the time of each detector.
 
-    `method` is what really looked; `notes` say what a reader must know to trust it, such as why
-    a model's answer was not used.
+    `method` names what produced the findings; `notes` say what a reader must know to trust them,
+    such as why a model's answer was not used.
     """
 
     trace_id: str
@@ -77,7 +77,7 @@ class Diagnosis:
 
     @property
     def overall(self) -> float | None:
-        """The mean of the scores; None without any."""
+        """Return the mean of the scores; None without any."""
         values = [score.value for score in self.scores.values()]
         return sum(values) / len(values) if values else None
 
@@ -95,7 +95,7 @@ class Diagnosis:
         return html_table(title, head, rows, [*scores, *self.notes])
 
     def to_dict(self) -> dict[str, Any]:
-        """The diagnosis as a TRAIL prediction file holds it."""
+        """Return the diagnosis as the content of a TRAIL prediction file."""
         scores: dict[str, Any] = {}
         for name, score in self.scores.items():
             scores[f"{name}_score"] = score.value

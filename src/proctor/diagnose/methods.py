@@ -103,12 +103,12 @@ def diagnose_offline(trace: Trace, method: str = "offline") -> Diagnosis:
     from proctor.diagnose.finding import Diagnosis
     from proctor.diagnose.quotes import scores_of
     from proctor.diagnose.rules import RULES, apply_rules
-    from proctor.diagnose.steps import read_moves
+    from proctor.diagnose.steps import read_steps
 
     chosen = _method(method)
     started = perf_counter()
-    moves = read_moves(trace)
-    findings = apply_rules(moves, RULES)
+    steps = read_steps(trace)
+    findings = apply_rules(steps, RULES)
     seconds = {"rules": perf_counter() - started}
     values: list[float] | None = None
     if chosen != "rules":
@@ -116,13 +116,13 @@ def diagnose_offline(trace: Trace, method: str = "offline") -> Diagnosis:
         from proctor.diagnose.learned.text_features import rows_of
 
         started = perf_counter()
-        found = find(detectors(), rows_of(moves, findings), findings, chosen)
-        order = moves.trace.index.position
+        found = find(detectors(), rows_of(steps, findings), findings, chosen)
+        order = steps.trace.index.position
         findings = sorted(found.findings, key=lambda f: (order[f.location], f.category))
         values = found.scores
         seconds["learned"] = perf_counter() - started
     # A trace without steps was not judged: it has no scores, rather than full marks.
-    seen = bool(moves.moves or moves.strays or findings)
+    seen = bool(steps.steps or steps.strays or findings)
     scores = scores_of(findings, values) if seen else {}
     return Diagnosis(trace.trace_id, chosen, tuple(findings), scores, seconds)
 

@@ -1,7 +1,7 @@
-"""Evidence: a quote that stands in the span it is given for, or no quote at all.
+"""Evidence for findings: a quote that occurs in its span, or none; and scores with reasons.
 
-Promise: `quote` returns text for which `stands_in` is true. Wanted passages are cut to a line a
-person reads; where none of them stands in the span, its own output speaks, then its name.
+Guarantees: `quote` returns text for which `contains_quote` is true. Passages are truncated to a
+readable line; where none occurs in the span, its own output is quoted, then its name.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 MAX_QUOTE = 240
-"""Characters of a quote: two lines of a terminal."""
+"""Maximum characters of a quote: two lines of a terminal."""
 
 
 def span_texts(span: Span) -> Iterator[str]:
-    """Every text of a span: what it said, what it was told, and all it recorded."""
+    """Return every text of a span: output, input and everything it recorded."""
     for message in (*span.output_messages, *span.input_messages):
         if message.content:
             yield message.content
@@ -56,16 +56,16 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
-def stands_in(span: Span, passage: str) -> bool:
-    """Whether the span holds this passage word for word."""
+def contains_quote(span: Span, passage: str) -> bool:
+    """Return whether the span contains this passage verbatim."""
     return bool(passage) and any(passage in text for text in span_texts(span))
 
 
 def quote(span: Span, *wanted: str) -> str:
-    """The first wanted passage that stands in the span, cut; else the start of its own text."""
+    """Return the first passage found in the span, truncated; else the start of its text."""
     for passage in wanted:
         cut = passage.strip()[:MAX_QUOTE].strip()
-        if cut and stands_in(span, cut):
+        if cut and contains_quote(span, cut):
             return cut
     for text in span_texts(span):
         cut = text.strip()[:MAX_QUOTE].strip()
@@ -74,11 +74,9 @@ def quote(span: Span, *wanted: str) -> str:
     return span.name
 
 
-# The four scores of a trace, 0 to 5, and why: each reason names the findings that bear on it.
-#
-# Values come from the learned detector where it knows the trace; elsewhere from the findings
-# alone, by a fixed deduction for each. Neither has looked at the answer: a score says how a
-# trace reads.
+# The four scores of a trace, 0 to 5; each reason names the related findings. Values come from the
+# learned detector where it is competent, otherwise from a fixed deduction per finding. Neither
+# looks at the answer: a score describes how a trace reads.
 
 
 BEST = 5.0
@@ -98,17 +96,18 @@ BEARS_ON: Mapping[str, frozenset[Category]] = {
     ),
     "plan_opt": _PLANNING | {Category.TOOL_SELECTION, Category.POOR_RETRIEVAL},
 }
-"""The scores, in TRAIL's order and under its names, and the categories that speak of each."""
+"""The scores, in TRAIL's order and under its names, with the categories that affect each."""
 
 DEDUCTION = {Impact.HIGH: 1.0, Impact.MEDIUM: 0.5, Impact.LOW: 0.25}
-"""Points a finding of each impact takes off where nothing was learned: an error that touches the
-answer weighs as two of the process, and nobody is sure of more than that."""
+"""Points deducted for a finding of each impact where the learned detector is not competent: an
+error that affects the answer counts as two errors of the process.
+"""
 
 
 def scores_of(
     findings: Sequence[Finding], values: Sequence[float] | None = None
 ) -> dict[str, Score]:
-    """Every score with its reason; `values` are those of the learned detector, in order."""
+    """Return every score with its reason; `values` are those of the learned detector, in order."""
     result: dict[str, Score] = {}
     for number, (name, categories) in enumerate(BEARS_ON.items()):
         bearing = [finding for finding in findings if finding.category in categories]
@@ -123,7 +122,7 @@ def _deducted(findings: Iterable[Finding]) -> float:
 
 def _reason(findings: Sequence[Finding]) -> str:
     if not findings:
-        return "No finding bears on it."
+        return "No related findings."
     counted = Counter(finding.category.value for finding in findings)
     named = ", ".join(f"{name} ({n})" if n > 1 else name for name, n in counted.most_common(4))
     rest = len(counted) - 4
@@ -131,5 +130,5 @@ def _reason(findings: Sequence[Finding]) -> str:
 
 
 def in_words(name: str) -> str:
-    """A score's name as people say it."""
+    """Return the display name of a score."""
     return "plan optimality" if name == "plan_opt" else name.replace("_", " ")

@@ -1,8 +1,8 @@
-"""A trace as moves: each model call with what it was told, what it did and what came back.
+"""Read a trace as steps: each model call with its input, its actions and their results.
 
-Promise: works on any framework's spans. A move's outcome is read from the tool spans that follow
-it under the same agent, from the step around it, and from what its next model call was shown.
-Text is cut at generous bounds, so that a 4 MB trace costs milliseconds.
+Guarantees: works on the spans of any framework. A step's outcome is read from the tool spans that
+follow it under the same agent, from the enclosing step span, and from the input of the next model
+call. Text is truncated at generous limits, so that a 4 MB trace costs milliseconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from proctor.trace.model import Message
 
 MAX_TEXT = 20_000
-"""Characters read of one message: the longest of TRAIL's own instructions has 11,000."""
+"""Characters read per message: the longest of TRAIL's own instructions has 11,000."""
 
 _CODE = re.compile(r"```(?:py|python)?\n(.*?)(?:\n```|\Z)", re.DOTALL)
 _CALL = re.compile(r"\b([A-Za-z_]\w*)\(")
@@ -37,7 +37,7 @@ _SOURCE = re.compile(
     r"|sources?|documentation|literature|pages?)\b",
     re.IGNORECASE,
 )
-"""What a plan speaks of when it means to bring in something it does not have yet."""
+"""Words of a plan that will fetch outside information."""
 
 _GIVES_UP = re.compile(
     r"\b(?:unable to|could ?n[o'’]t|cannot|have attempted|encountered an? (?:issue|error))\b"
@@ -47,25 +47,26 @@ _GIVES_UP = re.compile(
 )
 
 OUTCOME = 350
-"""Characters of an answer that say whether there is one; the rest is how it was found."""
+"""Characters of an answer that show whether there is one; the rest explains how it was found."""
 
 ATTRIBUTES = 128
-"""OpenTelemetry's default limit of attributes a span: an exporter that meets it drops the oldest,
-and with them the beginning of what a model was told."""
+"""OpenTelemetry's default limit of attributes per span: an exporter that reaches it drops the
+oldest, and with them the beginning of the model's input.
+"""
 
 ANSWERING = frozenset({"final_answer", "finalanswer", "submit", "submit_answer", "finish"})
-"""Names under which frameworks let an agent hand in its answer as a tool call."""
+"""Tool names by which frameworks let an agent submit its answer."""
 
 
 class StepCall(NamedTuple):
-    """One thing a move called: a tool by request, in code, or as a span."""
+    """One call of a step: a tool by request, in code, or as a span."""
 
     name: str
     arguments: str
 
     @property
     def answers(self) -> bool:
-        """Whether the call hands in the answer."""
+        """Whether the call submits the answer."""
         return self.name.lower() in ANSWERING
 
 
@@ -75,24 +76,24 @@ class AgentStep:
 
     span: Span
     agent: str
-    told: str
+    prompt: str
     """The last message the model was shown."""
     rules: str
-    """What it was told first: the system prompt, or the first message."""
+    """The system prompt, or the first message."""
     text: str
-    """What it said, with the calls it asked for."""
+    """Its output, with the calls it requested."""
     calls: tuple[StepCall, ...]
     tools: tuple[Span, ...]
     """Tool spans that ran because of it."""
     failure: str
-    """The error its step or tools ended in; empty when none."""
+    """The error of its step or tools; empty without one."""
     index: int = 0
     of: int = 0
-    """Its place among the moves of its agent, from 0, and how many those are."""
-    came_back: str = ""
-    """What the next move of this agent was shown in answer."""
+    """Its index among the steps of its agent, from 0, and their number."""
+    observation: str = ""
+    """What the next step of this agent was shown as a result."""
     report: AgentStep | None = None
-    """The last move of an agent that worked for this one since its previous move."""
+    """The last step of a sub-agent since this agent's previous step."""
 
     @property
     def span_id(self) -> str:
@@ -101,65 +102,66 @@ class AgentStep:
 
     @property
     def cut(self) -> bool:
-        """Whether its exporter dropped a part of what it was told: nobody can judge it then."""
+        """Whether its exporter dropped part of its input: it cannot be judged then."""
         return len(self.span.attributes) >= ATTRIBUTES
 
     @property
     def answers(self) -> bool:
-        """Whether it hands in the answer."""
+        """Whether it submits the answer."""
         return any(call.answers for call in self.calls)
 
     @property
     def works(self) -> bool:
-        """Whether it calls anything besides handing in the answer."""
+        """Whether it calls anything besides submitting the answer."""
         return any(not call.answers for call in self.calls)
 
     @property
     def gives_up(self) -> bool:
-        """Whether what it hands in, or else says, is that nothing was found."""
+        """Whether its answer, or else its output, says that nothing was found."""
         answers = [call.arguments for call in self.calls if call.answers]
         return bool(_GIVES_UP.search((answers[-1] if answers else self.text)[:OUTCOME]))
 
     @property
     def plans(self) -> bool:
-        """Whether it was asked for a plan."""
-        return asks_for_plan(self.told)
+        """Whether it was asked to plan."""
+        return asks_for_plan(self.prompt)
 
     @property
     def sources(self) -> int:
-        """How often its text speaks of places to look something up."""
+        """How often its text mentions places to look something up."""
         return len(_SOURCE.findall(self.text))
 
     @property
     def self_contained(self) -> bool:
-        """Of a plan: whether it needs only thought, neither a tool nor a source."""
-        tools = {*offered_in(self.rules), *offered_in(self.told)} - ANSWERING
+        """For a plan: whether it needs only reasoning, neither a tool nor a source."""
+        tools = {*offered_in(self.rules), *offered_in(self.prompt)} - ANSWERING
         return not self.sources and not any(name in self.text for name in tools)
 
 
 @dataclass(slots=True)
-class Moves:
-    """Every move of a trace, by start time."""
+class Steps:
+    """Every step of a trace, by start time."""
 
     trace: Trace
-    moves: list[AgentStep] = field(default_factory=list[AgentStep])
+    steps: list[AgentStep] = field(default_factory=list[AgentStep])
     strays: list[Span] = field(default_factory=list["Span"])
-    """Tool spans that no model call stands behind: plain code called them, or its model calls
-    were not recorded."""
+    """Tool spans without a model call: plain code called them, or the model calls were not
+    recorded.
+    """
 
-    def before(self, move: AgentStep) -> list[AgentStep]:
-        """Earlier moves of the same agent."""
-        return [m for m in self.moves if m.agent == move.agent and m.index < move.index]
+    def before(self, step: AgentStep) -> list[AgentStep]:
+        """Earlier steps of the same agent."""
+        return [m for m in self.steps if m.agent == step.agent and m.index < step.index]
 
-    def after(self, move: AgentStep) -> AgentStep | None:
-        """The next move of the same agent."""
+    def after(self, step: AgentStep) -> AgentStep | None:
+        """The next step of the same agent."""
         return next(
-            (m for m in self.moves if m.agent == move.agent and m.index == move.index + 1), None
+            (m for m in self.steps if m.agent == step.agent and m.index == step.index + 1), None
         )
 
 
 class _Reader:
-    """Takes moves out of one trace."""
+    """Build the steps of one trace."""
 
     def __init__(self, trace: Trace) -> None:
         self.tree = trace.index
@@ -167,10 +169,10 @@ class _Reader:
 
     @cached_property
     def agents(self) -> list[str]:
-        """The nearest agent above each span; the trace's root where there is none.
+        """Return the nearest agent above each span; the trace's root where there is none.
 
-        Frameworks of graphs open a span each time an agent's turn comes: one of the same name,
-        after another and under the same span, is the same agent.
+        Graph frameworks open a span for each turn of an agent: consecutive spans of one name under
+        the same parent are the same agent.
         """
         owners: list[str] = []
         by_position: dict[int, str] = {}
@@ -189,25 +191,26 @@ class _Reader:
             owners.append(owner)
         return owners
 
-    def read(self) -> Moves:
-        """Every innermost model call with what surrounds it."""
+    def read(self) -> Steps:
+        """Return every innermost model call with its context."""
         calls = {span.span_id for span in self.trace.llm_calls}
         owned: dict[str, list[int]] = {}
         for here, span in enumerate(self.tree.spans):
             if span.span_id in calls or span.kind in (SpanKind.TOOL, SpanKind.RETRIEVAL):
                 owned.setdefault(self.agents[here], []).append(here)
-        result = Moves(self.trace, strays=self._brought_home(owned, calls))
+        result = Steps(self.trace, strays=self._brought_home(owned, calls))
         for agent, positions in owned.items():
-            result.moves.extend(self._of_agent(agent, positions, calls))
-        result.moves.sort(key=lambda move: move.span.start_ns)
-        for before, move in pairwise(result.moves):
-            if before.agent and before.agent != move.agent and move.index:
-                move.report = before
+            result.steps.extend(self._of_agent(agent, positions, calls))
+        result.steps.sort(key=lambda step: step.span.start_ns)
+        for before, step in pairwise(result.steps):
+            if before.agent and before.agent != step.agent and step.index:
+                step.report = before
         return result
 
     def _brought_home(self, owned: dict[str, list[int]], calls: set[str]) -> list[Span]:
-        """Give tools that run beside their agent, as in a graph's own node for tools, to the
-        latest model call that asked for them; the others are returned."""
+        """Assign tools that run beside their agent, as in a graph's own tool node, to the latest
+        model call that requested them; return the others.
+        """
         spans = self.tree.spans
         loose: set[int] = set()
         for positions in owned.values():
@@ -230,23 +233,23 @@ class _Reader:
     def _of_agent(self, agent: str, positions: list[int], calls: set[str]) -> list[AgentStep]:
         spans = [self.tree.spans[here] for here in positions]
         starts = [i for i, span in enumerate(spans) if span.span_id in calls]
-        moves: list[AgentStep] = []
+        steps: list[AgentStep] = []
         for number, start in enumerate(starts):
             end = starts[number + 1] if number + 1 < len(starts) else len(spans)
             tools = tuple(spans[start + 1 : end])
-            moves.append(self._move(spans[start], agent, tools))
-        for number, move in enumerate(moves):
-            move.index, move.of = number, len(moves)
-            if number + 1 < len(moves):
-                move.came_back = _answer_to(move, moves[number + 1])
-                if not move.failure and _FAILED.match(move.came_back):
-                    move.failure = move.came_back
-        return moves
+            steps.append(self._move(spans[start], agent, tools))
+        for number, step in enumerate(steps):
+            step.index, step.of = number, len(steps)
+            if number + 1 < len(steps):
+                step.observation = _answer_to(step, steps[number + 1])
+                if not step.failure and _FAILED.match(step.observation):
+                    step.failure = step.observation
+        return steps
 
     def _move(self, span: Span, agent: str, tools: tuple[Span, ...]) -> AgentStep:
-        told = span.input_messages
+        inputs = span.input_messages
         text, calls = spoken(span)
-        offered = {name for message in told[:1] for name in offered_in(content(message))}
+        offered = {name for message in inputs[:1] for name in offered_in(content(message))}
         names = offered | {t.tool_name for t in tools if t.tool_name}
         code = "\n".join(_CODE.findall(text))
         found = [*calls, *_calls_in(code, names)]
@@ -259,8 +262,8 @@ class _Reader:
         return AgentStep(
             span=span,
             agent=agent,
-            told=content(told[-1]) if told else plain(span.input),
-            rules=content(told[0]) if told else "",
+            prompt=content(inputs[-1]) if inputs else plain(span.input),
+            rules=content(inputs[0]) if inputs else "",
             text=text,
             calls=tuple(found),
             tools=tools,
@@ -280,32 +283,32 @@ class _Reader:
 
 
 def asks_for_plan(text: str) -> bool:
-    """Whether a prompt, or its end, asks for a plan."""
+    """Return whether a prompt, or its end, requests a plan."""
     return bool(_PLANNING.search(text))
 
 
 def offered_in(text: str) -> list[str]:
-    """The tools that a prompt lists, by name."""
+    """Return the names of the tools a prompt lists."""
     return _OFFERED.findall(text)
 
 
-def read_moves(trace: Trace) -> Moves:
-    """The moves of a trace."""
+def read_steps(trace: Trace) -> Steps:
+    """Return the steps of a trace."""
     return _Reader(trace).read()
 
 
 def content(message: Message) -> str:
-    """The text of a message, cut."""
+    """Return the text of a message, truncated."""
     return (message.content or "")[:MAX_TEXT]
 
 
 def plain(value: Any) -> str:
-    """Any captured value as text, cut."""
+    """Return any captured value as text, truncated."""
     return "" if value is None else (value if isinstance(value, str) else repr(value))[:MAX_TEXT]
 
 
 def spoken(span: Span) -> tuple[str, list[StepCall]]:
-    """What a model call said, and the calls it asked for."""
+    """Return the output of a model call and the calls it requested."""
     said = [content(m) for m in span.output_messages if m.content]
     calls = [
         StepCall(c.name, plain(c.arguments)) for m in span.output_messages for c in m.tool_calls
@@ -324,9 +327,9 @@ def _calls_in(code: str, names: set[str]) -> list[StepCall]:
     ]
 
 
-def _answer_to(move: AgentStep, following: AgentStep) -> str:
-    """What the next model call was shown beyond what the model itself had said."""
-    known = len(move.span.input_messages)
+def _answer_to(step: AgentStep, following: AgentStep) -> str:
+    """Return what the next model call was shown beyond the model's own output."""
+    known = len(step.span.input_messages)
     fresh = [
         content(m)
         for m in following.span.input_messages[known:]

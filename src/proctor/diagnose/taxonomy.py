@@ -1,8 +1,8 @@
-"""The TRAIL taxonomy: 21 kinds of agent error in three groups, and how labels are read.
+"""The TRAIL taxonomy: 21 kinds of agent error in three groups, and the parsing of labels.
 
-Promise: every label maps to one leaf or to None, never to a guess: exact match without case,
+Guarantees: every label maps to one leaf or to None, never to a guess: an exact match ignoring case,
 spaces and punctuation, a plural, or a trailing word such as "Error". The official scorer reads
-labels in its own, laxer way (`official_label`), kept apart because its numbers depend on it.
+labels in its own, laxer way (`official_label`), which is separate because its numbers depend on it.
 """
 
 import re
@@ -56,7 +56,7 @@ class Category(StrEnum):
 
 
 class Leaf(NamedTuple):
-    """What is known of a leaf."""
+    """Description of a leaf."""
 
     group: Group
     meaning: str
@@ -115,15 +115,15 @@ _BY_KEY = {_key(category.value): category for category in Category}
 
 
 def parse_category(label: str) -> Category | None:
-    """The leaf a label names in any of its common spellings, or None."""
+    """Return the leaf a label names in any of its common spellings, or None."""
     return _BY_KEY.get(_key(label))
 
 
 @lru_cache(maxsize=1024)
 def official_label(label: str) -> str:
-    """The label as the official scorer reads it; a label it does not know stays, lower-cased.
+    """Return the label as the official scorer reads it; an unknown label is only lower-cased.
 
-    Equality without case and spaces first, then "is a part of", in the order of the taxonomy.
+    Equality ignoring case and spaces first, then "is a part of", in the order of the taxonomy.
     """
     folded = label.lower().strip()
     bare = folded.replace(" ", "")

@@ -1,8 +1,8 @@
-"""The learned detector: how strongly each span looks like each kind of error.
+"""Score how strongly each span resembles each kind of error.
 
-Promise: three ridge machines, shipped as plain arrays (no pickle), the same answer every time.
-They were trained on TRAIL's own kind of traces; `TraceScores.familiar` says how similar a trace
-is to those.
+Guarantees: three ridge classifiers, shipped as plain arrays (no pickle), with deterministic
+results. They were trained on TRAIL's traces; `TraceScores.familiar` says how similar a trace is to
+those.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ MODEL_FILE = "model.npz"
 """Written by tools/train_diagnosis.py."""
 
 WIDTH = 0.05
-"""Of the likeness exp(-WIDTH * distance²) of facts: from 0.02 to 0.1 it hardly matters."""
+"""Width of the similarity exp(-WIDTH * distance²) between facts; 0.02 to 0.1 makes little
+difference.
+"""
 
 
 class Machine(NamedTuple):
-    """What one ridge machine looks at, and how much it is held back."""
+    """Inputs and regularisation of one ridge classifier."""
 
     likeness: float
-    """Weight of the likeness of facts to those of known spans: rules with exceptions."""
+    """Weight of the similarity to facts of known spans: rules with exceptions."""
     facts: float
-    """Weight of facts as such: straight lines."""
+    """Weight of the facts themselves: linear effects."""
     words: Mapping[str, float]
     """Weight of each field of words."""
     penalty: float
@@ -49,14 +51,16 @@ MACHINES = (
     Machine(0.0, 0.15, {"said": 0.2, "told": 0.2, "failed": 0.2, "shown": 0.2}, 5.0),
     Machine(1.0, 0.0, {"said": 0.5, "plan": 0.5}, 1.5),
 )
-"""Three views that err differently; their weights moved the figures by no more than chance does."""
+"""Three views with different errors; changing their weights changed the figures no more than
+chance.
+"""
 
 VIEWS = tuple((number, field) for number, m in enumerate(MACHINES) for field in m.words)
 """Machine and field of each block of word weights."""
 
 
 class _Products(NamedTuple):
-    """Rows times rows: all that likeness and cosines need, worked out once."""
+    """Products of all rows with all rows, computed once for similarities and cosines."""
 
     one: Array
     other: Array
@@ -64,7 +68,7 @@ class _Products(NamedTuple):
 
     @classmethod
     def of(cls, one: Array, other: Array) -> Self:
-        """The squared sizes of the rows of each, and every row times every other."""
+        """Return the squared norms of both sets of rows and all products between them."""
         return cls((one * one).sum(axis=1), (other * other).sum(axis=1), one @ other.T)
 
     def likeness(self) -> Array:
@@ -74,33 +78,34 @@ class _Products(NamedTuple):
 
 
 class TraceScores(NamedTuple):
-    """What the machines make of one trace."""
+    """The classifiers' scores for one trace."""
 
     scores: NDArray[np.float64]
-    """By machine, row and category: near the share of such spans that are marked so; 0 for rows
-    of which a part is lost."""
+    """Scores by classifier, row and category: about the fraction of such spans that are marked; 0
+    for rows with lost data.
+    """
     familiar: float
-    """How like the traces trained on this one is, 0 to 1: the mean cosine of its spans."""
+    """Similarity of this trace to the training traces, 0 to 1: the mean cosine of its spans."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """The arrays of a trained detector. Categories are the last axis, in the taxonomy's order."""
+    """Arrays of a trained detector. Categories are the last axis, in the taxonomy's order."""
 
     fact_names: tuple[str, ...]
     support: Array
-    """Facts of the spans trained on: what likeness is measured to."""
+    """Facts of the training spans, which similarity is measured against."""
     alphas: Array
-    """By machine and span trained on: what likeness to it says."""
+    """Weights by classifier and training span."""
     fact_weights: Array
     rarity: Array
-    """By field of VIEWS and bucket: how much a word counts."""
+    """Word weights by field of VIEWS and bucket."""
     word_weights: Array
     base: Array
     """How often each category is marked on a span."""
 
     def read_rows(self, rows: Sequence[FeatureRow]) -> TraceScores:
-        """What the machines make of the spans of one trace."""
+        """Score the spans of one trace with every classifier."""
         if not rows:
             return TraceScores(np.zeros((len(MACHINES), 0, len(self.base))), 0.0)
         facts = fact_table(rows, self.fact_names)
@@ -123,10 +128,10 @@ class TrainedModel:
         return TraceScores(scores, self._familiar(rows, products))
 
     def _familiar(self, rows: Sequence[FeatureRow], products: _Products) -> float:
-        """The cosine of each row's facts to the nearest known ones, in the mean.
+        """Return the mean cosine of each row's facts to the nearest known ones.
 
-        Facts never seen in training count against a row. Distance would not do: a row of which
-        little is known lies near to everything.
+        Facts never seen in training count against a row. Distance would not work: a row with few
+        known facts lies near everything.
         """
         known = set(self.fact_names)
         strange = [sum(v * v for n, v in row.facts.items() if n not in known) for row in rows]
@@ -135,7 +140,7 @@ class TrainedModel:
         return float(cosines.max(axis=1).mean())
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """What a file keeps of it; words and facts at half precision."""
+        """Return the arrays to store; words and facts at half precision."""
         arrays = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self)}
         for name in ("support", "word_weights", "rarity"):
             arrays[name] = arrays[name].astype(np.float16)
@@ -143,14 +148,14 @@ class TrainedModel:
 
     @classmethod
     def read(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
-        """A detector from its arrays."""
+        """Build a detector from its arrays."""
         names = [f.name for f in fields(cls) if f.name != "fact_names"]
         numbers = {name: arrays[name].astype(np.float32) for name in names}
         return cls(fact_names=tuple(str(name) for name in arrays["fact_names"]), **numbers)
 
 
 def fact_table(rows: Sequence[FeatureRow], names: Sequence[str]) -> Array:
-    """Rows by facts, at the half precision in which the model keeps them."""
+    """Return rows by facts at half precision, the precision of the stored model."""
     column = {name: number for number, name in enumerate(names)}
     table = np.zeros((len(rows), len(names)), dtype=np.float16)
     for place, row in enumerate(rows):
@@ -167,24 +172,22 @@ def likeness(one: Array, other: Array) -> Array:
 
 
 def weighed(words: HashedWords, rarity: Array) -> Array:
-    """The weights of a text's buckets, scaled to length one."""
+    """Return the weights of a text's buckets, scaled to length one."""
     values = words.values * rarity[words.buckets]
     return values / np.sqrt((values * values).sum())
 
 
 @cache
 def shipped() -> Mapping[str, NDArray[np.generic]]:
-    """The arrays of the shipped model, read once."""
+    """Load the arrays of the shipped model, once."""
     data = (files("proctor.diagnose.learned") / MODEL_FILE).read_bytes()
     with np.load(BytesIO(data), allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
 
 
-# From scores to findings: how sure each pair of span and category is, beside all others.
-#
-# Promise: a chance between 0 and 1, calibrated on traces the detector had not seen. What else a
-# trace holds counts: annotators mark the worst spans of each trace, not spans above a fixed
-# line.
+# From scores to findings: a probability for each pair of span and category. It is between 0 and 1
+# and calibrated on traces the detector had not seen. The rest of the trace counts too: annotators
+# mark the worst spans of each trace, not spans above a fixed threshold.
 
 
 if TYPE_CHECKING:
@@ -198,25 +201,26 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
 
 LEAST = 0.03
-"""A mean score below it is not looked at further, unless a rule speaks: one in a hundred of
-TRAIL's errors lies there, and four of five pairs."""
+"""Pairs with a lower mean score are skipped unless a rule fired: 1 % of TRAIL's errors lie there,
+and 80 % of all pairs.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class PairClassifier:
-    """A logistic regression over what is known of a pair."""
+    """A logistic regression over the features of a (span, category) pair."""
 
     mean: Numbers
     scale: Numbers
     weights: Numbers
     bias: Numbers
     threshold: Numbers
-    """The chance from which a pair is a finding."""
+    """Probability from which a pair is reported as a finding."""
     prior: Numbers
     """How often each category is marked on a span."""
 
     def chances(self, scores: Numbers, rules: Numbers) -> Numbers:
-        """Rows by categories: how likely each pair is an error; 0 where nothing speaks for it."""
+        """Return the probability of an error by row and category; 0 without evidence."""
         if not scores.shape[1]:
             return np.zeros_like(rules)
         inputs = (pair_features(scores, rules, self.prior) - self.mean) / self.scale
@@ -224,19 +228,19 @@ class PairClassifier:
         return np.where(considered(scores, rules), chances, 0.0)
 
     def arrays(self, name: str) -> dict[str, NDArray[np.float64]]:
-        """Its arrays, under names of its own."""
+        """Return its arrays under unique names."""
         return {f"{name}_{f.name}": getattr(self, f.name) for f in fields(self)}
 
     @classmethod
     def read(cls, name: str, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
-        """A judge from arrays named so."""
+        """Build a classifier from arrays with these names."""
         return cls(**{f.name: arrays[f"{name}_{f.name}"].astype(np.float64) for f in fields(cls)})
 
 
 class Judges(NamedTuple):
-    """One judge for traces in which somebody plans, one for those without a plan.
+    """One classifier for traces with a plan, one for traces without.
 
-    Their annotators mark differently: with a plan, whatever departs from it; without, every
+    Annotators mark these differently: with a plan, everything that departs from it; without, every
     step that breaks the instructions.
     """
 
@@ -244,34 +248,34 @@ class Judges(NamedTuple):
     unplanned: PairClassifier
 
     def of(self, rows: Sequence[FeatureRow]) -> PairClassifier:
-        """The judge for a trace."""
+        """Return the classifier that applies to a trace."""
         return self.planned if planned(rows) else self.unplanned
 
     def arrays(self, name: str) -> dict[str, NDArray[np.float64]]:
-        """Their arrays, under names of their own."""
+        """Return their arrays under unique names."""
         named = zip(self._fields, self, strict=True)
         return {k: v for kind, judge in named for k, v in judge.arrays(f"{name}_{kind}").items()}
 
     @classmethod
     def read(cls, name: str, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
-        """Judges from arrays named so."""
+        """Build the classifiers from arrays with these names."""
         return cls(*(PairClassifier.read(f"{name}_{kind}", arrays) for kind in cls._fields))
 
 
 def planned(rows: Sequence[FeatureRow]) -> bool:
-    """Whether somebody makes a plan in a trace."""
+    """Return whether an agent makes a plan in the trace."""
     return any(row.scene.role == "plan" for row in rows)
 
 
 def considered(scores: Numbers, rules: Numbers) -> NDArray[np.bool_]:
-    """The pairs worth a closer look."""
+    """Return the pairs worth scoring in detail."""
     return (scores.mean(axis=0) >= LEAST) | (rules > 0)
 
 
 def pair_features(scores: Numbers, rules: Numbers, prior: Numbers) -> Numbers:
-    """Rows by categories by features: the scores, and where the pair stands in its trace.
+    """Return rows × categories × features: the scores, and the pair's rank within its trace.
 
-    `scores` is machines by rows by categories, of one trace; `rules` the confidence of rules.
+    `scores` is classifiers × rows × categories of one trace; `rules` the confidence of rules.
     """
     mean = np.clip(scores.mean(axis=0), 0.0, 1.0)
     rows, columns = mean.shape
@@ -301,16 +305,15 @@ def pair_features(scores: Numbers, rules: Numbers, prior: Numbers) -> Numbers:
 
 
 def _ranks(values: Numbers) -> Numbers:
-    """The place of each value from the top, ties in order."""
+    """Return the rank of each value from the top, ties in order."""
     order = np.argsort(-values, kind="stable")
     ranks = np.empty(len(values))
     ranks[order] = np.arange(len(values))
     return ranks
 
 
-# The learned part of the scores: a ridge regression over what a trace holds.
-#
-# It looks at how likely each kind of error is in the trace, and at the mean of each fact.
+# The learned part of the scores: a ridge regression over the expected number of each kind of error
+# in the trace and the mean of each fact.
 
 
 if TYPE_CHECKING:
@@ -336,22 +339,24 @@ class Scorer:
     def values(
         self, rows: Sequence[FeatureRow], chances: Numbers, names: Sequence[str]
     ) -> list[float]:
-        """The scores of one trace, in the order of `BEARS_ON`."""
+        """Return the scores of one trace, in the order of `BEARS_ON`."""
         inputs = (trace_features(rows, chances, names) - self.mean) / self.scale
         return [float(value) for value in inputs @ self.weights + self.bias]
 
     def arrays(self) -> dict[str, Numbers]:
-        """What a file keeps of it."""
+        """Return the arrays to store."""
         return {f"score_{f.name}": getattr(self, f.name) for f in fields(self)}
 
     @classmethod
     def read(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
-        """The scorer a file keeps."""
+        """Load the scorer from stored arrays."""
         return cls(**{f.name: arrays[f"score_{f.name}"].astype(np.float64) for f in fields(cls)})
 
 
 def trace_features(rows: Sequence[FeatureRow], chances: Numbers, names: Sequence[str]) -> Numbers:
-    """How many errors of each category are expected (their root), and the mean of each fact."""
+    """Return the expected number of errors of each category (square root) and the mean of each
+    fact.
+    """
     expected = np.sqrt(chances.sum(axis=0))
     facts = fact_table(rows, names).mean(axis=0).astype(np.float64)
     return np.concatenate([expected, facts])

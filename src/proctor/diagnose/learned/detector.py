@@ -1,8 +1,8 @@
-"""Findings by the learned detector, alone or together with the rules (`offline`).
+"""Findings of the learned detector, alone or combined with the rules (`offline`).
 
-Promise: on a trace unlike those it was trained on the detector keeps silent, and `offline` is
-what the rules say. So is a trace in which nothing failed, no rule speaks and nobody planned:
-there is nothing to hold the agent to.
+Guarantees: on a trace unlike the training traces the detector reports nothing, and `offline` equals
+the rules. The same holds for a trace in which nothing failed, no rule fired and no plan was made:
+there is nothing to compare the agent with.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 CATEGORIES = tuple(Category)
 
 FAMILIAR = 0.7
-"""Mean cosine of a trace's spans to known ones. Traces of TRAIL held out lie above 0.74; those of
-one half of TRAIL seen from the other below 0.59, those of other frameworks that act below 0.7."""
+"""Minimum mean cosine of a trace's spans to known ones. Held-out TRAIL traces lie above 0.74; one
+half of TRAIL seen from the other below 0.59; traces of other frameworks below 0.7.
+"""
 
 _SENTENCE = re.compile(r"[^.\n]{20,200}")
 
@@ -51,11 +52,11 @@ _HIGH = frozenset(
         Category.WRONG_PROBLEM,
     }
 )
-"""Categories that annotators mark HIGH more often than not: they touch the answer."""
+"""Categories that annotators usually mark HIGH: they affect the answer."""
 
 
 class Detectors(NamedTuple):
-    """The detector, and the judges over it: alone, and with the rules heard."""
+    """The detector and the classifiers on top of it: alone, and combined with the rules."""
 
     detector: TrainedModel
     learned: Judges
@@ -63,7 +64,7 @@ class Detectors(NamedTuple):
     scorer: Scorer
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """What a file keeps of them."""
+        """Return the arrays to store."""
         return {
             **self.detector.arrays(),
             **self.learned.arrays("learned"),
@@ -73,7 +74,7 @@ class Detectors(NamedTuple):
 
     @classmethod
     def read(cls, arrays: Mapping[str, NDArray[np.generic]]) -> Self:
-        """The detectors a file keeps."""
+        """Load the detectors from stored arrays."""
         judges = (Judges.read("learned", arrays), Judges.read("offline", arrays))
         return cls(TrainedModel.read(arrays), *judges, Scorer.read(arrays))
 
@@ -84,7 +85,7 @@ class Detectors(NamedTuple):
         rules: Sequence[Finding],
         method: str,
     ) -> NDArray[np.float64]:
-        """Rows by categories: how likely each is an error."""
+        """Return the probability of an error by row and category."""
         said = np.zeros((len(rows), len(CATEGORIES)))
         if method == "offline":
             place = {row.span.span_id: number for number, row in enumerate(rows)}
@@ -98,12 +99,12 @@ class Detectors(NamedTuple):
 
 @cache
 def detectors() -> Detectors:
-    """The shipped ones, read once."""
+    """Load the shipped detectors, once."""
     return Detectors.read(shipped())
 
 
 class Detection(NamedTuple):
-    """What was found in one trace; scores are None where the detector does not know it."""
+    """Findings of one trace; scores are None where the detector is not competent."""
 
     findings: list[Finding]
     scores: list[float] | None
@@ -112,7 +113,9 @@ class Detection(NamedTuple):
 def find(
     known: Detectors, rows: Sequence[FeatureRow], rules: Sequence[Finding], method: str
 ) -> Detection:
-    """The findings of `learned` or `offline`, in no order; `rules` are those of the rules."""
+    """Return the unordered findings of `learned` or `offline`; `rules` are the findings of the
+    rules.
+    """
     reading = known.detector.read_rows(rows)
     held = bool(rules) or planned(rows) or any(row.scene.kind for row in rows)
     if not held or reading.familiar < FAMILIAR:
@@ -129,9 +132,9 @@ def judged(
     rules: Sequence[Finding],
     method: str,
 ) -> list[Finding]:
-    """Every pair of span and category from the threshold on, however strange the trace is.
+    """Return every pair of span and category above the threshold, however unfamiliar the trace is.
 
-    What rules say of spans that are no row, such as an agent that crashed, stands as it is.
+    Rule findings on spans without a row, such as an agent that crashed, are kept unchanged.
     """
     chances = known.chances(reading, rows, rules, method)
     threshold = (known.offline if method == "offline" else known.learned).of(rows).threshold
@@ -160,16 +163,16 @@ def judged(
 
 
 def _evidence(row: FeatureRow) -> str:
-    move = row.scene.move
-    if row.span is not move.span:
+    step = row.scene.step
+    if row.span is not step.span:
         return quote(row.span, row.span.error_message or "")
-    lines = [line for line in move.failure.splitlines() if line.strip()][:2]
-    said = _SENTENCE.findall(move.text)[:1] or [call.arguments for call in move.calls]
+    lines = [line for line in step.failure.splitlines() if line.strip()][:2]
+    said = _SENTENCE.findall(step.text)[:1] or [call.arguments for call in step.calls]
     return quote(row.span, *lines, *said)
 
 
 def _description(category: Category, row: FeatureRow) -> str:
-    what = "This tool call" if row.span is not row.scene.move.span else "This model call"
+    what = "This tool call" if row.span is not row.scene.step.span else "This model call"
     return f"{what} looks like others marked {category.value}: {category.meaning}"
 
 

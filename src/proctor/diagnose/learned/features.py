@@ -1,8 +1,8 @@
-"""Facts of a span that a detector can learn from: its place, its outcome, its turns of phrase.
+"""Facts of a span for the learned detector: its position, outcome and phrasing.
 
-Promise: facts are read from `Scene`s, never from a wire format, and carry plain names, so that
-what the model goes by can be looked up. A value lies between 0 and 1, or up to TELLING for facts
-that join several others; absent means 0.
+Guarantees: facts are read from `Scene`s, never from a wire format, and have plain names, so that
+the model's inputs can be inspected. A value lies between 0 and 1, or up to TELLING for facts that
+combine several others; absent means 0.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING
 from proctor.diagnose.steps import ANSWERING, asks_for_plan, offered_in
 
 if TYPE_CHECKING:
-    from proctor.diagnose.steps import AgentStep, Moves
+    from proctor.diagnose.steps import AgentStep, Steps
 
 
-# A move seen in its place: its role, how it failed, what it repeats, what its plan promised.
-#
-# Promise: everything here reads `Moves`, so it holds for any framework's traces; each text is
-# cut and read once, so that a trace costs milliseconds.
+# A step in its context: role, failure, repetition, plan. Everything reads `Steps`, so it holds for
+# the traces of any framework; each text is cut and read once, so that a trace costs milliseconds.
 
 
 _FACTS = re.compile(r"list of facts|facts survey|Facts given|Facts to look up")
@@ -38,7 +36,7 @@ KINDS = (
     ("limit", re.compile(r"RateLimit|rate_limit|[Tt]imed? ?out|maximum number|context_length")),
     ("code", re.compile(r"[Cc]ode execution|InterpreterError|Traceback")),
 )
-"""How failures read, the most telling first."""
+"""Patterns of failures, most informative first."""
 
 OUTCOMES = {
     "not found": re.compile(r"was not found|[Nn]o results|[Nn]ot found|Could not find|couldn't"),
@@ -47,20 +45,20 @@ OUTCOMES = {
     "gives up": re.compile(r"\b[Uu]nable to|could not be|no (?:direct|definitive|explicit)"),
     "letters": re.compile(r"\n\w\n\w\n\w\n\w\n"),
 }
-"""What an observation can say of how a step went."""
+"""Outcomes that an observation can state."""
 
 OBSERVED = 3000
-"""Characters of an observation that say how a step went; the rest is content."""
+"""Characters of an observation that describe the outcome of a step; the rest is content."""
 
 WORDS = 1500
-"""Characters compared for likeness: enough to tell a repeated step from a new one."""
+"""Characters compared for similarity: enough to distinguish a repeated step from a new one."""
 
 
 @dataclass(slots=True)
 class Scene:
-    """One move with what surrounds it."""
+    """One step with its context."""
 
-    move: AgentStep
+    step: AgentStep
     place: int
     role: str
     kind: str
@@ -73,15 +71,15 @@ class Scene:
     streak: int = 0
     """Failures in a row up to and with this one."""
     failures: int = 0
-    """Failed moves of its agent before it."""
+    """Failed steps of its agent before it."""
     successes: int = 0
-    """Working moves of its agent before it that did not fail."""
+    """Working steps of its agent before it that did not fail."""
     likeness: float = 0.0
-    """To the most similar earlier move of its agent and role, 0 to 1."""
+    """To the most similar earlier step of its agent and role, 0 to 1."""
     alike: int = 0
-    """Earlier moves of its agent with the same first call."""
+    """Earlier steps of its agent with the same first call."""
     run: int = 0
-    """Moves in a row with the same first call, up to and with this one; planning between counts
+    """Steps in a row with the same first call, up to and with this one; planning between counts
     as a pause, not as an end."""
     same_failures: int = 0
     """Earlier failures of its agent in the same call and of the same kind."""
@@ -90,25 +88,25 @@ class Scene:
     outcomes: tuple[str, ...] = ()
     """What the observation that came back says of it: some of OUTCOMES."""
     acted: Scene | None = None
-    """The latest earlier move of its agent that was not planning."""
+    """The latest earlier step of its agent that was not planning."""
     segment: int = 0
-    """Moves in a row with the same first call, up to and with this one; planning ends the row."""
+    """Steps in a row with the same first call, up to and with this one; planning ends the row."""
     sources: int = 0
-    """Of a plan: how often it speaks of places to look something up."""
+    """For a plan: how often it mentions places to look something up."""
     self_contained: bool = False
-    """Of a plan: whether it needs only thought."""
+    """For a plan: whether it needs only reasoning."""
     offered: frozenset[str] = field(default_factory=frozenset[str])
     """Tools its prompt offers, besides the one that answers."""
 
     @property
     def call(self) -> str:
         """The name of its first call; empty without any."""
-        return self.move.calls[0].name if self.move.calls else ""
+        return self.step.calls[0].name if self.step.calls else ""
 
     @property
     def named(self) -> frozenset[str]:
         """Offered tools that its text names."""
-        return frozenset(name for name in self.offered if name in self.move.text)
+        return frozenset(name for name in self.offered if name in self.step.text)
 
     @property
     def planning(self) -> bool:
@@ -118,61 +116,61 @@ class Scene:
     @property
     def errors(self) -> list[str]:
         """Names of exceptions in its failure."""
-        return _ERROR.findall(self.move.failure[:1000])[:3]
+        return _ERROR.findall(self.step.failure[:1000])[:3]
 
 
-def role_of(move: AgentStep) -> str:
-    """What a move is for."""
-    end = move.told[-1500:]
+def role_of(step: AgentStep) -> str:
+    """Return the role of a step."""
+    end = step.prompt[-1500:]
     again = "re" if _AGAIN.search(end) else ""
     if asks_for_plan(end):
         return f"{again}plan"
-    if _FACTS.search(end) or (not move.index and _FACTS.search(move.told)):
+    if _FACTS.search(end) or (not step.index and _FACTS.search(step.prompt)):
         return f"{again}facts"
-    if not move.agent:
+    if not step.agent:
         return "aside"
-    if move.answers:
-        return "work and answer" if move.works else "answer"
-    if move.works:
+    if step.answers:
+        return "work and answer" if step.works else "answer"
+    if step.works:
         return "act"
-    return "code" if "```" in move.text else "say"
+    return "code" if "```" in step.text else "say"
 
 
 def kind_of(failure: str) -> str:
-    """How a failure reads."""
+    """Return the kind of a failure."""
     if not failure:
         return ""
     head = failure[:1500]
     return next((name for name, pattern in KINDS if pattern.search(head)), "other")
 
 
-def scenes_of(moves: Moves) -> list[Scene]:
-    """Every move in its place, by start time."""
+def scenes_of(steps: Steps) -> list[Scene]:
+    """Return every step with its context, by start time."""
     scenes: list[Scene] = []
     by_agent: dict[str, list[Scene]] = {}
-    offers = _offers(moves)
-    for place, move in enumerate(moves.moves):
-        said = move.text[:WORDS] + " ".join(f" {c.name} {c.arguments[:200]}" for c in move.calls)
+    offers = _offers(steps)
+    for place, step in enumerate(steps.steps):
+        said = step.text[:WORDS] + " ".join(f" {c.name} {c.arguments[:200]}" for c in step.calls)
         words = frozenset(word.lower() for word in _WORD.findall(said))
-        scene = Scene(move, place, role_of(move), kind_of(move.failure), words)
-        scene.offered = offers[move.agent]
+        scene = Scene(step, place, role_of(step), kind_of(step.failure), words)
+        scene.offered = offers[step.agent]
         if scene.role.endswith("plan"):
-            scene.sources, scene.self_contained = move.sources, move.self_contained
-        head = move.came_back[:OBSERVED]
+            scene.sources, scene.self_contained = step.sources, step.self_contained
+        head = step.observation[:OBSERVED]
         scene.outcomes = tuple(name for name, p in OUTCOMES.items() if p.search(head))
-        _scene_place(scene, by_agent.setdefault(move.agent, []))
+        _scene_place(scene, by_agent.setdefault(step.agent, []))
         scenes.append(scene)
     return scenes
 
 
-def _offers(moves: Moves) -> dict[str, frozenset[str]]:
-    """The tools each agent is offered, in any of its prompts, besides the one that answers."""
+def _offers(steps: Steps) -> dict[str, frozenset[str]]:
+    """Return the tools each agent is offered in any of its prompts, except the one that answers."""
     prompts: dict[str, set[str]] = {}
-    for move in moves.moves:
-        read = prompts.setdefault(move.agent, set())
-        read.add(move.rules)
-        if move.plans:
-            read.add(move.told)
+    for step in steps.steps:
+        read = prompts.setdefault(step.agent, set())
+        read.add(step.rules)
+        if step.plans:
+            read.add(step.prompt)
     return {
         agent: frozenset(name for text in read for name in offered_in(text)) - ANSWERING
         for agent, read in prompts.items()
@@ -180,15 +178,15 @@ def _offers(moves: Moves) -> dict[str, frozenset[str]]:
 
 
 def _scene_place(scene: Scene, earlier: list[Scene]) -> None:
-    """Link a scene with the earlier ones of its agent, then add it to them."""
-    failed = bool(scene.move.failure)
+    """Link a scene with the earlier ones of its agent, then append it to them."""
+    failed = bool(scene.step.failure)
     if earlier:
         last = earlier[-1]
         scene.previous, last.following = last, scene
         scene.acted = last.acted if last.planning else last
         scene.plan = last if last.role.endswith("plan") else last.plan
-        scene.failures = last.failures + bool(last.move.failure)
-        scene.successes = last.successes + (last.move.works and not last.move.failure)
+        scene.failures = last.failures + bool(last.step.failure)
+        scene.successes = last.successes + (last.step.works and not last.step.failure)
         scene.streak = last.streak + 1 if failed else 0
     else:
         scene.streak = int(failed)
@@ -209,7 +207,7 @@ def _scene_place(scene: Scene, earlier: list[Scene]) -> None:
 
 
 def likeness(one: frozenset[str], other: frozenset[str]) -> float:
-    """How many of the words of either are words of both."""
+    """Return the fraction of words that two texts share."""
     union = len(one | other)
     return len(one & other) / union if union else 1.0
 
@@ -225,17 +223,18 @@ if TYPE_CHECKING:
 _NUMBER = re.compile(r"\d[\d,.]*\d|\d")
 
 READ = 4000
-"""Characters of an output in which turns of phrase are looked for."""
+"""Characters of an output searched for phrases."""
 
 LITTLE = 200
-"""Characters of an observation that can hardly hold what was looked for."""
+"""Observations shorter than this rarely contain what was searched for."""
 
 MUCH = 1000
 """Characters of an observation beyond which a reader skims."""
 
 TELLING = 2.0
-"""How much a fact of the situation as a whole counts beside plain ones: few spans share it, so the
-machines would otherwise hear it too softly. From 2 to 3 nothing changes."""
+"""Weight of a fact about the whole situation relative to plain ones: few spans share it, so the
+classifiers would otherwise underweight it. 2 to 3 gives the same figures.
+"""
 
 PHRASES = {
     "simulates": re.compile(r"\bsimulat|\bhypothetical|\bfor demonstration|\bplaceholder|\bdummy"),
@@ -278,13 +277,13 @@ PHRASES = {
     "ends with period": re.compile(r"\.\s*\Z"),
     "refuses": re.compile(r"\bI'm sorry|\bcopyright|\bpolicy\b"),
 }
-"""Turns of phrase that tell a guess from work."""
+"""Phrases that distinguish a guess from work."""
 
 
 def facts_of_trace(scenes: Sequence[Scene], rules: Rules) -> Facts:
     """Facts that every span of a trace shares."""
     count = len(scenes)
-    failures = sum(bool(s.move.failure) for s in scenes)
+    failures = sum(bool(s.step.failure) for s in scenes)
     found = {name for names in rules.values() for name in names}
     plan = next((s for s in scenes if s.role == "plan"), None)
     return {
@@ -293,19 +292,19 @@ def facts_of_trace(scenes: Sequence[Scene], rules: Rules) -> Facts:
         "trace short": float(count <= 4),
         "trace failures": _scaled(failures, 10),
         "trace fails": float(failures > 0),
-        "trace agents": _scaled(len({s.move.agent for s in scenes}), 4),
-        "trace answers": float(any(s.move.answers for s in scenes)),
-        "trace works": float(any(s.move.works for s in scenes)),
+        "trace agents": _scaled(len({s.step.agent for s in scenes}), 4),
+        "trace answers": float(any(s.step.answers for s in scenes)),
+        "trace works": float(any(s.step.works for s in scenes)),
     } | {f"trace rule {name}": 1.0 for name in found}
 
 
-def facts_of_move(scene: Scene, scenes: Sequence[Scene]) -> Facts:
+def facts_of_step(scene: Scene, scenes: Sequence[Scene]) -> Facts:
     """Facts of one model call."""
-    move = scene.move
-    head = move.text[:READ]
+    step = scene.step
+    head = step.text[:READ]
     facts = _place(scene, scenes) | _outcome(scene, scenes) | _sizes(scene)
     facts |= _run(scene, scenes) | {f"shown {name}": 1.0 for name in scene.outcomes}
-    facts |= {f"call {call.name}": 1.0 for call in move.calls}
+    facts |= {f"call {call.name}": 1.0 for call in step.calls}
     facts |= {f"error {name}": 1.0 for name in scene.errors}
     facts |= {f"says {name}": 1.0 for name, p in PHRASES.items() if p.search(head)}
     situation = _needs(scene) | _report(scene) | _segment(scene)
@@ -315,16 +314,18 @@ def facts_of_move(scene: Scene, scenes: Sequence[Scene]) -> Facts:
 
 
 def _place(scene: Scene, scenes: Sequence[Scene]) -> Facts:
-    """Where in its trace and among the moves of its agent it stands, and what it repeats."""
-    move = scene.move
-    alike = [s for s in scenes if s.move.agent == move.agent and s.role == scene.role]
+    """Return facts about its position in the trace and among its agent's steps, and about
+    repetition.
+    """
+    step = scene.step
+    alike = [s for s in scenes if s.step.agent == step.agent and s.role == scene.role]
     return {
-        "top agent": float(move.agent == scenes[0].move.agent),
+        "top agent": float(step.agent == scenes[0].step.agent),
         "place": scene.place / max(len(scenes) - 1, 1),
-        "index": _scaled(move.index, 20),
-        "left": _scaled(move.of - 1 - move.index, 20),
-        "last": float(move.index == move.of - 1),
-        "last but one": float(move.index == move.of - 2),
+        "index": _scaled(step.index, 20),
+        "left": _scaled(step.of - 1 - step.index, 20),
+        "last": float(step.index == step.of - 1),
+        "last but one": float(step.index == step.of - 2),
         "first of role": float(alike[0] is scene),
         "last of role": float(alike[-1] is scene),
         "times of role": _scaled(len(alike), 10),
@@ -335,11 +336,11 @@ def _place(scene: Scene, scenes: Sequence[Scene]) -> Facts:
 
 
 def _outcome(scene: Scene, scenes: Sequence[Scene]) -> Facts:
-    """How its step ended, and how those of its agent had ended until then."""
-    agent = scene.move.agent
-    failing = [s for s in scenes if s.move.agent == agent and s.move.failure]
+    """Return facts about the outcome of its step and of the agent's earlier steps."""
+    agent = scene.step.agent
+    failing = [s for s in scenes if s.step.agent == agent and s.step.failure]
     return {
-        "fails": float(bool(scene.move.failure)),
+        "fails": float(bool(scene.step.failure)),
         f"fails {scene.kind}": float(bool(scene.kind)),
         "streak": _scaled(scene.streak, 5),
         "first failure": float(bool(failing) and failing[0] is scene),
@@ -353,32 +354,32 @@ def _outcome(scene: Scene, scenes: Sequence[Scene]) -> Facts:
 
 
 def _sizes(scene: Scene) -> Facts:
-    """How much it said, was told and was shown, and which of its tools it named."""
-    move, shown = scene.move, len(scene.move.came_back)
+    """Return facts about the size of its output, prompt and observation, and its tools."""
+    step, shown = scene.step, len(scene.step.observation)
     return {
-        "says": _scaled(len(move.text), 6000),
-        "says nothing": float(not move.text.strip() and not move.calls),
-        "told": _scaled(len(move.told), 20000),
+        "says": _scaled(len(step.text), 6000),
+        "says nothing": float(not step.text.strip() and not step.calls),
+        "told": _scaled(len(step.prompt), 20000),
         "shown": _scaled(shown, 20000),
         "shown little": float(0 < shown < LITTLE),
         "shown nothing": float(scene.following is not None and not shown),
         "shown much": float(shown > MUCH),
         "shown very much": float(shown > 4 * MUCH),
-        "prints": _scaled(move.text.count("print("), 12),
-        "calls": _scaled(len(move.calls), 4),
-        "tools": _scaled(len(move.tools), 4),
+        "prints": _scaled(step.text.count("print("), 12),
+        "calls": _scaled(len(step.calls), 4),
+        "tools": _scaled(len(step.tools), 4),
         "names tools": _scaled(len(scene.named), 4),
         "names no tool": float(not scene.named),
-        "names uncalled": float(bool(scene.named - {c.name for c in move.calls})),
+        "names uncalled": float(bool(scene.named - {c.name for c in step.calls})),
     }
 
 
 def _before(scene: Scene) -> Facts:
-    """What the move before was, how it ended and what it brought."""
+    """Return facts about the previous step, its outcome and its result."""
     before = scene.previous
     if before is None:
         return {}
-    shown = len(before.move.came_back)
+    shown = len(before.step.observation)
     facts = {
         f"after {before.role}": 1.0,
         f"after failure {before.kind}": float(bool(before.kind)),
@@ -389,25 +390,26 @@ def _before(scene: Scene) -> Facts:
         "was shown nothing": float(not shown),
         "was shown much": float(shown > MUCH),
         "was shown very much": float(shown > 4 * MUCH),
-        "told the same": float(before.move.told == scene.move.told),
+        "told the same": float(before.step.prompt == scene.step.prompt),
     }
     facts |= {f"was shown {name}": 1.0 for name in before.outcomes}
     facts |= {f"after error {name}": 1.0 for name in before.errors}
-    return facts | {f"after call {call.name}": 1.0 for call in before.move.calls}
+    return facts | {f"after call {call.name}": 1.0 for call in before.step.calls}
 
 
 def _after(scene: Scene) -> Facts:
-    """What the move after is, and how it ends."""
+    """Return facts about the next step and its outcome."""
     after = scene.following
     if after is None:
         return {}
     facts = {f"before {after.role}": 1.0, f"before failure {after.kind}": 1.0}
-    return facts | {f"before call {call.name}": 1.0 for call in after.move.calls}
+    return facts | {f"before call {call.name}": 1.0 for call in after.step.calls}
 
 
 def _needs(scene: Scene) -> Facts:
-    """Whether the plan, its own or the one it follows, brings in anything from outside: who only
-    has to think may answer without any work."""
+    """Return whether the plan, its own or the one it follows, needs outside information; pure
+    reasoning may answer without any work.
+    """
     plan = scene if scene.role.endswith("plan") else scene.plan
     if plan is None:
         return {}
@@ -422,12 +424,12 @@ def _needs(scene: Scene) -> Facts:
 
 
 def _report(scene: Scene) -> Facts:
-    """What an agent that worked for this one has handed in, and what this one makes of it."""
-    report = scene.move.report
+    """Return facts about the report of a sub-agent and its use."""
+    report = scene.step.report
     if report is None:
         return {}
     outcome = "report without result" if report.gives_up else "report"
-    ends = "gives up" if scene.move.gives_up else "goes on"
+    ends = "gives up" if scene.step.gives_up else "goes on"
     return {
         outcome: 1.0,
         f"{scene.role} after {outcome}": 1.0,
@@ -436,7 +438,7 @@ def _report(scene: Scene) -> Facts:
 
 
 def _segment(scene: Scene) -> Facts:
-    """Whether it ends a row of like calls, at a pause or at another call."""
+    """Return whether it ends a row of similar calls, at a pause or at another call."""
     if scene.segment < 2:
         return {}
     after = scene.following
@@ -452,7 +454,7 @@ def _segment(scene: Scene) -> Facts:
 
 
 def _acted(scene: Scene) -> Facts:
-    """How its agent's latest step ended, whatever planning lies between."""
+    """Return facts about the outcome of its agent's latest step, ignoring planning in between."""
     acted = scene.acted
     if acted is None:
         return {}
@@ -469,34 +471,34 @@ def _acted(scene: Scene) -> Facts:
 
 
 def _plan(scene: Scene) -> Facts:
-    """What its plan promised to use, and what of that was never called."""
+    """Return facts about the tools its plan named and those it never called."""
     plan = scene.plan
     if plan is None:
         return {"no plan": 1.0}
     called: set[str] = set()
     step: Scene | None = scene
     while step is not None and step is not plan:
-        called |= {call.name for call in step.move.calls}
+        called |= {call.name for call in step.step.calls}
         step = step.previous
     promised = plan.named
     return {
         "plan names tools": float(bool(promised)),
         "plan undone": float(bool(promised - called)),
         "plan done": float(bool(promised) and not promised - called),
-        "plan lacks tag": float("<end_plan>" not in plan.move.text),
+        "plan lacks tag": float("<end_plan>" not in plan.step.text),
         "plan again": float(plan.role == "replan"),
-        "plan retrieves": float(bool(PHRASES["retrieves"].search(plan.move.text))),
-        "plan reads files": float(bool(PHRASES["reads files"].search(plan.move.text))),
+        "plan retrieves": float(bool(PHRASES["retrieves"].search(plan.step.text))),
+        "plan reads files": float(bool(PHRASES["reads files"].search(plan.step.text))),
         "plan tools": _scaled(len(promised), 4),
         "plan tool share": len(promised - called) / len(promised) if promised else 0.0,
     }
 
 
 def _run(scene: Scene, scenes: Sequence[Scene]) -> Facts:
-    """Whether it calls the same again, how often by now, and whether it is the last time."""
+    """Return whether it repeats a call, how often so far, and whether it is the last time."""
     if not scene.call:
         return {}
-    later = [s for s in scenes[scene.place + 1 :] if s.call and s.move.agent == scene.move.agent]
+    later = [s for s in scenes[scene.place + 1 :] if s.call and s.step.agent == scene.step.agent]
     ends = not later or later[0].call != scene.call
     fails_on = any(s.call == scene.call and s.kind == scene.kind for s in later)
     return {
@@ -513,11 +515,11 @@ def _run(scene: Scene, scenes: Sequence[Scene]) -> Facts:
 
 
 def _support(scene: Scene) -> Facts:
-    """Whether the numbers of its answer stand in what it was shown."""
-    answers = [call.arguments for call in scene.move.calls if call.answers]
+    """Return whether the numbers of its answer occur in its observations."""
+    answers = [call.arguments for call in scene.step.calls if call.answers]
     if not answers:
         return {}
-    shown = " ".join((m.content or "")[:20_000] for m in scene.move.span.input_messages)
+    shown = " ".join((m.content or "")[:20_000] for m in scene.step.span.input_messages)
     numbers = _NUMBER.findall(answers[-1][:300])
     unseen = [number for number in numbers if number not in shown]
     return {
@@ -529,11 +531,11 @@ def _support(scene: Scene) -> Facts:
 
 
 def facts_of_rules(scene: Scene, rules: Rules) -> Facts:
-    """What the rules say of a model call and of the ones next to it."""
-    facts = {f"rule {name}": 1.0 for name in rules.get(scene.move.span_id, ())}
+    """Return facts about rule findings on a model call and its neighbours."""
+    facts = {f"rule {name}": 1.0 for name in rules.get(scene.step.span_id, ())}
     for near, other in (("after", scene.previous), ("before", scene.following)):
         if other is not None:
-            names = rules.get(other.move.span_id, ())
+            names = rules.get(other.step.span_id, ())
             facts |= {f"{near} rule {name}": 1.0 for name in names}
     return facts
 
@@ -543,8 +545,8 @@ def facts_of_tool(scene: Scene, tool: Span, scenes: Sequence[Scene]) -> Facts:
     alike = [
         t
         for s in scenes
-        if s.move.agent == scene.move.agent
-        for t in s.move.tools
+        if s.step.agent == scene.step.agent
+        for t in s.step.tools
         if t.tool_name == tool.tool_name
     ]
     failed = [t for t in alike if t.failed]
@@ -554,7 +556,7 @@ def facts_of_tool(scene: Scene, tool: Span, scenes: Sequence[Scene]) -> Facts:
         "failed": float(tool.failed),
         f"failed {kind}": float(tool.failed),
         "silent": float(tool.tool_output is None),
-        "move cut": float(scene.move.cut),
+        "move cut": float(scene.step.cut),
         "place": scene.place / max(len(scenes) - 1, 1),
         "last alike": float(alike[-1] is tool),
         "first alike": float(alike[0] is tool),
@@ -570,19 +572,18 @@ def facts_of_tool(scene: Scene, tool: Span, scenes: Sequence[Scene]) -> Facts:
 
 
 def _around(scene: Scene, scenes: Sequence[Scene]) -> Facts:
-    """Facts of a move that tell about its tool spans too."""
+    """Return facts of a step that also apply to its tool spans."""
     return _plan(scene) | _run(scene, scenes) | _segment(scene) | _acted(scene)
 
 
 def _scaled(count: float, most: float) -> float:
-    """A count on a log scale, 0 to 1, level from `most` on."""
+    """Return a count on a log scale, 0 to 1, constant from `most` on."""
     return math.log1p(min(count, most)) / math.log1p(most)
 
 
-# How much a step reads at a time: what its code cuts out of a text, and what it was then shown.
-#
-# Agents that work on long files are told to read them in small pieces, and annotators mark those
-# that do not: at the step that asks for too much, or at the one that is shown it.
+# How much a step reads at a time: the slices in its code, and the text it is then shown. Prompts
+# tell agents to read long files in small pieces, and annotators mark those that do not, at the step
+# that requests too much or at the one that is shown it.
 
 
 _SLICE = re.compile(r"\[[^\]\n:]*:\s*[^\]\n]*?(\d{2,7})\]")
@@ -603,10 +604,10 @@ LETTERS_WITHIN = 4000
 """Characters of an observation in which a text printed letter by letter is looked for."""
 
 PIECE = 500
-"""Characters that prompts allow at a time; code that slices at most so many keeps to it."""
+"""Characters that prompts allow at a time; code that slices at most this many complies."""
 
 SOME = 2000
-"""A slice up to here is meant to be printed; a longer one to be searched."""
+"""A slice up to this length is printed; a longer one is searched."""
 
 LONG = 950
 """Characters of an observation beyond a piece of 500 and the framework's own words."""
@@ -615,18 +616,19 @@ SHORT = 130
 """Characters of an observation that holds nothing besides the framework's own words."""
 
 FEW, MANY = 3, 8
-"""Lines of code that tell a passage of a file from a name in it, and from a single function."""
+"""Lines of code that distinguish a passage of a file from a name in it, and from a single function.
+"""
 
 
 def facts_of_amounts(scene: Scene) -> dict[str, float]:
-    """Facts of a model call: what it asks to read, and what it was shown before."""
+    """Return facts of a model call about how much it requests to read and was shown."""
     facts = _asked(scene)
     before = scene.previous
     if before is None:
         return facts
-    shown = before.move.came_back
+    shown = before.step.observation
     lines = len(_CODE.findall(shown[:AMOUNTS_READ]))
-    too_much = not before.move.failure and lines >= FEW and len(shown) > LONG
+    too_much = not before.step.failure and lines >= FEW and len(shown) > LONG
     asks = bool(facts.get("reads too much"))
     return facts | {
         "was shown code": math.log1p(min(lines, 60)) / math.log1p(60),
@@ -644,8 +646,8 @@ def facts_of_amounts(scene: Scene) -> dict[str, float]:
 
 
 def _asked(scene: Scene) -> dict[str, float]:
-    """What the slices of its code say; the first move of an agent only looks around."""
-    sizes = _slices(scene) if scene.move.index else []
+    """Return facts about the slices in its code; an agent's first step only looks around."""
+    sizes = _slices(scene) if scene.step.index else []
     if not sizes:
         return {}
     most, over = max(sizes), sum(size > PIECE for size in sizes)
@@ -658,4 +660,4 @@ def _asked(scene: Scene) -> dict[str, float]:
 
 
 def _slices(scene: Scene) -> list[int]:
-    return [int(size) for size in _SLICE.findall(scene.move.text)]
+    return [int(size) for size in _SLICE.findall(scene.step.text)]

@@ -1,6 +1,6 @@
 """Texts of a span as hashed words: the same buckets on every machine, no vocabulary to ship.
 
-Two words may share a bucket. Texts are cut, so that a long trace costs milliseconds.
+Two words may share a bucket. Texts are truncated, so that a long trace costs milliseconds.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 
 from proctor.diagnose.learned.features import (
     facts_of_amounts,
-    facts_of_move,
     facts_of_rules,
+    facts_of_step,
     facts_of_tool,
     facts_of_trace,
     scenes_of,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from proctor.diagnose.finding import Finding
     from proctor.diagnose.learned.features import Scene
-    from proctor.diagnose.steps import Moves
+    from proctor.diagnose.steps import Steps
     from proctor.trace import Span
 
 
@@ -39,8 +39,9 @@ BUCKETS = 1 << 13
 _WORD = re.compile(r"[a-z_]{2,24}|[<>/=]{2,}")
 
 FIELDS = ("said", "told", "failed", "shown", "failed before", "plan")
-"""What a span said, what it was told last, how its step failed, what came back, how the step
-before failed, and the plan it follows. Each has buckets of its own."""
+"""Fields of a span: its output, its last input, the failure of its step, the observation, the
+failure before, and the plan it follows. Each has its own buckets.
+"""
 
 _SINGLE = frozenset({"told"})
 """Fields whose pairs of words are left out: prompts repeat, and pairs would only count that."""
@@ -49,11 +50,11 @@ _MOST = {"said": 3000, "told": 1200, "failed": 500, "shown": 1200}
 """Characters read of each field."""
 
 _STRIDE = 31
-"""Tells the first word of a pair from the second."""
+"""Separates the first word of a pair from the second."""
 
 
 class HashedWords(NamedTuple):
-    """The buckets a text falls into, each once, and the log of how often."""
+    """Buckets of a text, each once, with the log of its count."""
 
     buckets: NDArray[np.intp]
     values: NDArray[np.float32]
@@ -63,13 +64,13 @@ NOTHING = HashedWords(np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.float32))
 
 
 class Hasher:
-    """Counts words into buckets, remembering the codes of words within one trace."""
+    """Count words into buckets, caching word codes within one trace."""
 
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
 
     def __call__(self, field: str, text: str) -> HashedWords:
-        """Log counts of a text's words, and of pairs of them, by bucket."""
+        """Return log counts of a text's words and word pairs, by bucket."""
         words = _WORD.findall(text[: _MOST[field]].lower())
         if not words:
             return NOTHING
@@ -88,7 +89,7 @@ class Hasher:
 
 
 class FeatureRow(NamedTuple):
-    """One span to judge: facts by name, words of each field by bucket."""
+    """One span to classify: facts by name, words of each field by bucket."""
 
     span: Span
     scene: Scene
@@ -97,30 +98,32 @@ class FeatureRow(NamedTuple):
 
     @property
     def cut(self) -> bool:
-        """Whether it is a model call of which a part is lost: it is neither learned nor judged."""
-        return self.span is self.scene.move.span and self.scene.move.cut
+        """Return whether it is a model call with lost data: it is neither trained on nor
+        classified.
+        """
+        return self.span is self.scene.step.span and self.scene.step.cut
 
 
-def rows_of(moves: Moves, findings: Iterable[Finding]) -> list[FeatureRow]:
-    """A row for every model call and every tool span, by start time of their moves.
+def rows_of(steps: Steps, findings: Iterable[Finding]) -> list[FeatureRow]:
+    """Return a row for every model call and every tool span, by start time of their steps.
 
-    `findings` are what the rules say; agreement with them is among the facts.
+    `findings` are those of the rules; agreement with them is among the facts.
     """
     rules: dict[str, list[str]] = {}
     for finding in heard(findings):
         name = f"{finding.detector.removeprefix('rule:')}: {finding.category.value}"
         rules.setdefault(finding.location, []).append(name)
-    scenes = scenes_of(moves)
+    scenes = scenes_of(steps)
     trace = facts_of_trace(scenes, rules)
     hasher = Hasher()
     words: dict[int, dict[str, HashedWords]] = {}
     rows: list[FeatureRow] = []
     for scene in scenes:
-        facts = facts_of_move(scene, scenes) | trace | facts_of_rules(scene, rules)
+        facts = facts_of_step(scene, scenes) | trace | facts_of_rules(scene, rules)
         facts |= facts_of_amounts(scene)
         words[scene.place] = _words(scene, words, hasher)
-        rows.append(_row(scene.move.span, scene, "model", facts, words[scene.place]))
-        for tool in scene.move.tools:
+        rows.append(_row(scene.step.span, scene, "model", facts, words[scene.place]))
+        for tool in scene.step.tools:
             facts = facts_of_tool(scene, tool, scenes) | trace
             facts |= {f"rule {name}": 1.0 for name in rules.get(tool.span_id, ())}
             shown = f"{plain(tool.tool_output)[:800]} {plain(tool.tool_input)[:400]}"
@@ -141,14 +144,14 @@ def _row(
 def _words(
     scene: Scene, known: dict[int, dict[str, HashedWords]], hasher: Hasher
 ) -> dict[str, HashedWords]:
-    """The words of a move; those of the move before and of the plan are counted already."""
-    move, before, plan = scene.move, scene.previous, scene.plan
-    asked = " ".join(f"{call.name} {call.arguments}" for call in move.calls)
+    """Return the words of a step; those of the previous step and of the plan are cached."""
+    step, before, plan = scene.step, scene.previous, scene.plan
+    asked = " ".join(f"{call.name} {call.arguments}" for call in step.calls)
     return {
-        "said": hasher("said", f"{move.text[:2500]} {asked}"),
-        "told": hasher("told", move.told[-1200:]),
-        "failed": hasher("failed", move.failure),
-        "shown": hasher("shown", move.came_back),
+        "said": hasher("said", f"{step.text[:2500]} {asked}"),
+        "told": hasher("told", step.prompt[-1200:]),
+        "failed": hasher("failed", step.failure),
+        "shown": hasher("shown", step.observation),
         "failed before": known[before.place]["failed"] if before else NOTHING,
         "plan": known[plan.place]["said"] if plan else NOTHING,
     }

@@ -1,4 +1,4 @@
-"""Diagnosis by a language model, in one pass or three; without one the offline findings stand.
+"""Diagnosis by a language model, in one pass or three, with the offline findings as fallback.
 
-Start at `asked`. Nothing here knows a provider: any `ChatModel` will do.
+Start at `detector`. Nothing here depends on a provider: any `ChatModel` works.
 """

@@ -1,7 +1,7 @@
-"""Put a trace to a model, in one pass or in three, and say what held.
+"""Diagnose a trace with a model, in one pass or in three.
 
-Promise: an answer in every case. What the model says is cleaned and its quotes verified; where
-it fails, is refused or runs out of budget, the offline findings stand in, and the notes say so.
+Guarantees: there is always a result. The model's output is cleaned and its quotes verified; when it
+fails, is refused or runs out of budget, the offline findings are used and the notes say so.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from proctor.trace import Span, Trace
 
 MAX_GROUPS = 8
-"""Investigators at most: a longer trace gives each more spans, cut shorter."""
+"""Maximum number of investigators; a longer trace gives each more spans, truncated further."""
 
 GROUP_SPANS = 12
-"""Spans an investigator looks at, as long as there are investigators left."""
+"""Spans per investigator, up to the maximum number of investigators."""
 
 Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectorOptions:
-    """How a model is asked.
+    """Options of the model calls.
 
-    `limit` is characters of trace in one prompt. The budget is for one trace: calls (repairs
-    included), dollars and seconds; a call is not made once one of them is used up. A money cap
-    with a model of unknown price ends after its first call.
+    `limit` is the number of characters of the trace in one prompt. The budget applies to one trace:
+    calls (repairs included), dollars and seconds; no call is made once one of them is used up. A
+    money cap with a model of unknown price ends after its first call.
     """
 
     model: ChatModel
@@ -73,11 +73,11 @@ class DetectorOptions:
 
 
 class OutOfBudget(Exception):
-    """No further call may be made for this trace."""
+    """The budget of this trace allows no further call."""
 
 
 class _Desk:
-    """Asks one model about one trace, within its budget, and keeps the account."""
+    """Call one model about one trace within its budget, and record the usage."""
 
     def __init__(self, how: DetectorOptions) -> None:
         self.how = how
@@ -89,7 +89,7 @@ class _Desk:
     async def read(
         self, request: ChatRequest, understand: Callable[[dict[str, Any]], Read]
     ) -> Read:
-        """What the reply means; asked once more when it cannot be read."""
+        """Parse the reply; request it once more when it does not parse."""
         reply = await self._reply(request)
         try:
             return understand(parse.json_in(reply.text))
@@ -136,19 +136,21 @@ class _Desk:
         return sum(reply.cost_usd or 0.0 for reply in self._replies)
 
     def use(self) -> ModelUse:
-        """What it took so far."""
+        """Return the usage so far."""
         return ModelUse.of(self._replies) + ModelUse(cached=self._cached)
 
 
 FAILURES = (ModelError, OutOfBudget, ValueError)
-"""What ends an asking without a usable answer; a ValueError is a reply that cannot be read."""
+"""Errors that end a call without a usable reply; a ValueError is a reply that does not parse."""
 
 
 # -- one pass ------------------------------------------------------------------------------------
 
 
 async def single_pass(trace: Trace, how: DetectorOptions, offline: Diagnosis) -> Diagnosis:
-    """One prompt with all that fits; `offline` gives the leads, and the answer if it fails."""
+    """Use one prompt with everything that fits; `offline` supplies leads, and the result on
+    failure.
+    """
     began = how.clock()
     desk = _Desk(how)
     text = digest(trace, how.limit).text
@@ -178,7 +180,7 @@ async def single_pass(trace: Trace, how: DetectorOptions, offline: Diagnosis) ->
 def _completed(
     scores: dict[str, Score], offline: Diagnosis, findings: Sequence[Finding]
 ) -> dict[str, Score]:
-    """The model's scores, and the offline ones where it gave none; reasons name what is told."""
+    """Return the model's scores, and offline ones where it gave none; reasons name the findings."""
     values = [score.value for score in offline.scores.values()]
     return {**(scores_of(findings, values) if values else {}), **scores}
 
@@ -223,7 +225,7 @@ def _detector(method: str, how: DetectorOptions) -> str:
 
 
 async def agentic(trace: Trace, how: DetectorOptions, offline: Diagnosis) -> Diagnosis:
-    """Profile the trace, investigate its parts in parallel, then weigh what was found."""
+    """Profile the trace, investigate its parts in parallel, then verify the findings."""
     began = how.clock()
     desk = _Desk(how)
     notes: list[str] = []
@@ -254,7 +256,7 @@ async def agentic(trace: Trace, how: DetectorOptions, offline: Diagnosis) -> Dia
 
 
 def group_spans(trace: Trace) -> list[list[Span]]:
-    """Spans in the order they began, in at most `MAX_GROUPS` parts of about equal size."""
+    """Return spans in start order, in at most `MAX_GROUPS` parts of about equal size."""
     spans = list(trace.index.spans)
     if not spans:
         return []
@@ -264,7 +266,7 @@ def group_spans(trace: Trace) -> list[list[Span]]:
 
 
 async def _profile(trace: Trace, desk: _Desk, offline: Diagnosis, notes: list[str]) -> str:
-    """What the trace is about, in the model's words; nothing when it could not say."""
+    """Return the model's summary of the trace; empty when it gave none."""
     overview = digest(trace, max(1000, desk.how.limit // 4)).text
 
     def understand(reply: dict[str, Any]) -> str:
@@ -288,7 +290,7 @@ async def _investigate(
     place: tuple[int, int],
     spans: Sequence[Span],
 ) -> parse.Cleaned | BaseException:
-    """The findings in one part of the trace, or why there are none."""
+    """Return the findings in one part of the trace, or the reason there are none."""
     how = desk.how
     inside = {span.span_id for span in spans}
     leads = [finding for finding in offline.findings if finding.location in inside]
@@ -311,7 +313,9 @@ def _gathered(
     offline: Diagnosis,
     notes: list[str],
 ) -> list[Finding]:
-    """Findings of all parts, each (span, category) once; offline ones where nobody could look."""
+    """Return the findings of all parts, each (span, category) once; offline ones where no model
+    looked.
+    """
     merged: dict[tuple[str, str], Finding] = {}
     cleaned = parse.Cleaned()
     for number, (result, spans) in enumerate(zip(looked, groups, strict=True), start=1):
@@ -337,6 +341,6 @@ async def _synthesise(
     try:
         numbers, scores = await desk.read(prompt.synthesise(known, candidates), understand)
     except FAILURES as error:
-        notes.append(f"the findings were not weighed ({_words(error)}): all are told")
+        notes.append(f"the findings were not weighed ({_words(error)}): all are reported")
         return candidates, {}
     return [candidates[number - 1] for number in numbers], scores

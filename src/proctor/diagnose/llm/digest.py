@@ -1,8 +1,8 @@
-"""A trace as text that fits a prompt: every span by name, what matters of each in full.
+"""Render a trace as text that fits a prompt: every span by name, important ones in full.
 
-Promise: never longer than its limit, deterministic, and an index of the spans always stands
-first. Room is shared out so that spans that failed are kept whole before ordinary ones get more
-than a few lines; what a model call was shown before is not repeated with every later call.
+Guarantees: never longer than its limit, deterministic, and an index of the spans comes first.
+Failed spans are kept whole before ordinary ones get more than a few lines; messages that an earlier
+model call was shown are not repeated.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ DEFAULT_LIMIT = 120_000
 the instructions and the reply."""
 
 INDEX_SHARE = 0.4
-"""At most this part of the room is index: on a trace of thousands of spans bodies still show."""
+"""Maximum fraction of the text for the index: a huge trace still shows bodies.
+"""
 
 MIN_BODY = 80
-"""A body shorter than this says nothing; the room goes to others."""
+"""A shorter body is useless; its room goes to others."""
 
 _HEAD = 0.7
-"""Of a text that must be cut, the part of the room its beginning gets; the rest is its end."""
+"""Fraction of the room that the beginning of a truncated text gets; the rest shows its end."""
 
 _WEIGHT = {SpanKind.LLM: 3.0, SpanKind.TOOL: 3.0, SpanKind.RETRIEVAL: 2.0, SpanKind.ERROR: 6.0}
 _FAILED_WEIGHT = 12.0
@@ -36,7 +37,7 @@ _FAILED_WEIGHT = 12.0
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """The text, and how many spans it names, shows whole, and shows in part."""
+    """The text, and the number of spans it names, shows whole, and shows in part."""
 
     text: str
     indexed: int
@@ -45,7 +46,7 @@ class Digest:
 
 
 def digest(trace: Trace, limit: int = DEFAULT_LIMIT, spans: Sequence[Span] | None = None) -> Digest:
-    """The trace, or some of its spans, in at most `limit` characters."""
+    """Render the trace, or some of its spans, in at most `limit` characters."""
     chosen = list(trace.index.spans if spans is None else spans)
     header = _header(trace, max(0, limit // 10))
     index, indexed = _index(chosen, int((limit - len(header)) * INDEX_SHARE))
@@ -68,7 +69,9 @@ def digest(trace: Trace, limit: int = DEFAULT_LIMIT, spans: Sequence[Span] | Non
 
 
 def shorten(text: str, size: int) -> str:
-    """At most `size` characters: the beginning and the end, and how much is missing between."""
+    """Return at most `size` characters: the beginning and the end, and how much is missing in
+    between.
+    """
     if len(text) <= size:
         return text
     mark = f"\n[… {len(text)} characters, cut …]\n"
@@ -91,7 +94,9 @@ def _header(trace: Trace, size: int) -> str:
 
 
 def _index(spans: Sequence[Span], size: int) -> tuple[str, int]:
-    """A line a span; failed ones first to stay when there are too many, in the trace's order."""
+    """Return one line per span, in trace order; failed ones are dropped last when there are too
+    many.
+    """
     lines = {span.span_id: _index_line(span) for span in spans}
     kept: set[str] = set()
     used = 0
@@ -116,7 +121,7 @@ def _weight(span: Span) -> float:
 
 
 def _share_out(needs: Sequence[int], weights: Sequence[float], room: int) -> list[int]:
-    """Room for each need by weight; what one does not need goes to the others."""
+    """Distribute room by weight; what one part does not need goes to the others."""
     given = [0] * len(needs)
     open_ones = {i for i, need in enumerate(needs) if need}
     left = max(0, room)
@@ -140,14 +145,14 @@ def _bodies(trace: Trace, spans: Sequence[Span]) -> list[str]:
 
 
 def _body(span: Span, shown: set[str]) -> str:
-    """What a span says: errors first, then what came out, then what went in that is new."""
+    """Return the text of a span: errors first, then output, then new input."""
     parts = [f"\n### {span.span_id} {span.kind.value} {span.name}\n"]
     if span.error_message or span.error_type:
         parts.append(f"error: {span.error_type or ''} {span.error_message or ''}\n")
     parts += [f"{event.name}: {_text(event.attributes)}\n" for event in span.events]
     if span.kind == SpanKind.LLM or span.output_messages:
         parts += [f"said: {_message(m)}\n" for m in span.output_messages]
-        parts += [f"told ({m.role}): {_message(m)}\n" for m in _new(span.input_messages, shown)]
+        parts += [f"input ({m.role}): {_message(m)}\n" for m in _new(span.input_messages, shown)]
     else:
         parts += _new_lines("output", _text(span.tool_output or span.output), shown)
         parts += _new_lines("input", _text(span.tool_input or span.input), shown)
@@ -162,7 +167,9 @@ def _new_lines(label: str, text: str, shown: set[str]) -> list[str]:
 
 
 def _new(messages: Sequence[Message], shown: set[str]) -> list[Message]:
-    """Messages no earlier span was shown: a conversation is told once, not once a turn."""
+    """Return messages that no earlier span was shown: a conversation appears once, not once per
+    turn.
+    """
     fresh: list[Message] = []
     for message in messages:
         text = _message(message)

@@ -1,7 +1,7 @@
-"""From a model's reply to findings: what is said becomes what can be shown.
+"""Parse a model's reply into verified findings.
 
-Promise: whatever the reply, a result or a ValueError that says why. Unknown categories and places
-are dropped and counted, duplicates merged; with `strict` evidence every quote stands in its span.
+Guarantees: any reply gives a result or a ValueError with the reason. Unknown categories and spans
+are dropped and counted, duplicates merged; with `strict` evidence every quote occurs in its span.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from proctor.diagnose.finding import Finding, Impact, Score
 from proctor.diagnose.llm.prompt import SCORES
-from proctor.diagnose.quotes import MAX_QUOTE, span_texts, stands_in
+from proctor.diagnose.quotes import MAX_QUOTE, contains_quote, span_texts
 from proctor.diagnose.taxonomy import parse_category
 
 if TYPE_CHECKING:
@@ -30,16 +30,16 @@ CUT = "(cut off)"
 """The key that marks entries taken from a reply whose end is missing."""
 
 MAX_FINDINGS = 200
-"""More in one reply is a flood, not a diagnosis; the first ones are read."""
+"""Findings read from one reply; more is a flood, not a diagnosis."""
 
 MAX_REPLY = 1_000_000
-"""Characters of a reply that are looked at."""
+"""Characters of a reply that are read."""
 
 MAX_OPENINGS = 200
-"""Places in a reply at which an object may begin that are tried."""
+"""Positions in a reply tried as the start of an object."""
 
 CONFIDENCE = {Impact.HIGH: 0.7, Impact.MEDIUM: 0.6, Impact.LOW: 0.5}
-"""What a finding of a model is worth before anyone measured that model: more than chance."""
+"""Confidence of a model's finding before that model was measured: better than chance."""
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 _ID = re.compile(r"[\w.:-]+")
@@ -52,7 +52,7 @@ def without_trailing_commas(text: str) -> str:
 
 @dataclass(slots=True)
 class Cleaned:
-    """Findings that hold, and how many were dropped, by reason."""
+    """Verified findings, and the number dropped, by reason."""
 
     findings: list[Finding] = field(default_factory=list[Finding])
     dropped: dict[str, int] = field(default_factory=dict[str, int])
@@ -60,28 +60,29 @@ class Cleaned:
     """Whether the reply ended in the middle of its list."""
 
     def drop(self, reason: str) -> None:
-        """Count one that does not hold."""
+        """Count a dropped finding."""
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
 
     def join(self, other: Cleaned) -> None:
-        """Count what another reply lost, too."""
+        """Add the counts of another reply."""
         self.cut = self.cut or other.cut
         for reason, times in other.dropped.items():
             self.dropped[reason] = self.dropped.get(reason, 0) + times
 
     def notes(self) -> list[str]:
-        """What was dropped, for a reader."""
+        """Describe what was dropped."""
         cut = ["the model's reply was cut off: more may be missing"] if self.cut else []
         dropped = [f"{n} of the model's findings dropped: {why}" for why, n in self.dropped.items()]
         return cut + dropped
 
 
 def json_in(text: str) -> dict[str, Any]:
-    """The JSON object in a reply, alone, in a fence or amid prose; ValueError when there is none.
+    """Return the JSON object in a reply: alone, fenced or within prose; ValueError when there is
+    none.
 
     The largest object wins, since prose may quote small ones. A comma before a closing bracket is
-    passed over, a bare list is one of errors, and a cut-off list gives the entries that are whole
-    (`CUT` says so).
+    ignored, a bare list is a list of errors, and a truncated list gives its complete entries (`CUT`
+    marks it).
     """
     text = text[:MAX_REPLY]
     found: dict[str, Any] | None = None
@@ -126,7 +127,7 @@ def _object(text: str) -> dict[str, Any] | None:
 
 
 def _entries(text: str) -> list[dict[str, Any]]:
-    """Whole entries of an `errors` list whose end is missing."""
+    """Return the complete entries of a truncated `errors` list."""
     begun = re.search(r'"errors"\s*:\s*\[', text)
     if begun is None:
         return []
@@ -144,7 +145,7 @@ def _entries(text: str) -> list[dict[str, Any]]:
 def read_findings(
     reply: Mapping[str, Any], trace: Trace, *, evidence: Evidence, detector: str
 ) -> Cleaned:
-    """The findings of a reply that can be shown in the trace."""
+    """Return the findings of a reply that can be located in the trace."""
     listed = reply.get("errors")
     if not isinstance(listed, list):
         raise ValueError("`errors` is not a list")
@@ -185,11 +186,11 @@ def _finding(
     passage = str(said.get("evidence") or "").strip()
     span = _located(str(said.get("location") or ""), passage, spans)
     if span is None:
-        cleaned.drop("a place that is not in the trace")
+        cleaned.drop("a span that is not in the trace")
         return None
     shown = passage[:MAX_QUOTE] if evidence == "off" else verified(span, passage)
     if not shown and evidence == "strict":
-        cleaned.drop("a quote that does not stand in its span")
+        cleaned.drop("a quote that is not in its span")
         return None
     impact = _impact(said.get("impact"))
     return Finding(
@@ -204,7 +205,9 @@ def _finding(
 
 
 def _located(said: str, passage: str, spans: Mapping[str, Span]) -> Span | None:
-    """The span meant: by its id, by the only id that begins or stands so, or by its quote."""
+    """Return the span a finding refers to: by its id, by a unique prefix or part of one, or by its
+    quote.
+    """
     text = said.strip().strip("`'\"")
     if text in spans:
         return spans[text]
@@ -219,16 +222,16 @@ def _located(said: str, passage: str, spans: Mapping[str, Span]) -> Span | None:
     if len(named) == 1:
         return named[0]
     if len(passage) >= 12:
-        holding = [span for span in spans.values() if stands_in(span, passage)]
+        holding = [span for span in spans.values() if contains_quote(span, passage)]
         if len(holding) == 1:
             return holding[0]
     return None
 
 
 def verified(span: Span, passage: str) -> str:
-    """The quote as it stands in the span; empty when it does not. White space may differ."""
+    """Return the quote as it occurs in the span, white space aside; empty when it does not."""
     cut = passage[:MAX_QUOTE].strip()
-    if cut and stands_in(span, cut):
+    if cut and contains_quote(span, cut):
         return cut
     words = cut.split()
     if not words:
@@ -246,7 +249,7 @@ def _impact(value: Any) -> Impact:
 
 
 def read_scores(reply: Mapping[str, Any]) -> dict[str, Score]:
-    """The scores of a reply that are numbers from 0 to 5; the others are left out."""
+    """Return the scores of a reply that are numbers from 0 to 5; drop the others."""
     given = reply.get("scores")
     if isinstance(given, list):
         listed = cast("list[Any]", given)
@@ -270,12 +273,12 @@ def _scores(given: Mapping[str, Any]) -> Iterator[tuple[str, Score]]:
 
 
 def _plain(text: Any, otherwise: str) -> str:
-    """A model's words, cut, without halves of characters, which no file can hold."""
+    """Return the model's text, truncated and without lone surrogates, which no file can hold."""
     return str(text or otherwise)[:1000].encode(errors="replace").decode()
 
 
 def read_choice(reply: Mapping[str, Any], of: int) -> list[int]:
-    """The numbers of the findings that are kept, from 1; ValueError when there is no list."""
+    """Return the numbers of the accepted findings, from 1; ValueError when there is no list."""
     kept = reply.get("keep")
     if not isinstance(kept, list):
         raise ValueError("`keep` is not a list")

@@ -1,7 +1,7 @@
-"""The prompts of the LLM detectors, and the shapes their replies must have.
+"""Prompts of the LLM detectors and the schemas of their replies.
 
-What comes from a trace stands between fences that name its own hash, so that no text inside can
-end them; the model is told that nothing between them is an instruction.
+Text from a trace is placed between fences that contain its own hash, so that no text inside can
+close them; the prompt says that nothing between them is an instruction.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from proctor.diagnose.finding import Finding
 
 
-# What a model is told of each kind of error: how it shows, and what is not it.
+# Hints for the model on each kind of error: how it shows, and what does not count.
 
 
 HINTS: dict[Category, str] = {
@@ -42,7 +42,7 @@ HINTS: dict[Category, str] = {
     Category.NON_COMPLIANCE: "The instructions say must or never, and the span does otherwise: a "
     "forbidden word, a skipped step, an answer in another form.",
     Category.TOOL_DEFINITION: "A call fails because the tool's description or signature is wrong "
-    "or leaves out what it needs; the model did what it was told.",
+    "or leaves out what it needs; the model followed its instructions.",
     Category.ENVIRONMENT: "An import that is not allowed or not installed, a missing file "
     "permission or key, a path that does not exist in the sandbox.",
     Category.RATE_LIMIT: "Status 429, too many requests, quota exceeded: in a tool's output or an "
@@ -52,7 +52,7 @@ HINTS: dict[Category, str] = {
     Category.NOT_FOUND: "Status 404, no such file, page or entity.",
     Category.EXHAUSTION: "Out of memory, disk full, a context window or token limit overrun.",
     Category.TIMEOUT: "A step that ended because it took too long; a deadline exceeded.",
-    Category.CONTEXT: "Something the model was told earlier, and still needs, is ignored or mixed "
+    Category.CONTEXT: "Something the model read earlier, and still needs, is ignored or mixed "
     "up with another part of the conversation.",
     Category.RESOURCE_ABUSE: "The same call with the same or nearly the same arguments again, "
     "after it gave nothing new. Mark the last of them.",
@@ -61,7 +61,7 @@ HINTS: dict[Category, str] = {
     Category.ORCHESTRATION: "Sub-tasks handed over wrongly, in the wrong order, without what they "
     "need, or their results never used.",
 }
-"""A hint per leaf."""
+"""Detection hint of each category."""
 
 LOCATION_RULES = """\
 - `location` is the exact id of one span of the index.
@@ -185,7 +185,7 @@ No other text."""
 
 
 def single_pass(trace_text: str, hints: Sequence[Finding], version: str) -> ChatRequest:
-    """One question for everything."""
+    """Build the single-pass prompt."""
     parts = [
         _taxonomy(version),
         f"Where:\n{LOCATION_RULES}",
@@ -199,7 +199,7 @@ def single_pass(trace_text: str, hints: Sequence[Finding], version: str) -> Chat
 
 
 def profile(overview: str, hints: Sequence[Finding]) -> ChatRequest:
-    """The first pass of three: what the agent was to do, what it did, where to look."""
+    """Build the first prompt of three: the task, what the agent did, where to look."""
     parts = [
         _told(hints),
         _fenced("TRACE", overview),
@@ -211,7 +211,7 @@ def profile(overview: str, hints: Sequence[Finding]) -> ChatRequest:
 def investigate(
     part: str, known: str, hints: Sequence[Finding], number: int, of: int, version: str
 ) -> ChatRequest:
-    """The second pass: one part of the trace, looked at closely."""
+    """Build the second prompt: one part of the trace in detail."""
     parts = [
         _taxonomy(version),
         f"Where:\n{LOCATION_RULES}",
@@ -224,7 +224,7 @@ def investigate(
 
 
 def synthesise(known: str, candidates: Sequence[Finding]) -> ChatRequest:
-    """The third pass: which of the findings hold, and the scores."""
+    """Build the third prompt: which findings are right, and the scores."""
     listed = "\n".join(
         json.dumps({"number": number, **_brief(finding)}, ensure_ascii=False)
         for number, finding in enumerate(candidates, start=1)
@@ -239,7 +239,7 @@ def synthesise(known: str, candidates: Sequence[Finding]) -> ChatRequest:
 
 
 def repair(request: ChatRequest, reply: str, problem: str) -> ChatRequest:
-    """Ask again for the same, after a reply that could not be read."""
+    """Build the prompt that repeats a request after a reply that did not parse."""
     again = (
         *request.messages,
         Message("assistant", reply[:4000] or "(nothing)"),
@@ -274,7 +274,7 @@ def _taxonomy(version: str) -> str:
 
 
 def _told(hints: Sequence[Finding]) -> str:
-    """Findings of the detectors without a model: leads to check, not truths."""
+    """Format the findings of the detectors without a model: leads to verify."""
     if not hints:
         return ""
     lines = [json.dumps(_brief(finding), ensure_ascii=False) for finding in hints]

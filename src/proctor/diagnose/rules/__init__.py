@@ -48,7 +48,7 @@ _UNHEARD = frozenset(f"rule:{rule.name}" for rule in RULES if not rule.heard)
 
 
 def heard(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings that the learned detector goes by."""
+    """Return the findings used by the learned detector."""
     return [finding for finding in findings if finding.detector not in _UNHEARD]
 
 

@@ -1,7 +1,7 @@
-"""Rules on what failed: calls that could not be made, services that refused, empty searches.
+"""Rules on failures: malformed calls, refusing services, empty searches.
 
-Where an error shows decides its place: a malformed tool call shows in the model call that wrote
-it; an error of executed code shows first in the next model call, which is told of it.
+The span of a finding depends on where the error shows: a malformed tool call in the model call that
+wrote it; an error of executed code in the next model call, which is the first to see it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from proctor.trace import SpanKind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from proctor.diagnose.steps import AgentStep, Moves
+    from proctor.diagnose.steps import AgentStep, Steps
     from proctor.trace import Span
 
 _MALFORMED = re.compile(
@@ -29,7 +29,7 @@ _MALFORMED = re.compile(
     r"|multiple values for|takes \d+ positional|SyntaxError|IndentationError"
     r"|JSONDecodeError|[Ii]nvalid JSON|[Ee]rror in code parsing|Code parsing failed"
 )
-"""What interpreters and frameworks say of a call whose form is wrong."""
+"""Messages of interpreters and frameworks about a malformed call."""
 
 _CODE = re.compile(r"[Cc]ode (?:execution|parsing)|Traceback \(most recent|Error in code")
 _EMPTY = re.compile(r"\b[Nn]o (?:search )?results (?:were )?found|\b0 results\b")
@@ -37,14 +37,14 @@ _EMPTY = re.compile(r"\b[Nn]o (?:search )?results (?:were )?found|\b0 results\b"
 _MISSING = re.compile(r"FileNotFoundError|ModuleNotFoundError|No such file")
 
 MAX_ERROR = 5000
-"""Characters of JSON that can be an error with its trace; longer ones are content."""
+"""Maximum characters of JSON that can be an error with its traceback; longer ones are content."""
 
 HEAD = 600
-"""Characters of a tool's output in which a refusal stands; later ones belong to the page."""
+"""Characters of a tool's output searched for a refusal; later ones belong to the page."""
 
 
 class FaultPattern(NamedTuple):
-    """How one kind of system failure reads, in an exception or at the head of tool output."""
+    """Pattern of one kind of system failure, in an exception or at the start of tool output."""
 
     category: Category
     pattern: re.Pattern[str]
@@ -52,7 +52,7 @@ class FaultPattern(NamedTuple):
 
 
 class SpanOutcome(NamedTuple):
-    """What a span came to; `failed` when it says so itself, else the text may be any content."""
+    """Outcome of a span; `failed` when the span says so, otherwise the text may be any content."""
 
     span: Span
     text: str
@@ -138,7 +138,9 @@ ERRORS: dict[Category, tuple[str, ...]] = {
         r"\bunknown (?!error|reason|exception|argument|option)\w",
     ),
 }
-"""How the same reads in what a span itself calls an error, where a looser reading is safe."""
+"""The same patterns for text that the span itself reports as an error, where a looser match is
+safe.
+"""
 
 _ERRORS = {kind: re.compile("|".join(texts), re.IGNORECASE) for kind, texts in ERRORS.items()}
 
@@ -150,15 +152,15 @@ class MalformedCall(Rule):
     category = Category.FORMATTING
     confidence = 0.66
 
-    def find(self, moves: Moves) -> Iterator[RuleHit]:
+    def find(self, steps: Steps) -> Iterator[RuleHit]:
         """The model call that wrote it."""
-        for move in moves.moves:
-            if move.tools and not _CODE.search(move.failure) and _MALFORMED.search(move.failure):
-                tool = next((t for t in move.tools if t.failed), move.tools[-1])
+        for step in steps.steps:
+            if step.tools and not _CODE.search(step.failure) and _MALFORMED.search(step.failure):
+                tool = next((t for t in step.tools if t.failed), step.tools[-1])
                 yield RuleHit(
-                    move.span,
-                    f"The call of {tool.tool_name} does not fit the tool: {_line(move.failure)}",
-                    _asked(move, tool),
+                    step.span,
+                    f"The call of {tool.tool_name} does not fit the tool: {_line(step.failure)}",
+                    _asked(step, tool),
                 )
 
 
@@ -169,15 +171,15 @@ class BrokenCode(Rule):
     category = Category.FORMATTING
     confidence = 0.45
 
-    def find(self, moves: Moves) -> Iterator[RuleHit]:
-        """The model call that is first told of the error; else the one that wrote the code."""
-        for move in moves.moves:
-            if not _CODE.search(move.failure[:HEAD]):
+    def find(self, steps: Steps) -> Iterator[RuleHit]:
+        """The model call that first sees the error; else the one that wrote the code."""
+        for step in steps.steps:
+            if not _CODE.search(step.failure[:HEAD]):
                 continue
-            shown = moves.after(move) or move
-            lines = [line for line in move.came_back.splitlines() if _CODE.search(line)]
+            shown = steps.after(step) or step
+            lines = [line for line in step.observation.splitlines() if _CODE.search(line)]
             yield RuleHit(
-                shown.span, f"The code fails: {_line(move.failure)}", (*lines, move.failure)
+                shown.span, f"The code fails: {_line(step.failure)}", (*lines, step.failure)
             )
 
 
@@ -188,13 +190,12 @@ class SystemFault(Rule):
     category = Category.SERVICE
     confidence = 0.7
 
-    def find(self, moves: Moves) -> Iterator[RuleHit]:
-        """The tool span that shows it first, else the model call. A retry that worked is no
-        error."""
+    def find(self, steps: Steps) -> Iterator[RuleHit]:
+        """The first tool span that shows it, else the model call; not after a good retry."""
         seen = _FailureCounts()
-        for move, outcome in _outcomes(moves):
+        for step, outcome in _outcomes(steps):
             fault = _fault(outcome.text)
-            if fault is None or (fault.transient and _recovered(moves, move, outcome.span)):
+            if fault is None or (fault.transient and _recovered(steps, step, outcome.span)):
                 continue
             found = fault.pattern.search(outcome.text)
             start = found.start() if found else 0
@@ -203,30 +204,31 @@ class SystemFault(Rule):
 
 
 class FailedCall(Rule):
-    """A call, a handoff or a whole agent ends in an error that no other rule names, and nothing
-    makes up for it."""
+    """A call, a handoff or a whole agent ends in an error that no other rule covers and nothing
+    recovers from.
+    """
 
     name = "failed_call"
     category = Category.SERVICE
     confidence = 0.5
     heard = False
 
-    def find(self, moves: Moves) -> Iterator[RuleHit]:
-        """The span that failed so first; of what failed around others, the innermost."""
+    def find(self, steps: Steps) -> Iterator[RuleHit]:
+        """The first span that failed this way; of nested failures, the innermost."""
         seen = _FailureCounts()
-        for move, outcome in _outcomes(moves):
-            told = not outcome.failed or _explained(outcome.text, by_moves=move is not None)
-            if told or _made_up_for(moves, move, outcome.span):
+        for step, outcome in _outcomes(steps):
+            covered = not outcome.failed or _explained(outcome.text, by_steps=step is not None)
+            if covered or _made_up_for(steps, step, outcome.span):
                 continue
             seen.add(outcome, _kind(outcome), outcome.text)
-        for span in _crashed(moves):
+        for span in _crashed(steps):
             outcome = _outcome(span)
             seen.add(outcome, _kind(outcome), outcome.text)
         yield from seen.hits()
 
 
 class _FailureCounts:
-    """Failures by tool and kind: told where each shows first, and how often it shows."""
+    """Failures by tool and kind: the first occurrence and the count."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[str, Category], tuple[SpanOutcome, str]] = {}
@@ -252,12 +254,12 @@ class EmptySearch(Rule):
     category = Category.POOR_RETRIEVAL
     confidence = 0.35
 
-    def find(self, moves: Moves) -> Iterator[RuleHit]:
-        """The model call that asked."""
-        for move in moves.moves:
-            if _EMPTY.search(move.failure):
-                asked = tuple(call.arguments for call in move.calls)
-                yield RuleHit(move.span, f"The search finds nothing: {_line(move.failure)}", asked)
+    def find(self, steps: Steps) -> Iterator[RuleHit]:
+        """The model call that requested it."""
+        for step in steps.steps:
+            if _EMPTY.search(step.failure):
+                asked = tuple(call.arguments for call in step.calls)
+                yield RuleHit(step.span, f"The search finds nothing: {_line(step.failure)}", asked)
 
 
 class MissingResource(Rule):
@@ -268,33 +270,35 @@ class MissingResource(Rule):
     impact = Impact.HIGH
     confidence = 0.2
 
-    def find(self, moves: Moves) -> Iterator[RuleHit]:
+    def find(self, steps: Steps) -> Iterator[RuleHit]:
         """The first model call whose step fails for it."""
-        for move in moves.moves:
-            if _MISSING.search(move.failure):
-                asked = tuple(call.arguments for call in move.calls)
-                yield RuleHit(move.span, f"Not there: {_line(move.failure)}", asked)
+        for step in steps.steps:
+            if _MISSING.search(step.failure):
+                asked = tuple(call.arguments for call in step.calls)
+                yield RuleHit(step.span, f"Not there: {_line(step.failure)}", asked)
                 return
 
 
-def _asked(move: AgentStep, tool: Span) -> tuple[str, ...]:
-    """What a model wrote to call a tool; of several calls only what the tool was given tells."""
+def _asked(step: AgentStep, tool: Span) -> tuple[str, ...]:
+    """Return what the model wrote to call a tool; of several calls, only the tool's input tells
+    which.
+    """
     name = tool.tool_name or ""
-    one = sum(other.tool_name == tool.tool_name for other in move.tools) == 1
-    wrote = [call.arguments for call in move.calls if call.name == name] if one else []
+    one = sum(other.tool_name == tool.tool_name for other in step.tools) == 1
+    wrote = [call.arguments for call in step.calls if call.name == name] if one else []
     return (*wrote, plain(tool.tool_input) if tool.tool_input else "", name)
 
 
-def _outcomes(moves: Moves) -> Iterator[tuple[AgentStep | None, SpanOutcome]]:
-    """Where a system failure can show: errors of spans, and the head of what tools returned."""
-    for move in moves.moves:
-        for span in (move.span, *move.tools):
-            if span.failed or span is not move.span:
-                yield move, _outcome(span)
-        shown = any(span.failed for span in (move.span, *move.tools))
-        if move.failure and not shown:
-            yield move, SpanOutcome(move.span, move.failure[:HEAD], failed=False)
-    for span in moves.strays:
+def _outcomes(steps: Steps) -> Iterator[tuple[AgentStep | None, SpanOutcome]]:
+    """Return where a system failure can show: span errors, and the start of tool output."""
+    for step in steps.steps:
+        for span in (step.span, *step.tools):
+            if span.failed or span is not step.span:
+                yield step, _outcome(span)
+        shown = any(span.failed for span in (step.span, *step.tools))
+        if step.failure and not shown:
+            yield step, SpanOutcome(step.span, step.failure[:HEAD], failed=False)
+    for span in steps.strays:
         yield None, _outcome(span)
 
 
@@ -309,7 +313,7 @@ def _outcome(span: Span) -> SpanOutcome:
 
 
 def _error_in(output: Any) -> str:
-    """The error of a tool that returns it as a value, as MCP's and most HTTP tools do."""
+    """Return the error of a tool that returns it as a value, as MCP and most HTTP tools do."""
     if isinstance(output, str) and output.startswith("{"):
         output = _read(output)
     if not isinstance(output, Mapping):
@@ -322,7 +326,7 @@ def _error_in(output: Any) -> str:
 
 
 def _read(text: str) -> Any:
-    """What a text says as JSON; None where it is none, or too long for an error."""
+    """Return the text parsed as JSON; None if it is not JSON, or too long for an error."""
     try:
         return json.loads(text) if len(text) <= MAX_ERROR else None
     except (ValueError, RecursionError):
@@ -333,38 +337,38 @@ def _fault(text: str) -> FaultPattern | None:
     return next((fault for fault in FAULTS if fault.pattern.search(text)), None)
 
 
-def _explained(text: str, *, by_moves: bool) -> bool:
-    """Whether another rule speaks of such an error; most speak of moves only."""
-    others = (_MALFORMED, _CODE, _EMPTY, _MISSING) if by_moves else ()
+def _explained(text: str, *, by_steps: bool) -> bool:
+    """Return whether another rule covers this error; most cover model steps only."""
+    others = (_MALFORMED, _CODE, _EMPTY, _MISSING) if by_steps else ()
     return _fault(text) is not None or any(pattern.search(text) for pattern in others)
 
 
-def _recovered(moves: Moves, failed: AgentStep | None, span: Span) -> bool:
-    """Whether the same agent went on to call the same tool, or the model, with success."""
+def _recovered(steps: Steps, failed: AgentStep | None, span: Span) -> bool:
+    """Return whether the same agent later called the same tool, or the model, successfully."""
     if failed is not None and span is failed.span and not failed.tools:
-        return any(not move.failure for move in _later(moves, failed))
+        return any(not step.failure for step in _later(steps, failed))
     names = {span.tool_name} if failed is None else {tool.tool_name for tool in failed.tools}
-    return any(t.tool_name in names and _succeeded(t) for t in _tools_after(moves, failed, span))
+    return any(t.tool_name in names and _succeeded(t) for t in _tools_after(steps, failed, span))
 
 
-def _made_up_for(moves: Moves, failed: AgentStep | None, span: Span) -> bool:
-    """Whether any tool brought something afterwards; of a model call, whether one worked."""
+def _made_up_for(steps: Steps, failed: AgentStep | None, span: Span) -> bool:
+    """Return whether any tool succeeded afterwards; for a model call, whether one worked."""
     if failed is not None and span is failed.span and not failed.tools:
-        return _recovered(moves, failed, span)
-    return any(_succeeded(tool) for tool in _tools_after(moves, failed, span))
+        return _recovered(steps, failed, span)
+    return any(_succeeded(tool) for tool in _tools_after(steps, failed, span))
 
 
-def _tools_after(moves: Moves, failed: AgentStep | None, span: Span) -> list[Span]:
-    """Tools that the same agent called later; those beside a call do not make up for it."""
+def _tools_after(steps: Steps, failed: AgentStep | None, span: Span) -> list[Span]:
+    """Return tools that the same agent called later; parallel calls do not count as recovery."""
     over = span.start_ns if span.end_ns is None else span.end_ns
-    beside = moves.strays if failed is None else failed.tools
-    later = [] if failed is None else _later(moves, failed)
+    beside = steps.strays if failed is None else failed.tools
+    later = [] if failed is None else _later(steps, failed)
     after = [tool for tool in beside if tool.start_ns >= over]
-    return [*after, *(tool for move in later for tool in move.tools)]
+    return [*after, *(tool for step in later for tool in step.tools)]
 
 
-def _later(moves: Moves, failed: AgentStep) -> list[AgentStep]:
-    return [m for m in moves.moves if m.agent == failed.agent and m.index > failed.index]
+def _later(steps: Steps, failed: AgentStep) -> list[AgentStep]:
+    return [m for m in steps.steps if m.agent == failed.agent and m.index > failed.index]
 
 
 def _succeeded(span: Span) -> bool:
@@ -372,9 +376,9 @@ def _succeeded(span: Span) -> bool:
     return not outcome.failed and _fault(outcome.text) is None
 
 
-def _crashed(moves: Moves) -> Iterator[Span]:
-    """Agents and handoffs that failed while nothing inside them did."""
-    spans = moves.trace.index.spans
+def _crashed(steps: Steps) -> Iterator[Span]:
+    """Return agents and handoffs that failed while nothing inside them did."""
+    spans = steps.trace.index.spans
     parents = {span.span_id: span.parent_id for span in spans}
     around: set[str] = set()
     for span in spans:
@@ -389,7 +393,7 @@ def _crashed(moves: Moves) -> Iterator[Span]:
 
 
 def _kind(outcome: SpanOutcome) -> Category:
-    """What an error is by its words; a handoff that fails is a matter of orchestration."""
+    """Return the category of an error by its text; a failed handoff is an orchestration error."""
     fallen = Category.ORCHESTRATION if outcome.span.kind == SpanKind.HANDOFF else Category.SERVICE
     return next((c for c, pattern in _ERRORS.items() if pattern.search(outcome.text)), fallen)
 
@@ -407,7 +411,7 @@ def _line(text: str) -> str:
 
 
 def _around(text: str, start: int) -> str:
-    """The line of a text in which a match starts."""
+    """Return the line of a text in which a match starts."""
     begin = text.rfind("\n", 0, start) + 1
     end = text.find("\n", start)
     return text[begin : end if end >= 0 else len(text)]
