@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from proctor.agents.base import AgentError, AgentRequest
-from proctor.agents.failures import transient
 from proctor.agents.registry import agent_config
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM
+from proctor.llm.retry import transient
 from proctor.trace import SpanStatus, Trace
 from proctor.trace.capture import capture
 

@@ -21,9 +21,9 @@ from proctor.diagnose.quotes import contains_quote
 from proctor.diagnose.taxonomy import Category
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM, get_model
-from proctor.llm.asking import Patience
 from proctor.llm.cache import DiskCache
 from proctor.llm.chat_model import ChatReply
+from proctor.llm.retry import RetryPolicy
 from proctor.trace import Message, SpanKind, SpanStatus, Trace
 
 SCORES = {
@@ -72,7 +72,7 @@ def asking(server: MockLLM, **how) -> DetectorOptions:
         return None
 
     model = get_model("openai:scripted", base_url=server.base_url)
-    return DetectorOptions(model=model, patience=Patience(2, 30.0, no_wait), **how)
+    return DetectorOptions(model=model, patience=RetryPolicy(2, 30.0, no_wait), **how)
 
 
 def pairs(diagnosis: Diagnosis) -> set[tuple[str, str]]:

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.agents.failures import transient
 from proctor.errors import ProctorError
 from proctor.llm import ChatRequest, MockLLM, ModelError, get_model
 from proctor.llm.cassette import Cassette, CassetteMiss, cassette_trial, hand_over
 from proctor.llm.cassette_file import answered, asked, read_entries
+from proctor.llm.retry import transient
 from proctor.trace.redact import Redactor
 
 KEY = "sk-proj-" + "a1B2c3D4" * 6

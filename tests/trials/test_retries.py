@@ -9,14 +9,13 @@ import pytest
 
 import proctor
 from proctor.agents.base import AgentError
-from proctor.agents.failures import parse_retry_after
 from proctor.agents.python import PythonAgentConfig
+from proctor.llm.retry import MAX_RETRY_AFTER, parse_retry_after
 from proctor.runs.trial import PlannedTrial, Trial
 from proctor.spec import Case, Suite
 from proctor.trials.executor import LocalExecutor, Throttle
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import RunContext, prepare
-from proctor.trials.retry import MAX_RETRY_AFTER
 from proctor.trials.run_trial import run_trial
 
 

@@ -11,12 +11,12 @@ import msgspec
 
 from proctor.agents.base import AgentRequest
 from proctor.agents.checkpoint import LinkedStore
-from proctor.agents.failures import transient
 from proctor.agents.process import ChildJob, ChildResult
 from proctor.agents.python import PythonAgentConfig
 from proctor.errors import told
 from proctor.files import replacing
 from proctor.llm.cassette import taken_over
+from proctor.llm.retry import transient
 from proctor.trace.capture import capture
 
 

@@ -22,13 +22,16 @@ from proctor.trace import Trace
 
 
 class AgentError(ProctorError):
-    """The agent could not be run. `transient` says whether trying again may help."""
+    """The agent could not be run.
+
+    `transient` says whether another attempt may help; None lets the status code decide.
+    """
 
     def __init__(
         self,
         message: str,
         *,
-        transient: bool = False,
+        transient: bool | None = None,
         status_code: int | None = None,
         retry_after: float | None = None,
         where: str | None = None,

@@ -23,8 +23,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from proctor.agents.actions import ActionTurn, BadAction, understand
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
-from proctor.agents.failures import transient
 from proctor.agents.registry import resolve_agent
+from proctor.llm.retry import transient
 from proctor.seeds import derive_seed
 from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.capture import current_trace, span

@@ -20,6 +20,7 @@ import msgspec
 from pydantic import Field, field_validator
 
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
+from proctor.llm.retry import parse_retry_after
 from proctor.trace import otel
 
 CHECKPOINT = "checkpoint"
@@ -148,7 +149,7 @@ class HttpAgent:
             raise AgentError(
                 f"HTTP {response.status_code}: {response.text[:MAX_ERROR_TEXT]}",
                 status_code=response.status_code,
-                retry_after=_seconds(response.headers.get("retry-after")),
+                retry_after=parse_retry_after(response.headers.get("retry-after")),
             )
         if response.status_code >= HTTP_REDIRECT:
             leads = response.headers.get("location", "nowhere")
@@ -201,7 +202,9 @@ class HttpAgent:
                 transient=False,
             ) from None
         if self._config.body is None and asked != CHECKPOINT and _is_state(document):
-            return _NotYet(document[CHECKPOINT], _seconds(response.headers.get("retry-after")))
+            return _NotYet(
+                document[CHECKPOINT], parse_retry_after(response.headers.get("retry-after"))
+            )
         reply = as_reply(_found(document, ANSWER_PATHS if asked is None else (asked,)))
         reply.output = document
         return reply
@@ -241,9 +244,3 @@ def _filled(template: Any, value: Any) -> Any:
     if isinstance(template, str) and "{input}" in template:
         return template.replace("{input}", as_reply(value).answer)
     return template
-
-
-def _seconds(value: str | None) -> float | None:
-    from proctor.agents.failures import parse_retry_after
-
-    return parse_retry_after(value)

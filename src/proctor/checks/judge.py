@@ -28,7 +28,6 @@ from proctor.checks.judge_prompt import (
 )
 from proctor.checks.rubrics import HIGHEST, LOWEST, Label, Rubric, label_of, rubric_from
 from proctor.errors import ProctorError
-from proctor.llm.asking import Patience, ask
 from proctor.llm.cache import DiskCache, cache_folder, request_key
 from proctor.llm.chat_model import (
     NOTHING,
@@ -39,6 +38,7 @@ from proctor.llm.chat_model import (
     ModelErrorKind,
     ModelUse,
 )
+from proctor.llm.retry import RetryPolicy, complete_with_retries
 from proctor.sanitize import valid_unicode
 from proctor.trace import Message
 
@@ -309,8 +309,8 @@ class Judge:
 
     async def _asked(self, model: ChatModel, request: ChatRequest) -> ChatReply:
         settings = self.settings
-        patience = Patience(settings.retries, settings.longest_wait, self._sleep, self._rng)
-        return await ask(model, request, patience)
+        patience = RetryPolicy(settings.retries, settings.longest_wait, self._sleep, self._rng)
+        return await complete_with_retries(model, request, patience)
 
 
 # -- deciding -------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from proctor.llm.cassette_file import (
     asked,
     read_entries,
 )
+from proctor.llm.retry import is_transient_status
 from proctor.trace.redact import Redactor, default_redactor
 from proctor.words import plural
 
@@ -88,8 +89,8 @@ class StandInKeys:
         self._put.clear()
 
 
-NOT_KEPT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-"""Answers that ask to try again: they tell of a bad moment, and replaying one would only wait."""
+CONFLICT = 409
+"""A status that client libraries of providers retry, as they do transient ones."""
 
 Mode = Literal["record", "replay"]
 
@@ -250,7 +251,7 @@ class Cassette:
         scope = _scope.get() or self._outside
 
         def keep(answer: ReceivedResponse) -> None:
-            if answer.status in NOT_KEPT:
+            if is_transient_status(answer.status) or answer.status == CONFLICT:
                 return
             kept = answered(*answer, self._redactor)
             entry = RecordedCall(request.key, request, kept, scope.trial, scope.attempt)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.llm.retry import RATE_LIMITED, is_transient_status
 from proctor.trace import Message, ToolCall
 
 MAX_ERROR_CHARS = 500
@@ -164,14 +165,16 @@ class ModelError(ProctorError):
         self.kind = kind
         self.status = status
         self.retry_after = retry_after
-        self.transient = kind in _TRANSIENT_KINDS if transient is None else transient
+        if transient is None:
+            transient = kind in _TRANSIENT_KINDS if status is None else is_transient_status(status)
+        self.transient = transient
 
 
 def kind_of_status(status: int) -> ModelErrorKind:
     """The kind of failure that an HTTP status stands for."""
     if status in (401, 403):
         return ModelErrorKind.AUTH
-    if status == 429:
+    if status == RATE_LIMITED:
         return ModelErrorKind.RATE_LIMITED
     if status in (408, 504):
         return ModelErrorKind.TIMEOUT

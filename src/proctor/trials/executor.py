@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
-from proctor.agents.failures import Transient
+from proctor.llm.retry import Transient
 from proctor.runs.trial import PlannedTrial, Trial
 from proctor.trials.options import ExecutorName
 from proctor.trials.run_trial import run_trial

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from proctor.errors import ProctorError
+from proctor.llm.retry import MAX_RETRIES
 from proctor.runs.early_stop import FREE_RULES, rule_named
 from proctor.runs.journal import Sync
 from proctor.strict import Strict
 from proctor.trials.limits import Limits
-from proctor.trials.retry import MAX_RETRIES
 
 if TYPE_CHECKING:
     from proctor.spec.config import LimitSettings as SettingLimits

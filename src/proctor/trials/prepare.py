@@ -45,7 +45,7 @@ from proctor.trials.staging import staged_case
 
 if TYPE_CHECKING:
     from proctor.agents.checkpoint import CheckpointStore
-    from proctor.agents.failures import Transient
+    from proctor.llm.retry import Transient
 
 AgentLike = ChosenAgent | AgentConfig | Mapping[str, Any] | Callable[..., Any]
 

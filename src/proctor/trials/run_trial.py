@@ -23,17 +23,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from proctor.agents.base import Agent, AgentError, AgentReply, AgentRequest
-from proctor.agents.failures import transient
 from proctor.checks.base import Check, CheckContext, CheckResults, CheckStatus
 from proctor.checks.evaluate import evaluate
 from proctor.errors import told
 from proctor.llm.cassette import cassette_trial
 from proctor.llm.prices import PriceTable, price_trace
+from proctor.llm.retry import MAX_RETRY_AFTER, retry_delay, transient
 from proctor.runs.trial import PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.sanitize import json_bytes
 from proctor.trace import Trace
 from proctor.trace.capture import Recorder, new_trace_id
-from proctor.trials.retry import MAX_RETRY_AFTER, delay_before
 
 if TYPE_CHECKING:
     from proctor.trace.redact import Redactor
@@ -184,7 +183,7 @@ async def _call_agent(
             if reason.retry_after is not None and reason.retry_after > MAX_RETRY_AFTER:
                 raise
             random = random or Random(planned.seed)  # noqa: S311 (spreads retries, hides nothing)
-            wait = delay_before(trial.retries, reason, random)
+            wait = retry_delay(trial.retries, reason.retry_after, random)
             if deadline is not None and time.monotonic() + wait >= deadline:
                 raise
             trial.retries += 1

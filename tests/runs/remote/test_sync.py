@@ -127,7 +127,7 @@ def test_an_upload_that_was_cut_is_no_run_and_goes_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """R-D6: a server that stays away is one error; half a run is refused; the rest is sent."""
-    monkeypatch.setattr("proctor.runs.remote.object_store.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("proctor.llm.retry.BASE_DELAY", 0.001)
     s3.trouble = lambda r: "500" if r.method == "PUT" and "summary.csv" in r.path else None
     assert command(["runs", "sync", str(made.path), TO, "--at-once", "1"]) == 2
     told = capsys.readouterr().err

@@ -21,9 +21,9 @@ from proctor.diagnose.llm import parse, prompt
 from proctor.diagnose.llm.digest import DEFAULT_LIMIT, digest
 from proctor.diagnose.quotes import in_words, scores_of
 from proctor.errors import ProctorError, did_you_mean
-from proctor.llm.asking import Patience, ask
 from proctor.llm.cache import DiskCache, request_key
 from proctor.llm.chat_model import ChatModel, ChatReply, ChatRequest, ModelError, ModelUse
+from proctor.llm.retry import RetryPolicy, complete_with_retries
 from proctor.trace.conventions.values import encode_json
 from proctor.words import dollars
 
@@ -58,7 +58,7 @@ class DetectorOptions:
     max_seconds: float = 600.0
     parallel: int = 4
     cache: DiskCache[ChatReply] | None = None
-    patience: Patience = field(default_factory=Patience)
+    patience: RetryPolicy = field(default_factory=RetryPolicy)
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class _Desk:
         left = self._until - how.clock()
         try:
             async with asyncio.timeout(left if math.isfinite(left) else None):
-                reply = await ask(how.model, request, how.patience)
+                reply = await complete_with_retries(how.model, request, how.patience)
         except TimeoutError:
             raise OutOfBudget(f"the budget of {how.max_seconds:g} s is used up") from None
         self._replies.append(reply)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from proctor.imports import absent_extra
 from proctor.llm.chat_model import ChatReply, ModelError, ModelErrorKind, TokenUsage, kind_of_status
 from proctor.llm.providers import UNREADABLE, NamedModel, key_from
+from proctor.llm.retry import causes, retry_after
 from proctor.trace import Message, ToolCall
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class LiteModel(NamedModel):
 
     def _failed(self, error: Any) -> ModelError:
         openai: Any = importlib.import_module("openai")
-        chain = _chain(error)
+        chain: list[Any] = list(causes(error))
         status = next((c.response.status_code for c in chain if _answered(c)), None)
         # litellm calls a cut connection or broken JSON "internal server error, 500", so the
         # errors underneath are asked first.
@@ -131,18 +132,8 @@ class LiteModel(NamedModel):
             kind=kind,
             model=self.name,
             status=status,
-            retry_after=next((s for c in chain if (s := _retry_after(c)) is not None), None),
+            retry_after=next((s for c in chain if (s := retry_after(c)) is not None), None),
         )
-
-
-def _chain(error: BaseException) -> list[Any]:
-    """An error and what it was raised from or while handling."""
-    chain: list[Any] = []
-    current: BaseException | None = error
-    while current is not None and current not in chain:
-        chain.append(current)
-        current = current.__cause__ or current.__context__
-    return chain
 
 
 def _answered(error: Any) -> bool:
@@ -198,15 +189,3 @@ def _json(text: Any) -> Any:
         return json.loads(text)
     except (TypeError, ValueError):
         return text
-
-
-def _retry_after(error: Any) -> float | None:
-    headers: Any = getattr(getattr(error, "response", None), "headers", None)
-    if headers is None:
-        return None
-    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
-        try:
-            return max(float(headers.get(name)) / unit, 0.0)
-        except (TypeError, ValueError):
-            continue
-    return None

@@ -12,10 +12,10 @@ import asyncio
 import hashlib
 import ipaddress
 import os
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -23,6 +23,7 @@ import msgspec
 
 from proctor.errors import ProctorError, did_you_mean, first_of
 from proctor.imports import needs_extra
+from proctor.llm.retry import retry_delay
 from proctor.runs.remote.manifest import MOST_BYTES, RemoteError
 from proctor.words import plural
 
@@ -156,8 +157,8 @@ SHA256 = "sha256"
 REPEATS = 4
 """Repetitions of one request, by obstore, with pauses of its own from 0.1 seconds up."""
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
-"""Seconds between tries: they double from the first, with chance, so that clients spread out."""
+
+_random = Random()  # noqa: S311 (spreads retries of many clients)
 
 
 class Patience(NamedTuple):
@@ -301,8 +302,9 @@ class Bucket:
             UnauthenticatedError,
         )
 
-        pause = FIRST_PAUSE
-        for left in reversed(range(self.patience.tries)):
+        # obstore repeats single requests, but not one whose connection is cut in the middle of a
+        # body, and not a listing or an upload of several requests: those begin again here.
+        for attempt in range(self.patience.tries):
             try:
                 return await ask()
             except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
@@ -320,10 +322,9 @@ class Bucket:
                     hint="a bucket must be there before runs are kept in it",
                 ) from None
             except (BaseError, OSError) as error:
-                if not left:
+                if attempt + 1 == self.patience.tries:
                     raise self._given_up(key, error) from None
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 (no secret)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            await asyncio.sleep(retry_delay(attempt, None, _random))
         raise AssertionError("a try either answers or raises")
 
     def _refused(self, key: str, error: Exception) -> RemoteError:

@@ -16,9 +16,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 from proctor import __version__
-from proctor.agents.failures import Transient
 from proctor.errors import ProctorError
 from proctor.llm.rate_limits import limiters_in_force
+from proctor.llm.retry import Transient
 from proctor.runs.trial import PlannedTrial, TrialError, TrialStatus
 from proctor.trials.executors.ray.asking import SLOW_DOWN, DriverClient, DriverLimiter, DriverStore
 from proctor.trials.executors.ray.kit import Kit, Unpacked
