@@ -20,7 +20,7 @@ NAME_HEADS = frozenset({"case", "agent", "run"})
 """Heads of the columns that hold names. Only names are cut: half a figure is misleading."""
 
 _NO_BREAK = "\ue000"
-"""Stands for a space at which rich must not break a line; rich breaks at U+00A0 too."""
+"""A space at which rich must not break a line; U+00A0 does not help, rich breaks there too."""
 
 MAX_HTML_ROWS = 100
 """Rows of a table in a notebook: more would bury the cells around it."""

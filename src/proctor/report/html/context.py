@@ -77,7 +77,7 @@ Rows = Mapping[str, int]
 def report_context(
     facts: ReportFacts, *, rows: Rows, listed: int, contents: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the variables of `sections.html`; None stands for a section that is left out."""
+    """Return the variables of `sections.html`; None for a section that is left out."""
     return {
         "agents": facts.names,
         "top": _top(facts),

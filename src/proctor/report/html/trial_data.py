@@ -32,7 +32,7 @@ TRACE_SHARE = 0.8
 """Share of the budget that traces may use; the rest is for answers of trials without a trace."""
 
 MAX_SPANS = 500
-"""Spans shown of one trace: nobody reads more in a page, and `proctor trace` shows all."""
+"""Spans shown of one trace: more are hard to read in a page, and `proctor trace` shows all."""
 
 MAX_TEXT = 4_000
 """Characters shown of one text: two screens. The run folder has the whole text."""
