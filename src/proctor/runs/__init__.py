@@ -1,4 +1,4 @@
-"""Runs: what is kept of trials, where, and how it is read back.
+"""The run folder: how trials are stored and read back.
 
 `RunFolder` owns the folder, `Journal` and `segments` its two growing files, `Run` reads it.
 """

@@ -1,7 +1,7 @@
-"""What people say about a run afterwards: annotations and tags, kept beside its results.
+"""Notes and tags on runs, stored with the results.
 
-Promise: results are never touched. A note is a line of `notes.jsonl` in the run folder and stays
-there; taking a tag away is a line as well, so who said what when can always be read.
+Guarantees: results are never changed. A note is a line of `notes.jsonl` in the run folder and stays
+there; removing a tag appends a line too, so the history of who wrote what and when is complete.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from proctor.trace.redact import default_redactor
 FILE = "notes.jsonl"
 
 MAX_TEXT = 10_000
-"""Characters of an annotation: a page or two; longer texts belong in a document that it links."""
+"""Maximum characters of a note: a page or two; longer texts belong in a linked document."""
 
 _TAG = re.compile(r"[\w][\w.+-]{0,63}")
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line: an annotation of the run or of one trial, or a tag put on or taken away."""
+    """One line: a note on the run or on one trial, or a tag added or removed."""
 
     at: str
     who: str
@@ -39,7 +39,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Tagged(NamedTuple):
-    """A run that carries a tag, and since when."""
+    """A tagged run and the time of tagging."""
 
     name: str
     run: Path
@@ -48,7 +48,7 @@ class Tagged(NamedTuple):
 
 
 def annotate(run: Path | str, text: str, *, trial: str | None = None) -> Note:
-    """Say something about a run, or about one of its trials (as reports name it)."""
+    """Add a note to a run, or to one of its trials (named as in reports)."""
     folder = RunFolder.open(run)
     said = text.strip()
     if not said:
@@ -63,7 +63,7 @@ def annotate(run: Path | str, text: str, *, trial: str | None = None) -> Note:
 
 
 def tag(run: Path | str, name: str, *, remove: bool = False) -> Note:
-    """Put a name on a run, such as `baseline`; or take it away."""
+    """Add a tag such as `main` to a run, or remove it."""
     folder = RunFolder.open(run)
     if not _TAG.fullmatch(name):
         raise ProctorError(
@@ -87,17 +87,17 @@ def _add(
 
 
 def notes_of(run: Path | str, problems: list[str] | None = None) -> list[Note]:
-    """Everything said about a run, tags included, in the order it was said."""
+    """Return all notes and tag changes of a run, oldest first."""
     return list(read_lines(Path(run) / FILE, Note, problems))
 
 
 def annotations_of(run: Path | str, problems: list[str] | None = None) -> list[Note]:
-    """What was said about a run and its trials, without tags."""
+    """Return the notes on a run and its trials, without tags."""
     return [note for note in notes_of(run, problems) if note.kind == "note"]
 
 
 def tags_of(run: Path | str, problems: list[str] | None = None) -> tuple[str, ...]:
-    """The tags a run carries now, in the order they were put on."""
+    """Return the current tags of a run, in the order they were added."""
     return tuple(_tags(run, problems))
 
 
@@ -113,7 +113,7 @@ def _tags(run: Path | str, problems: list[str] | None) -> dict[str, Note]:
 
 
 def tagged(root: Path | str, problems: list[str] | None = None) -> list[Tagged]:
-    """Every tag in a folder of runs, the one put on last at the end."""
+    """Return every tag in a results folder, the most recent last."""
     found = [
         Tagged(name, path.parent, note.at, note.who)
         for path in _files(Path(root))
@@ -123,7 +123,7 @@ def tagged(root: Path | str, problems: list[str] | None = None) -> list[Tagged]:
 
 
 def runs_tagged(root: Path | str, name: str, problems: list[str] | None = None) -> list[Path]:
-    """The runs that carry a tag, the one tagged last at the end."""
+    """Return the runs with a tag, the most recently tagged last."""
     return [each.run for each in tagged(root, problems) if each.name == name]
 
 
@@ -133,7 +133,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 def _known_trial(folder: RunFolder, asked: str) -> str:
     names: list[str] = []
-    without: list[str] = []  # those that the name means when parameters are left out
+    without: list[str] = []  # the trials this name matches when parameters are omitted
     for trial in folder.trials():
         if asked in (trial.name, trial.trace_id):
             return trial.name

@@ -1,8 +1,8 @@
-"""The audit log of a folder of runs: who did what, when, with which commit, on which machine.
+"""The audit log of a results folder: who did what, when, with which commit, on which machine.
 
-Promise: append-only, safe with many writers, and free of secrets. One line a command that made,
-changed or judged results, in `audit.jsonl` beside the runs. A log that cannot be written does not
-undo the work it tells of: `record` gives the problem back for whoever called to say.
+Guarantees: append-only, safe with many writers, and free of secrets. One line in `audit.jsonl` per
+command that created, changed or judged results. A log that cannot be written does not undo the
+work: `record` returns the problem for the caller to report.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from proctor.trace.redact import Redactor, default_redactor
 FILE = "audit.jsonl"
 
 _ADDRESSES = "--notify"
-"""The option whose values are addresses: they hold secrets in no known form."""
+"""Option whose values are addresses: they hold secrets in no known form."""
 
 _ADDRESS = re.compile(r"((?:--notify=)?(?:[\w+.-]+://)?).*", re.DOTALL)
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that was done. `commit` is that of the code it was done with, if known."""
+    """One action. `commit` is that of the code it was done with, if known."""
 
     at: str
     who: str
@@ -59,9 +59,9 @@ def record(
     git: Mapping[str, Any] | None = None,
     argv: Sequence[str] | None = None,
 ) -> str | None:
-    """Add a line to the log of a folder of runs; the problem, where that was not possible.
+    """Append a line to the log of a results folder; return the problem if that failed.
 
-    `git` is the state of the code where it is known already; else that of the working folder.
+    `git` is the state of the code if already known; otherwise that of the working folder.
     """
     state = git_state(Path.cwd()) if git is None else git
     redactor = default_redactor()
@@ -87,14 +87,14 @@ def record(
 
 
 def begin(root: Path) -> None:
-    """Make the log where there is none, so that whoever works below finds it."""
+    """Create the log if missing, so that commands in subfolders find it."""
     with contextlib.suppress(OSError):
         root.mkdir(parents=True, exist_ok=True)
         (root / FILE).touch()
 
 
 def root_of(run: Path) -> Path:
-    """The folder of runs that a run belongs to: the nearest above it that has a log."""
+    """Return the results folder of a run: the nearest parent that has a log."""
     above = run.resolve().parents
     for folder in above:
         if (folder / FILE).is_file():
@@ -103,7 +103,7 @@ def root_of(run: Path) -> Path:
 
 
 def command_line(argv: Sequence[str], redactor: Redactor) -> str:
-    """A command line as it could be typed again, without the secrets in it."""
+    """Return a command line that can be typed again, without secrets."""
     program = Path(argv[0]) if argv else Path()
     # `python -m proctor` is the command by another name.
     name = program.parent.name if program.name == "__main__.py" else program.name
@@ -113,7 +113,7 @@ def command_line(argv: Sequence[str], redactor: Redactor) -> str:
         if before == _ADDRESSES or word.startswith(f"{_ADDRESSES}="):
             clean.append(_ADDRESS.sub(r"\1…", word, count=1))
             continue
-        # `--token VALUE`: what is secret there is said by the word before.
+        # `--token VALUE`: the option name marks the value as secret.
         flag = before.lstrip("-") if before.startswith("--") and "=" not in before else ""
         held = redactor.value({flag: word})[flag] if flag else redactor.text(word)
         clean.append(str(held))
@@ -121,5 +121,5 @@ def command_line(argv: Sequence[str], redactor: Redactor) -> str:
 
 
 def entries(root: Path | str, problems: list[str] | None = None) -> Iterator[AuditEntry]:
-    """The log of a folder of runs, the oldest first."""
+    """Return the log of a results folder, oldest first."""
     return read_lines(Path(root) / FILE, AuditEntry, problems)

@@ -1,8 +1,8 @@
-"""Baselines: what an agent did for each case, kept under a version to compare with later.
+"""Baselines: saved traces of an agent for each case, under a version, to compare with later.
 
-Promise: a file is written whole or not at all, holds the identity it was saved under, and is
-never replaced by another case, agent or version, whatever their names. One JSON file a case, so
-that a review shows what changed; the price is that listing opens every file.
+Guarantees: a file is written whole or not at all, holds the identity it was saved under, and is
+never replaced by another case, agent or version, whatever their names. One JSON file per case, so
+that a review shows what changed; the cost is that listing opens every file.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from proctor.trace.assemble import Collector
 from proctor.trace.formats import native
 
 FORMAT = 1
-"""Version of the files; a newer one is not read."""
+"""Version of the file format; a newer one is refused."""
 
 MAX_PART = 60
-"""Characters of a name kept in a path: three parts and a folder stay under Windows' 260."""
+"""Maximum characters of a name in a path: three parts and a folder stay under Windows' 260."""
 
 HASH_CHARS = 8
-"""Of a SHA-256, after a name that had to be changed: 32 bits tell the cases of a suite apart."""
+"""Hex digits of SHA-256 after a changed name: 32 bits distinguish the cases of a suite."""
 
 
 class BaselineError(ProctorError):
@@ -40,10 +40,10 @@ class BaselineError(ProctorError):
 
 
 class Precheck(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the trial that was saved did against the checks of its case.
+    """Check results of the saved trial.
 
-    `judged` counts the checks of correctness that said something; with none the answer was never
-    held against anything. `forced` means it was saved although it did not pass.
+    `judged` counts the correctness checks with a result; with none the answer was never checked.
+    `forced` means it was saved although it did not pass.
     """
 
     status: TrialStatus
@@ -59,7 +59,7 @@ class Precheck(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of one saved trial; its trace is read apart, by `BaselineStore.load`."""
+    """Metadata of one saved trial; its trace is read separately by `BaselineStore.load`."""
 
     agent: str
     version: str
@@ -73,7 +73,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LoadedBaseline(NamedTuple):
-    """A baseline with its trace and the file it stands in."""
+    """A baseline with its trace and its file."""
 
     baseline: Baseline
     trace: Trace
@@ -81,41 +81,41 @@ class LoadedBaseline(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """Every baseline that can be read, and a line for each that cannot."""
+    """Every readable baseline, and a line for each unreadable one."""
 
     baselines: list[Baseline]
     problems: list[str]
 
 
 class _File(Baseline, frozen=True, kw_only=True, omit_defaults=True):
-    """A file as it is written: what is known, then the trace in Proctor's own format."""
+    """The content of a file: metadata, then the trace in Proctor's own format."""
 
     proctor_baseline: int = 0
     trace: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class BaselineStore:
-    """The folder of baselines of one or more suites.
+    """The baselines folder of one or more suites.
 
     baselines/
       <agent>/                  safe_name(agent), with a hash when that changed the name
-        <version>/              the same of the version
+        <version>/              the same for the version
           <case>.json           metadata, answer, and the redacted trace
 
-    What a file is about stands in it; its path is only where to look first.
+    The file states its own identity; its path is only where to look first.
     """
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
 
     def path_of(self, agent: str, version: str, case: str) -> Path:
-        """Where a baseline stands, or would."""
+        """Return the path of a baseline, existing or not."""
         return self.root / part_name(agent) / part_name(version) / f"{part_name(case)}.json"
 
     def save(self, baseline: Baseline, trace: Trace, *, force: bool = False) -> Path:
-        """Write a baseline, and say where. `trace` must be redacted already.
+        """Write a baseline and return its path. `trace` must be redacted already.
 
-        One that exists is replaced only by `force`, and only when it is of the same case.
+        An existing one is replaced only with `force`, and only when it is of the same case.
         """
         path = self.path_of(baseline.agent, baseline.version, baseline.case)
         if path.exists():
@@ -130,7 +130,7 @@ class BaselineStore:
         return path
 
     def exists(self, agent: str, version: str, case: str) -> bool:
-        """Whether a case has been saved under a version."""
+        """Return whether a case has been saved under a version."""
         return self.path_of(agent, version, case).exists()
 
     def load(
@@ -141,9 +141,9 @@ class BaselineStore:
         *,
         problems: list[str] | None = None,
     ) -> LoadedBaseline | None:
-        """The baseline of a case, the newest version by time unless told which; None without.
+        """Return the baseline of a case, by default the newest version by time; None without.
 
-        A damaged file is named: as an error when it is the one asked for, else in `problems`.
+        A damaged file is an error when it was requested explicitly, otherwise listed in `problems`.
         """
         if version is not None:
             path = self.path_of(agent, version, case)
@@ -160,7 +160,7 @@ class BaselineStore:
         return max(found, key=lambda each: each.baseline.saved, default=None)
 
     def list(self, agent: str | None = None) -> Listing:
-        """Every baseline, of one agent or of all, by agent, time and case."""
+        """Return every baseline of one agent or of all, by agent, time and case."""
         listing = Listing([], [])
         for path in self._files("*" if agent is None else part_name(agent), "*.json"):
             try:
@@ -177,11 +177,11 @@ class BaselineStore:
         return listing
 
     def versions(self, agent: str) -> list[str]:
-        """The versions of an agent, by the time they were begun."""
+        """Return the versions of an agent, by the time they were started."""
         return list(dict.fromkeys(each.version for each in self.list(agent).baselines))
 
     def missing(self, agent: str, version: str, case: str) -> str:
-        """Why a baseline is not there, and what to do, in one line."""
+        """Return one line on why a baseline is missing, and what to do."""
         versions = self.versions(agent)
         if version in versions:
             save = f"proctor baseline save --version {version}"
@@ -193,7 +193,7 @@ class BaselineStore:
     # -- files ------------------------------------------------------------------------------------
 
     def _files(self, agent: str, case: str) -> Iterator[Path]:
-        # Names are made of letters, digits, dots and dashes: nothing in them is a pattern.
+        # Names contain only letters, digits, dots and dashes: no glob patterns.
         return iter(sorted(p for p in self.root.glob(f"{agent}/*/{case}") if p.is_file()))
 
     def _read(self, path: Path, **asked: str) -> LoadedBaseline | None:
@@ -201,17 +201,17 @@ class BaselineStore:
             return None
         file = _decoded(path)
         if any(getattr(file, key) != value for key, value in asked.items()):
-            return None  # another one's file, where this one's name would have put its own
+            return None  # the file of another case, at the path this name would use
         out = Collector(str(path))
         native.read(msgspec.json.decode(file.trace), out)
         if out.problems or not out.finished:
-            # Part of a trace would be told as a change of behaviour.
+            # A partial trace would show up as a change of behaviour.
             reason = out.problems[0].message if out.problems else "it holds no trace"
             raise BaselineError(f"damaged baseline: {reason}", where=str(path))
         return LoadedBaseline(_plain(file), out.finished[0], path)
 
     def _refuse(self, path: Path, baseline: Baseline, *, force: bool) -> None:
-        """Refuse to replace what must not be replaced."""
+        """Raise if a file must not be replaced."""
         if not force:
             raise BaselineError(
                 f"case {baseline.case!r} is already saved as {baseline.version}",
@@ -221,7 +221,7 @@ class BaselineStore:
         try:
             there = _head(path)
         except BaselineError:
-            return  # damaged, and the user asked
+            return  # damaged, and requested explicitly
         mine = (baseline.agent, baseline.version, baseline.case)
         if (there.agent, there.version, there.case) != mine:
             raise BaselineError(
@@ -232,10 +232,10 @@ class BaselineStore:
 
 
 def part_name(text: str) -> str:
-    """One part of a path from a user's words.
+    """Return one path component for a user-given name.
 
-    Names that differ get paths that differ, on file systems that ignore case or rewrite
-    accents too: whatever is not plain lower case ASCII already carries a hash of the whole.
+    Different names get different paths, also on file systems that ignore case or rewrite accents: a
+    name that is not plain lower-case ASCII carries a hash of the whole.
     """
     kept = safe_name(text)[:MAX_PART].rstrip("-. ")
     if kept == text and kept.isascii() and kept == kept.lower():
@@ -245,18 +245,18 @@ def part_name(text: str) -> str:
 
 
 def now() -> datetime:
-    """The time a baseline is saved at, to the millisecond."""
+    """Return the time of saving, to the millisecond."""
     time = datetime.now(UTC)
     return time.replace(microsecond=time.microsecond // 1000 * 1000)
 
 
 def models_of(trace: Trace) -> tuple[str, ...]:
-    """The models a trace called, each once, by first call."""
+    """Return the models a trace called, each once, by first call."""
     return tuple(dict.fromkeys(span.model for span in trace.llm_calls if span.model))
 
 
 def spec_hash(case: Any) -> str:
-    """SHA-256 of a case as resolved; the order of its keys does not matter."""
+    """Return the SHA-256 of a resolved case; the order of its keys does not matter."""
     plain = without_surrogates(msgspec.to_builtins(case, enc_hook=str, str_keys=True))
     return sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()
 

@@ -1,9 +1,9 @@
-"""States of trials under way, beside the journal.
+"""Agent states of running trials, stored beside the journal.
 
-Promise: a state is replaced wholly or not at all, and is on the platter when `save` returns. It
-goes once its trial is in the journal as finished (a cancelled one is not), never before: a crash
-between the two leaves a state, which the next sitting takes away. The folder is hidden: states
-are an agent's own, may hold its secrets, and are neither synced nor shared.
+Guarantees: a state is replaced as a whole or not at all, and is fsynced when `save` returns. It is
+removed once its trial is in the journal as finished (a cancelled one is not), never before: a crash
+between the two leaves a state, which the next session removes. The folder is hidden: states belong
+to the agent, may hold its secrets, and are neither synced nor shared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from proctor.runs.trial import Trial, TrialStatus
 
 FOLDER = ".checkpoints"
 PRIVATE = 0o600
-"""Nobody but the owner reads what an agent remembers."""
+"""Readable by the owner only: a state may hold secrets."""
 
 _SUFFIX = ".state"
 
@@ -30,8 +30,8 @@ class Checkpoints:
 
     <run>/.checkpoints/<hash of the trial>.state     one byte for the kind, then the state
 
-    The state of a cancelled trial stays for whoever resumes it; with `after_errors` also that of
-    a trial that could not be judged.
+    The state of a cancelled trial stays for `--resume`; with `after_errors` also that of a trial
+    that could not be judged.
     """
 
     def __init__(self, run: Path, *, after_errors: bool = False) -> None:
@@ -46,13 +46,13 @@ class Checkpoints:
             for path in self._folder.iterdir():
                 if path.suffix == _SUFFIX:
                     self._held.add(path.name)
-                else:  # written aside by a process that was killed
+                else:  # temporary file of a killed process
                     path.unlink(missing_ok=True)
 
     # -- for agents -------------------------------------------------------------------------------
 
     def load(self, key: str) -> bytes | None:
-        """The state of a trial; None when it has none."""
+        """Return the state of a trial; None without one."""
         name = _name(key)
         if name not in self._held:
             return None
@@ -66,7 +66,7 @@ class Checkpoints:
             ) from None
 
     def save(self, key: str, content: bytes) -> None:
-        """Keep a state in place of the one before."""
+        """Store a state, replacing the previous one."""
         name = _name(key)
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -86,7 +86,7 @@ class Checkpoints:
     # -- for the writer of the run ----------------------------------------------------------------
 
     def written(self, trials: Iterable[Trial]) -> None:
-        """These trials are in the journal: of those that are finished nothing is kept."""
+        """Delete the states of trials that are finished in the journal."""
         if not self._held:
             return
         for trial in trials:
@@ -94,7 +94,7 @@ class Checkpoints:
                 self._remove(_name(trial.key))
 
     def close(self) -> None:
-        """Leave no empty folder behind."""
+        """Remove the folder if it is empty."""
         with contextlib.suppress(OSError):
             self._folder.rmdir()
 
@@ -106,5 +106,5 @@ class Checkpoints:
 
 
 def _name(key: str) -> str:
-    """A file name for a trial: its key holds users' words, of any length."""
+    """Return a file name for a trial, whose key holds user text of any length."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:40] + _SUFFIX

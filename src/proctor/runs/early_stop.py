@@ -1,9 +1,9 @@
-"""When a cell needs no more trials.
+"""Decide when a cell needs no more trials.
 
-Promise: a stop is decided on trials in the order of the plan, never of their finishing, so a
-concurrent run stops where a sequential one would; trials that had started beyond that point are
-kept but not counted. Infrastructure errors are never zeros: they only mean one trial less.
-Two rules cost nothing; the sequential test may err, at a rate that is part of its name.
+Guarantees: a stop is decided on trials in plan order, never in finishing order, so a concurrent run
+stops where a sequential one would; trials started beyond that point are stored but not counted.
+Infrastructure errors are never zeros: they only mean one trial less. Two rules cost nothing; the
+sequential test may err, at a rate that is part of its name.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from proctor.errors import ProctorError, hint_among
 from proctor.runs.trial import CellKey, Trial, TrialStatus
 
 SEQUENTIAL_ALPHA = 0.05
-"""The error rate readers expect of a test where none is named."""
+"""Default error rate of the sequential test."""
 
 
 class FinishedTrial(NamedTuple):
-    """What a rule may know of a finished trial."""
+    """The fields of a finished trial that a rule uses."""
 
     number: int
     status: TrialStatus
@@ -28,26 +28,26 @@ class FinishedTrial(NamedTuple):
 
     @classmethod
     def of(cls, trial: Trial) -> FinishedTrial:
-        """The part of a trial that decides."""
+        """Return the fields of a trial that decide."""
         return cls(trial.index, trial.status, trial.score)
 
 
 class CellPlan(NamedTuple):
-    """What a rule knows of a cell beforehand."""
+    """The settings of a cell that a rule uses."""
 
     trials: int
     threshold: float
 
 
 class Stop(NamedTuple):
-    """After how many trials of its plan a cell was decided, and why."""
+    """The number of planned trials after which a cell was decided, and the reason."""
 
     after: int
     reason: str
 
 
 StoppingRule = Callable[[Sequence[FinishedTrial], CellPlan], str | None]
-"""A reason to stop after these trials of a cell (a prefix of its plan), or None to go on."""
+"""Return a reason to stop after these trials of a cell (a prefix of its plan), or None."""
 
 
 def hard_fail(prefix: Sequence[FinishedTrial], _plan: CellPlan) -> str | None:
@@ -58,7 +58,7 @@ def hard_fail(prefix: Sequence[FinishedTrial], _plan: CellPlan) -> str | None:
 
 
 def out_of_reach(prefix: Sequence[FinishedTrial], plan: CellPlan) -> str | None:
-    """Even perfect scores in all remaining trials would leave the mean below the threshold."""
+    """Perfect scores in all remaining trials would still leave the mean below the threshold."""
     scores = [seen.score for seen in prefix if seen.status.judged and seen.score is not None]
     lost = sum(1 for seen in prefix if not seen.status.judged)
     possible = plan.trials - lost
@@ -71,12 +71,12 @@ def out_of_reach(prefix: Sequence[FinishedTrial], plan: CellPlan) -> str | None:
 
 
 class Sequential:
-    """Stop once the mean score is surely on one side of the threshold.
+    """Stop once the mean score is reliably on one side of the threshold.
 
-    Two Beta-mixture e-processes are followed, one against "at least the threshold" and one
-    against "at most"; the first to reach 1/alpha decides. Each is wrong with a chance of at most
-    alpha however often one looks. Scores between 0 and 1 count as fractions of a pass, which
-    keeps that bound: on [0, 1] the likelihood ratio lies below its chord between fail and pass.
+    Two Beta-mixture e-processes are tracked, one against "at least the threshold" and one against
+    "at most"; the first to reach 1/alpha decides. Each is wrong with probability at most alpha
+    however often one looks. Scores between 0 and 1 count as fractions of a pass, which keeps that
+    bound: on [0, 1] the likelihood ratio lies below its chord between fail and pass.
     """
 
     def __init__(self, alpha: float = SEQUENTIAL_ALPHA) -> None:
@@ -88,12 +88,12 @@ class Sequential:
         self.alpha = alpha
 
     def __call__(self, prefix: Sequence[FinishedTrial], plan: CellPlan) -> str | None:
-        """The side of the threshold that the scores so far have settled on."""
+        """Return the side of the threshold that the scores so far have settled on."""
         last = prefix[-1] if prefix else None
         if last is None or not last.status.judged or last.score is None:
             return None  # nothing new was observed
         if not 0 < plan.threshold < 1:
-            return None  # no mean lies beyond the ends: there is nothing to tell apart
+            return None  # no mean lies beyond the ends, so there is nothing to distinguish
         scores = [seen.score for seen in prefix if seen.status.judged and seen.score is not None]
         n, total = len(scores), math.fsum(scores)
         sides = (("below", total, plan.threshold), ("above", n - total, 1 - plan.threshold))
@@ -108,7 +108,7 @@ class Sequential:
 
 
 def _log_evidence(gained: float, n: int, required: float) -> float:
-    """log E against a mean of at least `required`."""
+    """Return log E against a mean of at least `required`."""
     from proctor.stats.sequential import EProcess
 
     return EProcess(required).log_e(gained, n)
@@ -119,14 +119,14 @@ def _power_of_e(evidence: float) -> str:
 
 
 FREE_RULES: dict[str, StoppingRule] = {"hard_fail": hard_fail, "out_of_reach": out_of_reach}
-"""Rules that only stop what is decided already: no error rate, no parameter."""
+"""Rules that only stop decided cells: no error rate, no parameter."""
 
 RULES = (*FREE_RULES, "sequential")
-"""Every rule by the name it is kept under in a run's spec; `sequential:ALPHA` names its rate."""
+"""Every rule by its name in a run's spec; `sequential:ALPHA` includes its error rate."""
 
 
 def rule_named(text: str) -> StoppingRule:
-    """One rule: its name, and for the sequential test its error rate after a colon."""
+    """Parse one rule: its name, and for the sequential test its error rate after a colon."""
     name, colon, parameter = text.partition(":")
     if name == "sequential":
         return Sequential(_rate(parameter) if colon else SEQUENTIAL_ALPHA)
@@ -147,14 +147,14 @@ def _rate(text: str) -> float:
 
 
 def rules_named(names: Iterable[str]) -> tuple[StoppingRule, ...]:
-    """Rules by name."""
+    """Parse several rules."""
     return tuple(rule_named(name) for name in names)
 
 
 def find_stop(
     ordered: Sequence[FinishedTrial], plan: CellPlan, rules: Sequence[StoppingRule]
 ) -> Stop | None:
-    """Where a cell was decided, given its trials in the order of the plan."""
+    """Return where a cell was decided, given its trials in plan order."""
     for end in range(1, len(ordered) + 1) if rules else ():
         for rule in rules:
             reason = rule(ordered[:end], plan)
@@ -164,7 +164,7 @@ def find_stop(
 
 
 class EarlyStop:
-    """Follows the cells of a run in progress and says which are decided."""
+    """Track the cells of a run in progress and report which are decided."""
 
     def __init__(self, rules: Sequence[StoppingRule]) -> None:
         self._rules = rules
@@ -173,11 +173,11 @@ class EarlyStop:
         self._stops: dict[CellKey, Stop] = {}
 
     def stopped(self, cell: CellKey) -> bool:
-        """Whether no further trial of the cell should start."""
+        """Return whether no further trial of the cell should start."""
         return cell in self._stops
 
     def add(self, trial: Trial, position: int, plan: CellPlan) -> None:
-        """Take a finished trial; `position` is its place in the plan of its cell."""
+        """Add a finished trial; `position` is its index in the plan of its cell."""
         cell = trial.cell
         if not self._rules or cell in self._stops:
             return

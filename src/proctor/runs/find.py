@@ -1,6 +1,7 @@
-"""The run that a person means: a folder, a part of its path, a tag, or the latest.
+"""Find a run by folder, part of its path, tag, or `latest`.
 
-Promise: one run or an error that says what there is; nothing is guessed between two that fit.
+Guarantees: returns one run or raises an error that lists the candidates; never guesses between two
+matches.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ LATEST = "latest"
 
 _RUN_ID = re.compile(rb"^run_id: *['\"]?([0-9a-f-]{36})", re.MULTILINE)
 _TOP = 512
-"""Bytes of a spec that hold its format and the id of the run."""
+"""Bytes at the start of a spec that contain its format and the run id."""
 
 
 def find_run(text: str | Path, root: Path | str) -> Path:
-    """A run folder by its path, by `<experiment>/<date>_<seq>`, by a tag, or `latest`.
+    """Return a run folder by its path, by `<experiment>/<date>_<seq>`, by a tag, or `latest`.
 
-    Where several runs carry a tag, the one tagged last is meant.
+    When several runs have a tag, the most recently tagged one is returned.
     """
     path, root = Path(text), Path(root)
     for place in (path, root / path):
@@ -31,7 +32,7 @@ def find_run(text: str | Path, root: Path | str) -> Path:
             return place
     tags = tagged(root)
     named = [each.run for each in tags if each.name == str(text)]
-    if named:  # also where a folder that is no run has the same name
+    if named:  # also when a folder that is not a run has the same name
         return named[-1]
     if path.is_dir():
         raise ProctorError(
@@ -52,12 +53,12 @@ def find_run(text: str | Path, root: Path | str) -> Path:
 
 
 def all_runs(root: Path | str) -> list[Path]:
-    """Every run folder below a folder of runs, in the order they began."""
+    """Return every run folder below a results folder, in the order they started."""
     return sorted((spec.parent for spec in Path(root).glob("**/_spec_.yaml")), key=_began)
 
 
 def latest_run(root: Path | str) -> Path:
-    """The run that began last."""
+    """Return the run that started last."""
     if not (runs := all_runs(root)):
         raise ProctorError(
             f"there are no runs in {place_of(Path(root))}",
@@ -67,7 +68,7 @@ def latest_run(root: Path | str) -> Path:
 
 
 def _began(run: Path) -> tuple[str, str]:
-    """Ids of runs are in the order of time, and stand at the top of a spec."""
+    """Run ids sort by time and are at the top of a spec."""
     with contextlib.suppress(OSError), (run / "_spec_.yaml").open("rb") as file:
         if found := _RUN_ID.search(file.read(_TOP)):
             return (found[1].decode(), str(run))

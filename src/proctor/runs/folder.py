@@ -1,4 +1,4 @@
-"""A run on disk: a folder that holds everything about it and needs nothing outside it."""
+"""A run on disk: a self-contained folder."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ from proctor.runs.journal import Journal, Sync, read_journal, read_latest
 from proctor.runs.trial import Trial
 from proctor.trace import Trace
 
-# A new folder for a run, by a pattern such as `{experiment}/{date}_{seq}`.
-#
-# Promise: two processes that claim at once get two folders, since making a directory is what
-# decides; nothing is made outside the root, links included; what cannot be had leaves nothing
-# behind.
+# Create a run folder by a pattern such as `{experiment}/{date}_{seq}`. Two processes that create
+# one at once get two folders, since mkdir decides; nothing is created outside the root, links
+# included; a failure leaves nothing behind.
 
 
 OUTPUT = "{experiment}/{date}_{seq}"
-"""Where a run goes below the results folder."""
+"""Path of a run below the results folder."""
 
 MAX_NAME = 80
-"""Longest part of a path made from a user's words: leaves room under Windows' 260 characters."""
+"""Maximum length of a path component made from user text: stays under Windows' 260 characters."""
 
 _UNSAFE = re.compile(r"[^\w.\-]+")
 _RESERVED = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
@@ -37,11 +35,13 @@ _SEQ = "{seq}"
 
 
 class RunFolderError(ProctorError):
-    """A run folder that cannot be used as asked."""
+    """A run folder cannot be used as requested."""
 
 
 def claim(root: Path, pattern: str, names: Mapping[str, str]) -> Path:
-    """A directory of our own below `root`; `names` are what the tokens besides `{seq}` mean."""
+    """Create a unique directory below `root`; `names` gives the values of the tokens besides
+    `{seq}`.
+    """
     parts = [_filled(part, names) for part in pattern.split("/")]
     numbered = next((i for i, part in enumerate(parts) if _SEQ in part), len(parts) - 1)
     parent = root.joinpath(*parts[:numbered])
@@ -52,7 +52,7 @@ def claim(root: Path, pattern: str, names: Mapping[str, str]) -> Path:
     try:
         parent.mkdir(parents=True, exist_ok=True)
         path = _made(parent, parts[numbered], pattern)
-        # Whatever comes after the number is ours alone.
+        # Components after the number belong to this run alone.
         rest = [part.replace(_SEQ, _number_in(parts[numbered], path.name)) for part in parts]
         inner = path.joinpath(*rest[numbered + 1 :])
         inner.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def claim(root: Path, pattern: str, names: Mapping[str, str]) -> Path:
 
 
 def earlier_folders(root: Path, pattern: str, experiment: str) -> list[Path]:
-    """Folders that earlier runs of the pattern may have, whether they are runs or not."""
+    """Return folders that earlier runs of the pattern may have, runs or not."""
     names = {"experiment": safe_name(experiment), "date": "*"}
     glob = "/".join(_filled(part, names).replace(_SEQ, "*") for part in pattern.split("/"))
     return sorted(root.glob(glob), reverse=True) if root.is_dir() else []
@@ -79,7 +79,7 @@ def _filled(part: str, names: Mapping[str, str]) -> str:
 
 
 def _made(parent: Path, part: str, pattern: str) -> Path:
-    """The directory of a part, made now: with the next free number where it has one."""
+    """Create the directory of a path component, with the next free number if it has one."""
     if _SEQ not in part:
         path = parent / part
         try:
@@ -104,14 +104,14 @@ def _made(parent: Path, part: str, pattern: str) -> Path:
 
 
 def _number_in(part: str, name: str) -> str:
-    """The number a folder's name has where the pattern has `{seq}`; empty when it is no such."""
+    """Return the number at `{seq}` in a folder's name; empty when it does not match the pattern."""
     before, _, after = part.partition(_SEQ)
     found = re.fullmatch(rf"{re.escape(before)}(\d+){re.escape(after)}", name)
     return found[1] if found else ""
 
 
 def safe_name(text: str) -> str:
-    """A file name from a user's words that every file system takes, Windows included."""
+    """Return a file name for user text that every file system accepts, Windows included."""
     name = _UNSAFE.sub("-", text).strip("-. ")[:MAX_NAME].rstrip(". ") or "run"
     return f"_{name}" if _RESERVED.fullmatch(name) else name
 
@@ -154,16 +154,17 @@ class RunFolder:
     def create(
         cls, root: Path, name: str, *, output: str = OUTPUT, now: datetime | None = None
     ) -> RunFolder:
-        """A new, empty run folder; two that start at once get two folders.
+        """Create an empty run folder; two that start at once get two folders.
 
-        `output` is where below `root`: `{experiment}`, `{date}` and `{seq}` are filled in.
+        `output` is the path pattern below `root`: `{experiment}`, `{date}` and `{seq}` are filled
+        in.
         """
         day = f"{now or datetime.now(UTC):%Y-%m-%d}"
         return cls(claim(root, output, {"experiment": safe_name(name), "date": day}))
 
     @classmethod
     def open(cls, path: Path | str) -> RunFolder:
-        """An existing run folder, checked for its format."""
+        """Open an existing run folder and check its format."""
         folder = cls(Path(path))
         folder.checked_spec()
         return folder
@@ -171,7 +172,7 @@ class RunFolder:
     # -- the spec -------------------------------------------------------------------------------
 
     def checked_spec(self) -> dict[str, Any]:
-        """The resolved spec of what must be a run folder in a format we read."""
+        """Read the resolved spec of a run folder in a supported format."""
         if not self.spec_path.is_file():
             raise RunFolderError(
                 "not a run folder: it has no _spec_.yaml",
@@ -189,7 +190,7 @@ class RunFolder:
         return spec
 
     def write_spec(self, spec: dict[str, Any]) -> None:
-        """Keep the resolved spec; secrets must be out of it already."""
+        """Write the resolved spec; it must be free of secrets already."""
         dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
         content = {"format": FORMAT, **spec}
         text: str = yaml.dump(content, Dumper=dumper, sort_keys=False, allow_unicode=True)
@@ -197,7 +198,7 @@ class RunFolder:
         self._written = content
 
     def known_spec(self) -> dict[str, Any]:
-        """The resolved spec as it was written or read through this object: for its one writer."""
+        """Return the resolved spec as written or read through this object."""
         if self._written is None:
             self._written = self.read_spec()
         return self._written
@@ -217,19 +218,19 @@ class RunFolder:
     # -- trials ---------------------------------------------------------------------------------
 
     def trials(self, problems: list[str] | None = None) -> Iterator[Trial]:
-        """Finished trials, each once, its last attempt."""
+        """Return finished trials, each once with its last attempt."""
         return read_latest(self.journal_path, problems)
 
     def trace_of(self, trial: Trial) -> Trace | None:
-        """The trace of a trial; None when it has none."""
+        """Return the trace of a trial; None without one."""
         return None if trial.trace is None else segments.read_trace(self.traces_path, trial.trace)
 
     def journal(self, sync: Sync = Sync.INTERVAL) -> Journal:
-        """The journal, to append to; hold the lock."""
+        """Open the journal for appending; requires the lock."""
         return Journal(self.journal_path, sync=sync)
 
     def repair(self) -> list[str]:
-        """Cut what a crash left behind; hold the lock. Says what was done."""
+        """Truncate what a crash left behind; requires the lock. Return a description."""
         problems: list[str] = []
         refs = (t.trace for t in read_journal(self.journal_path, problems) if t.trace is not None)
         for part in self.path.glob(".*.part"):
@@ -238,7 +239,9 @@ class RunFolder:
 
     @contextlib.contextmanager
     def lock(self) -> Generator[None]:
-        """Be the one writer, or say that another process is. Ends with the process, however."""
+        """Acquire the writer lock, or raise if another process holds it. Released when the process
+        ends.
+        """
         try:
             file = (self.path / ".lock").open("a+b")
         except OSError as error:
@@ -256,16 +259,16 @@ class RunFolder:
 
 
 def run_name(path: Path) -> str:
-    """A run as people call it: `<experiment>/<date>_<seq>`, wherever its folder is."""
+    """Return the display name of a run: `<experiment>/<date>_<seq>`."""
     return "/".join(path.parts[-2:])
 
 
 COPY_OF = ".copy-of"
-"""The file in a copy of a run, or of a folder of runs, that says at which address they are."""
+"""File in a copy of a run, or of a results folder, that holds the address of the original."""
 
 
 def address_of(path: Path) -> str | None:
-    """The address that a folder is a copy of; None when it is at home here."""
+    """Return the address that a folder is a copy of; None for an original."""
     try:
         return (path / COPY_OF).read_text("utf-8").strip()
     except OSError:
@@ -273,7 +276,7 @@ def address_of(path: Path) -> str | None:
 
 
 def place_of(path: Path) -> str:
-    """Where runs are, as people are told: the folder, or the address that it is a copy of."""
+    """Return the display location of runs: the folder, or the address it is a copy of."""
     return address_of(path) or str(path)
 
 

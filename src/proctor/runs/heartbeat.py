@@ -1,10 +1,10 @@
-"""How a run is doing, for whoever watches from outside: one small file, replaced whole.
+"""Status of a running run for outside observers: one small file, replaced as a whole.
 
-    <run>/heartbeat.json      see `Beat`; at most `every` seconds old while the run goes on
+    <run>/heartbeat.json      see `Beat`; at most `every` seconds old while the run is active
 
-Promise: reading it never shows half a beat, and what is said of a run follows from the file, the
-clock and, on the machine it runs on, the process. It is told, not kept: it is not forced to the
-platter, and a run never waits for it nor fails because of it.
+Guarantees: a reader never sees half a beat, and the reported state follows from the file, the clock
+and, on the same machine, the process. The file is informational: it is not fsynced, and a run never
+waits for it or fails because of it.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 NAME = "heartbeat.json"
 
 EVERY = 5.0
-"""Seconds between beats: soon enough for a person who waits, one small write for the disk."""
+"""Seconds between beats: soon enough for a waiting person, one small write for the disk."""
 
 MISSED = 6
-"""Beats that may be missing before a run counts as stalled: a busy machine misses some."""
+"""Missed beats before a run counts as stalled: a busy machine misses some."""
 
 MOST_BYTES = 64_000
-"""Far more than a beat has; a file beyond it is not one."""
+"""Maximum size of a beat; a larger file is not one."""
 
 State = Literal["running", "ended", "stopped", "failed"]
 
 
 class Beat(msgspec.Struct, kw_only=True):
-    """What a run says of itself. Counts are of trials; `done` includes those of earlier sittings.
+    """Status of a run. Counts are trials; `done` includes those of earlier sessions.
 
-    `failed` are trials whose agent was found wanting, hard failures among them; `errors` those
-    that could not be judged. `cost_usd` is what is known to have been spent over all sittings;
-    `unpriced_calls` have no known price. `rate_per_s` and `eta_s` are of this sitting.
+    `failed` counts trials the agent failed, hard failures included; `errors` those that could not
+    be judged. `cost_usd` is the known cost over all sessions; `unpriced_calls` have no known price.
+    `rate_per_s` and `eta_s` are of this session.
     """
 
     format: int = 1
@@ -78,7 +78,7 @@ class Beat(msgspec.Struct, kw_only=True):
 
 
 class Life(StrEnum):
-    """What can be said of a run from outside."""
+    """State of a run as seen from outside."""
 
     ALIVE = "alive"
     STALLED = "stalled"
@@ -90,11 +90,11 @@ class Life(StrEnum):
 
 
 UNWELL = frozenset({Life.STALLED, Life.DEAD, Life.FAILED})
-"""What somebody should look at."""
+"""States that need attention."""
 
 
 class Sign(NamedTuple):
-    """How a run is, since when, and its last beat."""
+    """The state of a run, since when, and its last beat."""
 
     life: Life
     since: datetime | None = None
@@ -102,13 +102,13 @@ class Sign(NamedTuple):
 
 
 def write_beat(run: Path, beat: Beat) -> None:
-    """Replace the file; a disk that does not take it is the journal's to tell."""
+    """Replace the file; disk errors are reported by the journal, not here."""
     with contextlib.suppress(OSError), replacing(run / NAME, sync=False) as aside:
         aside.write_bytes(msgspec.json.format(msgspec.json.encode(beat), indent=1) + b"\n")
 
 
 def read_beat(run: Path) -> Beat | None:
-    """The last beat of a run; None when it has none that can be read."""
+    """Return the last beat of a run; None without a readable one."""
     try:
         with (run / NAME).open("rb") as file:
             return msgspec.json.decode(file.read(MOST_BYTES), type=Beat)
@@ -117,7 +117,9 @@ def read_beat(run: Path) -> Beat | None:
 
 
 def look_at(run: Path, now: datetime | None = None) -> Sign:
-    """How a run is. A process of this machine is looked for; of others only the clock tells."""
+    """Return the state of a run; on this machine the process is checked, otherwise only the
+    clock.
+    """
     beat = read_beat(run)
     if beat is None:
         ended = any((run / name).exists() for name in ("results.parquet", "facts.json"))
@@ -133,8 +135,8 @@ def look_at(run: Path, now: datetime | None = None) -> Sign:
 
 
 def _exists(pid: int) -> bool:
-    """Whether there is such a process here; where that cannot be asked, it is believed."""
-    if os.name == "nt":  # there, signal 0 would end it
+    """Return whether the process exists here; assume so where that cannot be checked."""
+    if os.name == "nt":  # on Windows, signal 0 would end it
         return True
     try:
         os.kill(pid, 0)
@@ -145,15 +147,13 @@ def _exists(pid: int) -> bool:
     return True
 
 
-# Tell the outside how a run is doing, from a thread that only reads counters.
-#
-# Promise: trials pay nothing for it; a file is written at the start, every few seconds and at
-# the end, however it ends. A thread, not the event loop, so that an agent that blocks the loop
-# for hours does not look like a machine that has died.
+# Write the heartbeat from a thread that only reads counters, so trials pay nothing for it: at the
+# start, every few seconds and at the end, however it ends. A thread, not the event loop, so that an
+# agent that blocks the loop for hours does not look like a dead machine.
 
 
 class Heart:
-    """Beats while the block lasts; `follow` says whose counters are told."""
+    """Write beats while the block runs; `follow` selects the session to report."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class Heart:
         self._rounds = Rounds(self.beat, every=every, name="heartbeat")
 
     def follow(self, session: Session) -> None:
-        """Tell of this session from now on."""
+        """Report this session from now on."""
         self._session = session
 
     def __enter__(self) -> Self:
@@ -202,7 +202,7 @@ class Heart:
             self._write("stopped" if stopped else "ended", stopped)
 
     def beat(self) -> None:
-        """Tell how it is now."""
+        """Write a beat now."""
         self._write("running", None)
 
     def _write(self, state: State, reason: str | None) -> None:
@@ -221,7 +221,7 @@ class Heart:
         beat.passed, beat.cancelled = of[TrialStatus.PASSED], of[TrialStatus.CANCELLED]
         beat.failed = of[TrialStatus.FAILED] + of[TrialStatus.HARD_FAIL]
         beat.errors = of[TrialStatus.INFRA_ERROR]
-        # What is not known to have cost anything is not known to have been free.
+        # An unknown cost must not be reported as zero.
         beat.cost_usd, beat.tokens = spending.cost_usd or None, spending.tokens
         beat.unpriced_calls = spending.unpriced
         worked = beat.done - tally.kept

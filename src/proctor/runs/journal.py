@@ -1,8 +1,8 @@
 """The journal of a run: one JSON line per finished trial, appended at once.
 
-Promise: a line that was written is never changed or lost by a later crash of this process; a torn
-last line (the process died inside a write) is dropped on reading and said so. How soon the
-operating system is forced to put lines on the platter is the `sync` policy.
+Guarantees: a written line is never changed or lost by a later crash of this process; a torn last
+line (the process died inside a write) is dropped on reading and reported. The `sync` policy decides
+how soon lines are fsynced.
 """
 
 from __future__ import annotations
@@ -22,15 +22,13 @@ from proctor.errors import ProctorError
 from proctor.runs.trial import Trial
 from proctor.sanitize import without_surrogates
 
-# Force a file to the platter while other work goes on.
-#
-# Promise: one at a time, and none fails in silence: the next call raises what went wrong. In a
-# thread, since a slow disk takes from milliseconds to seconds, and agents that share the event
-# loop with the writer would all wait for it.
+# Fsync in a thread, one at a time; a failure is raised by the next call. A slow disk takes
+# milliseconds to seconds, and agents that share the event loop with the writer would all wait for
+# it.
 
 
 class Forcing:
-    """Forces out what was written to one file so far; `finish` before the file is closed."""
+    """Fsync one file in the background; call `finish` before closing it."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -38,7 +36,7 @@ class Forcing:
         self._error: OSError | None = None
 
     def begin(self) -> None:
-        """Begin to force it out, unless that is still under way."""
+        """Start an fsync unless one is running."""
         if self._thread is not None and self._thread.is_alive():
             return
         self.finish()
@@ -46,7 +44,7 @@ class Forcing:
         self._thread.start()
 
     def finish(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the running fsync."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
@@ -62,15 +60,14 @@ class Forcing:
 
 
 SYNC_INTERVAL = 1.0
-"""Seconds between forced writes under `interval`: what a power cut (not a crash) may cost, and as
-long as the disk takes for one."""
+"""Seconds between fsyncs under `interval`: the most a power cut (not a crash) may cost."""
 
 
 class Sync(StrEnum):
-    """When lines are forced to the platter.
+    """When lines are fsynced.
 
-    A killed process loses nothing under any policy, since the operating system has the line; only
-    a power cut can. `always` costs a disk round trip per trial.
+    A killed process loses nothing under any policy, since the operating system has the line; only a
+    power cut can. `always` costs a disk round trip per trial.
     """
 
     ALWAYS = "always"
@@ -104,7 +101,7 @@ class Journal:
         self._end = os.fstat(self._file.fileno()).st_size
 
     def _drop_torn_line(self) -> None:
-        """Cut what a crash left of a line, so that the next line starts a line."""
+        """Truncate a torn line, so that the next line starts a line."""
         size = self._path.stat().st_size
         end = last_line_end(self._path, size)
         if end != size:
@@ -115,8 +112,9 @@ class Journal:
         self.extend([trial])
 
     def extend(self, trials: Sequence[Trial]) -> None:
-        """Write a line for each. When this returns, all of them are finished; on error, those
-        whose lines went out whole."""
+        """Write one line per trial. When this returns, all are finished; on error, those whose
+        lines are complete.
+        """
         lines = self._encoded(trials)
         try:
             write_whole(self._file, lines)
@@ -138,14 +136,14 @@ class Journal:
             return self._encoder.encode_lines(plain)
 
     def _take_back(self, lines: bytes) -> None:
-        """Cut what went out of a line that did not go out whole (a full disk)."""
+        """Truncate a line that was not written completely (a full disk)."""
         with contextlib.suppress(OSError):
             out = os.fstat(self._file.fileno()).st_size - self._end
             whole = lines.rfind(b"\n", 0, max(0, out)) + 1
             os.ftruncate(self._file.fileno(), self._end + whole)
 
     def _check(self) -> None:
-        """Force lines out when it is time, and notice that somebody deleted the file."""
+        """Fsync when due, and notice that the file was deleted."""
         now = self._clock()
         if self._sync == Sync.ALWAYS or now - self._synced_at >= SYNC_INTERVAL:
             self._synced_at = now
@@ -156,7 +154,7 @@ class Journal:
             self._refuse_deleted()
 
     def _refuse_deleted(self) -> None:
-        # What is written to a deleted file is accepted and gone.
+        # Writes to a deleted file succeed and are lost.
         if os.fstat(self._file.fileno()).st_nlink == 0:
             raise JournalError(
                 "the journal was deleted while the run was writing it",
@@ -165,7 +163,7 @@ class Journal:
             )
 
     def close(self) -> None:
-        """Force everything out and close."""
+        """Fsync everything and close."""
         if self._file.closed:
             return
         try:
@@ -182,7 +180,7 @@ class Journal:
 
 
 def write_whole(file: FileIO, data: bytes) -> None:
-    """Hand all of it to the operating system, which may take it in parts."""
+    """Write all bytes; the operating system may accept them in parts."""
     written = file.write(data)
     while written < len(data):
         data = data[written:]
@@ -190,7 +188,7 @@ def write_whole(file: FileIO, data: bytes) -> None:
 
 
 def last_line_end(path: Path, size: int) -> int:
-    """Where the last whole line ends."""
+    """Return the offset after the last complete line."""
     step = 64 * 1024
     with path.open("rb") as file:
         end = size
@@ -205,7 +203,7 @@ def last_line_end(path: Path, size: int) -> int:
 
 
 def read_journal(path: Path, problems: list[str] | None = None) -> Iterator[Trial]:
-    """Trials in the order they finished. Torn or foreign lines are skipped and named."""
+    """Yield trials in finishing order. Torn or foreign lines are skipped and reported."""
     decoder = msgspec.json.Decoder(Trial)
     try:
         file = path.open("rb")
@@ -224,12 +222,14 @@ def read_journal(path: Path, problems: list[str] | None = None) -> Iterator[Tria
 
 
 def latest(trials: Iterable[Trial]) -> dict[str, Trial]:
-    """Trials by key; of several attempts the last counts."""
+    """Return trials by key; the last attempt wins."""
     return {trial.key: trial for trial in trials}
 
 
 def read_latest(path: Path, problems: list[str] | None = None) -> Iterator[Trial]:
-    """Trials, each once, its last attempt. Reads twice, so that memory holds no more than keys."""
+    """Yield trials, each once with its last attempt. Reads twice, so that memory holds only
+    keys.
+    """
     last = {trial.key: number for number, trial in enumerate(read_journal(path))}
     counted = set(last.values())
     del last

@@ -1,8 +1,8 @@
-"""Write what a finished (or stopped) run says, beside its journal.
+"""Write the derived files of a finished (or stopped) run beside its journal.
 
-Everything here is derived from the journal and the spec and can be made again at any time; each
-file is replaced wholly or not at all. Rows stand in the order of the plan, so equal runs give
-equal files whatever order their trials finished in.
+Everything here is derived from the journal and the spec and can be rebuilt at any time; each file
+is replaced as a whole or not at all. Rows are in plan order, so equal runs give equal files
+whatever order their trials finished in.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ _ZERO = {"attempt": "1", "llm_calls": "0", "unpriced_calls": "0", "tool_calls": 
 
 
 LEVEL = 1
-"""Of zstd: a tenth less time than its default, for a file of nearly the same size."""
+"""Compression level of zstd: 10 % faster than its default, at nearly the same size."""
 
 ROW_GROUP = 10_240
 """Rows a Parquet writer holds in memory at a time; five vectors of DuckDB's, a few MB of trials."""
 
 LONG_RUN = 16 << 20
-"""Bytes of a journal from which on a database of its own is worth its 20 ms."""
+"""Bytes of a journal from which a separate database is worth its 20 ms."""
 
 MIN_OBJECT = 1 << 20
-"""Bytes DuckDB must be ready to find in one line, at least; its own minimum is smaller."""
+"""Minimum line length DuckDB must accept; its own minimum is smaller."""
 
 
 class _Place(msgspec.Struct, gc=False):
-    """The part of a line of the journal that says which trial it is, and where the line is."""
+    """The fields of a journal line that identify its trial, and the line's position."""
 
     case: str
     agent: str
@@ -90,14 +90,14 @@ RowOrder = tuple[str, str, str, int, int]
 
 
 def row_order(trial: Trial | _Place) -> RowOrder:
-    """Where a trial stands among all: by case, agent, parameters, seed and repeat."""
+    """Return the sort key of a trial: case, agent, parameters, seed, repeat."""
     seed = -1 if trial.axis_seed is None else trial.axis_seed
     return (trial.case, trial.agent, params_key(trial.params), seed, trial.index)
 
 
 def _connection(journal: Path) -> duckdb.DuckDBPyConnection:
-    """To a database kept for all runs of the process, since to open one takes longer than to write
-    a small run; after a long run memory is given back instead.
+    """Return the database shared by all runs of the process, since opening one takes longer than
+    writing a small run; after a long run memory is released instead.
     """
     if journal.stat().st_size > LONG_RUN:
         return _database()
@@ -119,10 +119,10 @@ def _database() -> duckdb.DuckDBPyConnection:
 def write_parquet(
     folder: RunFolder, *, in_order: bool = False, under_way: threading.Event | None = None
 ) -> None:
-    """`results.parquet` from the journal. Memory holds places of lines, never all lines.
+    """Write `results.parquet` from the journal. Memory holds line positions, never all lines.
 
-    `in_order` says that the lines stand in the order of rows already, one for each trial.
-    `under_way` is set when nothing is left to do but DuckDB's part.
+    `in_order` says that the lines are already in row order, one per trial. `under_way` is set when
+    only DuckDB's part is left.
     """
     import duckdb
 
@@ -149,7 +149,7 @@ def write_parquet(
             replacing(folder.parquet_path, sync=False) as aside,
             _connection(source) as connection,
         ):
-            # From a prompt, DuckDB would draw on standard output how far it is.
+            # Interactively, DuckDB would draw a progress bar on standard output.
             connection.execute("SET enable_progress_bar = false")
             if under_way is not None:
                 under_way.set()
@@ -168,10 +168,10 @@ def write_parquet(
 
 @contextlib.contextmanager
 def parquet_meanwhile(folder: RunFolder, *, in_order: bool = False) -> Generator[None]:
-    """`write_parquet` in a thread while the block does something else: DuckDB needs no Python.
+    """Run `write_parquet` in a thread while the block does something else: DuckDB needs no Python.
 
-    The block begins when DuckDB does: before that, each would keep the other from the interpreter
-    for milliseconds at a time.
+    The block starts when DuckDB does: earlier, the two would block each other for milliseconds at a
+    time.
     """
     failed: list[Exception] = []
     under_way = threading.Event()
@@ -196,7 +196,7 @@ def parquet_meanwhile(folder: RunFolder, *, in_order: bool = False) -> Generator
 
 
 def _longest_line(journal: Path) -> int:
-    """How long the longest line may be; exact only where it is longer than it usually is."""
+    """Return the maximum line length; exact only where it is longer than usual."""
     size = journal.stat().st_size
     if size <= MIN_OBJECT:
         return size
@@ -210,7 +210,7 @@ def _longest_line(journal: Path) -> int:
 
 
 def _write_ordered(journal: Path, target: Path) -> int:
-    """The last line of each trial, in the order of the plan; returns the longest line's length."""
+    """Write the last line of each trial in plan order; return the longest line's length."""
     longest = 0
     with target.open("wb") as out:
         if not journal.exists():
@@ -225,7 +225,7 @@ def _write_ordered(journal: Path, target: Path) -> int:
 
 
 def _places(journal: Path) -> dict[RowOrder, _Place]:
-    """Where the line that counts of each trial is: the last one."""
+    """Return the position of the last line of each trial."""
     decoder = msgspec.json.Decoder(_Place)
     found: dict[RowOrder, _Place] = {}
     offset = 0
@@ -241,7 +241,7 @@ def _places(journal: Path) -> dict[RowOrder, _Place]:
 
 
 def _as_glob(path: Path) -> str:
-    """A path that DuckDB, which takes patterns, reads as itself."""
+    """Escape a path, since DuckDB takes patterns."""
     return re.sub(r"[\[*?]", r"[\g<0>]", str(path))
 
 
@@ -250,7 +250,7 @@ def _quoted(path: Path) -> str:
 
 
 def write_summaries(folder: RunFolder, cells: Sequence[CellSummary], about: dict[str, Any]) -> None:
-    """`results.json` and `summary.csv`: every cell, with its verdict."""
+    """Write `results.json` and `summary.csv`: every cell with its verdict."""
     document = {**about, "cells": cells}
     text = msgspec.json.format(msgspec.json.encode(document), indent=2)
     write_atomic(folder.results_path, text + b"\n")

@@ -1,4 +1,4 @@
-"""What identifies a run: its id, and the code and machine it ran on."""
+"""Identity of a run: its id, and the code and machine it ran on."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from typing import Any
 
 
 def new_run_id(clock: Callable[[], int] = time.time_ns) -> str:
-    """A UUID version 7: random, and in the order of time."""
+    """Return a UUID version 7: random and sortable by time."""
     milliseconds = clock() // 1_000_000
     value = (milliseconds & (2**48 - 1)) << 80 | 0x7 << 76 | secrets.randbits(12) << 64
     return str(uuid.UUID(int=value | 0b10 << 62 | secrets.randbits(62)))
 
 
 def provenance(folder: Path) -> dict[str, Any]:
-    """Versions, commit and host, for the record; nothing secret, nothing looked up on a network."""
+    """Return versions, commit and host; nothing secret, no network access."""
     return {
         "proctor": proctor_version(),
         "python": platform.python_version(),
@@ -42,31 +42,31 @@ def provenance(folder: Path) -> dict[str, Any]:
 
 @cache
 def proctor_version() -> str:
-    """The version of Proctor that is installed."""
+    """Return the installed version of Proctor."""
     return metadata.version("proctor")
 
 
 def host() -> str:
-    """The name of this machine."""
+    """Return the name of this machine."""
     return socket.gethostname()
 
 
 def user() -> str | None:
-    """Who is logged in, as far as the environment says."""
+    """Return the user name, as far as the environment says."""
     return os.environ.get("USER") or os.environ.get("USERNAME")
 
 
 def who() -> str:
-    """Who does something here, for the record."""
+    """Return the user for records."""
     with contextlib.suppress(KeyError, OSError, ImportError):  # no such account, or no accounts
         return getpass.getuser()
     return "unknown"
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """The commit a folder is at and whether it has changes; None outside a repository."""
+    """Return the commit of a folder and whether it has changes; None outside a repository."""
     here = folder.resolve()
-    # To ask git takes longer than to see that there is nothing to ask about.
+    # Starting git takes longer than seeing that there is no repository.
     if "GIT_DIR" not in os.environ and not any(
         os.path.lexists(f"{place}/.git") for place in (here, *here.parents)
     ):
@@ -93,10 +93,10 @@ def _git(folder: Path, *args: str) -> str | None:
 
 @cache
 def package_versions() -> Mapping[str, str]:
-    """Installed versions of what Proctor can use: its dependencies and those of its extras.
+    """Return installed versions of Proctor's dependencies and extras.
 
-    Read once, from the names of folders, which is what an installer leaves, since asking for each
-    package takes milliseconds and a run should begin at once.
+    Read once, from the names of dist-info folders, since querying each package takes milliseconds
+    and a run should start at once.
     """
     wanted = {_normal(_REST.sub("", text)) for text in metadata.requires("proctor") or ()}
     found: dict[str, str] = {}
@@ -113,7 +113,7 @@ def package_versions() -> Mapping[str, str]:
 
 
 _REST = re.compile(r"[^\w.-].*", re.DOTALL)
-"""What follows the name in a requirement: extras, versions, markers."""
+"""The rest of a requirement after the name: extras, versions, markers."""
 
 
 def _normal(name: str) -> str:

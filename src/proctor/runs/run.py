@@ -1,4 +1,4 @@
-"""A run, for reading: its trials, what they come to, and what to fix first."""
+"""A run for reading: its trials, totals, verdicts and ranked failures."""
 
 from __future__ import annotations
 
@@ -28,15 +28,13 @@ from proctor.runs.trial import JUDGED, CellKey, Trial, TrialStatus, params_key
 from proctor.trace import Trace
 from proctor.words import money, percent, plural
 
-# What all trials of a run come to together, counted one by one.
-#
-# Promise: unknown stays unknown. A cost is the sum of what is known, beside the number of calls
-# whose price is not; no call at all is a cost of None, not of zero. Every trial counts here,
-# also those a cell did not need: they were paid for.
+# Totals over all trials of a run. Unknown stays unknown: a cost is the sum of known prices beside
+# the number of unpriced calls; without any call it is None, not zero. Every trial counts here, also
+# those a cell did not need: they were paid for.
 
 
 class RunTotals(msgspec.Struct, kw_only=True):
-    """Counts and sums over trials; grows with `add`."""
+    """Counts and sums over trials; updated by `add`."""
 
     trials: int = 0
     passed: int = 0
@@ -54,14 +52,14 @@ class RunTotals(msgspec.Struct, kw_only=True):
 
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> RunTotals:
-        """The totals of some trials."""
+        """Return the totals of some trials."""
         totals = cls()
         for trial in trials:
             totals.add(trial)
         return totals
 
     def add(self, trial: Trial) -> None:
-        """Count one more."""
+        """Add one trial."""
         self.trials += 1
         match trial.status:
             case TrialStatus.PASSED:
@@ -87,17 +85,17 @@ class RunTotals(msgspec.Struct, kw_only=True):
 
     @property
     def judged(self) -> int:
-        """Trials that say something about the agent: the denominator of the pass rate."""
+        """Number of judged trials: the denominator of the pass rate."""
         return self.passed + self.failed + self.hard_fail
 
     @property
     def pass_rate(self) -> float | None:
-        """Passed over judged; None before anything is judged."""
+        """Passed divided by judged; None before anything is judged."""
         return self.passed / self.judged if self.judged else None
 
 
 class Trials:
-    """Finished trials of a run, each once, read from its journal whenever they are asked for.
+    """Finished trials of a run, each once, read from its journal on each iteration.
 
     Calling it gives an iterator: `run.trials()` is `iter(run.trials)`.
     """
@@ -136,7 +134,7 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """Where the run is."""
+        """Path of the run folder."""
         return self.folder.path
 
     @property
@@ -146,7 +144,7 @@ class Run:
 
     @property
     def stopped(self) -> str | None:
-        """Why the run ended before its plan did, if it said so."""
+        """Return why the run ended before its plan, if recorded."""
         return self.spec.get("stopped")
 
     @property
@@ -155,12 +153,12 @@ class Run:
         return Trials(self.folder)
 
     def trace(self, trial: Trial) -> Trace | None:
-        """The trace of a trial."""
+        """Return the trace of a trial."""
         return self.folder.trace_of(trial)
 
     @cached_property
     def _by_cell(self) -> dict[CellKey, list[Trial]]:
-        """All trials by cell, without what only a look at one of them needs."""
+        """Return all trials by cell, in compact form."""
         found: dict[tuple[str, str, str], list[Trial]] = {}
         finished = compact(self.trials, {}) if self._finished is None else self._finished
         for trial in finished:
@@ -175,7 +173,7 @@ class Run:
 
     @cached_property
     def cells(self) -> list[CellSummary]:
-        """A summary of each planned cell, by case and agent."""
+        """Return a summary of each planned cell, by case and agent."""
         options = self.spec.get("options", {})
         rules = rules_named(options.get("early_stop", ()))
         planned = {
@@ -195,37 +193,41 @@ class Run:
 
     @property
     def verdicts(self) -> dict[CellKey, Verdict]:
-        """The verdict of each cell."""
+        """Return the verdict of each cell."""
         return {cell.cell: cell.verdict for cell in self.cells}
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of all cells; NOT RUN without any."""
+        """Return the worst verdict of all cells; NOT RUN without any."""
         return min(self.verdicts.values(), key=_WORST_FIRST.index, default=Verdict.NOT_RUN)
 
     @cached_property
     def failures(self) -> tuple[RankedFailure, ...]:
-        """Failed checks over all cells, the most harmful first."""
+        """Return failed checks over all cells, most harmful first."""
         return rank_failures(trial for trial in self._ordered() if trial.status in JUDGED)
 
     @cached_property
     def errors(self) -> tuple[RankedError, ...]:
-        """Why trials could not be judged, the most common first."""
+        """Return why trials could not be judged, most common first."""
         return rank_errors(self._ordered()) if self.totals.infra_error else ()
 
     def _ordered(self) -> Iterator[Trial]:
-        """All trials; the order they finished in is chance, and samples must not depend on it."""
+        """Return all trials, sorted: finishing order is random, and samples must not depend
+        on it.
+        """
         for trials in self._by_cell.values():
             yield from sorted(trials, key=plan_order)
 
     @cached_property
     def totals(self) -> RunTotals:
-        """Counts and cost of all trials together."""
+        """Return counts and cost of all trials."""
         return RunTotals.of(chain.from_iterable(self._by_cell.values()))
 
     @property
     def exit_code(self) -> int:
-        """0 when every cell passed, 1 when the gate failed, 2 when something was not judged."""
+        """Return 0 when every cell passed, 1 when the gate failed, 2 when something was not
+        judged.
+        """
         verdicts = set(self.verdicts.values())
         if verdicts & {Verdict.HARD_FAIL, Verdict.FAIL, Verdict.PARTIAL}:
             return EXIT_FAIL
