@@ -39,13 +39,16 @@ async def evaluate(checks: Sequence[Check], ctx: CheckContext[Any]) -> CheckResu
             answer = skipped(f"not judged: {blocker} already failed")
         else:
             try:
-                started = check.evaluate(ctx)
-                # Most checks never wait; they are spared the cost of a coroutine.
-                answer = await started if isawaitable(started) else started
+                answered = check.evaluate(ctx)
+                if isinstance(answered, CheckResult):  # most of them; asked first, it is cheaper
+                    answer = answered
+                else:
+                    answer = await answered if isawaitable(answered) else answered
             except (Exception, SystemExit) as error:  # noqa: BLE001 (users' code raises anything)
                 # The check is broken, not the agent.
                 answer = unscored(f"the check itself failed: {type(error).__name__}: {told(error)}")
-        check_id, kind = check.id or check.check, check.check
+        kind = check.check
+        check_id = check.id or kind
         named = {"": answer} if isinstance(answer, CheckResult) else answer
         for name, result in named.items():
             status, weight, blocking = result.status, check.counted, check.blocking
