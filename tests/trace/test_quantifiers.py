@@ -73,7 +73,7 @@ def test_the_reason_counts_and_names():
     assert judge(none=READ).reason == "1 of 5 spans match {name_equals: read}"
     assert judge(all={"max_depth": 0}).reason == "4 of 5 spans do not match {max_depth: 0}"
     counted = judge(count={"where": READ, "min": 2, "max": 3}).reason
-    assert counted == "1 of 5 spans match {name_equals: read}, asked for at least 2 and at most 3"
+    assert counted == "1 of 5 spans match {name_equals: read}, expected at least 2 and at most 3"
     assert judge(before=[ABSENT, READ]).reason == "no span matches {name_equals: delete}"
     both = judge(before=[SEARCH, READ], any=WRITE).reason
     assert both == (

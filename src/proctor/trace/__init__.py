@@ -1,6 +1,6 @@
-"""Traces: what an agent did, as a tree of spans, from any wire format.
+"""Load, query, capture, redact and export traces: trees of spans recorded from agents.
 
-Nothing here knows of cases, checks or runs. Start at `load_traces`, `Trace` and `SpanQuery`.
+Independent of cases, checks and runs. Start at `load_traces`, `Trace` and `SpanQuery`.
 """
 
 from proctor.trace.model import (

@@ -1,8 +1,9 @@
-"""From the spans a wire format gave to finished traces.
+"""Assemble the spans read from a file into finished traces.
 
-Promise: spans are grouped by trace id, the last word on a span id wins, placeholders go, log
-records land on their span, and everything odd is counted with its place instead of raised.
-Trade-off: a trace spread over several files stays apart, so that files can be read one by one.
+Guarantees: spans are grouped by trace id, the last version of a span wins, placeholders are
+dropped, log records are attached to their span, and anything malformed is reported as a problem
+with its location instead of raised. Trade-off: a trace spread over several files is not merged, so
+that files can be read one by one.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ _PENDING = "pending_span"
 """Value of `logfire.span_type` on the zero-length placeholder sent when a span opens."""
 
 MALFORMED = (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError)
-"""What attributes of a hostile shape can raise while they are being understood."""
+"""Exceptions that malformed attributes can raise during normalisation."""
 
 _LONGEST_CYCLE_SHOWN = 5
-"""Span ids of a parent cycle that are written out; a cycle can be as long as the trace."""
+"""Maximum span ids listed for a parent cycle; a cycle can be as long as the trace."""
 
 
 class TraceProblem(msgspec.Struct, frozen=True):
-    """Something wrong in a file: what, where, how often, and whether the file was lost to it.
+    """A problem in a file: message, location, count, and whether the whole file was lost.
 
-    `hint` is what to do about it, where that is the same for every file: told once is enough.
+    `hint` suggests a fix that is the same for every file, so it is printed only once.
     """
 
     file: str
@@ -46,7 +47,7 @@ class TraceProblem(msgspec.Struct, frozen=True):
 
 
 class LogRecord(NamedTuple):
-    """A log record that belongs to a span: some producers put message content only there."""
+    """A log record attached to a span: some producers put message content only there."""
 
     trace_id: str
     span_id: str
@@ -54,10 +55,10 @@ class LogRecord(NamedTuple):
 
 
 class Collector:
-    """What one file gave so far: traces by id, finished traces, log records, problems.
+    """Collect the traces, log records and problems read from one file.
 
-    `place` is where in the file the reader stands (`line 3`), put before every place named in
-    a problem. Problems with the same message are folded into the first, with their count.
+    `place` is the reader's current position in the file (`line 3`) and prefixes the location of
+    each problem. Problems with the same message are merged into the first, with a count.
     """
 
     def __init__(self, file: str) -> None:
@@ -70,28 +71,28 @@ class Collector:
         self._problems: dict[str, TraceProblem] = {}
 
     def trace(self, trace_id: str) -> Trace:
-        """The trace of this id, made on first use, to put facts about the whole trace on."""
+        """Return the trace with this id, created on first use, to set trace-level fields on."""
         trace = self.traces.get(trace_id)
         if trace is None:
             trace = self.traces[trace_id] = Trace(trace_id=trace_id)
         return trace
 
     def add(self, span: Span) -> None:
-        """Keep a span; its conventions are read later, when the file is complete."""
+        """Add a span; its conventions are read later, when the file is complete."""
         trace = self.traces.get(span.trace_id)
         if trace is None:
             trace = self.traces[span.trace_id] = Trace(trace_id=span.trace_id)
         trace.spans.append(span)
 
     def resource(self, trace_id: str, attributes: dict[str, Any]) -> None:
-        """Keep what the producer says about itself; the first one of a trace is kept."""
+        """Set the resource attributes of a trace; the first ones received win."""
         if attributes:
             self.trace(trace_id).metadata.setdefault("resource", attributes)
 
     def problem(
         self, place: str, message: str, *, fatal: bool = False, hint: str | None = None
     ) -> None:
-        """Count something wrong at a place of this file."""
+        """Record a problem at a location in this file."""
         where = printable(", ".join(part for part in (self.place, place) if part))
         message = printable(message)
         known = self._problems.get(message)
@@ -101,38 +102,38 @@ class Collector:
             self._problems[message] = msgspec.structs.replace(known, count=known.count + 1)
 
     def forget_problems(self) -> None:
-        """Start anew: the file turned out to be something else."""
+        """Discard everything collected: the file turned out to be another format."""
         self._problems.clear()
 
     @property
     def problems(self) -> list[TraceProblem]:
-        """Everything wrong so far, in the order it was first met."""
+        """Return all problems in order of first occurrence."""
         return list(self._problems.values())
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing at all was found in the file."""
+        """Return whether the file yielded nothing at all."""
         return not (self.finished or self.logs or any(t.spans for t in self.traces.values()))
 
 
 class LogPool:
-    """Log records by the span they belong to, across the files of one call."""
+    """Pending log records by span id, across the files of one call."""
 
     def __init__(self) -> None:
         self._events: dict[tuple[str, str], list[Event]] = {}
 
     def add(self, records: Iterable[LogRecord]) -> None:
-        """Hold records until their span comes by."""
+        """Store records until their span arrives."""
         for record in records:
             self._events.setdefault((record.trace_id, record.span_id), []).append(record.event)
 
     def take(self, trace_id: str, span_id: str) -> list[Event]:
-        """The records of one span, which are then no longer held."""
+        """Remove and return the records of one span."""
         return self._events.pop((trace_id, span_id), [])
 
     @property
     def left(self) -> int:
-        """How many records have found no span yet."""
+        """Return the number of records without a span."""
         return sum(map(len, self._events.values()))
 
     def __bool__(self) -> bool:
@@ -140,7 +141,7 @@ class LogPool:
 
 
 def assemble(out: Collector, logs: LogPool) -> list[Trace]:
-    """The finished traces of one file, in the order they were first met."""
+    """Return the finished traces of one file, in order of first appearance."""
     traces = list(out.finished)
     for trace in out.traces.values():
         trace.spans = _distinct(trace.spans, out)
@@ -164,15 +165,15 @@ def assemble(out: Collector, logs: LogPool) -> list[Trace]:
 
 
 def _distinct(spans: list[Span], out: Collector) -> list[Span]:
-    """One span per id: the last received, unless it is a placeholder or still open.
+    """Return one span per id: the last received, unless it is a placeholder or still open.
 
-    A placeholder whose span never came is kept as an open span: the agent was cut off there.
+    A placeholder whose span never arrived becomes an open span: the agent was cut off there.
     """
     by_id: dict[str, Span] = {}
     pending: dict[str, Span] = {}
     for span in spans:
         if span.attributes.get("logfire.span_type") == _PENDING:
-            # The placeholder has an id of its own and is a child of the span it announces.
+            # The placeholder has its own id and is a child of the span it announces.
             pending[span.span_id] = span
             continue
         known = by_id.get(span.span_id)

@@ -1,12 +1,12 @@
-"""Capture what happens in a block of Python as a trace.
+"""Capture the steps of a block of Python code as a trace.
 
     with proctor.capture(query="…") as trace:
         trace.response = my_agent("…")
 
-Promise: spans made by the helpers here and by any OpenTelemetry instrumentation inside the block
-land in one tree; concurrent captures, in tasks or threads, never mix; an exception is recorded
-and raised again. Our own spans are plain structs, not SDK spans, because they must cost
-microseconds; the bridge in `otel` keeps both kinds in one context.
+Guarantees: spans from the helpers here and from any OpenTelemetry instrumentation inside the block
+form one tree; concurrent captures, in tasks or threads, never mix; an exception is recorded and
+raised again. Our own spans are plain structs, not SDK spans, because they must cost microseconds;
+the bridge in `otel` maintains both kinds in one context.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ R = TypeVar("R")
 Clock = Callable[[], int]
 
 
-# A generator of our own: agents seed the global one, and would then repeat our ids.
+# A private generator: agents seed the global one, which would make our ids repeat.
 _ids = Random()  # noqa: S311 (ids need to differ, not to be secret)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ids.seed)
 
 
 def new_trace_id() -> str:
-    """A random trace id as OpenTelemetry writes it: 32 hexadecimal digits."""
+    """Return a random trace id in OpenTelemetry form: 32 hexadecimal digits."""
     return f"{_ids.getrandbits(128) or 1:032x}"
 
 
 def new_span_id() -> str:
-    """A random span id as OpenTelemetry writes it: 16 hexadecimal digits."""
+    """Return a random span id in OpenTelemetry form: 16 hexadecimal digits."""
     return f"{_ids.getrandbits(64) or 1:016x}"
 
 
 class Recorder(otel.Sink):
-    """A capture: the block itself, the trace it fills and the clock it reads.
+    """A capture: a context manager with the trace it fills and the clock it reads.
 
-    A class and not a generator, since the latter would cost half as much again.
+    A class rather than a generator, which would cost 50 % more.
     """
 
     __slots__ = ("_name", "_standing", "clock", "foreign", "root", "seen_error", "trace")
@@ -68,7 +68,7 @@ class Recorder(otel.Sink):
         self.trace.spans.append(span)
 
     def keep_foreign(self, span: Span) -> None:
-        """File a span of an instrumentation under this capture."""
+        """Add a span received from an instrumentation to this capture."""
         if span.trace_id != self.trace.trace_id:
             span.trace_id = self.trace.trace_id
             span.parent_id = span.parent_id or self.root.span_id
@@ -107,9 +107,10 @@ class Recorder(otel.Sink):
         self.close()
         ended = self.clock()
         root.end_ns = ended if ended > root.start_ns else root.start_ns
-        # What was derived while the block ran is out of date.
+        # Values cached while the block ran are out of date.
         trace.forget()
-        # Our own spans say what they mean; only others need reading, or a missing answer finding.
+        # Our own spans are already normalised; only foreign spans, or a missing answer, need a
+        # pass.
         if self.foreign or trace.query is None or trace.response is None:
             finish(trace)
             trace.forget()
@@ -118,7 +119,7 @@ class Recorder(otel.Sink):
 
 
 def _standing() -> tuple[Recorder, str] | None:
-    """The capture the current task is in, and the id of the span it stands at."""
+    """The current task's capture and the id of its current span."""
     place = otel.here.get()
     if place is None or not isinstance(place.sink, Recorder):
         return None
@@ -136,7 +137,7 @@ def _inside(recorder: Recorder, span: Span) -> Generator[None]:
 
 
 class StepFields(TypedDict, total=False):
-    """The fields of a span that every step can set from the start."""
+    """Span fields that every step can set from the start."""
 
     attributes: dict[str, Any]
     tool_name: str | None
@@ -156,7 +157,7 @@ class StepFields(TypedDict, total=False):
 
 
 class SpanFields(StepFields, total=False):
-    """The fields of a span; `Capture.llm_call` has `model` as a parameter of its own."""
+    """Span fields; `Capture.llm_call` takes `model` as a separate parameter."""
 
     model: str | None
 
@@ -206,7 +207,7 @@ def _fail(step: Span, error: BaseException) -> None:
 
 
 def _record_error(recorder: Recorder, parent: Span, error: BaseException) -> None:
-    """An error that no step of its own carries becomes a span, so that it has a place."""
+    """Record an error that no step carries as its own span, so that it has a location."""
     now = recorder.clock()
     step = Span(
         span_id=new_span_id(),
@@ -225,13 +226,13 @@ def _record_error(recorder: Recorder, parent: Span, error: BaseException) -> Non
 
 
 class Capture:
-    """`proctor.capture`: record a block of code as a trace, and the steps inside one.
+    """Record a block of code as a trace, and the steps inside it (`proctor.capture`).
 
         with proctor.capture(query="…") as trace:
             with proctor.capture.llm_call("gpt-5", input_tokens=90) as step:
                 step.output = trace.response = "…"
 
-    Inside a trial Proctor has opened the capture: agents only add steps. A step outside any
+    Inside a trial Proctor has already opened the capture: agents only add steps. A step outside any
     capture runs its block and is dropped.
     """
 
@@ -251,7 +252,7 @@ class Capture:
         """Record everything done inside the block into the trace it yields.
 
         The trace grows while the block runs and is complete when it ends. Set `trace.response` to
-        the final answer; otherwise it is taken from the last answer in the spans.
+        the final answer; by default it is derived from the last answer in the spans.
         """
         trace = Trace(
             trace_id=trace_id or new_trace_id(),
@@ -283,7 +284,7 @@ class Capture:
         return span(name, kind=SpanKind.RETRIEVAL, input=query)
 
     def handoff(self, to: str, *, from_agent: str | None = None) -> None:
-        """Record that this agent hands over to another."""
+        """Record a handoff from this agent to another."""
         with span(f"handoff to {to}", kind=SpanKind.HANDOFF, handoff_to=to, agent_name=from_agent):
             pass
 
@@ -352,7 +353,7 @@ def _as_tool(function: Callable[..., Any], *, name: str | None) -> Callable[...,
 def _arguments(
     signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """Arguments by parameter name; a call that does not fit is recorded as it was made."""
+    """Return arguments by parameter name; an invalid call is recorded as positional values."""
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError:
@@ -362,9 +363,9 @@ def _arguments(
 
 
 def carry(function: Callable[P, R]) -> Callable[P, R]:
-    """The function bound to the current capture, to hand to a thread of your own.
+    """Bind a function to the current capture, to run it in another thread.
 
-    `asyncio.to_thread` and tasks carry it by themselves; a bare `Thread` or executor does not.
+    `asyncio.to_thread` and tasks inherit the capture; a bare `Thread` or executor does not.
     """
     context = copy_context()
 
@@ -376,6 +377,6 @@ def carry(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def current_trace() -> Trace | None:
-    """The trace being captured here, or None."""
+    """Return the trace being captured, or None."""
     standing = _standing()
     return None if standing is None else standing[0].trace

@@ -1,7 +1,7 @@
-"""Traces out: OTLP as JSON or protobuf, OpenInference, and our own JSONL.
+"""Export traces as OTLP (JSON or protobuf), OpenInference, or Proctor JSONL.
 
-Promise: secrets are removed first unless told otherwise; traces are written one by one, so size
-does not matter; a file appears whole or not at all. What is read back has the same fields.
+Guarantees: secrets are redacted by default; traces are written one by one, so memory does not grow
+with their number; files are written atomically; reading an export back gives the same fields.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Exporter(NamedTuple):
-    """How traces become a file: each one's bytes, and what stands around and between them."""
+    """An export format: an encoder for one trace, and the text around and between traces."""
 
     about: str
     encode: Callable[[Trace], bytes]
@@ -70,7 +70,7 @@ EXPORTERS: dict[str, Exporter] = {
     "openinference": Exporter(
         "OTLP JSON with OpenInference attributes", _openinference, **_REQUEST
     ),
-    "jsonl": Exporter("Proctor's own: one trace a line, nothing lost", _jsonl),
+    "jsonl": Exporter("Proctor JSONL: one trace per line, lossless", _jsonl),
 }
 
 
@@ -80,7 +80,7 @@ def export_traces(
     *,
     redact: Redactor | bool = True,
 ) -> bytes:
-    """Traces as the bytes of one file."""
+    """Return traces as the bytes of one file."""
     buffer = io.BytesIO()
     write_traces(traces, buffer, format, redact=redact)
     return buffer.getvalue()
@@ -93,7 +93,7 @@ def write_traces(
     *,
     redact: Redactor | bool = True,
 ) -> int:
-    """Write traces to an open binary file, one by one; how many were written."""
+    """Write traces to an open binary file, one by one; return their number."""
     exporter = exporter_of(format)
     redactor = redactor_for(redact)
     written = 0
@@ -117,14 +117,14 @@ def save_traces(
     *,
     redact: Redactor | bool = True,
 ) -> int:
-    """Write traces to a file; `.gz` and `.zst` are compressed. How many were written."""
+    """Write traces to a file, compressed for `.gz` and `.zst`; return their number."""
     exporter_of(format)
     with written_aside(Path(path)) as raw, _compressed(raw, Path(path).suffix) as out:
         return write_traces(traces, out, format, redact=redact)
 
 
 def exporter_of(format: str) -> Exporter:  # noqa: A002 (the word users write)
-    """The exporter of a format; an unknown one is an error with a suggestion."""
+    """Return the exporter of a format; an unknown one raises an error with a suggestion."""
     exporter = EXPORTERS.get(format)
     if exporter is None:
         hint = hint_among(format, EXPORTERS)
@@ -134,7 +134,7 @@ def exporter_of(format: str) -> Exporter:  # noqa: A002 (the word users write)
 
 @contextmanager
 def written_aside(path: Path) -> Generator[BinaryIO]:
-    """A file to write to that takes `path`'s place only when all went well."""
+    """Open a file that replaces `path` only when the block succeeds."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as aside, aside.open("wb") as out:
@@ -146,7 +146,7 @@ def written_aside(path: Path) -> Generator[BinaryIO]:
 @contextmanager
 def _compressed(raw: BinaryIO, suffix: str) -> Generator[BinaryIO]:
     if suffix == ".gz":
-        # Without name and time, the same traces give the same bytes.
+        # Without name and time, the same traces produce the same bytes.
         with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as out:
             yield cast("BinaryIO", out)
     elif suffix == ".zst":
@@ -158,10 +158,9 @@ def _compressed(raw: BinaryIO, suffix: str) -> Generator[BinaryIO]:
         yield raw
 
 
-# The normalised fields of a span in the words of a convention: OTel GenAI or OpenInference.
-#
-# Promise: other tools read our exports by names they know. What a convention has no word for is
-# left to the `proctor.*` attributes, which also hold everything else, so that we lose nothing.
+# Map the normalised fields of a span to a convention (OTel GenAI or OpenInference), so that other
+# tools can read our exports. Fields a convention lacks are only in the `proctor.*` attributes,
+# which hold everything, so that nothing is lost.
 
 
 Attributes = dict[str, Any]
@@ -183,7 +182,7 @@ _OPERATIONS = {
 
 
 def genai(span: Span) -> Attributes:
-    """A span's fields as `gen_ai.*` attributes."""
+    """Return a span's fields as `gen_ai.*` attributes."""
     found: Attributes = {
         "gen_ai.operation.name": _OPERATIONS.get(span.kind),
         "gen_ai.request.model": span.model,
@@ -216,7 +215,7 @@ def genai(span: Span) -> Attributes:
 
 
 def genai_trace(trace: Trace) -> Attributes:
-    """What GenAI says about a whole conversation."""
+    """Return the GenAI attributes of a whole conversation."""
     return _known({"gen_ai.conversation.id": trace.session_id, "user.id": trace.user_id})
 
 
@@ -252,7 +251,7 @@ _SPAN_KINDS = {
 
 
 def openinference(span: Span) -> Attributes:
-    """A span's fields as OpenInference attributes."""
+    """Return a span's fields as OpenInference attributes."""
     is_tool = span.kind == SpanKind.TOOL
     sent, received = span.input_tokens, span.output_tokens
     found: Attributes = {
@@ -281,7 +280,7 @@ def openinference(span: Span) -> Attributes:
 
 
 def openinference_trace(trace: Trace) -> Attributes:
-    """What OpenInference says about a whole conversation."""
+    """Return the OpenInference attributes of a whole conversation."""
     return _known({"session.id": trace.session_id, "user.id": trace.user_id})
 
 
@@ -313,10 +312,9 @@ def _flat_call(head: str, call: ToolCall) -> Attributes:
     }
 
 
-# Ids fit for OpenTelemetry: 16 and 8 bytes in hex, made from whatever id a trace came with.
-#
-# Promise: an id that fits stays; any other becomes a hash of itself, the same every time, so
-# that parents still find their children; the original stands in a `proctor.*` attribute.
+# Convert ids to OpenTelemetry form: 16 and 8 bytes in hex. A valid id stays; any other becomes a
+# stable hash of itself, so that parents still match their children; the original is stored in a
+# `proctor.*` attribute.
 
 
 TRACE_ID_KEY = "proctor.trace_id"
@@ -329,12 +327,12 @@ _HEX = re.compile(r"[0-9a-f]+")
 
 
 def wire_trace_id(trace_id: str) -> str:
-    """A trace id of 32 hex digits."""
+    """Return a trace id of 32 hex digits."""
     return _fitted(trace_id, _TRACE_DIGITS)
 
 
 def wire_span_id(span_id: str) -> str:
-    """A span id of 16 hex digits."""
+    """Return a span id of 16 hex digits."""
     return _fitted(span_id, _SPAN_DIGITS)
 
 
@@ -345,23 +343,21 @@ def _fitted(original: str, digits: int) -> str:
     return sha256(original.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
 
 
-# OTLP out: one trace as `ResourceSpans`, in JSON (hex ids, integer enums, int64 as text) or
-# protobuf.
-#
-# Promise: any OpenTelemetry receiver takes it. Values OTLP has no room for (integers beyond 64
-# bits, deep nesting) are written as text; the fields we normalised stand in `proctor.*`, whole.
+# Encode one trace as OTLP `ResourceSpans`, in JSON (hex ids, integer enums, int64 as text) or
+# protobuf, for any OpenTelemetry receiver. Values OTLP cannot represent (integers beyond 64 bits,
+# deep nesting) are written as text; the normalised fields are complete in `proctor.*`.
 
 
 _INTERNAL, _CLIENT = 1, 3
 _STATUS_CODES = {SpanStatus.OK: 1, SpanStatus.ERROR: 2, SpanStatus.TIMEOUT: 2}
 _INT64 = range(-(2**63), 2**63)
 _MAX_TIME = 2**64 - 1
-# Receivers refuse messages nested about a hundred deep; one level of ours takes three of theirs.
+# Receivers refuse messages nested about a hundred deep; one level here takes three there.
 _MAX_NESTING = 24
 
 
 class Convention(NamedTuple):
-    """The words an export speaks, for spans and for what belongs to the whole trace."""
+    """The attribute convention of an export, for spans and for the whole trace."""
 
     span: Callable[[Span], Attributes]
     trace: Callable[[Trace], Attributes]
@@ -372,7 +368,7 @@ OPENINFERENCE = Convention(openinference, openinference_trace)
 
 
 class WireSpan(NamedTuple):
-    """A span as OTLP sees it, before it is JSON or protobuf."""
+    """The OTLP fields of a span, before encoding as JSON or protobuf."""
 
     trace_id: str
     span_id: str
@@ -388,14 +384,14 @@ class WireSpan(NamedTuple):
 
 
 def wire_spans(trace: Trace, convention: Convention) -> dict[str | None, list[WireSpan]]:
-    """The spans of a trace by instrumentation scope; trace facts stand on the first root."""
+    """Group the spans of a trace by instrumentation scope; trace fields go on the first root."""
     scopes: dict[str | None, list[WireSpan]] = {}
     roots = trace.roots
     first_root = roots[0].span if roots else None
     for span in trace.spans:
         extra: Attributes = {}
         if span is first_root:
-            # Even an empty record of the trace says that there is nothing left to be guessed.
+            # Even an empty trace record tells importers that there is nothing left to infer.
             extra = (
                 convention.trace(trace) | {TRACE_METADATA_KEY: "{}"} | trace_to_attributes(trace)
             )
@@ -411,7 +407,7 @@ def _wire_span(span: Span, convention: Convention, extra: Attributes) -> WireSpa
         SPAN_ID_KEY: span.span_id if span_id != span.span_id else None,
         PARENT_ID_KEY: span.parent_id if parent_id != (span.parent_id or "") else None,
     }
-    # As received wins over our words for it; our own record wins over both.
+    # Attributes as received override the convention's; our own record overrides both.
     attributes = convention.span(span) | span.attributes | extra | to_attributes(span)
     attributes.update((key, value) for key, value in originals.items() if value is not None)
     return WireSpan(
@@ -434,7 +430,7 @@ def _time(nanoseconds: int) -> int:
 
 
 def _resource(trace: Trace) -> Attributes:
-    """What the producer said about itself, where the importer keeps it."""
+    """Return the resource attributes of the producer, where the importer stores them."""
     resource = trace.metadata.get("resource")
     return resource if is_mapping(resource) else {}
 
@@ -443,7 +439,7 @@ def _resource(trace: Trace) -> Attributes:
 
 
 def encode_json_spans(trace: Trace, convention: Convention) -> bytes:
-    """One trace as a `ResourceSpans` object; empty without spans."""
+    """Return one trace as a `ResourceSpans` object; empty without spans."""
     if not trace.spans:
         return b""
     document = {
@@ -490,7 +486,7 @@ def _json_attributes(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _json_value(value: Any, depth: int) -> dict[str, Any]:
-    """A value as OTLP's AnyValue in JSON."""
+    """Return a value as OTLP's AnyValue in JSON."""
     if isinstance(value, str):
         return {"stringValue": value}
     if value is None:
@@ -513,7 +509,7 @@ def _json_value(value: Any, depth: int) -> dict[str, Any]:
 
 
 def _not_finite(value: float) -> str:
-    """How the JSON form of protobuf spells what JSON has no number for."""
+    """Return the protobuf JSON spelling of a number that JSON lacks."""
     if math.isnan(value):
         return "NaN"
     return "Infinity" if value > 0 else "-Infinity"
@@ -523,7 +519,7 @@ def _not_finite(value: float) -> str:
 
 
 def encode_proto_spans(trace: Trace, convention: Convention) -> bytes:
-    """One trace as the bytes of a `TracesData`; several of them in a row are one as well."""
+    """Return one trace as `TracesData` bytes; several concatenated are one as well."""
     from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
     if not trace.spans:

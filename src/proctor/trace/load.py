@@ -1,8 +1,8 @@
-"""Loading traces: from files of any known format, compressed or not, to `Trace` objects.
+"""Load traces from files of any known format, compressed or not.
 
-Promise: the format is found from the content; a bad file, line or span is counted with its
-place and never loses the good ones; nothing but `TraceLoadError` is raised for bad input.
-Trade-off: a file is read whole, so memory follows the largest file, not their number.
+Guarantees: the format is detected from the content; a bad file, line or span is reported with its
+location and never loses the good ones; bad input raises only `TraceLoadError`. Trade-off: a file is
+read whole, so memory grows with the largest file, not with their number.
 """
 
 from __future__ import annotations
@@ -37,20 +37,19 @@ __all__ = [
 ]
 
 
-# From what a caller points at to bytes: files, folders, globs, standard input, streams.
-#
-# Promise: gzip and zstd are undone by their magic bytes, never by name; no more than a limit is
-# ever unpacked, so a bomb is refused; folders and globs give their files in a stable order.
+# Resolve sources to bytes: files, folders, globs, standard input, streams. gzip and zstd are
+# detected by their magic bytes, never by name; unpacking stops at a limit, so that a decompression
+# bomb is refused; folders and globs yield their files in a stable order.
 
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[Any]
-"""One thing traces can be read from."""
+"""A source of traces."""
 
 MAX_BYTES = 2 * 2**30
-"""Most bytes one file may hold once unpacked: decoded JSON takes several times as much memory."""
+"""Maximum unpacked size of one file: decoded JSON takes several times as much memory."""
 
 _PIECE = 16 * 1024 * 1024
-"""Bytes asked of a stream at a time: few calls for any real file, little memory for each."""
+"""Bytes per read from a stream: few calls for a large file, little memory for each."""
 
 STDIN = "-"
 
@@ -61,18 +60,18 @@ _PACKED_SUFFIXES = frozenset({".gz", ".gzip", ".zst", ".zstd"})
 
 
 class SourceError(Exception):
-    """A source that gives no bytes; the message is one line without the name of the source."""
+    """A source that cannot be read; the message is one line without the source's name."""
 
 
 class Content(NamedTuple):
-    """A named source whose bytes are read only when asked for."""
+    """A named source whose bytes are read on demand."""
 
     name: str
     read: Callable[[int], bytes]
 
 
 def expand(source: Source | Iterable[Source]) -> Iterator[Content | tuple[str, str]]:
-    """Each thing to read, or (name, what is wrong) for one that leads nowhere."""
+    """Yield each source, or (name, message) for one that does not exist."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         yield Content("<bytes>", partial(_within, bytes(source)))
     elif isinstance(source, (str, os.PathLike)):
@@ -113,8 +112,9 @@ def _expand_path(source: str | os.PathLike[str]) -> Iterator[Content | tuple[str
 
 
 RUN_SPEC, RUN_TRACES, RUN_LOG = "_spec_.yaml", "traces", "audit.jsonl"
-"""A folder with the first is a run: its traces are in the second, and its other files are none.
-The third stands beside runs."""
+"""A folder with the first file is a run: only the second subfolder holds traces. The third is next
+to runs.
+"""
 
 
 def _expand_folder(folder: Path) -> Iterator[Content | tuple[str, str]]:
@@ -155,7 +155,7 @@ def _read_file(path: Path, limit: int) -> bytes:
 
 
 def _read_up_to(stream: IO[Any], most: int) -> Any:
-    """At most so much of a stream; asking for all of it at once would reserve all of it."""
+    """Read at most `limit` bytes of a stream in chunks; one large read would reserve all of it."""
     parts: list[Any] = []
     held = 0
     while held < most and (part := stream.read(min(_PIECE, most - held))):
@@ -169,7 +169,7 @@ def _read_up_to(stream: IO[Any], most: int) -> Any:
 def _read_stream(stream: IO[Any], limit: int) -> bytes:
     try:
         data: Any = _read_up_to(stream, limit + 1)
-    except UnicodeDecodeError as error:  # a text stream that is not text
+    except UnicodeDecodeError as error:  # a text stream over binary data
         raise SourceError(f"cannot be read: {error}; open it in binary mode") from None
     except (OSError, ValueError) as error:
         raise SourceError(f"cannot be read: {error}") from None
@@ -189,7 +189,7 @@ def _within(data: bytes, limit: int) -> bytes:
                 f"unpacks to more than {_size(limit)}; refused (see max_bytes)"
             ) from None
         if error.partial is not None and data.startswith(ZSTD_MAGIC):
-            # A run that was killed leaves a torn last frame; the traces before it are good.
+            # A killed run leaves a torn last frame; the traces before it are good.
             return error.partial
         raise SourceError(str(error)) from None
 
@@ -202,11 +202,11 @@ def _size(count: int) -> str:
 
 
 _MOST_KEYS_SHOWN = 6
-"""Keys of an unknown document that are named; enough to recognise it."""
+"""Maximum keys of an unknown document in a message; enough to recognise it."""
 
 
 class TraceLoadError(ProctorError):
-    """Nothing could be loaded; `problems` says why, one for each file or place."""
+    """No trace could be loaded; `problems` lists the reasons, one for each file or location."""
 
     def __init__(self, problems: list[TraceProblem]) -> None:
         first = problems[0]
@@ -217,11 +217,10 @@ class TraceLoadError(ProctorError):
 
 
 class LoadedTraces(list[Trace]):
-    """Traces, in the order of their files, with what was wrong on the way.
+    """The loaded traces, in the order of their files, with the problems met.
 
-    `files` names the file of each trace, in the same order.
-    `problems` holds one entry for each kind of trouble in each file; an entry is `fatal` when
-    its file gave no trace at all.
+    `files` names the file of each trace, in the same order. `problems` has one entry for each kind
+    of problem in each file; an entry is `fatal` when its file yielded no trace at all.
     """
 
     def __init__(self, traces: Iterable[Trace] = (), problems: Iterable[TraceProblem] = ()) -> None:
@@ -238,8 +237,8 @@ def load_traces(
 ) -> LoadedTraces:
     """Load every trace from paths, folders, globs, `-` (standard input), streams or bytes.
 
-    `format` names a format instead of finding it from the content. `max_bytes` bounds what one
-    file may hold once unpacked. Log records join their spans across all files of the call.
+    `format` names a format instead of detecting it. `max_bytes` limits the unpacked size of one
+    file. Log records join their spans across all files of the call.
     """
     problems: list[TraceProblem] = []
     collected = list(_collect(source, problems.append, format, max_bytes))
@@ -269,9 +268,9 @@ def iter_traces(
 ) -> Iterator[Trace]:
     """Load file by file, holding one file at a time; each problem goes to `on_problem`.
 
-    `on_file` is told the name of a file before its traces come.
+    `on_file` is called with the name of a file before its traces are yielded.
 
-    A log record joins its span when both stand in one file or the record's file comes first.
+    A log record joins its span when both are in one file or the record's file comes first.
     """
     pool = LogPool()
     last: list[Collector] = []
@@ -295,7 +294,7 @@ def _homeless(pool: LogPool, collected: list[Collector]) -> TraceProblem:
 
 
 def _judged(out: Collector) -> list[TraceProblem]:
-    """The problems of a file; they are fatal when it gave nothing."""
+    """Return the problems of a file; they are fatal when it yielded nothing."""
     if not out.is_empty:
         return out.problems
     if not out.problems:
@@ -303,7 +302,7 @@ def _judged(out: Collector) -> list[TraceProblem]:
     return [msgspec.structs.replace(problem, fatal=True) for problem in out.problems]
 
 
-# -- one file after the other -------------------------------------------------------------------
+# -- one file at a time -------------------------------------------------------------------------
 
 
 def _collect(
@@ -312,7 +311,7 @@ def _collect(
     format_name: str | None,
     max_bytes: int,
 ) -> Iterator[Collector]:
-    """What each file holds, before it is assembled."""
+    """Yield the collected content of each file, before assembly."""
     chosen = None if format_name is None else _format_named(format_name)
     for item in expand(source):
         if not isinstance(item, Content):

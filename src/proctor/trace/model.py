@@ -1,8 +1,8 @@
-"""Span and Trace: what an agent did, whatever wrote it down.
+"""Define Span and Trace: the steps of an agent, independent of the wire format.
 
-Promise: every importer and the capture API produce exactly these fields, so nothing above this
-module knows a wire format. Spans are compact structs, because a million of them pass through;
-everything that can be derived (totals, sequences, the tree) is derived, never stored.
+Guarantees: every importer and the capture API produce exactly these fields, so no caller needs to
+know a wire format. Spans are compact structs, because there can be a million of them; totals,
+sequences and the tree are derived, never stored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class SpanKind(StrEnum):
-    """The role a span plays in an agent's work."""
+    """The role of a span in an agent's work."""
 
     AGENT = "agent"
     PLANNING = "planning"
@@ -40,7 +40,7 @@ class SpanKind(StrEnum):
 
 
 class SpanStatus(StrEnum):
-    """How a span ended. `unset` is what most instrumentations leave on success."""
+    """The final status of a span. Most instrumentations leave `unset` on success."""
 
     UNSET = "unset"
     OK = "ok"
@@ -49,10 +49,10 @@ class SpanStatus(StrEnum):
 
 
 class ToolCall(msgspec.Struct, gc=False, omit_defaults=True):
-    """One call of a tool: as a model asked for it, or as it was executed.
+    """A tool call, requested by a model or executed.
 
-    Inside a message only `name`, `arguments` and `id` are known; a call taken from a tool span
-    also carries its `result`, `status` and the `span_id` it was seen in.
+    Inside a message only `name`, `arguments` and `id` are known; a call from a tool span also has
+    its `result`, `status` and `span_id`.
     """
 
     name: str
@@ -64,7 +64,7 @@ class ToolCall(msgspec.Struct, gc=False, omit_defaults=True):
 
 
 class Message(msgspec.Struct, gc=False, omit_defaults=True):
-    """One chat message. `content` is its text; parts that are not text are named in `other`."""
+    """One chat message. `content` is its text; parts that are not text are listed in `other`."""
 
     role: str
     content: str | None = None
@@ -75,7 +75,7 @@ class Message(msgspec.Struct, gc=False, omit_defaults=True):
 
 
 class Document(msgspec.Struct, gc=False, omit_defaults=True):
-    """A retrieved document. Any part may be missing: some producers keep only a score."""
+    """A retrieved document. Any part may be missing: some producers record only a score."""
 
     id: str | None = None
     text: str | None = None
@@ -84,7 +84,7 @@ class Document(msgspec.Struct, gc=False, omit_defaults=True):
 
 
 class Event(msgspec.Struct, gc=False, omit_defaults=True):
-    """Something that happened at one moment inside a span."""
+    """A timestamped event inside a span."""
 
     name: str
     time_ns: int = 0
@@ -92,10 +92,10 @@ class Event(msgspec.Struct, gc=False, omit_defaults=True):
 
 
 class Usage(NamedTuple):
-    """Tokens and money of a whole trace, with what could not be counted said beside it.
+    """Tokens and cost of a whole trace, with the number of calls that could not be counted.
 
-    `cost_usd` is the sum over calls with a known price; `unpriced` counts the calls without one,
-    so that `cost_usd` is a lower bound unless `unpriced` is 0. Unknown figures are None, never 0.
+    `cost_usd` is the sum over calls with a known price; `unpriced` counts the calls without one, so
+    that `cost_usd` is a lower bound unless `unpriced` is 0. Unknown values are None, never 0.
     """
 
     input_tokens: int | None
@@ -106,14 +106,14 @@ class Usage(NamedTuple):
 
     @property
     def total_tokens(self) -> int | None:
-        """Input plus output tokens; None when neither is known."""
+        """Return input plus output tokens; None when neither is known."""
         if self.input_tokens is None and self.output_tokens is None:
             return None
         return (self.input_tokens or 0) + (self.output_tokens or 0)
 
 
 class Span(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
-    """One step of an agent: the wire fields of OpenTelemetry, then what they mean.
+    """One step of an agent: the wire fields of OpenTelemetry, then the normalised fields.
 
     Times are nanoseconds since the epoch, UTC. `attributes` are as received; the fields below
     `scope` are normalised from them once, at import.
@@ -151,35 +151,35 @@ class Span(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
 
     @property
     def start(self) -> datetime:
-        """When the span began (UTC; microseconds, see `start_ns` for the exact value)."""
+        """Return the start time (UTC; microseconds, see `start_ns` for the exact value)."""
         return _datetime(self.start_ns)
 
     @property
     def end(self) -> datetime | None:
-        """When the span ended; None while it is open."""
+        """Return the end time; None while the span is open."""
         return None if self.end_ns is None else _datetime(self.end_ns)
 
     @property
     def duration_ns(self) -> int | None:
-        """Nanoseconds from start to end; None while the span is open."""
+        """Return nanoseconds from start to end; None while the span is open."""
         return None if self.end_ns is None else self.end_ns - self.start_ns
 
     @property
     def duration(self) -> float | None:
-        """Seconds from start to end; None while the span is open."""
+        """Return seconds from start to end; None while the span is open."""
         return None if self.end_ns is None else (self.end_ns - self.start_ns) / 1e9
 
     @property
     def failed(self) -> bool:
-        """Whether the span ended in an error or a timeout."""
+        """Return whether the span ended in an error or a timeout."""
         return self.status in (SpanStatus.ERROR, SpanStatus.TIMEOUT)
 
 
 class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
-    """A tree of spans: everything one agent did for one request.
+    """A tree of spans: the steps of an agent for one request.
 
-    Spans may stand in any order, parents may be missing (such a span is a root), and a parent
-    cycle is broken at its earliest span and named in `problems`.
+    Spans may be in any order, parents may be missing (such a span is a root), and a parent cycle is
+    broken at its earliest span and reported in `problems`.
     """
 
     trace_id: str
@@ -196,7 +196,7 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
 
     @cached_property
     def index(self) -> SpanTree:
-        """The tree over `spans`, built once; `add` builds it anew."""
+        """Return the tree over `spans`, cached until `add` or `forget` is called."""
         return SpanTree(self.spans)
 
     def add(self, spans: Iterable[Span]) -> None:
@@ -212,11 +212,11 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
         self.forget()
 
     def forget(self) -> None:
-        """Derive everything anew: call it after changing spans in place."""
+        """Clear the derived values; call it after changing spans in place."""
         vars(self).clear()
 
     def tree(self, *, max_spans: int = 1000) -> str:
-        """The trace as indented text for a person."""
+        """Return the trace as indented, readable text."""
         from proctor.trace.render import tree_text
 
         return tree_text(self, max_spans=max_spans)
@@ -230,72 +230,72 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
         return f"{table}<pre>{html_text(self.tree(max_spans=200))}</pre>"
 
     def nodes(self) -> list[SpanNode]:
-        """Every span as a node of the tree, by start time."""
+        """Return every span as a node of the tree, by start time."""
         return self.index.nodes()
 
     def node(self, span_id: str) -> SpanNode | None:
-        """The node of one span id, or None."""
+        """Return the node of one span id, or None."""
         return self.index.node(span_id)
 
     @property
     def roots(self) -> list[SpanNode]:
-        """Spans without a parent in this trace, by start time."""
+        """Return spans without a parent in this trace, by start time."""
         return self.index.roots()
 
     # -- queries ----------------------------------------------------------------------------
 
     def find(self, query: Matcher) -> list[SpanNode]:
-        """Every span that matches a query, mapping or predicate, by start time."""
+        """Return spans that match a query, mapping or predicate, by start time."""
         return self.index.select(as_mask(query, self.index))
 
     def first(self, query: Matcher) -> SpanNode | None:
-        """The earliest span that matches, or None."""
+        """Return the earliest span that matches, or None."""
         position = as_mask(query, self.index).find(1)
         return None if position < 0 else self.index.at(position)
 
     def any(self, query: Matcher) -> bool:
-        """Whether some span matches."""
+        """Return whether any span matches."""
         return 1 in as_mask(query, self.index)
 
     def all(self, query: Matcher) -> bool:
-        """Whether every span matches; true of an empty trace."""
+        """Return whether every span matches; true for an empty trace."""
         return 0 not in as_mask(query, self.index)
 
     def count(self, query: Matcher) -> int:
-        """How many spans match."""
+        """Return the number of spans that match."""
         return as_mask(query, self.index).count(1)
 
     # -- derived ----------------------------------------------------------------------------
 
     @property
     def started(self) -> datetime | None:
-        """The earliest start; None without spans."""
+        """Return the earliest start; None without spans."""
         return _datetime(min(s.start_ns for s in self.spans)) if self.spans else None
 
     @property
     def ended(self) -> datetime | None:
-        """The latest end; None when no span has ended."""
+        """Return the latest end; None when no span has ended."""
         ends = [s.end_ns for s in self.spans if s.end_ns is not None]
         return _datetime(max(ends)) if ends else None
 
     @property
     def duration(self) -> float | None:
-        """Seconds from the earliest start to the latest end; None when no span has ended."""
+        """Return seconds from the earliest start to the latest end; None when no span has ended."""
         ends = [s.end_ns for s in self.spans if s.end_ns is not None]
         return (max(ends) - min(s.start_ns for s in self.spans)) / 1e9 if ends else None
 
     def of_kind(self, kind: SpanKind | str) -> list[Span]:
-        """Spans of one kind, by start time."""
+        """Return spans of one kind, by start time."""
         if not any(span.kind == kind for span in self.spans):
             return []
         return [span for span in self.index.spans if span.kind == kind]
 
     @property
     def llm_calls(self) -> list[Span]:
-        """Model calls, by start time.
+        """Return model calls, by start time.
 
-        A span around another model call (a gateway around a client, say) is the same call seen
-        twice, so only the innermost counts.
+        A model span around another (a gateway around a client, for example) is the same call
+        recorded twice, so only the innermost counts.
         """
         if not any(span.kind == SpanKind.LLM for span in self.spans):
             return []
@@ -303,10 +303,10 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
 
     @cached_property
     def tool_calls(self) -> list[ToolCall]:
-        """Executed tool calls, by start time.
+        """Return executed tool calls, by start time.
 
-        A trace without any tool span (only the model client was instrumented) gives the calls
-        its models asked for instead; those carry no result.
+        A trace without any tool span (only the model client was instrumented) returns the calls its
+        models requested instead; those have no result.
         """
         executed = [
             ToolCall(
@@ -323,34 +323,34 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
 
     @property
     def tool_sequence(self) -> list[str]:
-        """Names of the tools called, in order, repeats kept."""
+        """Return the names of the tools called, in order, with repeats."""
         return [call.name for call in self.tool_calls]
 
     @property
     def tools_used(self) -> list[str]:
-        """Names of the tools called, each once, by first use."""
+        """Return the names of the tools called, each once, by first use."""
         return list(dict.fromkeys(self.tool_sequence))
 
     @property
     def handoffs(self) -> list[Span]:
-        """Spans in which one agent hands over to another, by start time.
+        """Return spans in which one agent hands over to another, by start time.
 
-        Some producers make no span of its own for it but mark the agent that hands over.
+        Some producers record no separate span for it but mark the agent that hands over.
         """
         return [s for s in self.index.spans if s.kind == SpanKind.HANDOFF or s.handoff_to]
 
     @property
     def errors(self) -> list[Span]:
-        """Spans that ended in an error or a timeout, by start time."""
+        """Return spans that ended in an error or a timeout, by start time."""
         return [span for span in self.index.spans if span.failed]
 
     @cached_property
     def usage(self) -> Usage:
-        """Tokens and cost, each call counted once.
+        """Return tokens and cost, each call counted once.
 
         Agent spans repeat (or partly repeat) the usage of their model calls, and some producers
-        nest two model spans for one call; so only model spans without a usage-bearing model span
-        below them count, and other spans only when no model span bears usage at all.
+        nest two model spans for one call; so only model spans without a model span with usage below
+        them count, and other spans only when no model span has usage at all.
         """
         if not any(s.kind == SpanKind.LLM or _bears_usage(s) for s in self.spans):
             return Usage(None, None, None, calls=0, unpriced=0)
@@ -372,12 +372,12 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
 
     @property
     def total_tokens(self) -> int | None:
-        """Input plus output tokens of the trace; None when unknown."""
+        """Return input plus output tokens of the trace; None when unknown."""
         return self.usage.total_tokens
 
     @property
     def total_cost(self) -> float | None:
-        """Known cost in dollars; None when no call has a known price."""
+        """Return the known cost in dollars; None when no call has a known price."""
         return self.usage.cost_usd
 
 

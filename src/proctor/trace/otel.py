@@ -1,8 +1,8 @@
-"""The bridge to OpenTelemetry: spans of any instrumentation reach the capture they belong to.
+"""Bridge to OpenTelemetry: route spans of any instrumentation to their capture.
 
-Promise: a capture is the parent of the SDK spans made inside it and the other way round, found
-by trace id, so it holds in threads and tasks. A tracer provider set up by the user is used as it
-is; only where there is none do we install one, since otherwise instrumentations stay silent.
+Guarantees: a capture is the parent of the SDK spans created inside it and vice versa, matched by
+trace id, so it works in threads and tasks. A tracer provider set up by the user is used unchanged;
+only without one do we install ours, since instrumentations are silent otherwise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Sink:
-    """Where the spans of one capture go, and the trace ids that lead there."""
+    """Destination of a capture's spans, with the trace ids routed to it."""
 
     __slots__ = ("trace_ids",)
 
@@ -32,24 +32,24 @@ class Sink:
         self.trace_ids: list[str] = []
 
     def keep_foreign(self, span: Span) -> None:
-        """Take a span of an instrumentation, or of another process."""
+        """Receive a span from an instrumentation or another process."""
         raise NotImplementedError
 
     def adopt(self, trace_id: str) -> None:
-        """Take the spans of one more trace."""
+        """Accept the spans of one more trace."""
         self.trace_ids.append(trace_id)
         _sinks[trace_id] = self
 
     def close(self) -> None:
-        """Take no more spans."""
+        """Stop accepting spans."""
         for adopted in self.trace_ids:
             _sinks.pop(adopted, None)
 
 
 class CapturePosition(NonRecordingSpan):
-    """Where in which capture the current task stands; to OpenTelemetry a span, to be a parent.
+    """Position of the current task in a capture; acts as a parent span for OpenTelemetry.
 
-    Few are ever asked for their place, so it is worked out then.
+    The span context is computed lazily, because it is rarely needed.
     """
 
     def __init__(self, sink: Sink, trace_id: str, span_id: str) -> None:
@@ -58,7 +58,7 @@ class CapturePosition(NonRecordingSpan):
         self.span_id = span_id
 
     def get_span_context(self) -> SpanContext:
-        """Where the span stands."""
+        """Return the span context of this position."""
         return SpanContext(
             int(self.trace_id, 16), int(self.span_id, 16), is_remote=False, trace_flags=_SAMPLED
         )
@@ -70,7 +70,7 @@ class CapturePosition(NonRecordingSpan):
 here: ContextVar[CapturePosition | None] = ContextVar("proctor_capture", default=None)
 
 Standing: TypeAlias = "tuple[Token[CapturePosition | None], Token[Context]]"
-"""What is undone when a task leaves the place it stands at: ours, and OpenTelemetry's."""
+"""Tokens that `leave` resets: ours, and OpenTelemetry's."""
 
 TRACE_DIGITS = 32
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
@@ -80,7 +80,7 @@ _STATUS = {
     StatusCode.ERROR: SpanStatus.ERROR,
 }
 
-# `set_span_in_context` as it is copies the context twice, and this is done for every trial.
+# `set_span_in_context` copies the context twice, which is too slow once per trial.
 (_SPAN_KEY,) = otel_trace.set_span_in_context(otel_trace.INVALID_SPAN, Context())
 
 _sinks: dict[str, Sink] = {}
@@ -90,10 +90,10 @@ _listened_last: object = None
 
 
 class _Listener(SpanProcessor):
-    """Hands every finished SDK span to the capture with its trace id."""
+    """Route every finished SDK span to the capture with its trace id."""
 
     def on_start(self, span: Any, parent_context: Any = None) -> None:
-        """Adopt a trace that an instrumentation starts afresh inside a capture."""
+        """Adopt a trace that an instrumentation starts inside a capture."""
         context = span.get_span_context()
         place = here.get()
         if place is not None and context is not None:
@@ -102,7 +102,7 @@ class _Listener(SpanProcessor):
                 place.sink.adopt(trace_id)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """File a finished span."""
+        """Route a finished span."""
         context = span.get_span_context()
         sink = _sinks.get(f"{context.trace_id:032x}") if context is not None else None
         if sink is not None:
@@ -110,14 +110,14 @@ class _Listener(SpanProcessor):
 
 
 def listen(trace_id: str, sink: Sink) -> None:
-    """Until it is closed, spans of this trace, and of traces started in it, go to the sink."""
+    """Route spans of this trace, and of traces started in it, to the sink until it is closed."""
     if otel_trace.get_tracer_provider() is not _listened_last:
         _install()
     sink.adopt(trace_id if len(trace_id) == TRACE_DIGITS else trace_id.zfill(TRACE_DIGITS))
 
 
 def deliver(span: Span) -> bool:
-    """File a span that came from outside this process; False when no capture waits for it."""
+    """Route a span from another process; return False when no capture expects it."""
     sink = _sinks.get(span.trace_id)
     if sink is not None:
         sink.keep_foreign(span)
@@ -125,7 +125,7 @@ def deliver(span: Span) -> bool:
 
 
 def _install() -> None:
-    """Listen at the tracer provider in force; a provider set up later is listened to as well."""
+    """Attach to the current tracer provider, including one set up later."""
     global _listened_last  # noqa: PLW0603 (there is one provider in force in a process)
     provider = otel_trace.get_tracer_provider()
     with _installing:
@@ -139,7 +139,7 @@ def _install() -> None:
 
 
 def enter(sink: Sink, trace_id: str, span_id: str) -> Standing:
-    """Stand at one of our spans: it is the parent of what is started from here on, also by SDKs."""
+    """Make one of our spans the parent of new spans, including those of SDKs."""
     place = CapturePosition(sink, trace_id, span_id)
     around = otel_context.get_current()
     inside = Context({**around, _SPAN_KEY: place} if around else {_SPAN_KEY: place})
@@ -153,7 +153,7 @@ def leave(standing: Standing) -> None:
 
 
 def traceparent() -> str | None:
-    """Where we stand, as the W3C header that other processes continue a trace from."""
+    """Return the current position as a W3C `traceparent` header for other processes."""
     place = otel_trace.get_current_span().get_span_context()
     if not place.is_valid:
         return None
@@ -161,13 +161,13 @@ def traceparent() -> str | None:
 
 
 def innermost(trace_id: str) -> str | None:
-    """The id of the current span of this trace, ours or an instrumentation's."""
+    """Return the id of the current span of this trace, ours or an instrumentation's."""
     place = otel_trace.get_current_span().get_span_context()
     return f"{place.span_id:016x}" if place.trace_id == int(trace_id, 16) else None
 
 
 def from_sdk(span: ReadableSpan) -> Span:
-    """Our span, not yet normalised, from a finished SDK span."""
+    """Convert a finished SDK span to ours, not yet normalised."""
     context = span.get_span_context()
     status = span.status
     scope = span.instrumentation_scope

@@ -1,8 +1,8 @@
-"""The span query language: which spans match.
+"""Parse and evaluate span queries: which spans match.
 
-Promise: every key means exactly what docs/reference/span-queries.md says; an unknown key is an
-error with a suggestion; an empty condition is honoured. A query is compiled once and answered
-for all spans together in linear time, so depth and size of a tree do not matter.
+Guarantees: every key has exactly the meaning in docs/reference/span-queries.md; an unknown key is
+an error with a suggestion; an empty condition is valid. A query is compiled once and evaluated for
+all spans together in linear time, so depth and size of a tree do not matter.
 """
 
 from __future__ import annotations
@@ -20,20 +20,18 @@ from typing import Any, NamedTuple, cast
 from proctor.errors import ProctorError, did_you_mean
 from proctor.trace.tree import Mask, SpanNode, SpanTree
 
-# When two attribute values are the same.
-#
-# Promise: a structure equals its JSON text, a list equals a tuple, booleans equal only booleans,
-# and nothing else is converted. No text, however broken or deep, raises.
+# Equality of attribute values: a structure equals its JSON text, a list equals a tuple, booleans
+# equal only booleans, and nothing else is converted. No text, however broken or deep, raises.
 
 
 _CONTAINERS = (dict, list, tuple)
 
 
 def same(actual: Any, expected: Any) -> bool:
-    """Equality of attribute values.
+    """Return whether attribute values are equal.
 
-    A list equals a tuple; a mapping or list equals its JSON text (that is how instrumentations
-    write them); booleans equal only booleans; other primitives are never decoded.
+    A list equals a tuple; a mapping or list equals its JSON text (instrumentations write them so);
+    booleans equal only booleans; other primitives are never decoded.
     """
     if isinstance(actual, str) and isinstance(expected, _CONTAINERS):
         return _same_as_json(actual, expected)
@@ -51,7 +49,7 @@ def same(actual: Any, expected: Any) -> bool:
 
 
 def may_be_json(text: str) -> bool:
-    """Whether a text can be a JSON object or array, by a look at how it begins."""
+    """Return whether a text can be a JSON object or array, by its first character."""
     return text.lstrip()[:1] in ("{", "[")
 
 
@@ -67,11 +65,11 @@ def _same_as_json(text: str, structure: Any) -> bool:
 
 _MISSING = object()
 _PLAIN = re.compile(r"(?!(?i:true|false|null|yes|no|on|off)\Z)[A-Za-z_][\w.-]*")
-"""Text that YAML reads as itself without quotes."""
+"""Text that YAML reads unchanged without quotes."""
 
 
 class QueryError(ProctorError):
-    """A span query that cannot be understood; `where` is the path of the key inside it."""
+    """An invalid span query; `where` is the path of the key inside it."""
 
 
 class SpanQuery:
@@ -104,7 +102,7 @@ class SpanQuery:
 
     @classmethod
     def parse(cls, conditions: Mapping[str, Any] | SpanQuery, where: str = "") -> SpanQuery:
-        """A query from a mapping, as read from YAML or JSON; `where` names it in errors."""
+        """Parse a query from a YAML or JSON mapping; `where` names it in errors."""
         if isinstance(conditions, SpanQuery):
             return conditions
         if not isinstance(conditions, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -115,7 +113,7 @@ class SpanQuery:
         return cls(conditions, where)
 
     def mask(self, tree: SpanTree) -> Mask:
-        """One byte per span of the tree, in start order: 1 where the span matches."""
+        """Return one byte per span of the tree, in start order: 1 where the span matches."""
         here = QueryEvaluation(tree, None if self._stop is None else self._stop.mask(tree))
         result: Mask | None = None
         for answer, argument in self._compiled:
@@ -136,7 +134,7 @@ class SpanQuery:
 
 
 def _written(value: Any) -> str:
-    """A query as its user wrote it, in YAML's short form."""
+    """Return a query in YAML's short form, as users write it."""
     if isinstance(value, SpanQuery):
         return str(value)
     if isinstance(value, Mapping):
@@ -153,7 +151,7 @@ Matcher = SpanQuery | Mapping[str, Any] | Callable[[SpanNode], bool]
 
 
 def as_mask(matcher: Matcher, tree: SpanTree) -> Mask:
-    """The mask of a query, of a mapping that spells one, or of a predicate on nodes."""
+    """Return the mask of a query, a mapping that spells one, or a predicate on nodes."""
     if isinstance(matcher, SpanQuery):
         return matcher.mask(tree)
     if isinstance(matcher, Mapping):
@@ -164,7 +162,7 @@ def as_mask(matcher: Matcher, tree: SpanTree) -> Mask:
 
 
 class QueryEvaluation(NamedTuple):
-    """A tree being asked, and the spans past which descendants and ancestors are not looked for."""
+    """A tree under evaluation, with the spans that stop the search for relatives."""
 
     tree: SpanTree
     stop: Mask | None
@@ -176,13 +174,13 @@ Figure = Callable[[SpanTree], list[int]]
 
 
 class Condition(NamedTuple):
-    """How one key reads its argument and answers for all spans."""
+    """A condition: how its key parses the argument and evaluates all spans."""
 
     parse: Callable[[Any, str], Any]
     mask: MaskOf
 
 
-# -- masks: bytes of 0 and 1; whole-mask logic goes through big integers, which is C speed ------
+# -- masks: bytes of 0 and 1; whole-mask logic uses big integers, which run at C speed ----------
 
 
 def _and(a: Mask, b: Mask) -> Mask:
@@ -197,7 +195,7 @@ _FLIP = bytes([1, 0, *range(2, 256)])
 
 
 def invert(a: Mask) -> Mask:
-    """Spans that are not in a mask."""
+    """Return the spans that are not in a mask."""
     return a.translate(_FLIP)
 
 
@@ -261,7 +259,7 @@ def _has_attributes(at: QueryEvaluation, wanted: dict[str, Any]) -> Mask:
 
 
 def _has_attribute(tree: SpanTree, key: str, value: Any) -> Mask:
-    """Spans whose attribute is the `same` as a value; scalars take a short way to that answer."""
+    """Return spans whose attribute equals a value (`same`), with a fast path for scalars."""
     spans = tree.spans
     if value is None or isinstance(value, bool):
         return bytes([span.attributes.get(key, _MISSING) is value for span in spans])
@@ -338,7 +336,7 @@ def _one_of(at: QueryEvaluation, queries: list[SpanQuery]) -> Mask:
     return result
 
 
-# -- arguments: each reads a value from YAML, JSON or Python, or says what it should have been ---
+# -- arguments: each parses a value from YAML, JSON or Python, or raises with the expected type --
 
 
 _TYPE_NAMES: dict[type, str] = {
@@ -374,7 +372,7 @@ def _pattern(value: Any, where: str) -> re.Pattern[str]:
 
 
 def read_mapping(value: Any, where: str) -> dict[str, Any]:
-    """A mapping; its keys become strings, as attribute names are."""
+    """Return a mapping with its keys as strings, like attribute names."""
     if not isinstance(value, Mapping):
         raise _expected("a mapping", value, where)
     return {str(key): item for key, item in cast(Mapping[Any, Any], value).items()}
@@ -387,7 +385,7 @@ def _keys(value: Any, where: str) -> frozenset[str]:
 
 
 def read_count(value: Any, where: str) -> int:
-    """A whole number of at least 0."""
+    """Return an integer of at least 0."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise QueryError(f"expected a whole number of at least 0, got {value!r}", where=where)
     return value
@@ -398,8 +396,8 @@ def _nanoseconds(value: Any, where: str) -> float:
         return value // timedelta(microseconds=1) * 1000
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise _expected("seconds or a timedelta", value, where)
-    # A float of seconds carries fewer digits than nanoseconds: round, do not cut. Infinity
-    # stays: it says that there is no limit.
+    # A float of seconds has fewer digits than nanoseconds: round, do not truncate. Infinity is
+    # preserved: it means no limit.
     return value if math.isinf(value) else round(value * 10**9)
 
 
@@ -427,12 +425,12 @@ def _choices(read: Callable[[Any, str], str]) -> Callable[[Any, str], frozenset[
 
 
 def read_query(value: Any, where: str) -> SpanQuery:
-    """A span query."""
+    """Return a span query."""
     return SpanQuery.parse(value, where)
 
 
 def read_queries(value: Any, where: str) -> list[SpanQuery]:
-    """A list of span queries."""
+    """Return a list of span queries."""
     if not isinstance(value, list | tuple):
         raise _expected("a list of span queries", value, where)
     queries = cast(Sequence[Any], value)
@@ -480,14 +478,13 @@ CONDITIONS: dict[str, Condition] = {
 QUERY_KEYS = (*CONDITIONS, "stop_recursing_when")
 
 
-# What holds of a whole trace: quantifiers and order over span queries.
-#
-# Promise: a result says whether it holds, why, and which spans it is about. Asking for "some
-# span that does not match" forbids nothing, hence `none`, `all` and `count` beside `any`.
+# Trace queries: quantifiers and order over span queries. A result has a verdict, a reason and the
+# spans concerned. A query for "some span that does not match" forbids nothing, hence `none`, `all`
+# and `count` next to `any`.
 
 
 class QueryResult(NamedTuple):
-    """Whether something holds of a trace, why, and the spans it is about."""
+    """The result of a trace query: whether it holds, the reason, and the spans concerned."""
 
     holds: bool
     reason: str
@@ -507,7 +504,9 @@ class TraceQuery:
 
     @classmethod
     def parse(cls, quantifiers: Mapping[str, Any], where: str = "") -> TraceQuery:
-        """A trace query from a mapping; an unknown quantifier is an error with a suggestion."""
+        """Parse a trace query from a mapping; an unknown quantifier is an error with a
+        suggestion.
+        """
         if not isinstance(quantifiers, Mapping) or not quantifiers:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise QueryError(
                 f"a trace query needs one of {', '.join(QUANTIFIERS)}", where=where or None
@@ -522,7 +521,7 @@ class TraceQuery:
         return cls(tuple(clauses))
 
     def evaluate(self, tree: SpanTree) -> QueryResult:
-        """Whether all quantifiers hold of the trace; the first that does not gives the reason."""
+        """Evaluate all quantifiers on the trace; the first that fails gives the reason."""
         results = [QUANTIFIERS[name].holds(tree, argument) for name, argument in self.clauses]
         for result in results:
             if not result.holds:
@@ -532,7 +531,7 @@ class TraceQuery:
 
 
 class Count(NamedTuple):
-    """How many spans must match a query; a bound that is None does not bind."""
+    """Bounds on the number of spans that match a query; None is unbounded."""
 
     where: SpanQuery
     least: int | None
@@ -540,7 +539,7 @@ class Count(NamedTuple):
 
 
 class Quantifier(NamedTuple):
-    """How one quantifier reads its argument and judges a trace."""
+    """A quantifier: how it parses its argument and evaluates a trace."""
 
     parse: Callable[[Any, str], Any]
     holds: Callable[[SpanTree, Any], QueryResult]
@@ -582,7 +581,7 @@ def _counted(tree: SpanTree, count: Count) -> QueryResult:
         f"at most {count.most}" if count.most is not None else "",
     ]
     asked = " and ".join(filter(None, bounds))
-    reason = f"{len(found)} of {len(tree)} spans match {count.where}, asked for {asked}"
+    reason = f"{len(found)} of {len(tree)} spans match {count.where}, expected {asked}"
     return QueryResult(holds, reason, found)
 
 
@@ -644,7 +643,7 @@ QUANTIFIERS: dict[str, Quantifier] = {
 
 
 def parse_query(mapping: Mapping[str, Any]) -> SpanQuery | TraceQuery:
-    """A span query, or a trace query when its keys are quantifiers."""
+    """Return a span query, or a trace query when its keys are quantifiers."""
     if isinstance(mapping, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         if any(key in QUANTIFIERS for key in mapping):
             return TraceQuery.parse(mapping)
@@ -655,14 +654,12 @@ def parse_query(mapping: Mapping[str, Any]) -> SpanQuery | TraceQuery:
     return SpanQuery.parse(mapping)
 
 
-# Span and trace queries as people type them: YAML or JSON text, or `@file`.
-#
-# Promise: what cannot be understood is one line with its place in the text; nothing in a query
-# is ever executed.
+# Span and trace queries as users type them: YAML or JSON text, or `@file`. Invalid input gives a
+# one-line error with its position in the text; nothing in a query is ever executed.
 
 
 def read_query_text(text: str) -> SpanQuery | TraceQuery:
-    """The query in a text, or in the file that `@path` names."""
+    """Parse a query from text, or from the file that `@path` names."""
     where, body = "query", text
     if text.startswith("@"):
         where = text[1:]

@@ -1,9 +1,9 @@
-"""Redaction: secrets never reach disk, in traces or anything else Proctor writes.
+"""Redact secrets from traces and everything else Proctor writes to disk.
 
-Promise: every text in a structure, keys included, loses its secrets to `[redacted:<kind>]`; the
-shape stays; doing it twice changes nothing; the time is linear in the text. What was clean is
-returned as it is, not copied. The price: a secret without a telling shape, name or configured
-pattern is not seen.
+Guarantees: every text in a structure, keys included, has its secrets replaced by
+`[redacted:<kind>]`; the shape stays; redacting twice changes nothing; time is linear in the text;
+clean values are returned as they are, not copied. Trade-off: a secret without a recognisable shape,
+name or configured pattern is not detected.
 """
 
 from __future__ import annotations
@@ -34,22 +34,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# What a secret leaves behind: a mark with its kind, put where the secret stood in a text.
-#
-# Promise: marks are never looked into again, so redacting twice changes nothing.
+# Marks replace secrets in a text and carry the kind. Marks are never searched again, so redacting
+# twice changes nothing.
 
 
 MARK = re.compile(r"\[redacted:[A-Za-z0-9_-]+\]")
-"""What a secret leaves behind."""
+"""Mark that replaces a secret."""
 
 
 def mark(kind: str) -> str:
-    """What stands where a secret of this kind was."""
+    """Return the mark for a secret of this kind."""
     return f"[redacted:{kind}]"
 
 
 def occurrences(data: bytes, value: bytes) -> Iterable[SecretMatch]:
-    """Where a value of the environment stands."""
+    """Yield the positions of environment values."""
     position = data.find(value)
     while position >= 0:
         yield SecretMatch(position, position + len(value), "environment")
@@ -57,7 +56,7 @@ def occurrences(data: bytes, value: bytes) -> Iterable[SecretMatch]:
 
 
 def replaced(data: bytes, hits: list[SecretMatch]) -> bytes:
-    """The text with each stretch of overlapping hits replaced by the mark of its first."""
+    """Return the text with each run of overlapping hits replaced by the mark of the first."""
     hits.sort(key=_by_place)
     parts: list[bytes] = []
     position = 0
@@ -87,7 +86,7 @@ def between_marks(text: str, pattern: re.Pattern[str], kind: str) -> str:
 
 
 def held_text(value: str, kind: str) -> str:
-    """The text under a name that says `kind`; the value itself where it can be no secret."""
+    """Return the mark for a text under a secret name; the value itself if it cannot be secret."""
     if not value.strip() or MARK.fullmatch(value):
         return value
     if kind == BARE_TOKEN:
@@ -103,39 +102,37 @@ def held_text(value: str, kind: str) -> str:
     return mark(kind)
 
 
-# Whether many texts together hold anything that could be a secret: one search instead of many.
-#
-# Promise: texts are only called clean when searching each of them by itself would find nothing.
-# They are joined by line breaks, which every search takes for the end of a text; finding
-# something that spans two texts only costs time. Short inputs are searched word by word; long
-# ones first lose the words whose rarest three letters occur nowhere, in one pass over the bytes.
-#
-# Measured in November 2026, spans stored per CPU second (medians of 5, interleaved): 15,300 with
-# this search over a whole request, 11,600 with each trace redacted instead, 24 % less; for TRAIL's
-# long spans 3,270 and 2,530. Without the table of letters it is 17 % less, for TRAIL's 32 %.
+# Check whether many texts together contain a possible secret: one search instead of many. Texts are
+# only reported clean when a search of each one would find nothing. They are joined by line breaks,
+# which every search treats as the end of a text; a false hit across two texts only costs time.
+# Short inputs are searched word by word; long ones first drop the words whose rarest three letters
+# occur nowhere, in one pass over the bytes. Measured in November 2026, spans stored per CPU second
+# (medians of 5, interleaved): 15,300 with this search over a whole request, 11,600 with each trace
+# redacted instead, 24 % less; for TRAIL's long spans 3,270 and 2,530. Without the table of letters
+# it is 17 % less, for TRAIL's 32 %.
 
 
 _LONG = 4096
-"""Bytes from which a pass over all letters is cheaper than looking for one word after another."""
+"""Bytes from which a pass over all letters is faster than searching word by word."""
 
 _BLOCK = 16_384
-"""Bytes looked at together: their codes stay in the processor's second cache."""
+"""Bytes per block: their codes fit in the processor's level 2 cache."""
 
 _BITS = 5
 _BY_FREQUENCY = "etaoinshrdlcumwfgypbvkjxqz"
-"""Letters, the most common in English first; any other sign is rarer still."""
+"""Letters, the most common in English first; any other character is rarer still."""
 
 
 class _Grams(NamedTuple):
-    """Letters as small numbers, and for each three of them the words that they speak for."""
+    """Letters as small numbers, and for each three of them the words they may indicate."""
 
     classes: bytes
     words: NDArray[Any]
-    """One bit a word, by the code of three letters."""
+    """One bit per word, by the code of three letters."""
 
 
 def clean(data: bytes, values: Iterable[bytes] = ()) -> bool:
-    """Whether UTF-8 texts, joined by line breaks, surely hold no secret and none of `values`."""
+    """Return whether UTF-8 texts, joined by line breaks, surely hold no secret or `values`."""
     data = b"\n" + data + b"\n"
     low = data.lower()
     found = _present(data, low)
@@ -154,7 +151,7 @@ def _words() -> tuple[bytes, ...]:
 
 
 def _present(data: bytes, low: bytes) -> set[bytes]:
-    """The words that are there; `low` is `data` in lower case."""
+    """Return the words that occur; `low` is `data` in lower case."""
     words = _words()
     if len(data) < _LONG:
         return {word for word in words if word in low}
@@ -170,13 +167,13 @@ def _present(data: bytes, low: bytes) -> set[bytes]:
         codes = letters[:-2] << 2 * _BITS
         codes |= letters[1:-1] << _BITS
         codes |= letters[2:]
-        # No code is out of bounds; `clip` only spares the check.
+        # No code is out of bounds; `clip` only skips the check.
         likely = int(np.bitwise_or.reduce(grams.words.take(codes, mode="clip"))) & unknown
         while likely:
             position = likely.bit_length() - 1
             likely ^= 1 << position
             word = words[position]
-            # Its rarest letters stand in this block, and the rest of it near them.
+            # Its rarest letters occur in this block, so the word itself may be near them.
             if low.find(word, max(0, start - len(word)), start + _BLOCK + len(word)) >= 0:
                 found.add(word)
                 unknown ^= 1 << position
@@ -187,7 +184,7 @@ def _present(data: bytes, low: bytes) -> set[bytes]:
 def _grams() -> _Grams:
     import numpy as np
 
-    # Capitals are small letters, digits are one sign, and what is in no word is another.
+    # Capitals map to lower case, digits to one code, and characters in no word to another.
     signs = {sign: number for number, sign in enumerate(b"abcdefghijklmnopqrstuvwxyz", 1)}
     signs |= dict.fromkeys(b"0123456789", 27) | {ord("-"): 28, ord("_"): 29, ord(":"): 30}
     signs |= {sign - 32: number for sign, number in signs.items() if chr(sign).islower()}
@@ -207,15 +204,15 @@ def _rarity(letters: tuple[int, int, int]) -> int:
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-# Shorter texts cannot hold a name and a value (`pwd=a`), nor any key we know.
+# Shorter texts cannot hold a name and a value (`pwd=a`), nor any known key.
 _SHORTEST = 5
-# Shorter values of environment variables are words that texts are full of.
+# Shorter values of environment variables are common words.
 _SHORTEST_ENVIRONMENT_VALUE = 8
-# Texts already found clean, so that a conversation repeated in every span is searched once.
+# Cached clean texts, so that a conversation repeated in every span is searched once.
 _REMEMBERED = 20_000
-# And so many characters, that long texts do not fill the memory.
+# Maximum characters in that cache, which bounds its memory.
 _REMEMBERED_CHARACTERS = 16_000_000
-# Deeper structures go on as JSON text, so that no input exhausts the stack.
+# Deeper structures are redacted as JSON text, so that no input exhausts the stack.
 _DEEPEST = 128
 # In a JSON schema the value of "password" describes a password.
 _SCHEMA_KEYS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "description", "properties"})
@@ -224,46 +221,48 @@ _TELLING = tuple(
     word.decode()
     for word in (*STEMS, *(needle for detector in DETECTORS for needle in detector.needles))
 )
-"""Words one of which stands in, or in the name of, every secret we know."""
+"""Marker words: every known secret, or its name, contains one of them."""
 
 _HINTS = tuple(
     dict.fromkeys("-" if "-" in word else "_" if "_" in word else word for word in _TELLING)
 )
-"""A part of each telling word, so that few searches clear most short texts."""
+"""A part of each marker word, so that few searches clear most short texts."""
 
 _BEFORE_UNDERSCORE = tuple(
     head for word in _TELLING if len(head := word.partition("_")[0]) > 1 and "_" in word
 )
 _SEARCHED = tuple(word for word in _TELLING if not word.startswith(_BEFORE_UNDERSCORE))
-"""The telling words but those that begin with letters before an underscore: many words differ
-only there, and underscores are few, so those are looked at where one stands."""
+"""The marker words without those that begin with letters before an underscore: many differ only
+there, and underscores are rare, so those are checked at each underscore.
+"""
 
 _KELVIN = "\u212a".encode()
 
 _WITHOUT_TEXT = frozenset({type(None), bool, int, float, SpanKind, SpanStatus})
 
-# Not passwords but the folder a shell stands in.
+# Not passwords: the working directory of a shell.
 _FOLDERS = frozenset({"PWD", "OLDPWD"})
 
 _FORCED = frozenset({"password", "secret", "api_key", "token", "private_key", "cookie"})
 _IDS = frozenset({"span_id", "trace_id", "parent_id"})
 _WORDS = frozenset({"kind", "status", "role"})
-# What ids look like almost always; they need no search.
+# The usual shape of ids, which need no search.
 _ID_DIGITS, _LONGEST_ID = "0123456789abcdef-", 36
 
 
 _FIELDS = Span.__struct_fields__
 _NAME, _PARENT, _INPUT, _OUTPUT = map(_FIELDS.index, ("name", "parent_id", "input", "output"))
-# Everything a root that recorded nothing leaves as it is stands between these two.
+# All fields that an empty root span leaves unset are between these two.
 _UNUSED_IN_ROOT = slice(_FIELDS.index("attributes"), _FIELDS.index("input"))
 _UNUSED = msgspec.structs.astuple(Span(span_id="", trace_id="", name=""))[_UNUSED_IN_ROOT]
 
 
 class Redactor:
-    """Takes secrets out of texts, JSON values, spans and traces.
+    """Redact secrets from texts, JSON values, spans and traces.
 
-    `patterns`: more kinds, name → regular expression (yours: their speed is up to you).
-    `environ`: variables with secret names; their values are removed wherever they occur.
+    `patterns`: additional kinds, name → regular expression (their speed is the caller's
+    responsibility). `environ`: variables with secret names; their values are redacted wherever they
+    occur.
     """
 
     def __init__(
@@ -275,7 +274,7 @@ class Redactor:
         self._values = _secret_values(os.environ if environ is None else environ)
         self._clean: set[str] = set()
         self._characters = 0
-        # Nothing else that is secret could be part of an id as OpenTelemetry makes them.
+        # An OpenTelemetry id can contain nothing else that is secret.
         self._ids_are_clean = not self._patterns and not any(
             value.strip(_ID_DIGITS.encode()) == b"" for value in self._values
         )
@@ -283,7 +282,7 @@ class Redactor:
     # -- texts ----------------------------------------------------------------------------------
 
     def text(self, text: str) -> str:
-        """A text without its secrets; the same object when there were none."""
+        """Return a text without its secrets; the same object when there were none."""
         if text in self._clean:
             return text
         redacted = text
@@ -306,7 +305,7 @@ class Redactor:
     def _built_in(self, text: str) -> str:
         if not self._hinted(text):
             return text
-        # The leading line break stands for the start of the text in patterns that look behind.
+        # The leading line break acts as the start of the text in patterns that look behind.
         data = b"\n" + text.encode("utf-8", "surrogatepass")
         low = data.lower()
         hits = [
@@ -323,7 +322,7 @@ class Redactor:
         return replaced(data, hits)[1:].decode("utf-8", "surrogatepass")
 
     def _hinted(self, text: str) -> bool:
-        """Whether a text is worth a search."""
+        """Return whether a text needs a search."""
         low = text.lower()
         for hint in _HINTS:
             if hint in low:
@@ -336,15 +335,15 @@ class Redactor:
     # -- structures -----------------------------------------------------------------------------
 
     def surely_clean(self, encoded: bytes) -> bool:
-        """Whether JSON text holds nothing that could even be part of a secret.
+        """Return whether JSON text contains nothing that could be part of a secret.
 
-        Much cheaper than looking: every secret has one of a few words in it, and most JSON has
-        none of them. False only means that it is worth a look.
+        Much cheaper than a search: every secret contains one of a few words, and most JSON has none
+        of them. False only means that a search is needed.
         """
         if self._patterns:
             return False
-        # Telling words are ASCII, so bytes do: making text of all alphabets lower case is slow. The
-        # Kelvin sign is the one other letter whose lower case is ASCII.
+        # Marker words are ASCII, so bytes suffice: lower-casing full Unicode text is slow. The
+        # Kelvin sign is the only other letter whose lower case is ASCII.
         low = encoded.lower().decode("latin-1")
         for word in _SEARCHED:
             if word in low:
@@ -357,10 +356,10 @@ class Redactor:
         return not any(value in encoded for value in self._values)
 
     def are_clean(self, texts: Iterable[str]) -> bool:
-        """Whether none of many texts holds a secret, found in one search over all of them.
+        """Return whether many texts together hold no secret, with a single search.
 
-        False only means that some may. Texts are looked at as they are; that the name of an
-        entry makes a secret of its value is for the caller to see.
+        False only means that some may. Texts are checked without their keys: the caller must handle
+        values under secret names.
         """
         if self._patterns:
             return all(self.text(text) is text for text in texts)
@@ -374,10 +373,10 @@ class Redactor:
         return True
 
     def is_clean_root(self, trace: Trace) -> bool:
-        """Whether a capture of ours recorded nothing but itself, and its texts hold no secret.
+        """Return whether a Proctor capture recorded only itself, and its texts hold no secret.
 
-        False only means that it is worth a look. What a trial without steps leaves, and so done
-        in the fewest steps: its ids are ours, and its unused fields are compared all at once.
+        False only means that a search is needed. This is the trace of a trial without steps, so it
+        takes the shortest path: its ids are ours, and its unused fields are compared all at once.
         """
         if len(trace.spans) != 1 or not self._ids_are_clean:
             return False
@@ -400,15 +399,15 @@ class Redactor:
         )
 
     def span(self, span: Span) -> Span:
-        """A span without its secrets."""
+        """Return a span without its secrets."""
         return self._struct(span, 1)
 
     def trace(self, trace: Trace) -> Trace:
-        """A trace without its secrets."""
+        """Return a trace without its secrets."""
         return self._struct(trace, 1)
 
     def value(self, value: Any, depth: int = 0) -> Any:
-        """A JSON value, or one of our structs, without its secrets; `depth` is how deep it is."""
+        """Return a JSON value, or one of our structs, without its secrets; `depth` is its depth."""
         kind = value.__class__
         if kind is str:
             return value if value in self._clean else self.text(value)
@@ -423,7 +422,7 @@ class Redactor:
         return self._walk_other(value, depth)
 
     def _walk_other(self, value: Any, depth: int) -> Any:
-        """A value of a less common type."""
+        """Redact a value of a less common type."""
         if isinstance(value, msgspec.Struct):
             return self._struct(value, depth + 1)
         if isinstance(value, str):
@@ -436,7 +435,7 @@ class Redactor:
             return self.text(value.decode("utf-8", "surrogateescape")).encode(
                 "utf-8", "surrogateescape"
             )
-        # An agent's own object: what it will be written as is what must hold no secret.
+        # A foreign object of an agent: the form in which it will be written must hold no secret.
         return self._as_text(value)
 
     def _mapping(self, mapping: Mapping[Any, Any], depth: int) -> Mapping[Any, Any]:
@@ -459,7 +458,7 @@ class Redactor:
         return redacted if changed else mapping
 
     def _held(self, value: Any, kind: str, depth: int) -> Any:
-        """What stands under a secret name; the value itself where it is no secret."""
+        """Redact the value under a secret name; unchanged when it is no secret."""
         if isinstance(value, str):
             return held_text(value, kind)
         if isinstance(value, int) and not isinstance(value, bool):
@@ -498,10 +497,10 @@ class Redactor:
         return msgspec.structs.replace(struct, **changes) if changes else struct
 
     def _is_clean(self, struct: msgspec.Struct, depth: int) -> bool:
-        """Whether nothing in a struct needs to change, found without asking for its fields."""
+        """Return whether a struct needs no change, without reading each field."""
         clean, ids_are_clean = self._clean, self._ids_are_clean
         try:
-            # Most fields of most structs are empty, and this passes over them the fastest.
+            # Most fields of most structs are empty; this is the fastest way to skip them.
             values = [*filter(None, msgspec.structs.astuple(struct))]
         except Exception:  # noqa: BLE001 (of an agent's own objects some refuse to be true or false)
             return False
@@ -520,7 +519,9 @@ class Redactor:
         return True
 
     def _id(self, original: Any) -> Any:
-        """An id; one with a secret gets a hash, so that it still finds its parent and children."""
+        """Return an id; one with a secret becomes a hash, so that parent and children still
+        match.
+        """
         if original is None or _is_plain_id(original):
             return original
         redacted = self.text(original)
@@ -530,7 +531,7 @@ class Redactor:
         return f"{redacted}-{digest[:12]}"
 
     def _as_text(self, value: Any) -> Any:
-        """What cannot be walked, too deep or a foreign object, redacted as JSON text."""
+        """Redact values that cannot be traversed (too deep, foreign objects) as JSON text."""
         try:
             text = msgspec.json.encode(value, enc_hook=str).decode()
         except (TypeError, ValueError, RecursionError, msgspec.EncodeError):
@@ -546,12 +547,12 @@ class Redactor:
 
 @cache
 def default_redactor() -> Redactor:
-    """The built-in patterns and this process's environment."""
+    """Return a redactor with the built-in patterns and this process's environment."""
     return Redactor()
 
 
 def redactor_for(redact: Redactor | bool) -> Redactor | None:
-    """The redactor that a `redact=` argument asks for: True is the default one, False is none."""
+    """Return the redactor for a `redact=` argument: True is the default one, False is none."""
     if isinstance(redact, Redactor):
         return redact
     return default_redactor() if redact else None
@@ -575,7 +576,7 @@ def _compiled(name: str, pattern: str) -> tuple[str, re.Pattern[str]]:
 
 
 def _secret_values(environ: Mapping[str, str]) -> list[bytes]:
-    """Values of variables with secret names, also as they look inside JSON; longest first."""
+    """Return values of variables with secret names, also JSON-escaped; longest first."""
     found: set[bytes] = set()
     for name, value in environ.items():
         kind = secret_kind(name)
@@ -594,7 +595,7 @@ def _secret_values(environ: Mapping[str, str]) -> list[bytes]:
 
 
 def _unused(name: str, taken: Mapping[Any, Any]) -> str:
-    """A redacted key that does not swallow another: the second gets a number."""
+    """Return a redacted key that is unique: the second gets a number."""
     candidate, number = name, 2
     while candidate in taken:
         candidate, number = f"{name} #{number}", number + 1

@@ -1,8 +1,8 @@
-"""A trace as text for a person: what was asked, what came of it, and every step as a tree.
+"""Render a trace as readable text: question, result, and every step as a tree.
 
-Promise: one line per span, fit for any terminal whatever the agent wrote, in time linear in the
-spans shown: indentation stops growing at a depth and says how deep it is instead. What is not
-known is called unknown, never 0.
+Guarantees: one line per span, safe for any terminal whatever the agent wrote, in time linear in the
+spans shown: indentation stops growing at a depth and prints the depth instead. Unknown values are
+shown as unknown, never 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
 from proctor.trace.tree import SpanTree
 from proctor.words import dollars, money, plural
 
-# Deeper than this, lines of a usual terminal would hold nothing but indentation.
+# Deeper than this, lines of a normal terminal would be all indentation.
 MAX_INDENT = 16
 MAX_NAME = 80
 MAX_VALUE = 72
@@ -45,14 +45,14 @@ class TreeLine(NamedTuple):
     error: str
 
     def plain(self) -> str:
-        """The line without colour."""
+        """Return the line without colour."""
         name = f"{self.kind} {self.name}" if self.kind else self.name
         parts = (f"{self.indent}{self.mark} {name}".rstrip(), self.detail, self.error)
         return "  ".join(part for part in parts if part)
 
 
 def tree_text(trace: Trace, max_spans: int = 1000) -> str:
-    """Header and tree of a trace as plain text."""
+    """Return header and tree of a trace as plain text."""
     return "\n".join([*header(trace), *(row.plain() for row in tree_lines(trace, max_spans))])
 
 
@@ -60,7 +60,7 @@ def tree_text(trace: Trace, max_spans: int = 1000) -> str:
 
 
 def header(trace: Trace) -> list[str]:
-    """What the trace is about, and its totals."""
+    """Return the header lines: subject and totals of the trace."""
     lines = [f"trace {line(trace.trace_id, MAX_NAME)}"]
     facts = {
         "query": trace.query,
@@ -80,7 +80,7 @@ def header(trace: Trace) -> list[str]:
 
 
 def totals(trace: Trace) -> str:
-    """Counts, time, tokens and money of a trace in one line."""
+    """Return counts, time, tokens and cost of a trace in one line."""
     usage = trace.usage
     parts = [
         plural(len(trace.spans), "span"),
@@ -98,7 +98,7 @@ def totals(trace: Trace) -> str:
 
 
 def tree_lines(trace: Trace, max_spans: int = 1000) -> Iterator[TreeLine]:
-    """One line per span in document order, and one that says how many were left out."""
+    """Yield one line per span in document order, and one with the number of hidden spans."""
     tree = trace.index
     for shown, (position, indent) in enumerate(_indented(tree)):
         if shown >= max_spans:
@@ -109,7 +109,7 @@ def tree_lines(trace: Trace, max_spans: int = 1000) -> Iterator[TreeLine]:
 
 
 def _indented(tree: SpanTree) -> Iterator[tuple[int, str]]:
-    """Positions in document order with the branches drawn before them."""
+    """Yield positions in document order with their branch prefixes."""
     roots = [position for position, parent in enumerate(tree.parent) if parent < 0]
     stack = [(root, "", "", 0) for root in reversed(roots)]
     while stack:
@@ -130,7 +130,7 @@ def _indented(tree: SpanTree) -> Iterator[tuple[int, str]]:
 
 
 def span_line(span: Span, indent: str = "") -> TreeLine:
-    """One span in one line."""
+    """Return the line of one span."""
     details = (
         _duration(span.duration) or "open",
         _tokens(span.input_tokens, span.output_tokens),
@@ -148,13 +148,13 @@ def span_line(span: Span, indent: str = "") -> TreeLine:
 
 
 def span_row(span: Span) -> str:
-    """One span in a list of spans: whose trace, which span, and what it was."""
+    """Return one span of a list of matches: trace, span id and description."""
     ids = f"{line(span.trace_id, MAX_NAME)}  {line(span.span_id, MAX_NAME)}"
     return f"{ids}  {span_line(span).plain()}"
 
 
 def error_text(span: Span) -> str:
-    """How a span failed, in a few words; empty when it did not."""
+    """Return a short failure description; empty on success."""
     if not span.failed:
         return ""
     parts = [part for part in (span.error_type, span.error_message) if part]
@@ -162,7 +162,7 @@ def error_text(span: Span) -> str:
 
 
 def _name(span: Span) -> str:
-    """The name, and beside it what the span is about when the name does not say so."""
+    """Return the name, with the subject of the span when the name lacks it."""
     name = line(span.name, MAX_NAME) or "(no name)"
     about = {
         SpanKind.TOOL: span.tool_name,
@@ -223,14 +223,14 @@ def _tokens(sent: int | None, received: int | None) -> str:
     return f"{known[0]}→{known[1]} tokens"
 
 
-# Traces, matches and problems as one JSON document, for other programs.
-#
-# Promise: exactly one document, whatever the traces hold; it is written trace by trace, so its
-# size does not matter. A figure that is not known is null.
+# Traces, matches and problems as one JSON document, for other programs. Exactly one document is
+# written, trace by trace, so memory does not grow with its size. An unknown value is null.
 
 
 def document(key: str, items: Iterable[Any], problems: list[TraceProblem]) -> Iterator[bytes]:
-    """`{key: [items…], "problems": […]}` in pieces; `problems` may grow while items are read."""
+    """Yield `{key: [items…], "problems": […]}` in pieces; `problems` may grow while items
+    are read.
+    """
     yield b'{"' + key.encode() + b'":['
     for number, item in enumerate(items):
         yield (b",\n" if number else b"\n") + json_bytes(item)
@@ -242,7 +242,7 @@ def document(key: str, items: Iterable[Any], problems: list[TraceProblem]) -> It
 
 
 def described(trace: Trace) -> dict[str, Any]:
-    """A trace with its totals and all its spans."""
+    """Return a trace with its totals and all its spans."""
     usage = trace.usage
     facts = msgspec.to_builtins(trace, enc_hook=str)
     spans = facts.pop("spans", [])
@@ -263,7 +263,7 @@ def described(trace: Trace) -> dict[str, Any]:
 
 
 def described_span(span: Span) -> dict[str, Any]:
-    """What a list of matches says about a span."""
+    """Return the JSON fields of a matching span."""
     return {
         "trace_id": span.trace_id,
         "span_id": span.span_id,
@@ -275,7 +275,7 @@ def described_span(span: Span) -> dict[str, Any]:
 
 
 def described_problem(problem: TraceProblem) -> dict[str, Any]:
-    """A problem with all its parts."""
+    """Return a problem with all its fields."""
     return {
         "file": problem.file,
         "place": problem.place,

@@ -1,8 +1,8 @@
-"""Which names say that their value is a secret: `password`, `OPENAI_API_KEY`, `client-secret`.
+"""Detect secrets in text by name (`password`, `OPENAI_API_KEY`) and by shape.
 
-Promise: one answer for mapping keys, environment variables and `name=value` in text. Names are
-judged by how they end, because what ends in a secret word holds one (`db_password`), and what
-merely contains it does not (`max_tokens`, `password_policy`, `secret_santa`).
+Guarantees: one rule for mapping keys, environment variables and `name=value` in text. Names are
+classified by how they end, because a name ending in a secret word holds one (`db_password`), and
+one that only contains it does not (`max_tokens`, `password_policy`, `secret_santa`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ALONE = {
     "authorization": "authorization",
     "cookie": "cookie",
 }
-"""Last words that are enough by themselves (plurals are the same name)."""
+"""Last words that are sufficient alone (plurals are the same name)."""
 
 _PAIRS = {
     "key": {
@@ -69,7 +69,7 @@ BARE_TOKEN = "bare_token"
 
 @lru_cache(maxsize=16_384)
 def secret_kind(name: str) -> str | None:
-    """What kind of secret a name holds; None when it holds none."""
+    """Return the kind of secret a name holds; None when it holds none."""
     if not 3 <= len(name) <= MAX_NAME:
         return None
     words = [word.lower() for word in _WORDS.findall(name)]
@@ -91,16 +91,14 @@ def secret_kind(name: str) -> str | None:
     return _PAIRS.get(last, {}).get(before)
 
 
-# Secrets that give themselves away by their shape: provider keys, JWTs, key blocks, URLs.
-#
-# Promise: every search is linear in the text, whatever it holds: patterns start with a literal
-# (a fast scan), repeat one character class, and are tried only where a run of that class begins.
-# They work on UTF-8 bytes, where the scan is fastest and positions are the same after
-# lower-casing.
+# Secrets recognised by their shape: provider keys, JWTs, key blocks, URLs. Every search is linear
+# in the text: patterns start with a literal (a fast scan), repeat one character class, and run only
+# where a run of that class begins. They work on UTF-8 bytes, where the scan is fastest and
+# positions are the same after lower-casing.
 
 
 class SecretMatch(NamedTuple):
-    """A secret in a text: bytes `start` to `end`, what it is, and quotes its mark needs."""
+    """A secret in a text: bytes `start` to `end`, its kind, and quotes its mark needs."""
 
     start: int
     end: int
@@ -117,7 +115,7 @@ _UNDERSCORED = re.compile(
     rb"|(?<=[^A-Za-z0-9]npm_)|(?<=[sr]k_live_)|(?<=[sr]k_test_)|(?<=lsv2_pt_)|(?<=lsv2_sk_)"
     rb"|(?<=[^A-Za-z0-9]r8_)|(?<=dop_v1_))[A-Za-z0-9_]{16,}"
 )
-# Before the mark (`-` or `_`) stand these letters; longest first, because `sk-` also ends others.
+# Letters before the separator (`-` or `_`); longest first, because `sk-` also ends others.
 _KIND_OF_PREFIX = [
     (b"github_pat_", "github_token"),
     (b"lsv2_pt_", "langsmith_key"),
@@ -150,7 +148,7 @@ _MIN_SK = 20
 
 
 def dashed(data: bytes, low: bytes) -> Iterator[SecretMatch]:
-    """`sk-…`, `xoxb-…`, `glpat-…` and their like."""
+    """Yield `sk-…`, `xoxb-…`, `glpat-…` and similar keys."""
     del low
     for match in _DASHED.finditer(data):
         body = data[match.start() + 1 : match.end()]
@@ -165,7 +163,7 @@ def dashed(data: bytes, low: bytes) -> Iterator[SecretMatch]:
 
 
 def underscored(data: bytes, low: bytes) -> Iterator[SecretMatch]:
-    """`ghp_…`, `github_pat_…`, `hf_…` and their like."""
+    """Yield `ghp_…`, `github_pat_…`, `hf_…` and similar keys."""
     del low
     for match in _UNDERSCORED.finditer(data):
         body = data[match.start() + 1 : match.end()]
@@ -188,7 +186,7 @@ def _prefixed(data: bytes, mark: int) -> tuple[bytes, str]:
 
 
 def _looks_random(body: bytes) -> bool:
-    """A key, and not words joined by hyphens or underscores."""
+    """Return whether it is a key, and not words joined by hyphens or underscores."""
     return bool(_DIGIT.search(body) or _ALNUM_RUN.search(body))
 
 
@@ -197,7 +195,7 @@ _AWS_SECRET = re.compile(rb"(?<![A-Za-z0-9/+=])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=
 
 
 def aws(data: bytes, low: bytes) -> Iterator[SecretMatch]:
-    """AWS access key ids, and beside one also bare 40-character secrets."""
+    """Yield AWS access key ids, and next to one also bare 40-character secrets."""
     del low
     found = False
     for match in _AWS_ID.finditer(data):
@@ -217,7 +215,7 @@ _GOOGLE = re.compile(rb"AIza(?<![A-Za-z0-9_-]AIza)[A-Za-z0-9_-]{30,}")
 
 
 def google(data: bytes, low: bytes) -> Iterator[SecretMatch]:
-    """Google API keys."""
+    """Yield Google API keys."""
     del low
     for match in _GOOGLE.finditer(data):
         yield SecretMatch(*match.span(), "google_key")
@@ -229,7 +227,7 @@ _JWT = re.compile(
 
 
 def jwt(data: bytes, low: bytes) -> Iterator[SecretMatch]:
-    """JSON web tokens, signed or not."""
+    """Yield JSON web tokens, signed or not."""
     del low
     for match in _JWT.finditer(data):
         yield SecretMatch(*match.span(), "jwt")
@@ -240,7 +238,7 @@ _BASIC = re.compile(rb"basic(?<![a-z0-9]basic)[ \t]{1,4}+([a-z0-9+/]{6,}+={0,2})
 
 
 def bearer(data: bytes, low: bytes) -> Iterator[SecretMatch]:
-    """The token after `Bearer`."""
+    """Yield the token after `Bearer`."""
     for match in _BEARER.finditer(low):
         token = data[match.start(1) : match.end(1)]
         if _looks_random(token):
@@ -248,7 +246,7 @@ def bearer(data: bytes, low: bytes) -> Iterator[SecretMatch]:
 
 
 def basic(data: bytes, low: bytes) -> Iterator[SecretMatch]:
-    """The `user:password` after `Basic`; other words after "basic" are prose."""
+    """Yield the `user:password` after `Basic`; other words after "basic" are prose."""
     for match in _BASIC.finditer(low):
         if _is_basic_credential(data[match.start(1) : match.end(1)]):
             yield SecretMatch(*match.span(1), "basic_auth")
@@ -263,19 +261,19 @@ def _is_basic_credential(encoded: bytes) -> bool:
 
 
 _KEY_BLOCK = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-# What stands inside a block, in files, JSON strings and JSON inside JSON strings; no quotes, so
-# that a block never reaches out of the string it stands in.
+# Characters inside a block, in files, JSON strings and JSON inside JSON strings; no quotes, so that
+# a block never extends past its string.
 _KEY_REST = re.compile(
     rb"(?:[A-Za-z0-9+/=\s:,.]|-(?!----)|[\\]++[nr])*+-----END [A-Z0-9 ]{0,40}PRIVATE KEY"
     rb"(?: BLOCK)?-----"
 )
 _KEY_CUT_SHORT = re.compile(rb"(?:[A-Za-z0-9+/=]{20,}+|\s++|[\\]++[nr])*+")
-# An RSA key of 16,384 bits takes 13 kB; more than this is not one key.
+# An RSA key of 16,384 bits takes 13 kB; anything longer is not one key.
 _MAX_KEY_BLOCK = 32_768
 
 
 def private_key(data: bytes, low: bytes) -> Iterator[SecretMatch]:
-    """Private key blocks; one that was cut short is taken as far as it goes."""
+    """Yield private key blocks; a truncated one extends as far as it goes."""
     del low
     position = 0
     while begin := _KEY_BLOCK.search(data, position):
@@ -292,14 +290,14 @@ _USERINFO = re.compile(rb"://([^\s/?#@:\"'<>\\]{0,256}+):([^\s/?#\"'<>\\\[\]{}|)
 
 
 def url_password(data: bytes, low: bytes) -> Iterator[SecretMatch]:
-    """The password in `scheme://user:password@host`."""
+    """Yield the password in `scheme://user:password@host`."""
     del low
     for match in _USERINFO.finditer(data):
         yield SecretMatch(*match.span(2), "password")
 
 
 class SecretPattern(NamedTuple):
-    """A search, and lower-case texts without one of which it finds nothing."""
+    """A search, and lower-case texts of which one must occur for it to match."""
 
     needles: tuple[bytes, ...]
     find: Callable[[bytes, bytes], Iterator[SecretMatch]]
@@ -325,15 +323,14 @@ DETECTORS = (
 )
 
 
-# Secrets that a name gives away, in text: `password=…`, `"api_key": "…"`, `Authorization: …`.
-#
-# Promise: finds pairs in prose, code, headers, query strings, JSON, and JSON inside JSON strings
-# (any number of backslashes), in linear time: every name looks a bounded way to its left, and
-# every value that is looked at is passed over. Prose about passwords is left as it is: a value
-# after a bare name must look like a value.
+# Secrets recognised by their name, in text: `password=…`, `"api_key": "…"`, `Authorization: …`.
+# Finds pairs in prose, code, headers, query strings, JSON, and JSON inside JSON strings (any number
+# of backslashes), in linear time: every name searches a bounded distance to its left, and every
+# checked value is skipped. Prose about passwords is left unchanged: a value after a bare name must
+# look like a value.
 
 
-# Every name `secret_kind` knows ends in (the plural of) one of these; each is one fast scan.
+# Every name `secret_kind` recognises ends in (the plural of) one of these; each is one fast scan.
 STEMS = (
     b"pass",
     b"pwd",
@@ -347,7 +344,7 @@ STEMS = (
     b"signature",
 )
 
-# The rest of the name, then perhaps a closing quote, then `:` or `=` (or `=>`, `:=`).
+# The rest of the name, an optional closing quote, then `:` or `=` (or `=>`, `:=`).
 _AFTER_STEM = rb"[a-z0-9_-]{0,16}+([\\]{0,15}+[\"'`])?+\]?+[ \t]{0,8}+(?:=>|:=|[:=])(?![:=])"
 _SEARCHES = [re.compile(re.escape(stem) + _AFTER_STEM) for stem in STEMS]
 _SEARCH_OF: dict[bytes, re.Pattern[bytes]] = dict(zip(STEMS, _SEARCHES, strict=True))
@@ -361,7 +358,7 @@ _COOKIES = re.compile(rb"[ \t]{0,8}+([^\r\n\"'`\\]{1,8192}+)")
 _LINE_END = re.compile(rb"[ \t]*+(?:\r?\n|\Z|#)")
 _LINE_START = re.compile(rb"[\n\r][ \t]*(?:- |export |set |\* )?[ \t]*\Z")
 
-# An open quote without an end is a text cut short; the value is then taken like a bare one.
+# An unclosed quote means truncated text; the value is then parsed like a bare one.
 _MAX_QUOTED = 4096
 
 _NOT_A_VALUE = re.compile(
@@ -383,7 +380,7 @@ class _Value(NamedTuple):
 
 
 def pairs(data: bytes, low: bytes) -> Iterator[SecretMatch]:
-    """Secret values after secret names; `low` is `data` in lower case."""
+    """Yield secret values after secret names; `low` is `data` in lower case."""
     for stem, search in zip(STEMS, _SEARCHES, strict=True):
         if stem not in low:
             continue
@@ -405,14 +402,14 @@ def pairs(data: bytes, low: bytes) -> Iterator[SecretMatch]:
 
 
 def named_at(data: bytes, low: bytes, stem: bytes) -> Iterator[int]:
-    """Where a secret name with this stem stands before `:` or `=`, whatever comes after it."""
+    """Yield positions of secret names with this stem before `:` or `=`, whatever follows."""
     for found in _SEARCH_OF[stem].finditer(low):
         if _kind_at(data, found.start()) is not None:
             yield found.start()
 
 
 def _kind_at(data: bytes, stem: int) -> str | None:
-    """The kind of the whole name around a stem."""
+    """Return the kind of the whole name around a stem."""
     end = _NAME_END.match(data, stem)
     stop = end.end() if end else stem
     left = data[max(0, stem - MAX_NAME) : stop].decode("latin-1")
@@ -437,11 +434,11 @@ def _value_at(data: bytes, position: int, kind: str) -> _Value | None:
 
 
 def _closing(data: bytes, start: int, quote: bytes, level: int) -> int | None:
-    """Where a quoted value ends.
+    """Return the end of a quoted value.
 
-    A quote behind `level` backslashes opens it. Inside, each backslash is written `level + 1`
-    times, so the closing quote stands behind `level` plus an even number of those; one behind
-    fewer than `level` ends the text around.
+    A quote after `level` backslashes opens it. Inside, each backslash is written `level + 1` times,
+    so the closing quote follows `level` plus an even number of those; a quote after fewer than
+    `level` ends the enclosing text.
     """
     limit = min(len(data), start + _MAX_QUOTED)
     position = start
@@ -481,12 +478,12 @@ def _is_secret(data: bytes, name: re.Match[bytes], value: _Value, kind: str) -> 
 
 
 def _is_same_name(name: re.Match[bytes], text: bytes) -> bool:
-    """`api_key=api_key`, `password=db_password`: a variable handed on in code."""
+    """Detect a variable passed on in code: `api_key=api_key`, `password=db_password`."""
     return secret_kind(text.decode("latin-1")) is not None and not _VALUE_SIGNS.search(text)
 
 
 def _stands_alone(data: bytes, name: re.Match[bytes], value: _Value) -> bool:
-    """A line of a settings file: nothing but the name, the separator and the value."""
+    """Detect a line of a settings file: only the name, the separator and the value."""
     if not _LINE_END.match(data, value.end):
         return False
     head = data[max(0, name.start() - MAX_NAME) : name.start()].rstrip(

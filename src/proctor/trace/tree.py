@@ -1,9 +1,9 @@
-"""The tree over the spans of one trace, as flat arrays.
+"""Build the tree over the spans of one trace, as flat arrays.
 
-Promise: building is linear (after sorting by start), a chain 100,000 deep works like any other
+Guarantees: building is linear (after sorting by start), a chain 100,000 deep works like any other
 shape, no span is ever lost, and a parent cycle is broken at its earliest span and reported.
-Positions are indexes into `spans` in start order; a `Mask` has one byte, 0 or 1, per position.
-The tree is a snapshot of its spans: `Trace.forget` makes a new one after they have changed.
+Positions are indexes into `spans` in start order; a `Mask` has one byte, 0 or 1, per position. The
+tree is a snapshot of its spans: `Trace.forget` discards it after they have changed.
 """
 
 from __future__ import annotations
@@ -22,17 +22,15 @@ if TYPE_CHECKING:
     from proctor.trace.model import Span, SpanKind, SpanStatus
 
 
-# One field of many spans, each distinct value kept once.
-#
-# Promise: a condition on the field is asked once per distinct value, however many spans there
-# are. Agents repeat a few names, kinds and statuses; where values are all different, this costs
-# one dictionary more than asking each span.
+# One field of many spans, each distinct value stored once. A condition on the field is evaluated
+# once per distinct value, however many spans there are. Agents repeat a few names, kinds and
+# statuses; where values are all different, this costs one more dictionary than a test of each span.
 
 
 Value = TypeVar("Value")
 
 _MOST_BYTES = 256
-"""As many codes as a byte has; with these, answering for all spans is one `bytes.translate`."""
+"""Maximum codes in a byte; up to these, a condition on all spans is one `bytes.translate`."""
 
 
 class Column(Generic[Value]):
@@ -45,7 +43,7 @@ class Column(Generic[Value]):
         self._codes: bytes | list[int] = bytes(codes) if len(code_of) <= _MOST_BYTES else codes
 
     def where(self, holds: Callable[[Value], object]) -> bytes:
-        """A mask with 1 where a condition holds of the value."""
+        """Return a mask with 1 where a condition holds for the value."""
         answers = bytes([bool(holds(value)) for value in self.distinct])
         if isinstance(self._codes, bytes):
             return self._codes.translate(answers.ljust(_MOST_BYTES, b"\0"))
@@ -60,8 +58,8 @@ NO_PARENT = -1
 class SpanTree:
     """Spans by start time, each with the position of its parent.
 
-    Of spans that start together a parent stands before its children; otherwise they keep the
-    order in which they came. Of spans with one id, children hang from the last.
+    Among spans with equal start times a parent precedes its children; otherwise the input order is
+    preserved. Among spans with the same id, the last one has the children.
     """
 
     def __init__(self, spans: Sequence[Span]) -> None:
@@ -69,8 +67,8 @@ class SpanTree:
         self.parent: list[int] = _parent_positions(self.spans)
         self.cycles: list[list[str]] = []
         self.parents_first: Sequence[int] = range(len(self.spans))
-        # Spans normally start after their parent, and then start order is parents first. The
-        # slow way is for skewed clocks, equal times and cycles.
+        # Spans normally start after their parent, so start order is parents first. The slow path
+        # handles skewed clocks, equal times and cycles.
         if not all(map(lt, self.parent, self.parents_first)):
             self._put_parents_first()
 
@@ -78,14 +76,14 @@ class SpanTree:
         return len(self.spans)
 
     def _put_parents_first(self) -> None:
-        """Break cycles, find an order with parents first, and let it decide among equal starts."""
+        """Break cycles and sort parents first; that order then decides among equal starts."""
         order: list[int] = []
         placed = bytearray(len(self.parent))
         for position in range(len(self.parent)):
             order.extend(reversed(self._unplaced_chain(position, placed)))
         spans, parent = self.spans, self.parent
         ranked = sorted(order, key=[span.start_ns for span in spans].__getitem__)
-        new = [NO_PARENT] * (len(ranked) + 1)  # the last slot answers for the parent of a root
+        new = [NO_PARENT] * (len(ranked) + 1)  # the last slot is the parent of a root (-1)
         for position, old in enumerate(ranked):
             new[old] = position
         self.spans = [spans[old] for old in ranked]
@@ -93,7 +91,7 @@ class SpanTree:
         self.parents_first = [new[old] for old in order]
 
     def _unplaced_chain(self, position: int, placed: bytearray) -> list[int]:
-        """The chain from a position up to what is placed already, broken where it bites itself."""
+        """Return the chain from a position up to a placed span, breaking any cycle."""
         path: list[int] = []
         here = position
         while here != NO_PARENT and not placed[here]:
@@ -107,7 +105,8 @@ class SpanTree:
         earliest = min(cycle)
         self.cycles.append([self.spans[member].span_id for member in sorted(cycle)])
         self.parent[earliest] = NO_PARENT
-        # The ring is now a chain that ends at the earliest; the head still hangs from `here`.
+        # The cycle is now a chain that ends at the earliest span; the head is still a child of
+        # `here`.
         cut = cycle.index(earliest) + 1
         return head + cycle[cut:] + cycle[:cut]
 
@@ -115,37 +114,39 @@ class SpanTree:
 
     @cached_property
     def position(self) -> dict[str, int]:
-        """Where each span id stands; of spans with one id, the last."""
+        """Return the position of each span id; for duplicates, the last."""
         return {span.span_id: position for position, span in enumerate(self.spans)}
 
     @cached_property
     def names(self) -> Column[str]:
-        """The name of each span."""
+        """Return the name of each span."""
         return Column(span.name for span in self.spans)
 
     @cached_property
     def kinds(self) -> Column[str]:
-        """The kind of each span."""
+        """Return the kind of each span."""
         return Column(span.kind for span in self.spans)
 
     @cached_property
     def statuses(self) -> Column[str]:
-        """How each span ended."""
+        """Return the status of each span."""
         return Column(span.status for span in self.spans)
 
     @cached_property
     def tool_names(self) -> Column[str | None]:
-        """The tool of each span; None where it is no tool call."""
+        """Return the tool of each span; None where it is no tool call."""
         return Column(span.tool_name for span in self.spans)
 
     @cached_property
     def durations(self) -> list[float]:
-        """Nanoseconds of each span; of an open one NaN, which no bound includes."""
+        """Return the duration of each span in nanoseconds; NaN, which no bound includes, if
+        open.
+        """
         return [nan if span.end_ns is None else span.end_ns - span.start_ns for span in self.spans]
 
     @cached_property
     def children(self) -> list[list[int]]:
-        """Positions of the direct children of each span, by start time."""
+        """Return the positions of the direct children of each span, by start time."""
         children: list[list[int]] = [[] for _ in self.spans]
         for position, parent in enumerate(self.parent):
             if parent != NO_PARENT:
@@ -154,7 +155,7 @@ class SpanTree:
 
     @cached_property
     def child_count(self) -> list[int]:
-        """How many direct children each span has."""
+        """Return the number of direct children of each span."""
         # The extra last slot takes the roots' counts (their parent is -1) and is dropped.
         counts = [0] * (len(self.parent) + 1)
         for parent in self.parent:
@@ -164,7 +165,7 @@ class SpanTree:
 
     @cached_property
     def descendant_count(self) -> list[int]:
-        """How many spans stand below each span."""
+        """Return the number of descendants of each span."""
         parent = self.parent
         counts = [0] * (len(parent) + 1)
         for position in reversed(self.parents_first):
@@ -174,7 +175,7 @@ class SpanTree:
 
     @cached_property
     def depth(self) -> list[int]:
-        """How many ancestors each span has; a root has none."""
+        """Return the number of ancestors of each span; 0 for a root."""
         parent = self.parent
         depths = [0] * (len(parent) + 1)
         depths[NO_PARENT] = -1
@@ -183,10 +184,10 @@ class SpanTree:
         depths.pop()
         return depths
 
-    # -- masks carried along the tree -----------------------------------------------------------
+    # -- masks propagated along the tree --------------------------------------------------------
 
     def parents_of(self, mask: Mask) -> bytearray:
-        """Spans with a direct child in the mask."""
+        """Return spans with a direct child in the mask."""
         found = bytearray(len(self.parent) + 1)
         parent = self.parent
         for position in compress(range(len(parent)), mask):
@@ -195,9 +196,9 @@ class SpanTree:
         return found
 
     def above(self, mask: Mask, stop: Mask | None = None) -> bytearray:
-        """Spans with a descendant in the mask, not looking past spans in `stop`.
+        """Return spans with a descendant in the mask, not looking past spans in `stop`.
 
-        Climbs from each match and ends where an earlier climb has been, so every span is
+        Climbs from each match and ends at a span an earlier climb has marked, so every span is
         marked once.
         """
         found = bytearray(len(self.parent))
@@ -212,7 +213,7 @@ class SpanTree:
         return found
 
     def below(self, mask: Mask, stop: Mask | None = None) -> bytearray:
-        """Spans with an ancestor in the mask, not looking past spans in `stop`."""
+        """Return spans with an ancestor in the mask, not looking past spans in `stop`."""
         found = bytearray(len(self.parent))
         parent = self.parent
         for position in self.parents_first:
@@ -224,13 +225,13 @@ class SpanTree:
         return found
 
     def innermost(self, chosen: Sequence[bool]) -> list[Span]:
-        """Chosen spans with no chosen span below them, by start time."""
+        """Return selected spans with no selected span below them, by start time."""
         mask = bytes(chosen)
         above = self.above(mask)
         return [s for s, own, up in zip(self.spans, mask, above, strict=True) if own and not up]
 
     def outermost(self, chosen: Sequence[bool]) -> list[Span]:
-        """Chosen spans with no chosen span above them, by start time."""
+        """Return selected spans with no selected span above them, by start time."""
         mask = bytes(chosen)
         below = self.below(mask)
         return [s for s, own, down in zip(self.spans, mask, below, strict=True) if own and not down]
@@ -238,28 +239,28 @@ class SpanTree:
     # -- nodes ----------------------------------------------------------------------------------
 
     def at(self, position: int) -> SpanNode:
-        """The node at a position."""
+        """Return the node at a position."""
         return SpanNode(self, position)
 
     def node(self, span_id: str) -> SpanNode | None:
-        """The node of a span id, or None."""
+        """Return the node of a span id, or None."""
         position = self.position.get(span_id)
         return None if position is None else SpanNode(self, position)
 
     def nodes(self) -> list[SpanNode]:
-        """Every node, by start time."""
+        """Return every node, by start time."""
         return list(map(SpanNode, repeat(self), range(len(self.spans))))
 
     def roots(self) -> list[SpanNode]:
-        """Nodes without a parent, by start time."""
+        """Return nodes without a parent, by start time."""
         return [SpanNode(self, i) for i, parent in enumerate(self.parent) if parent == NO_PARENT]
 
     def select(self, mask: Mask) -> list[SpanNode]:
-        """Nodes in a mask, by start time."""
+        """Return nodes in a mask, by start time."""
         return list(map(SpanNode, repeat(self), compress(range(len(self.spans)), mask)))
 
     def walk(self, starts: Iterable[int]) -> Iterator[int]:
-        """Positions in document order: each start, then all below it, children by start time."""
+        """Yield positions in document order: each start, then its descendants, by start time."""
         stack = list(starts)[::-1]
         children = self.children
         while stack:
@@ -269,10 +270,10 @@ class SpanTree:
 
 
 class SpanNode(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A span in its place in the tree.
+    """A span with its position in the tree.
 
-    A struct, because a query may return one for each of a million spans. The garbage collector
-    need not know them: they refer to a tree, which never refers to them.
+    A struct, because a query may return one for each of a million spans. It is not tracked by the
+    garbage collector: it refers to a tree, which never refers to it.
     """
 
     _tree: SpanTree
@@ -280,64 +281,64 @@ class SpanNode(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def span(self) -> Span:
-        """The span itself, with all its fields."""
+        """Return the span itself, with all its fields."""
         return self._tree.spans[self._position]
 
     @property
     def span_id(self) -> str:
-        """The id of the span."""
+        """Return the id of the span."""
         return self.span.span_id
 
     @property
     def name(self) -> str:
-        """The name of the span."""
+        """Return the name of the span."""
         return self.span.name
 
     @property
     def kind(self) -> SpanKind:
-        """The kind of the span."""
+        """Return the kind of the span."""
         return self.span.kind
 
     @property
     def status(self) -> SpanStatus:
-        """How the span ended."""
+        """Return the status of the span."""
         return self.span.status
 
     @property
     def duration(self) -> float | None:
-        """Seconds from start to end; None while the span is open."""
+        """Return seconds from start to end; None while the span is open."""
         return self.span.duration
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Attributes as received."""
+        """Return the attributes as received."""
         return self.span.attributes
 
     @property
     def depth(self) -> int:
-        """How many ancestors the node has; a root has none."""
+        """Return the number of ancestors of the node; 0 for a root."""
         return self._tree.depth[self._position]
 
     @property
     def parent(self) -> SpanNode | None:
-        """The parent, or None for a root."""
+        """Return the parent, or None for a root."""
         parent = self._tree.parent[self._position]
         return None if parent == NO_PARENT else SpanNode(self._tree, parent)
 
     @property
     def children(self) -> list[SpanNode]:
-        """Direct children, by start time."""
+        """Return the direct children, by start time."""
         return [SpanNode(self._tree, child) for child in self._tree.children[self._position]]
 
     @property
     def descendants(self) -> list[SpanNode]:
-        """All nodes below, in document order."""
+        """Return all descendants, in document order."""
         below = self._tree.walk(self._tree.children[self._position])
         return [SpanNode(self._tree, position) for position in below]
 
     @property
     def ancestors(self) -> list[SpanNode]:
-        """Parent, its parent, … up to the root."""
+        """Return parent, grandparent, … up to the root."""
         chain: list[SpanNode] = []
         here = self._tree.parent[self._position]
         while here != NO_PARENT:
@@ -364,9 +365,9 @@ def _start(span: Span) -> int:
 
 
 def _parent_positions(spans: Sequence[Span]) -> list[int]:
-    """The position of each span's parent.
+    """Return the position of each span's parent.
 
-    Only ids that are somebody's parent are looked up: most spans are leaves, and a small
+    Only ids that are a parent of some span are looked up: most spans are leaves, and a small
     dictionary stays in the processor's cache.
     """
     parents = [span.parent_id for span in spans]

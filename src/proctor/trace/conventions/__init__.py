@@ -1,7 +1,7 @@
-"""The attribute dialects of the wild, normalised onto the fields of a span.
+"""Normalise the attribute conventions of tracing libraries into the fields of a span.
 
-Promise: `normalise` never raises and never overwrites what is known; several dialects may speak
-on one span, and the first in the order of `DIALECTS` that knows a field decides it.
+Guarantees: `normalise` never raises and never overwrites a known field; several dialects may apply
+to one span, and the first in the order of `DIALECTS` that knows a field sets it.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ __all__ = ["DIALECTS", "finish", "normalise", "summarise"]
 
 
 class Dialect(Protocol):
-    """A module that understands one producer's attributes."""
+    """A module that reads one producer's attributes."""
 
     @property
     def HEADS(self) -> frozenset[str]:  # noqa: N802 (a constant of the module)
-        """First segments of the keys it reads; a span without any is none of its business."""
+        """First segments of the keys it reads; spans without any of them are skipped."""
         ...
 
     def kind(self, span: Span) -> SpanKind | None:
-        """The kind of a span, when this dialect says one."""
+        """Return the kind of a span, or None when this dialect does not define it."""
         ...
 
     def read(self, span: Span) -> None:
-        """Fill the fields that are not known yet; `span.kind` is settled."""
+        """Fill the unknown fields; `span.kind` is already set."""
         ...
 
 
-# Standards before vendors; Langfuse last of those, because its exports repeat what other
-# instrumentations said, and a plain Langfuse span says less than any of them.
+# Standards before vendors; Langfuse last of those, because its exports repeat the values of other
+# instrumentations, and a plain Langfuse span has less detail than any of them.
 DIALECTS: tuple[Dialect, ...] = (
     genai,
     openinference,
@@ -84,7 +84,7 @@ def normalise(span: Span) -> None:
 def _spoken_by(
     keys: Iterable[str], scope: str | None, events: Iterable[tuple[str, bool]]
 ) -> tuple[bool, tuple[Dialect, ...]]:
-    """Whether Proctor itself wrote these keys, and the dialects with something to say of them."""
+    """Return whether Proctor wrote these keys, and the dialects that can read them."""
     heads = {key.partition(".")[0] for key in keys}
     ours = "proctor" in heads
     if scope:
@@ -97,4 +97,4 @@ def _spoken_by(
 
 
 _known_speakers = lru_cache(maxsize=1024)(_spoken_by)
-"""Spans of one instrumentation have the same keys over and over."""
+"""Size of the key caches; spans of one instrumentation repeat the same keys."""

@@ -1,8 +1,8 @@
-"""What libraries wrap around the thing itself: request bodies, LangChain dumps, call arguments.
+"""Unwrap library envelopes: request bodies, LangChain dumps, call arguments.
 
-Promise: `conversation` finds the messages in a body, `question` and `answer` the text a person
-would recognise, `tool_arguments` and `tool_result` what went into and came out of a tool. Values
-in no known envelope come back as they are.
+Guarantees: `conversation` returns the messages in a body, `question` and `answer` the readable
+text, `tool_arguments` and `tool_result` the input and output of a tool. Values in no known envelope
+are returned unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from proctor.trace.conventions.values import (
 )
 from proctor.trace.model import Document, Message, Span, SpanKind
 
-# Where a body keeps its messages, and whose they are when they do not say so.
+# Keys under which a body stores its messages, with the default role of each.
 _MESSAGE_LISTS = (
     ("messages", "user"),
     ("contents", "user"),
@@ -35,14 +35,14 @@ _MESSAGE_LISTS = (
 _QUESTION_KEYS = ("question", "query", "task", "input", "prompt", "user_input", "request", "text")
 _ANSWER_KEYS = ("answer", "final_answer", "final_output", "output", "response", "result", "text")
 _SYSTEM_KEYS = ("system", "system_instruction", "instructions")
-# Wrappers inside wrappers are real; more than this is somebody's joke.
+# Wrappers inside wrappers are real; deeper nesting than this is hostile input.
 _DEEPEST = 6
 # Text longer than this is not a tool's arguments written as a Python dict; parsing it is costly.
 _LONGEST_LITERAL = 20_000
 
 
 def conversation(value: Any, role: str = "user") -> tuple[Message, ...]:
-    """The messages in a request or response body, or in a bare list of messages."""
+    """Return the messages in a request or response body, or in a bare list of messages."""
     value = parsed(value)
     if is_mapping(value):
         found = _from_body(value, role)
@@ -52,7 +52,7 @@ def conversation(value: Any, role: str = "user") -> tuple[Message, ...]:
 
 
 def _from_body(body: dict[str, Any], role: str) -> tuple[Message, ...] | None:
-    """Messages of an object that is an envelope; None when it is no known one."""
+    """Return the messages in an envelope; None when the object is no known one."""
     for key, speaker in _MESSAGE_LISTS:
         inner = parsed(body.get(key))
         if is_list(inner) or (key in ("contents", "messages") and isinstance(inner, str)):
@@ -78,7 +78,7 @@ def _system(body: dict[str, Any]) -> tuple[Message, ...]:
 
 
 def _flattened(value: Any) -> Any:
-    """LangChain's generations and Gemini's candidates wrap each message once more."""
+    """Unwrap one more level around each message (LangChain generations, Gemini candidates)."""
     if not is_list(value):
         return value
     flat: list[Any] = []
@@ -102,16 +102,16 @@ def _generation(item: Any) -> Any:
     return item
 
 
-# -- text a person recognises ------------------------------------------------------------------
+# -- readable text -----------------------------------------------------------------------------
 
 
 def question(value: Any) -> Any:
-    """What was asked: the text where it can be found, else the value itself."""
+    """Return the question as text where possible, else the value itself."""
     return _plain(value, _QUESTION_KEYS, "user", _DEEPEST)
 
 
 def answer(value: Any) -> str | None:
-    """What was answered, as text; other values as JSON."""
+    """Return the answer as text; other values as JSON."""
     return shown(_plain(value, _ANSWER_KEYS, "assistant", _DEEPEST))
 
 
@@ -136,14 +136,14 @@ def _plain(value: Any, keys: tuple[str, ...], role: str, depth: int) -> Any:
         if spoken is not None:
             return spoken
         if role == "assistant" and any(message.tool_calls for message in messages):
-            return None  # it asked for tools and has not answered yet
+            return None  # tool calls mean that the answer is still to come
     elif is_list(value) and len(value) == 1:
         return value[0]
     return value
 
 
 def last_said(messages: tuple[Message, ...], role: str) -> str | None:
-    """The last text of a role; an assistant that calls tools has not answered yet."""
+    """Return the last text of a role; an assistant message with tool calls is no answer yet."""
     for message in reversed(messages):
         if message.role == role and message.content and not message.tool_calls:
             return message.content
@@ -161,12 +161,12 @@ class Positional(NamedTuple):
 
     @property
     def single(self) -> Any:
-        """The only argument, when there is only one."""
+        """Return the only argument, when there is exactly one."""
         values = [*self.args, *self.kwargs.values()]
         return values[0] if len(values) == 1 else None
 
     def named(self, names: list[str]) -> Any:
-        """The arguments by name; positional ones that have no name stay a list."""
+        """Return the arguments by name; positional ones without a name stay a list."""
         if not self.args:
             return self.kwargs
         if len(names) >= len(self.args):
@@ -182,7 +182,7 @@ def _positional(value: dict[str, Any]) -> Positional | None:
 
 
 def tool_arguments(value: Any, schema: Any = None) -> Any:
-    """The arguments of a tool: a mapping wherever names are known.
+    """Return the arguments of a tool: a mapping wherever names are known.
 
     `schema` gives the names of positional arguments, in order: smolagents records it.
     """
@@ -210,7 +210,7 @@ def _names(schema: Any) -> list[str]:
 
 
 def _literal(value: Any) -> Any:
-    """LangChain writes arguments as `str(dict)`, which is Python, not JSON."""
+    """Parse arguments that LangChain wrote as `str(dict)`, which is Python, not JSON."""
     if not isinstance(value, str) or value[:2] not in ("{'", "{}") or len(value) > _LONGEST_LITERAL:
         return value
     try:
@@ -221,7 +221,7 @@ def _literal(value: Any) -> Any:
 
 
 class ToolResult(NamedTuple):
-    """What a tool gave back, and what its envelope said beside it."""
+    """The result of a tool and the metadata of its envelope."""
 
     value: Any
     call_id: str | None = None
@@ -229,7 +229,7 @@ class ToolResult(NamedTuple):
 
 
 def tool_result(value: Any) -> ToolResult:
-    """The result of a tool, out of LangChain's ToolMessage and callback records."""
+    """Return a tool's result from LangChain's ToolMessage and callback records."""
     found = parsed(value)
     if not is_mapping(found):
         return ToolResult(found)
@@ -245,9 +245,8 @@ def tool_result(value: Any) -> ToolResult:
     return ToolResult(found)
 
 
-# How a dialect fills a span: the first value that is known stays.
-#
-# Promise: a field that is set is never overwritten, so that the order of the dialects decides.
+# Fill the fields of a span from a dialect. A field that is set is never overwritten, so that the
+# order of the dialects decides.
 
 
 _TEXT_KEYS = ("content", "text", "page_content", "pageContent", "document", "body")
@@ -256,19 +255,19 @@ _SCORE_KEYS = ("score", "relevance_score", "relevanceScore", "similarity", "_sco
 
 
 def fill(span: Span, field: str, value: Any) -> None:
-    """Set a field that is not known yet."""
+    """Set a field unless it is known."""
     if value is not None and getattr(span, field) is None:
         setattr(span, field, value)
 
 
 def fill_messages(span: Span, field: str, read: Callable[[], Iterable[Message]]) -> None:
-    """Set messages that are not known yet; `read` runs only then, because it may be costly."""
+    """Set messages unless they are known; `read` may be costly, so it runs only if needed."""
     if not getattr(span, field):
         setattr(span, field, tuple(read()))
 
 
 def fill_tool(span: Span, given: Any, result: Any, schema: Any = None) -> None:
-    """What went into a tool and came out of it, out of their envelopes."""
+    """Set the unwrapped input and output of a tool."""
     if given is not None and span.tool_input is None:
         span.tool_input = tool_arguments(given, schema)
     if result is not None and span.tool_output is None:
@@ -279,9 +278,9 @@ def fill_tool(span: Span, given: Any, result: Any, schema: Any = None) -> None:
 
 
 def fill_values(span: Span, given: Any, result: Any) -> None:
-    """What went into a span and came out of it, for any kind of span.
+    """Set the input and output of a span of any kind.
 
-    A model call with known messages keeps no second copy of them; other values stay as received,
+    A model call with known messages gets no second copy of them; other values stay as received,
     because parsing every large text would cost more than loading the file.
     """
     if span.kind == SpanKind.TOOL:
@@ -301,7 +300,7 @@ def fill_values(span: Span, given: Any, result: Any) -> None:
 
 
 def documents_from(value: Any) -> tuple[Document, ...]:
-    """Documents from a list of them, or from an object that holds such a list."""
+    """Return documents from a list of them, or from an object that holds such a list."""
     found = parsed(value)
     if is_mapping(found):
         found = parsed(first(found, ("documents", "results", "nodes", "matches", "source_nodes")))
@@ -311,7 +310,7 @@ def documents_from(value: Any) -> tuple[Document, ...]:
 
 
 def document(raw: Mapping[str, Any] | str) -> Document:
-    """One document; its score may stand only in its metadata."""
+    """Return one document; its score may be only in its metadata."""
     if isinstance(raw, str):
         return Document(text=raw)
     if "document.id" in raw or "document.content" in raw:

@@ -1,7 +1,7 @@
-"""What only the whole trace can tell: the question, the answer, lost argument names, handoffs.
+"""Derive the fields that need the whole trace: question, answer, argument names, handoffs.
 
-Promise: nothing a producer said is overwritten, except a tool's arguments by the same arguments
-with their names. A trace we exported ourselves says everything and is left alone.
+Guarantees: no value from the producer is overwritten, except a tool's arguments by the same
+arguments with names. A trace exported by Proctor is complete and is not changed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ from proctor.trace.conventions.values import (
 from proctor.trace.model import Span, SpanKind, ToolCall, Trace
 from proctor.trace.tree import NO_PARENT, SpanTree
 
-# Who handed over to whom, where no span says so itself.
-#
-# Promise: a handoff is only claimed on evidence: the framework's own transfer tool towards an
-# agent that runs in the trace, or openai-agents' siblings one after the other. A tool that
-# merely sounds like a transfer (`transfer_to_human_agents`) stays a tool.
+# Infer handoffs that no span records explicitly. A handoff is claimed only on evidence: the
+# framework's own transfer tool naming an agent that runs in the trace, or openai-agents siblings
+# one after the other. A tool with a similar name (`transfer_to_human_agents`) stays a tool.
 
 
 _TRANSFERS = ("transfer_to_", "handoff_to_", "transfer_back_to_")
-# Agents of this framework run one after the other only by handing over.
+# In this framework agents run in sequence only by handing over.
 _OPENAI_AGENTS = "openai_agents"
 
 MAX_TIME = 2**64
@@ -40,7 +38,7 @@ MAX_TIME = 2**64
 
 
 def find_handoffs(tree: SpanTree) -> None:
-    """Mark transfer tools as handoffs, and say on an agent whom it handed over to."""
+    """Mark transfer tools as handoffs, and record the target on the agent that hands over."""
     agents = {_plain(s.agent_name): s.agent_name for s in tree.spans if _is_agent(s)}
     if not agents:
         return
@@ -71,7 +69,7 @@ def _transfer(span: Span, agents: dict[str, str | None]) -> None:
 
 
 def _siblings(tree: SpanTree) -> None:
-    """openai-agents without handoff spans: the next agent under one workflow took over."""
+    """Infer handoffs of openai-agents without handoff spans: the next agent took over."""
     last: dict[int, Span] = {}
     busy: dict[int, int] = {}
     for span, parent in zip(tree.spans, tree.parent, strict=True):
@@ -79,7 +77,7 @@ def _siblings(tree: SpanTree) -> None:
             continue
         before = last.get(parent)
         last[parent] = span
-        # While any sibling still runs, the new one is its helper, called as a tool.
+        # While any sibling still runs, the new agent is its helper, called as a tool.
         free = busy.get(parent, 0) <= span.start_ns
         busy[parent] = max(busy.get(parent, 0), span.end_ns or MAX_TIME)
         if before is not None and free and before.agent_name != span.agent_name:
@@ -87,7 +85,7 @@ def _siblings(tree: SpanTree) -> None:
 
 
 def name_managed_agents(tree: SpanTree) -> None:
-    """smolagents names runs by their class; the manager knows the agent's real name."""
+    """Set agent names of smolagents, which names runs by class; the manager has the real name."""
     managers: dict[int, list[str]] = {}
     for position, span in enumerate(tree.spans):
         if span.kind == SpanKind.AGENT and "smolagents.managed_agents.0.name" in span.attributes:
@@ -110,15 +108,13 @@ def _agent_above(tree: SpanTree, position: int) -> int:
     return here
 
 
-# Executed tool calls matched with the calls their models asked for.
-#
-# Promise: a match is by call id, or by the same tool and the same values in order; it adds the
-# argument names and the call id an instrumentation lost, and changes nothing else. The cost is
-# linear in the number of calls.
+# Match executed tool calls with the calls requested by models: by call id, or by the same tool and
+# the same values in order. A match adds the argument names and the call id an instrumentation lost,
+# and changes nothing else. Linear in the number of calls.
 
 
 def recover_arguments(spans: list[Span]) -> None:
-    """Give tool spans the argument names and call ids that only the model's request has."""
+    """Set the argument names and call ids of tool spans that only the model's request has."""
     tools = [span for span in spans if span.kind == SpanKind.TOOL and _is_lossy(span)]
     if not tools:
         return
@@ -138,7 +134,7 @@ def _is_lossy(span: Span) -> bool:
 
 
 class _Requests:
-    """The calls that models asked for, each once: nested model spans repeat them."""
+    """Return the tool calls requested by models, each once: nested model spans repeat them."""
 
     def __init__(self, spans: list[Span]) -> None:
         self._by_id: dict[str, ToolCall] = {}
@@ -153,7 +149,7 @@ class _Requests:
                 self._by_value[key].append(call)
 
     def of(self, span: Span) -> ToolCall | None:
-        """The request a tool span answers: of its call id, else the first of its values."""
+        """Return the request of a tool span: by its call id, else the first with equal values."""
         if span.tool_call_id is not None:
             return self._by_id.get(span.tool_call_id)
         waiting = self._by_value.get(_key(span.tool_name or span.name, span.tool_input))
@@ -173,7 +169,7 @@ def _asked_for(spans: list[Span]) -> Iterator[ToolCall]:
 
 
 def _keys(name: str, arguments: Any) -> Iterator[str]:
-    """Everything a span may say of these arguments: them, their values, the only value."""
+    """Return the forms in which a span may record these arguments: all, values, single value."""
     yield _key(name, arguments)
     if is_mapping(arguments) and arguments:
         values = list(arguments.values())
@@ -207,12 +203,12 @@ _USER_KEYS = (
     "traceloop.association.properties.user_id",
     "ai.telemetry.metadata.userId",
 )
-# Kinds whose input is what the user asked, rather than a step on the way.
+# Kinds whose input is the user's question, rather than an intermediate step.
 _ASKED = (SpanKind.AGENT, SpanKind.CHAIN, SpanKind.OTHER)
 
 
 def finish(trace: Trace) -> None:
-    """Fill what needs all spans of a trace, once each of them is normalised."""
+    """Fill the fields that need all spans, once each span is normalised."""
     if _is_whole(trace):
         return
     recover_arguments(trace.index.spans)
@@ -222,13 +218,13 @@ def finish(trace: Trace) -> None:
 
 
 def summarise(trace: Trace) -> None:
-    """Fill what `finish` says of the trace itself, and leave its spans as they are."""
+    """Fill only the trace-level fields of `finish`, without changing the spans."""
     if not _is_whole(trace):
         _fill_facts(trace)
 
 
 def _is_whole(trace: Trace) -> bool:
-    """Whether nothing is left to fill: a record of our own, or a trace without spans."""
+    """Return whether nothing is left to fill: a Proctor record, or a trace without spans."""
     whole = [trace_from_attributes(trace, span) for span in trace.spans]
     return any(whole) or not trace.spans
 
@@ -249,7 +245,7 @@ def _fill_facts(trace: Trace) -> None:
 
 
 def _unwrap_given(trace: Trace) -> None:
-    """Exports of whole traces give a question and an answer in the producer's envelope."""
+    """Unwrap the question and answer of a trace-level export."""
     if trace.query is not None:
         trace.query = question(trace.query)
     given: Any = trace.response
@@ -258,7 +254,7 @@ def _unwrap_given(trace: Trace) -> None:
 
 
 def _candidates(trace: Trace) -> list[list[Span]]:
-    """Where a question comes in and its answer goes out: roots, then agents, then chains."""
+    """Return candidate spans for question and answer: roots, then agents, then chains."""
     tree = trace.index
     roots = [s for s, parent in zip(tree.spans, tree.parent, strict=True) if parent == NO_PARENT]
     speaking = [span.kind == SpanKind.AGENT or _speaks(span) for span in tree.spans]
@@ -293,7 +289,7 @@ def _question_of(span: Span) -> Any:
         return question(span.input)
     if span.kind != SpanKind.AGENT:
         return None
-    # All messages of a run: what was asked stands before the first thing the agent said.
+    # The messages of a whole run: the question precedes the first assistant message.
     before: list[Any] = []
     for message in span.input_messages:
         if message.role == "assistant" and before and message.tool_calls:
@@ -304,14 +300,14 @@ def _question_of(span: Span) -> Any:
 
 def _answered(trace: Trace, candidates: list[list[Span]]) -> str | None:
     roots, agents, chains = candidates
-    # Agents that ran one after the other: the last one answered.
+    # Of agents that ran in sequence, the last one answered.
     for span in (*roots, *reversed(agents), *chains):
         said = answer(span.output) if span.output is not None else None
         said = said or last_said(span.output_messages, "assistant")
         if said:
             return said
     if any(span.failed for span in agents):
-        return None  # what it said on the way is no answer
+        return None  # text before tool calls is no answer
     for span in reversed(trace.index.spans):
         if span.kind == SpanKind.LLM:
             said = last_said(span.output_messages, "assistant")
@@ -323,7 +319,7 @@ def _answered(trace: Trace, candidates: list[list[Span]]) -> str | None:
 
 
 def _first_id(spans: list[Span], keys: tuple[str, ...]) -> str | None:
-    """The id on the earliest span that names one."""
+    """Return the id on the earliest span that has one."""
     for span in spans:
         found = identifier(first(span.attributes, keys))
         if found is not None:

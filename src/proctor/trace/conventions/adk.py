@@ -1,6 +1,6 @@
-"""Google's Agent Development Kit: `gcp.vertex.agent.*` beside the GenAI conventions.
+"""Read Google's Agent Development Kit: `gcp.vertex.agent.*` next to the GenAI conventions.
 
-Its `call_llm` span may lie around another model span for the same call; both are model spans.
+Its `call_llm` span may enclose another model span for the same call; both are model spans.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ PREFIX = "gcp.vertex.agent."
 
 _SCOPE = "gcp.vertex.agent"
 _TRANSFER = "transfer_to_agent"
-# What ADK writes where it has nothing to say.
+# ADK's placeholder for missing content.
 _EMPTY = ("{}", "", "N/A", "<not serializable>")
 
 
 def kind(span: Span) -> SpanKind | None:
-    """Tools and model calls by what they carry; a transfer to another agent is a handoff."""
+    """Return the kind by the attributes present; a transfer to another agent is a handoff."""
     attributes = span.attributes
     if attributes.get("gen_ai.tool.name") == _TRANSFER:
         return SpanKind.HANDOFF
@@ -34,7 +34,7 @@ def kind(span: Span) -> SpanKind | None:
 
 
 def read(span: Span) -> None:
-    """Fill what ADK's own attributes say."""
+    """Fill the fields from ADK's attributes."""
     attributes = span.attributes
     given = _given(attributes.get(PREFIX + "tool_call_args"))
     if span.kind == SpanKind.HANDOFF:

@@ -1,6 +1,6 @@
-"""AWS' OpenTelemetry distribution: content moved out of attributes into log record bodies.
+"""Read AWS' OpenTelemetry distribution: content moved from attributes to log record bodies.
 
-Its spans may carry nothing else; then the shape of the output is the only sign of the kind.
+Its spans may carry nothing else; then only the shape of the output reveals the kind.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HEADS = frozenset({"body"})
 
 
 def kind(span: Span) -> SpanKind | None:
-    """The kind a log record's output shows: a LangChain generation, a tool message, a chain."""
+    """Return the kind by the output's shape: LangChain generation, tool message, or chain."""
     result = parsed(_side(span, "output"))
     if result is None:
         return None
@@ -28,7 +28,7 @@ def kind(span: Span) -> SpanKind | None:
 
 
 def read(span: Span) -> None:
-    """Fill the span's values from its log records, where attributes gave none."""
+    """Fill the span's values from its log records, where attributes have none."""
     given, result = _side(span, "input"), _side(span, "output")
     if span.kind == SpanKind.LLM and not span.output_messages and result is not None:
         span.output_messages = conversation(result, "assistant")
@@ -36,7 +36,7 @@ def read(span: Span) -> None:
 
 
 def _side(span: Span, side: str) -> Any:
-    """The content of the last message of one side of a body."""
+    """Return the content of the last message of one side of a body."""
     for event in span.events:
         body = parsed(event.attributes.get("body"))
         messages: Any = body.get(side) if is_mapping(body) else None

@@ -1,7 +1,7 @@
-"""OpenTelemetry's GenAI conventions, all generations (G0 to G3), told apart by their keys.
+"""Read OpenTelemetry's GenAI conventions, all generations (G0 to G3), distinguished by keys.
 
-The declared schema version is never looked at: producers emit keys of other versions than they
-declare. Embedding calls become `other`, because they are no model turns; tokens are kept.
+The declared schema version is ignored: producers emit keys of other versions than they declare.
+Embedding calls become `other`, because they are no model turns; their tokens are stored.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ _CONTENT_EVENTS = {
 
 
 def kind(span: Span) -> SpanKind | None:
-    """The operation's kind; None when no operation is named."""
+    """Return the operation's kind; None when no operation is named."""
     operation = span.attributes.get("gen_ai.operation.name")
     return _OPERATIONS.get(operation) if isinstance(operation, str) else None
 
 
 def likely_kind(span: Span) -> SpanKind | None:
-    """A guess when no dialect names a kind: only model calls name the model they request."""
+    """Guess the kind when no dialect names one: only model calls name a requested model."""
     attributes = span.attributes
     if "gen_ai.request.model" in attributes or "gen_ai.response.model" in attributes:
         return SpanKind.LLM
@@ -69,7 +69,7 @@ def likely_kind(span: Span) -> SpanKind | None:
 
 
 def read(span: Span) -> None:
-    """Fill what the `gen_ai.*` attributes and events say."""
+    """Fill the fields from the `gen_ai.*` attributes and events."""
     attributes = span.attributes
     model = first(attributes, ("gen_ai.response.model", "gen_ai.request.model"))
     fill(span, "model", text(model))
@@ -88,7 +88,7 @@ def read(span: Span) -> None:
     if span.kind != SpanKind.TOOL:
         fill_messages(span, "input_messages", lambda: _input_messages(span))
         fill_messages(span, "output_messages", lambda: _output_messages(span))
-    # Bags of attributes without a span around them say it in one word.
+    # Attribute bags without a span use a single value.
     fill_values(span, attributes.get("input"), attributes.get("output"))
 
 
@@ -130,7 +130,7 @@ def _from_events(span: Span, *, output: bool) -> tuple[Message, ...]:
 
 
 def _event_messages(event: Event, *, output: bool) -> tuple[Message, ...]:
-    """The messages of one event, when it belongs to the wanted side."""
+    """Return the messages of one event, when it belongs to the wanted side."""
     held = event.attributes
     body = parsed(held.get("body"))
     if is_mapping(body):

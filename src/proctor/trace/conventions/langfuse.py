@@ -1,7 +1,7 @@
-"""Langfuse: the attributes its SDK sends over OTLP, which our reader of its exports writes too.
+"""Read Langfuse attributes: sent by its SDK over OTLP, and written by our export reader.
 
-Langfuse counts disjointly (`input` without cached tokens, `output` without reasoning) where its
-own SDK counted, and takes over totals from others; both become totals, as GenAI counts them.
+Langfuse counts disjointly (`input` without cached tokens, `output` without reasoning) where its own
+SDK counted, and copies totals from others; both become totals, as GenAI counts them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ _TOTALS = frozenset({"input", "output", "total"})
 
 
 def kind(span: Span) -> SpanKind | None:
-    """The observation's type; a plain span whose output is a tool message is a tool."""
+    """Return the kind of the observation's type; a span whose output is a tool message is a
+    tool.
+    """
     attributes = span.attributes
     found = attributes.get(PREFIX + "type")
     named = found.lower() if isinstance(found, str) else ""
@@ -42,13 +44,13 @@ def kind(span: Span) -> SpanKind | None:
 
 
 def _is_tool_message(output: Any) -> bool:
-    """LangChain's callback handler knew no tool type before 2025-09."""
+    """Detect tool messages: LangChain's callback handler had no tool type before 2025-09."""
     given = mapping(output) if output is not None else {}
     return given.get("type") == "tool" and tool_result(given).call_id is not None
 
 
 def read(span: Span) -> None:
-    """Fill what the observation says."""
+    """Fill the fields from the observation's attributes."""
     attributes = span.attributes
     fill(span, "model", text(attributes.get(PREFIX + "model.name")))
     used = mapping(attributes.get(PREFIX + "usage_details"))
@@ -69,10 +71,10 @@ def read(span: Span) -> None:
 
 
 def _total(used: dict[str, Any], side: str) -> int | None:
-    """One side of the usage with its details, unless the given total says they are inside.
+    """Return one side of the usage with its details, unless the total already includes them.
 
-    Dotted names (`completion_details.reasoning`) come from OpenInference, where details are
-    always part of the count.
+    Dotted names (`completion_details.reasoning`) come from OpenInference, where details are always
+    part of the count.
     """
     plain = count(used.get(side))
     extra = sum(count(used[key]) or 0 for key in used if _side(key) == side)

@@ -1,8 +1,8 @@
-"""Chat messages in every shape that was met, as `Message`.
+"""Parse chat messages of every known shape into `Message`.
 
-Promise: any value gives the messages that can be recognised in it, in order, and never raises.
-A message with several tool results becomes one message per result, as chat APIs have it. Text
-parts are joined; what is not text is named in `other`.
+Guarantees: any value yields the messages that can be recognised in it, in order, and never raises.
+A message with several tool results becomes one message per result, as in chat APIs. Text parts are
+joined; parts that are not text are listed in `other`.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ _RESULT_TYPES = frozenset(
 )
 _CALL_WRAPPERS = ("function_call", "functionCall", "toolUse", "tool_call")
 _RESULT_WRAPPERS = ("function_response", "functionResponse", "toolResult")
-# Parts that wrap nothing a reader of the conversation would call a message.
+# Part types that are not content of the conversation.
 _REASONING_TYPES = frozenset({"thinking", "reasoning", "redacted_thinking"})
 _REPR_START, _REPR_END = "content=", " additional_kwargs="
 
 
 def messages_from(value: Any, role: str = "user") -> tuple[Message, ...]:
-    """Messages from one value or a list of them; `role` is for those that name none.
+    """Return messages from one value or a list; `role` is the default for those without one.
 
-    Envelopes (request and response bodies) are for `envelopes.unwrap`, which calls this.
+    Envelopes (request and response bodies) are handled by `_unwrap.conversation`, which calls this.
     """
     value = parsed(value)
     if isinstance(value, str):
@@ -91,7 +91,7 @@ def _one(item: Any, role: str) -> Iterable[Message]:
 
 
 def _from_repr(said: str) -> str:
-    """What a message says whose `str()` was recorded: `content='Hi' additional_kwargs={}`."""
+    """Return the content of a message recorded as `str()`: `content='Hi' additional_kwargs={}`."""
     end = said.find(_REPR_END)
     if end < 0 or not said.startswith(_REPR_START):
         return said
@@ -103,7 +103,7 @@ def _from_repr(said: str) -> str:
 
 
 def _is_pair(value: list[Any] | tuple[Any, ...]) -> bool:
-    """LangGraph's shorthand: `["user", "Weather in Paris?"]`."""
+    """Detect LangGraph's shorthand: `["user", "Weather in Paris?"]`."""
     return (
         len(value) == 2
         and all(isinstance(part, str) for part in value)
@@ -116,7 +116,7 @@ def _role(value: Any, default: str) -> str:
 
 
 def _from_mapping(raw: dict[str, Any], role: str) -> list[Message]:
-    """The messages one object stands for, whatever library wrote it."""
+    """Return the messages in one object of any library."""
     for inner in ("message", "data", "kwargs"):
         # gen_ai.choice events, LangChain's `dumps` and its constructor form.
         if is_mapping(raw.get(inner)) and "content" not in raw and "parts" not in raw:
@@ -144,7 +144,7 @@ def _class_role(raw: dict[str, Any]) -> str:
 
 
 def _event_role(raw: dict[str, Any]) -> str:
-    """`gen_ai.user.message` says whose message an event holds."""
+    """Return the role in an event name such as `gen_ai.user.message`."""
     name = raw.get("event.name")
     if not isinstance(name, str) or not name.startswith("gen_ai."):
         return ""
@@ -154,7 +154,7 @@ def _event_role(raw: dict[str, Any]) -> str:
 
 
 def _spoken(raw: dict[str, Any], role: str) -> list[Message]:
-    """A message with a role: its parts sorted into text, calls, results and other things."""
+    """Parse a message with a role: sort its parts into text, calls, results and others."""
     if role == "tool" and _is_definition(raw.get("content")):
         return []
     parts = _Parts()
@@ -175,7 +175,7 @@ def _spoken(raw: dict[str, Any], role: str) -> list[Message]:
 
 
 def _is_definition(content: Any) -> bool:
-    """Langfuse's LangChain handler lists the tools on offer among the messages."""
+    """Detect tool definitions, which Langfuse's LangChain handler lists among the messages."""
     function = content.get("function") if is_mapping(content) else None
     return is_mapping(function) and "parameters" in function
 
@@ -190,7 +190,7 @@ def _raw_calls(raw: dict[str, Any]) -> list[Any]:
 
 
 class _Parts:
-    """The parts of one message, sorted by what they are."""
+    """The parts of one message, sorted by type."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -278,7 +278,7 @@ def _result(raw: dict[str, Any]) -> Message:
 
 
 def _joined_calls(found: list[Message]) -> Iterable[Message]:
-    """Calls that stand alone one after the other are one turn of the assistant."""
+    """Join consecutive messages that only hold calls into one assistant turn."""
     turn: Message | None = None
     for message in found:
         bare = message.role == "assistant" and message.content is None and message.tool_calls
@@ -293,12 +293,14 @@ def _joined_calls(found: list[Message]) -> Iterable[Message]:
 
 
 def flat_messages(attributes: Attributes, prefix: str) -> tuple[Message, ...]:
-    """OpenInference: `prefix.N.message.role`, `.content`, `.contents.M…`, `.tool_calls.K…`."""
+    """Parse OpenInference: `prefix.N.message.role`, `.content`, `.contents.M…`,
+    `.tool_calls.K…`.
+    """
     return _flat(attributes, prefix, _openinference_message)
 
 
 def legacy_messages(attributes: Attributes, prefix: str, role: str) -> tuple[Message, ...]:
-    """OpenLLMetry before 0.6: `gen_ai.prompt.N.role`, `.content`, `.tool_calls.K.name`."""
+    """Parse OpenLLMetry before 0.6: `gen_ai.prompt.N.role`, `.content`, `.tool_calls.K.name`."""
 
     def one(raw: Attributes) -> list[Message]:
         content = raw.get("content")
@@ -331,7 +333,7 @@ def _is_part_list(content: Any) -> bool:
 
 def _openinference_message(raw: Attributes) -> list[Message]:
     said = raw.get("message.content")
-    if len(raw) == 2 and isinstance(said, str):  # by far the most
+    if len(raw) == 2 and isinstance(said, str):  # the most common shape by far
         return [Message(_role(raw.get("message.role"), "user"), said)]
     calls: list[ToolCall] = []
     other: list[str] = []

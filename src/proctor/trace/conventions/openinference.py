@@ -1,6 +1,6 @@
-"""OpenInference: Phoenix's conventions, also written by Arize, TRAIL (Patronus) and ADOT.
+"""Read OpenInference: Phoenix's conventions, also used by Arize, TRAIL (Patronus) and ADOT.
 
-Its span kind is the only source of a kind: `llm.*` keys also stand on chains. Handoffs of
+Its span kind is the only source of a kind: `llm.*` keys also appear on chains. Handoffs of
 openai-agents arrive as tool spans named "handoff to X" and become handoffs.
 """
 
@@ -59,19 +59,19 @@ _PARAMETER_KEYS = ("llm.invocation_parameters", "embedding.invocation_parameters
 
 
 def kind(span: Span) -> SpanKind | None:
-    """What `openinference.span.kind` says."""
+    """Return the kind in `openinference.span.kind`."""
     named = span.attributes.get("openinference.span.kind")
     if isinstance(named, str):
         found = _KINDS.get(named.upper())
         if found == SpanKind.TOOL and span.name.startswith(_HANDOFF):
             return SpanKind.HANDOFF
         return found
-    # Patronus' own spans (functions it wraps) say no kind.
+    # Patronus' own spans (functions it wraps) have no kind.
     return SpanKind.CHAIN if span.scope == "patronus.sdk" else None
 
 
 def read(span: Span) -> None:
-    """Fill what the OpenInference attributes say."""
+    """Fill the fields from the OpenInference attributes."""
     attributes = span.attributes
     if span.kind not in (SpanKind.TOOL, SpanKind.CHAIN) or "llm.token_count.prompt" in attributes:
         _read_usage(span)
@@ -114,7 +114,7 @@ def _read_tool(span: Span) -> None:
 
 
 def _result(span: Span) -> Any:
-    """The output; the LangChain instrumentation wraps those that are mappings once more."""
+    """Return the output; the LangChain instrumentation wraps mappings once more."""
     value = span.attributes.get("output.value")
     if span.scope == _LANGCHAIN and isinstance(value, str) and value.startswith('{"output":'):
         found = mapping(value)
@@ -123,7 +123,7 @@ def _result(span: Span) -> Any:
 
 
 def _is_schema(parameters: Any) -> bool:
-    """Whether `tool.parameters` describes the arguments instead of being them."""
+    """Return whether `tool.parameters` is a schema rather than the arguments."""
     found = mapping(parameters)
     return "properties" in found or any(
         is_mapping(value) and ("type" in value or "description" in value)
@@ -134,7 +134,7 @@ def _is_schema(parameters: Any) -> bool:
 def _model(span: Span) -> str | None:
     found = text(first(span.attributes, _MODEL_KEYS))
     if found is None and span.model is None:
-        # A failed call names no model, but says what it asked for.
+        # A failed call names no model, but records the requested one.
         parameters = first(span.attributes, _PARAMETER_KEYS)
         if parameters is not None:
             found = text(first(mapping(parameters), ("model", "model_name", "model_id")))

@@ -1,6 +1,6 @@
-"""OpenLLMetry (Traceloop): `traceloop.*`, `gen_ai.task.*` and the older `llm.usage.*`.
+"""Read OpenLLMetry (Traceloop): `traceloop.*`, `gen_ai.task.*` and the older `llm.usage.*`.
 
-Its current versions write the GenAI conventions too; this module adds what only it says.
+Its current versions write the GenAI conventions too; this module adds its own attributes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RESULT_EVENTS = ("db.query.result", "db.search.result")
 
 
 def kind(span: Span) -> SpanKind | None:
-    """The span kind of the SDK's decorators; else the type of the model request."""
+    """Return the span kind of the SDK's decorators; else the type of the model request."""
     attributes = span.attributes
     found = _KINDS.get(str(attributes.get("traceloop.span.kind")))
     found = found or _REQUESTS.get(str(attributes.get("llm.request.type")))
@@ -39,7 +39,7 @@ def kind(span: Span) -> SpanKind | None:
 
 
 def read(span: Span) -> None:
-    """Fill what Traceloop's own attributes say."""
+    """Fill the fields from Traceloop's attributes."""
     attributes = span.attributes
     fill(span, "input_tokens", count(attributes.get("llm.usage.prompt_tokens")))
     fill(span, "output_tokens", count(attributes.get("llm.usage.completion_tokens")))
@@ -60,9 +60,9 @@ def read(span: Span) -> None:
 
 
 def _unwrapped(value: Any, key: str, span: Span) -> Any:
-    """What a LangChain callback recorded, without the callback's own bookkeeping.
+    """Return the value of a LangChain callback record, without its bookkeeping.
 
-    Tools keep the whole record: their envelope also holds the call id.
+    Tools use the whole record: their envelope also holds the call id.
     """
     if value is None or span.kind == SpanKind.TOOL:
         return value
@@ -71,7 +71,7 @@ def _unwrapped(value: Any, key: str, span: Span) -> Any:
 
 
 def _documents(span: Span) -> tuple[Document, ...]:
-    """Vector stores record each hit as an event."""
+    """Return the documents that vector stores record as one event per hit."""
     found: list[Document] = []
     for event in span.events:
         if event.name in _RESULT_EVENTS:

@@ -1,8 +1,8 @@
-"""Our own `proctor.*` attributes: what no shared convention carries, so that nothing is lost.
+"""Write and read the `proctor.*` attributes, which hold the fields no shared convention has.
 
-Promise: `from_attributes` undoes `to_attributes` exactly, for any span, and likewise for traces.
-A span that carries `proctor.format` says everything there is to say: its missing fields are
-unknown and no other dialect is asked. Without it, single keys here merely win over others.
+Guarantees: `from_attributes` exactly reverses `to_attributes`, for any span, and likewise for
+traces. A span with `proctor.format` is complete: its missing fields are unknown and no other
+dialect is consulted. Without it, single keys here only take precedence over others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from proctor.trace.model import Document, Message, Span, SpanKind, SpanStatus, T
 PREFIX = "proctor."
 TRACE_PREFIX = "proctor.trace."
 
-# Present on every span we export; its value rises when a key below changes its meaning.
+# On every exported span; increment when the meaning of a key below changes.
 FORMAT_KEY = "proctor.format"
 FORMAT = 1
 
@@ -45,7 +45,7 @@ COUNT_FIELDS = {
     "proctor.usage.output_tokens": "output_tokens",
 }
 COST_KEY = "proctor.cost_usd"
-# Any JSON value, written as JSON text even when it is a string: `"5"` and 5 stay apart.
+# Any JSON value, encoded as JSON text even for strings: `"5"` and 5 stay distinct.
 JSON_FIELDS = {
     "proctor.tool.input": "tool_input",
     "proctor.tool.output": "tool_output",
@@ -72,7 +72,7 @@ TRACE_TEXT_FIELDS = {
     "proctor.trace.session_id": "session_id",
     "proctor.trace.user_id": "user_id",
 }
-# Present on one span of every trace we export: what the trace does not say is not known.
+# On one span of every exported trace: a missing field of the trace is unknown.
 TRACE_FORMAT_KEY = "proctor.trace.format"
 TRACE_QUERY_KEY = "proctor.trace.query"
 TRACE_METADATA_KEY = "proctor.trace.metadata"
@@ -85,7 +85,7 @@ _STATUSES = {status.value: status for status in SpanStatus}
 
 
 def to_attributes(span: Span) -> dict[str, Any]:
-    """The normalised fields of a span as attributes; unknown fields have no attribute."""
+    """Return the normalised fields of a span as attributes; unknown fields are omitted."""
     found: dict[str, Any] = {
         FORMAT_KEY: FORMAT,
         KIND_KEY: span.kind.value,
@@ -111,7 +111,7 @@ def to_attributes(span: Span) -> dict[str, Any]:
 
 
 def from_attributes(span: Span) -> bool:
-    """Move our attributes of a span into its fields; whether they are the whole record."""
+    """Move our attributes of a span into its fields; return whether they are complete."""
     ours = SPAN_KEYS.intersection(span.attributes)
     if not ours:
         return False
@@ -127,7 +127,7 @@ def from_attributes(span: Span) -> bool:
 
 
 def _forget(span: Span) -> None:
-    """Clear the normalised fields: a whole record also says what is not known."""
+    """Clear the normalised fields: in a complete record a missing field is unknown."""
     for field in (*TEXT_FIELDS.values(), *COUNT_FIELDS.values(), *JSON_FIELDS.values()):
         setattr(span, field, None)
     span.cost_usd = None
@@ -151,7 +151,7 @@ def _set_field(span: Span, key: str, value: Any) -> None:
 
 
 def trace_to_attributes(trace: Trace) -> dict[str, Any]:
-    """What is known of a trace as a whole, for the attributes of its first root span."""
+    """Return the trace-level fields as attributes for its first root span."""
     found: dict[str, Any] = {TRACE_FORMAT_KEY: FORMAT}
     if trace.query is not None:
         found[TRACE_QUERY_KEY] = encode_json(trace.query)
@@ -165,7 +165,7 @@ def trace_to_attributes(trace: Trace) -> dict[str, Any]:
 
 
 def trace_from_attributes(trace: Trace, span: Span) -> bool:
-    """Move `proctor.trace.*` of a span into the trace; whether they are the whole record."""
+    """Move `proctor.trace.*` of a span into the trace; return whether they are complete."""
     given = span.attributes
     if TRACE_KEYS.isdisjoint(given):
         return False
@@ -184,7 +184,7 @@ def trace_from_attributes(trace: Trace, span: Span) -> bool:
 
 
 def _json(value: Any) -> Any:
-    """The JSON inside a text of ours; a value that is no text stands for itself."""
+    """Decode a JSON text of ours; values that are not text are returned unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -194,5 +194,5 @@ def _json(value: Any) -> Any:
 
 
 def _encoded(value: Any) -> str:
-    """A value as JSON text, which it may already be."""
+    """Return a value as JSON text, which it may already be."""
     return value if isinstance(value, str) else encode_json(value)

@@ -1,6 +1,6 @@
-"""pydantic-ai and Logfire: formats 1 to 5, which differ in where messages and arguments stand.
+"""Read pydantic-ai and Logfire: formats 1 to 5, which place messages and arguments differently.
 
-Format 1 names no operation on agent and tool spans; they are known by what only they carry.
+Format 1 names no operation on agent and tool spans; they are recognised by unique attributes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CHOICE = "gen_ai.choice"
 
 
 def kind(span: Span) -> SpanKind | None:
-    """The kind of a span of format 1, or of Logfire's own model instrumentations."""
+    """Return the kind of a format 1 span, or of Logfire's own model instrumentations."""
     attributes = span.attributes
     if "gen_ai.tool.name" in attributes:
         return SpanKind.TOOL
@@ -36,7 +36,7 @@ def kind(span: Span) -> SpanKind | None:
 
 
 def read(span: Span) -> None:
-    """Fill what pydantic-ai and Logfire say beyond the GenAI conventions."""
+    """Fill the fields that pydantic-ai and Logfire add to the GenAI conventions."""
     attributes = span.attributes
     fill(span, "cost_usd", number(attributes.get("operation.cost")))
     if span.kind == SpanKind.TOOL:
@@ -78,7 +78,7 @@ def _from_events(span: Span, *, output: bool) -> tuple[Message, ...]:
 
 
 def _read_logfire(span: Span) -> None:
-    """Logfire's OpenAI and Anthropic instrumentations keep the request and response bodies."""
+    """Read the request and response bodies of Logfire's OpenAI and Anthropic instrumentations."""
     attributes = span.attributes
     if "request_data" in attributes and span.kind == SpanKind.LLM:
         asked, given = attributes["request_data"], attributes.get("response_data")

@@ -1,7 +1,7 @@
-"""Attribute values as producers write them, turned into what they mean, or into None.
+"""Convert attribute values as producers write them to typed values, or to None.
 
-Promise: nothing here raises, whatever it is given; a value that does not fit is None (or kept as
-it stands), because one odd attribute must not lose a span.
+Guarantees: nothing here raises, whatever the input; a value that does not fit becomes None (or
+stays unchanged), because one odd attribute must not lose a span.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ T = TypeVar("T")
 Attributes = dict[str, Any]
 
 Layout = tuple[tuple[tuple[str, str], ...], ...]
-"""Groups of numbered keys."""
+"""The keys of each numbered group."""
 
 MOST_KEYS = 64
-"""Keys of a span up to which their order is remembered; longer conversations differ anyway."""
+"""Maximum keys of a span whose order is cached; longer conversations rarely repeat."""
 
-# A JSON document can only be text that starts so; anything else is prose and stays prose. Bare
-# numbers and words are left alone: "007" is an answer, not seven.
+# A JSON document starts with one of these; other text is prose and stays prose. Bare numbers and
+# words are not decoded: "007" is an answer, not seven.
 _JSON_OPENINGS = ("{", "[", '"')
 
 _ENCODER = msgspec.json.Encoder(enc_hook=str)
 _DECODER = msgspec.json.Decoder()
 
-# What the decoders raise: malformed text, lone surrogates, nesting beyond the stack.
+# Exceptions of the decoders: malformed text, lone surrogates, nesting beyond the stack.
 _BAD_JSON = (ValueError, RecursionError, msgspec.DecodeError)
 
 
 def is_mapping(value: object) -> TypeGuard[dict[str, Any]]:
-    """Whether a decoded JSON value is an object."""
+    """Return whether a decoded JSON value is an object."""
     return isinstance(value, dict)
 
 
 def is_list(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
-    """Whether a decoded JSON value is an array."""
+    """Return whether a decoded JSON value is an array."""
     return isinstance(value, list | tuple)
 
 
 def decode_json(text: str) -> Any:
-    """The JSON document in a text; raises ValueError when it is none."""
+    """Decode a JSON document; raise ValueError when the text is none."""
     try:
         return _DECODER.decode(text)
     except _BAD_JSON:
-        # The stricter decoder refuses lone surrogates and NaN, which producers do write.
+        # The fast decoder refuses lone surrogates and NaN, which producers do write.
         try:
             return json.loads(text)
         except RecursionError as deep:
@@ -61,7 +61,7 @@ def decode_json(text: str) -> Any:
 
 
 def encode_json(value: Any) -> str:
-    """A value as JSON text; what JSON cannot say is written as its `str`."""
+    """Return a value as JSON text; objects unknown to JSON are written as their `str`."""
     try:
         return _ENCODER.encode(value).decode()
     except (ValueError, TypeError, RecursionError, msgspec.EncodeError):
@@ -76,7 +76,7 @@ def encode_json(value: Any) -> str:
 
 
 def parsed(value: Any) -> Any:
-    """The JSON inside a text where the text is a JSON object, array or string; else the value."""
+    """Decode a text that is a JSON object, array or string; return other values unchanged."""
     if isinstance(value, str) and value.lstrip()[:1] in _JSON_OPENINGS and value:
         try:
             return decode_json(value)
@@ -86,7 +86,7 @@ def parsed(value: Any) -> Any:
 
 
 def structure(value: Any) -> Any:
-    """A value, read when it is the JSON text of an object or array; any other text stays text."""
+    """Decode a text that is a JSON object or array; return other values unchanged."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             return msgspec.json.decode(value)
@@ -96,38 +96,38 @@ def structure(value: Any) -> Any:
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """An object, given as such or as JSON text; empty when it is neither."""
+    """Return an object, given as such or as JSON text; empty when it is neither."""
     found = parsed(value)
     return found if is_mapping(found) else {}
 
 
 def sequence(value: Any) -> list[Any]:
-    """An array, given as such or as JSON text; empty when it is neither."""
+    """Return an array, given as such or as JSON text; empty when it is neither."""
     found = parsed(value)
     return list(found) if is_list(found) else []
 
 
 def text(value: Any) -> str | None:
-    """A non-empty string; None for anything else."""
+    """Return a non-empty string; None for anything else."""
     return value if isinstance(value, str) and value else None
 
 
 def identifier(value: Any) -> str | None:
-    """A name or id: a non-empty string, or a number as text."""
+    """Return a name or id: a non-empty string, or a number as text."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return text(value)
 
 
 def shown(value: Any) -> str | None:
-    """A value as text a person reads: strings as they are, the rest as JSON."""
+    """Return a value as readable text: strings unchanged, the rest as JSON."""
     if value is None or isinstance(value, str):
         return value
     return encode_json(value)
 
 
 def count(value: Any) -> int | None:
-    """A number of tokens: a whole number not below 0, also when written as text or 12.0."""
+    """Return a token count: an integer of at least 0, also when written as text or 12.0."""
     if isinstance(value, str):
         value = number(value)
     if isinstance(value, float) and value.is_integer():
@@ -138,7 +138,7 @@ def count(value: Any) -> int | None:
 
 
 def number(value: Any) -> float | None:
-    """A finite number, also when written as text."""
+    """Return a finite number, also when written as text."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -149,7 +149,7 @@ def number(value: Any) -> float | None:
 
 
 def first(attributes: Mapping[str, Any], keys: Iterable[str]) -> Any:
-    """The first value among these keys that is neither missing nor null."""
+    """Return the first value among these keys that is neither missing nor null."""
     for key in keys:
         value = attributes.get(key)
         if value is not None:
@@ -158,9 +158,9 @@ def first(attributes: Mapping[str, Any], keys: Iterable[str]) -> Any:
 
 
 def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
-    """Flat keys `prefix.N.rest` as one dict of `rest` per N, by N.
+    """Group flat keys `prefix.N.rest` into one dict of `rest` per N, sorted by N.
 
-    Indexes may be sparse and stand in any order: producers leave gaps for messages they skip.
+    Indexes may be sparse and in any order: producers leave gaps for messages they skip.
     """
     if len(attributes) > MOST_KEYS:
         layout = _numbered_keys(attributes, prefix)
@@ -170,7 +170,7 @@ def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]
 
 
 def _numbered_keys(keys: Iterable[str], prefix: str) -> Layout:
-    """What is left of each key behind its number, and the key itself; one group a number."""
+    """Return (rest of the key, whole key) pairs, one group per number."""
     found: dict[str, list[tuple[str, str]]] = {}
     start = len(prefix) + 1
     for key in keys:
@@ -182,11 +182,11 @@ def _numbered_keys(keys: Iterable[str], prefix: str) -> Layout:
 
 
 _known_layout = lru_cache(maxsize=1024)(_numbered_keys)
-"""Spans of one instrumentation have the same keys over and over."""
+"""Size of the key caches; spans of one instrumentation repeat the same keys."""
 
 
 def convert(kind: type[T], value: str) -> T | None:
-    """JSON text as a typed value; None when it does not fit."""
+    """Decode JSON text as a typed value; None when it does not fit."""
     try:
         return msgspec.json.decode(value, type=kind)
     except (ValueError, RecursionError, msgspec.DecodeError, msgspec.ValidationError):
@@ -196,10 +196,8 @@ def convert(kind: type[T], value: str) -> T | None:
             return None
 
 
-# What went wrong in a span that failed: from its exception event, else from its status.
-#
-# Promise: only spans that failed get an error; an exception that was recorded and handled is
-# none.
+# Errors of failed spans, from the exception event, else from the status. Only spans that failed get
+# an error; an exception that was recorded and handled is none.
 
 
 # "RuntimeError: tool exploded", as OpenTelemetry's SDK writes a status description.
@@ -207,7 +205,7 @@ _TYPED = re.compile(r"([A-Za-z_][\w.]{0,200}(?:Error|Exception|Timeout|Interrupt
 
 
 def read_error(span: Span) -> None:
-    """Fill the error's type and message; the reader has put the status message in place."""
+    """Fill the error's type and message; the reader has already set the status message."""
     event = _exception(span)
     said = span.error_message or None
     if event is not None:
@@ -222,14 +220,14 @@ def read_error(span: Span) -> None:
 
 
 def _without_type(said: str | None, kind: str | None) -> str | None:
-    """The message alone: a status description repeats the type in front of it."""
+    """Return the message without the error type that a status description prepends."""
     if said and kind:
         said = said.removeprefix(kind.rpartition(".")[2] + ": ")
     return said or None
 
 
 def _exception(span: Span) -> Event | None:
-    """The last exception recorded: earlier ones may have been caught."""
+    """Return the last exception recorded: earlier ones may have been caught."""
     for event in reversed(span.events):
         if event.name == "exception":
             return event

@@ -1,6 +1,6 @@
-"""Vercel's AI SDK: `ai.*`. The outer call runs the tool loop, the inner `do…` call is the model.
+"""Read Vercel's AI SDK: `ai.*`. The outer call runs the tool loop, the inner `do…` the model.
 
-`ai.generateText` and `ai.streamText` are therefore agents, their object twins chains.
+`ai.generateText` and `ai.streamText` are therefore agents, their object variants chains.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OUTPUT_TOKENS = ("ai.usage.outputTokens", "ai.usage.completionTokens")
 
 
 def kind(span: Span) -> SpanKind | None:
-    """The kind of an operation such as `ai.generateText.doGenerate`."""
+    """Return the kind of an operation such as `ai.generateText.doGenerate`."""
     operation = span.attributes.get("ai.operationId")
     if not isinstance(operation, str) or not operation.startswith("ai."):
         return None
@@ -34,7 +34,7 @@ def kind(span: Span) -> SpanKind | None:
 
 
 def read(span: Span) -> None:
-    """Fill what the AI SDK says."""
+    """Fill the fields from the AI SDK's attributes."""
     attributes = span.attributes
     if span.kind == SpanKind.TOOL:
         fill(span, "tool_name", text(attributes.get("ai.toolCall.name")))

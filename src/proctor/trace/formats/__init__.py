@@ -1,8 +1,8 @@
-"""The wire formats Proctor reads: one module each, tried in the order of the table below.
+"""Register the wire formats: one module each, detected in the order of the table below.
 
-Each JSON format has `NAME`, `ABOUT`, `matches(document)`, a cheap look at a decoded document,
-and `read(document, out)`, which puts spans into a `Collector`; binary formats take bytes. How to
-add one: docs/how-to/add-a-trace-format.md.
+Each JSON format has `NAME`, `ABOUT`, `matches(document)`, a cheap check of a decoded document, and
+`read(document, out)`, which puts spans into a `Collector`; binary formats take bytes. To add one,
+see docs/how-to/add-a-trace-format.md.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from proctor.trace.formats import (
 
 
 class _Named(Protocol):
-    """What every format tells of itself."""
+    """The metadata of a format."""
 
     @property
     def NAME(self) -> str:  # noqa: N802 - a constant of the module
-        """The word for `format=`."""
+        """Name for `format=`."""
         ...
 
     @property
     def ABOUT(self) -> str:  # noqa: N802 - a constant of the module
-        """A few words for messages: how a person recognises the format."""
+        """Short description for messages, from which a user recognises the format."""
         ...
 
 
@@ -40,11 +40,11 @@ class JsonFormat(_Named, Protocol):
     """A format whose documents are JSON values: a whole file, or one line of it."""
 
     def matches(self, document: Any) -> bool:
-        """Whether a decoded document is of this format."""
+        """Return whether a decoded document has this format."""
         ...
 
     def read(self, document: Any, out: Collector) -> None:
-        """Put what a document holds into the collector; never raises on a bad document."""
+        """Read a document into the collector; never raises on a bad document."""
         ...
 
 
@@ -52,15 +52,15 @@ class BinaryFormat(_Named, Protocol):
     """A format that is not text: always a whole file."""
 
     def matches(self, data: bytes) -> bool:
-        """Whether the bytes of a file are of this format."""
+        """Return whether the bytes of a file have this format."""
         ...
 
     def read(self, data: bytes, out: Collector) -> None:
-        """Put what a file holds into the collector; never raises on bad bytes."""
+        """Read a file into the collector; never raises on bad bytes."""
         ...
 
 
-# The sure ones first: `span_list` and `transcript` accept the widest shapes and come last.
+# Strict formats first: `span_list` and `transcript` accept the widest shapes, so they are last.
 JSON_FORMATS: tuple[JsonFormat, ...] = (
     native,
     otlp,
@@ -74,15 +74,15 @@ BINARY_FORMATS: tuple[BinaryFormat, ...] = (otlp_protobuf,)
 
 
 def names() -> list[str]:
-    """Names of all formats, in the order they are tried."""
+    """Return the names of all formats, in detection order."""
     return [known.NAME for known in (*JSON_FORMATS, *BINARY_FORMATS)]
 
 
 def detect(document: Any) -> JsonFormat | None:
-    """The format of a decoded document, or None."""
+    """Return the format of a decoded document, or None."""
     return next((known for known in JSON_FORMATS if known.matches(document)), None)
 
 
 def detect_binary(data: bytes) -> BinaryFormat | None:
-    """The format of a file that is not text, or None."""
+    """Return the format of a binary file, or None."""
     return next((known for known in BINARY_FORMATS if known.matches(data)), None)

@@ -1,8 +1,8 @@
-"""The JSON documents in the bytes of a file: one, one a line, or several in a row.
+"""Split the bytes of a file into JSON documents: one, one per line, or several in a row.
 
-Promise: a file that is sound takes the fast decoder alone; what that refuses (NaN, lone
-surrogates, UTF-16, a torn line, junk between documents) is read the patient way, and what
-cannot be read is a problem with its line and column. Nothing is raised.
+Guarantees: a valid file uses only the fast decoder; input it refuses (NaN, lone surrogates, UTF-16,
+a torn line, junk between documents) is read by a slower, tolerant one, and anything unreadable is a
+problem with its line and column. Nothing is raised.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ _ENDINGS = (b"}", b"]")
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 _REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What the fast decoder raises; it says too little about the place to be passed on."""
+"""Exceptions of the fast decoder; their messages lack a usable position."""
 
 _NEXT_DOCUMENT = re.compile(r"^[{\[]", re.MULTILINE)
-"""Where to go on after a document that cannot be read: a line that opens another."""
+"""Resume point after an unreadable document: a line that opens another."""
 
 _MOST_FAILURES = 1_000
-"""Broken documents after which a file is given up: looking on would cost more than it finds."""
+"""Maximum broken documents in a file: searching on would cost more than it finds."""
 
 _LINES_TRIED = 4
-"""Lines looked at to tell a file of lines, of which some are torn, from one broken document."""
+"""Lines checked to distinguish a line file with torn lines from one broken document."""
 
 _SPACE = re.compile(r"[\s,]*")
 
 
 class Documents(NamedTuple):
-    """The documents of a file with their places, and whether they stand one a line."""
+    """The documents of a file with their locations, and whether each is on its own line."""
 
     found: Iterator[tuple[str, Any]]
     by_line: bool
 
 
 def looks_like_json(data: bytes) -> bool:
-    """Whether bytes may be JSON at all, by their first character."""
+    """Return whether bytes may be JSON, by their first character."""
     if data.startswith((codecs.BOM_UTF8, *_UTF16)):
         return True
     return data[:4096].lstrip()[:1] in _OPENINGS
 
 
 def read_documents(data: bytes, out: Collector) -> Documents:
-    """The documents of a file; problems go to the collector as they are met."""
+    """Return the documents of a file; report problems to the collector."""
     for mark, encoding in _UTF16.items():
         if data.startswith(mark):
             data = data.decode(encoding, "replace").encode("utf-8", "replace")
@@ -70,14 +70,14 @@ def read_documents(data: bytes, out: Collector) -> Documents:
 
 
 def _one_a_line(data: bytes) -> bool:
-    """Whether the first line is a whole document and another follows."""
+    """Return whether the first line is a whole document and another follows."""
     start = len(data) - len(data.lstrip()) if data[:1].isspace() else 0
     end = data.find(b"\n", start)
     return end >= 0 and bool(data[end : end + 4096].strip()) and _is_whole(data[start:end].strip())
 
 
 def _torn_lines(data: bytes) -> bool:
-    """Whether one of the first lines of a broken file is a whole document by itself."""
+    """Return whether one of the first lines of a broken file is a whole document."""
     return any(_is_whole(line.strip()) for line in data.split(b"\n", _LINES_TRIED)[:_LINES_TRIED])
 
 
@@ -109,7 +109,7 @@ def _lines(data: bytes, out: Collector) -> Iterator[tuple[str, Any]]:
 def _patiently(
     data: bytes, out: Collector, *, first_line: int = 1, first_byte: int = 0
 ) -> Iterator[tuple[str, Any]]:
-    """Documents in a row, with the place of everything that is not one."""
+    """Yield consecutive documents; report the location of everything else."""
     out.place = ""
     try:
         text = data.decode("utf-8")
@@ -118,7 +118,7 @@ def _patiently(
         text = data.decode("utf-8", "replace")
     decoder = json.JSONDecoder()
     position = failures = 0
-    line, counted = first_line, 0  # `line` is the number of the line on which `counted` stands
+    line, counted = first_line, 0  # `line` is the line number of position `counted`
     while (position := _skip(text, position)) < len(text):
         line += text.count("\n", counted, position)
         counted = position
@@ -137,7 +137,7 @@ def _patiently(
 
 
 def _skip(text: str, position: int) -> int:
-    """Past white space, and commas left over from an array that was torn."""
+    """Skip white space, and commas left over from a torn array."""
     found = _SPACE.match(text, position)
     return found.end() if found else position
 

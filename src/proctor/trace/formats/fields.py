@@ -1,7 +1,7 @@
-"""What the wire formats share: reading ids, times, statuses and JSON of any shape safely.
+"""Parse the fields the wire formats share: ids, times, statuses and containers.
 
-Promise: every function takes any decoded JSON value and either answers or raises `BadValue`
-with one line a person understands; nothing here raises anything else.
+Guarantees: every function accepts any decoded JSON value and either returns a result or raises
+`BadValue` with a readable one-line message; nothing here raises anything else.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ _STATUSES: dict[Any, SpanStatus] = {
 
 
 class BadValue(ValueError):
-    """A value that cannot be what its place says; the message fits on one line."""
+    """A value that is invalid for its field; the message fits on one line."""
 
 
 def is_object(value: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether a decoded JSON value is an object."""
+    """Return whether a decoded JSON value is an object."""
     return isinstance(value, dict)
 
 
 def is_array(value: Any) -> TypeGuard[list[Any]]:
-    """Whether a decoded JSON value is an array."""
+    """Return whether a decoded JSON value is an array."""
     return isinstance(value, list)
 
 
 def first_object(document: Any) -> dict[str, Any] | None:
-    """The document itself, or the first object in it when it is an array."""
+    """Return the document itself, or the first object in it when it is an array."""
     if is_object(document):
         return document
     if is_array(document):
@@ -67,7 +67,7 @@ def first_object(document: Any) -> dict[str, Any] | None:
 
 
 def items(document: Any) -> Iterator[tuple[str, Any]]:
-    """The document with an empty place, or each element of an array with its place."""
+    """Yield the document with an empty place, or each element of an array with its place."""
     if is_array(document):
         for position, item in enumerate(document):
             yield f"[{position}]", item
@@ -76,7 +76,7 @@ def items(document: Any) -> Iterator[tuple[str, Any]]:
 
 
 def array(value: Any, what: str) -> list[Any]:
-    """An array; missing and null count as empty."""
+    """Return an array; missing and null count as empty."""
     if value is None:
         return []
     if is_array(value):
@@ -85,7 +85,7 @@ def array(value: Any, what: str) -> list[Any]:
 
 
 def kind_of(value: Any) -> str:
-    """The JSON name of a value's type, for messages."""
+    """Return the JSON name of a value's type, for messages."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -98,7 +98,7 @@ def kind_of(value: Any) -> str:
 
 
 def name_of(value: Any) -> str:
-    """A span name; missing is allowed and empty."""
+    """Return a span name; missing is allowed and empty."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -110,7 +110,7 @@ def name_of(value: Any) -> str:
 
 
 def hex_id(value: Any, what: str = "span id") -> str:
-    """An id as lower-case hex when it is hex or base64 of 8 or 16 bytes, else as it stands."""
+    """Return an id as lower-case hex if it is hex or base64 of 8 or 16 bytes, else unchanged."""
     found = optional_id(value, what)
     if found is None:
         raise BadValue(f"{what} is missing")
@@ -118,7 +118,7 @@ def hex_id(value: Any, what: str = "span id") -> str:
 
 
 def optional_id(value: Any, what: str = "parent span id") -> str | None:
-    """An id that may be missing: null, empty and all zeros mean none."""
+    """Return an optional id: null, empty and all zeros mean None."""
     if value is None or value == "":
         return None
     if not isinstance(value, str):
@@ -134,7 +134,7 @@ def optional_id(value: Any, what: str = "parent span id") -> str | None:
 
 
 def _from_base64(value: str) -> str:
-    """Protobuf's own JSON writes ids in base64: 8 bytes in 12 characters, 16 in 24."""
+    """Decode a base64 id, as protobuf JSON writes them: 8 bytes in 12 characters, 16 in 24."""
     try:
         raw = base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):
@@ -143,9 +143,9 @@ def _from_base64(value: str) -> str:
 
 
 def content_id(document: Any, position: int) -> str:
-    """A trace id for a document without one: the same content gives the same id.
+    """Derive a trace id for a document without one: the same content gives the same id.
 
-    The position keeps two equal documents of one file apart.
+    The position distinguishes two equal documents of one file.
     """
     raw = msgspec.json.encode([position, document], enc_hook=repr)
     return blake2b(raw, digest_size=16).hexdigest()
@@ -155,7 +155,7 @@ def content_id(document: Any, position: int) -> str:
 
 
 def nanoseconds(value: Any, what: str = "start time") -> int:
-    """Nanoseconds since the epoch from an integer or a decimal string."""
+    """Return nanoseconds since the epoch from an integer or a decimal string."""
     if isinstance(value, str):
         try:
             value = int(value)
@@ -169,14 +169,14 @@ def nanoseconds(value: Any, what: str = "start time") -> int:
 
 
 def in_range(value: int, what: str) -> int:
-    """The value itself when it is a time that OTLP could carry."""
+    """Return the value if it is a time that OTLP can represent."""
     if 0 <= value <= MAX_NS:
         return value
     raise BadValue(f"{what} is out of range: {str(value)[:40]}")
 
 
 def moment(value: Any, what: str = "start time") -> int:
-    """Nanoseconds from any shape in use: ns number, ISO 8601 text, or [seconds, nanoseconds]."""
+    """Return nanoseconds from a ns number, ISO 8601 text, or [seconds, nanoseconds]."""
     if is_array(value):
         if len(value) == 2 and all(type(part) is int for part in value):
             return in_range(value[0] * 1_000_000_000 + value[1], what)
@@ -187,7 +187,7 @@ def moment(value: Any, what: str = "start time") -> int:
 
 
 def iso_ns(value: Any, what: str = "start time") -> int:
-    """Nanoseconds from ISO 8601 text; without a zone it is UTC, as every producer means it."""
+    """Return nanoseconds from ISO 8601 text; without a zone it is UTC, as in every producer."""
     if not isinstance(value, str):
         raise BadValue(f"{what} is not ISO 8601 text but {kind_of(value)}")
     try:
@@ -204,7 +204,7 @@ def iso_ns(value: Any, what: str = "start time") -> int:
 
 
 def iso_duration_ns(value: Any) -> int:
-    """Nanoseconds of an ISO 8601 duration such as `PT1H2M3.4S`."""
+    """Return nanoseconds of an ISO 8601 duration such as `PT1H2M3.4S`."""
     found = _DURATION.fullmatch(value) if isinstance(value, str) and len(value) < 64 else None
     if found is None or not any(found.groups()[1:]):
         raise BadValue(f"duration is not ISO 8601: {str(value)[:40]!r}")
@@ -219,7 +219,7 @@ def iso_duration_ns(value: Any) -> int:
 
 
 def status_of(code: Any) -> SpanStatus:
-    """A status from an OTLP integer or any spelling of its name (`STATUS_CODE_OK`, `Ok`)."""
+    """Return a status from an OTLP integer or any spelling of its name (`STATUS_CODE_OK`, `Ok`)."""
     if code is None:
         return SpanStatus.UNSET
     if isinstance(code, str):

@@ -1,7 +1,7 @@
-"""Jaeger's own JSON, as its UI and query API give it: `data[].spans[]` with tags and logs.
+"""Read Jaeger's JSON, from its UI and query API: `data[].spans[]` with tags and logs.
 
-Promise: microseconds become nanoseconds, tags attributes, logs events, `CHILD_OF` the parent;
-the tags in which Jaeger keeps OpenTelemetry's status and scope are understood.
+Guarantees: microseconds become nanoseconds, tags attributes, logs events, `CHILD_OF` the parent;
+the tags that hold OpenTelemetry's status and scope are mapped back.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ABOUT = "Jaeger JSON (data[].spans[] with tags)"
 
 
 def matches(document: Any) -> bool:
-    """Whether a document holds Jaeger traces."""
+    """Return whether a document holds Jaeger traces."""
     found = first_object(document)
     if found is None:
         return False
@@ -43,7 +43,7 @@ def matches(document: Any) -> bool:
 
 
 def read(document: Any, out: Collector) -> None:
-    """Read an answer of the query API, one trace, or a list of either."""
+    """Read a response of the query API, one trace, or a list of either."""
     for place, item in items(document):
         if not is_object(item):
             out.problem(place, f"trace is not an object but {kind_of(item)}")
@@ -105,7 +105,7 @@ def _microseconds(value: Any, what: str) -> int:
 
 
 def _parent(raw: dict[str, Any]) -> str | None:
-    """The parent: a `CHILD_OF` reference before a `FOLLOWS_FROM`; old files say parentSpanID."""
+    """Return the parent: `CHILD_OF` before `FOLLOWS_FROM`; old files use parentSpanID."""
     references = [r for r in array(raw.get("references"), "references") if is_object(r)]
     references.sort(key=lambda reference: reference.get("refType") != "CHILD_OF")
     for reference in references:
@@ -150,7 +150,7 @@ def _tags(value: Any) -> dict[str, Any]:
 
 
 def _process(processes: Any, raw: dict[str, Any]) -> dict[str, Any]:
-    """What the process of a span says about itself, as resource attributes."""
+    """Return the process of a span as resource attributes."""
     process: Any = raw.get("process")
     name = raw.get("processID")
     if is_object(processes) and isinstance(name, str):

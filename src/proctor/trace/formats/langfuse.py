@@ -1,9 +1,9 @@
-"""Langfuse exports: a trace with its observations, from the UI or the public API.
+"""Read Langfuse exports: a trace with its observations, from the UI or the public API.
 
-Promise: `{trace, observations}`, observations nested in the trace, and lists of either give the
-same; JSON kept in strings is read; scores stay with the trace in `metadata["scores"]`.
-An observation's fields become `langfuse.observation.*` attributes, the names its SDK gives them
-over OTLP, so that one dialect understands both.
+Guarantees: `{trace, observations}`, observations nested in the trace, and lists of either give the
+same result; JSON inside strings is decoded; scores stay in `metadata["scores"]`. An observation's
+fields become `langfuse.observation.*` attributes, the names its SDK uses over OTLP, so that one
+dialect reads both.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _AS_ATTRIBUTES = {
     "langfuse.version": ("version",),
     "langfuse.environment": ("environment",),
 }
-"""The attribute Langfuse's SDK writes → the fields of an observation that say the same."""
+"""Attribute of Langfuse's SDK → equivalent fields of an observation."""
 
 _TRACE_FACTS = ("name", "tags", "release", "version", "environment", "public", "bookmarked")
 
 
 def matches(document: Any) -> bool:
-    """Whether a document holds Langfuse traces."""
+    """Return whether a document holds Langfuse traces."""
     found = first_object(document)
     if found is None:
         return False
@@ -109,7 +109,7 @@ def _read_item(place: str, item: Any, out: Collector) -> None:
 
 
 def _observations(item: dict[str, Any], trace: dict[str, Any]) -> list[Any]:
-    """The observations: those beside the trace are whole, those inside it lack their content."""
+    """Return the observations: those next to the trace are whole, nested ones lack content."""
     beside = array(item.get("observations"), "observations")
     return beside or array(trace.get("observations"), "observations")
 
@@ -142,7 +142,7 @@ def _span(raw: dict[str, Any], trace_id: str | None) -> Span:
 
 
 def _attributes(raw: dict[str, Any], metadata: Any) -> dict[str, Any]:
-    """Attributes of the original span, which Langfuse keeps in metadata, then its own fields."""
+    """Return the original span's attributes, stored in metadata, then the observation's own."""
     found: dict[str, Any] = {}
     if is_object(metadata):
         original = metadata.get("attributes")
@@ -158,7 +158,7 @@ def _attributes(raw: dict[str, Any], metadata: Any) -> dict[str, Any]:
         if value is not None:
             found[name] = value
     total = raw.get("totalCost") or raw.get("calculatedTotalCost")
-    if total and _COST not in found:  # 0 is what Langfuse writes for a call without a price
+    if total and _COST not in found:  # Langfuse writes 0 for a call without a price
         found[_COST] = {"total": total}
     return found
 
@@ -169,7 +169,7 @@ def _scope(metadata: Any) -> str | None:
 
 
 def _keep_facts(raw: dict[str, Any], trace: Trace) -> None:
-    """What Langfuse knows of the trace as a whole."""
+    """Set the trace-level fields."""
     if raw.get("input") is not None:
         trace.query = parsed(parsed(raw["input"]))
     output = parsed(parsed(raw.get("output")))

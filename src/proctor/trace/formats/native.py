@@ -1,7 +1,7 @@
-"""Proctor's own JSONL: one whole trace a line, normalised fields included.
+"""Read and write Proctor JSONL: one trace per line, normalised fields included.
 
-Promise: `encode_trace` writes one line and `read` gives the equal trace back, for every value
-JSON can carry. Values JSON cannot carry are written as their text; NaN and infinities as null.
+Guarantees: `encode_trace` writes one line and `read` returns an equal trace, for every value JSON
+can represent. Other values are written as text; NaN and infinities as null.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from proctor.trace.formats.fields import (
 from proctor.trace.model import Span, Trace
 
 NAME = "native"
-ABOUT = "Proctor's own JSONL (one trace a line)"
+ABOUT = "Proctor JSONL (one trace per line)"
 
 HEADER = "proctor_trace"
 """First key of every line; its value is the version of the format."""
@@ -35,25 +35,25 @@ _PREFIX = f'{{"{HEADER}":{VERSION},'.encode()
 
 
 def encode_trace(trace: Trace) -> bytes:
-    """A trace as one line of JSON, newline included."""
+    """Return a trace as one line of JSON, newline included."""
     return _PREFIX + json_bytes(trace)[1:] + b"\n"
 
 
 def matches(document: Any) -> bool:
-    """Whether a document is a trace of ours: by its first key, or as run folders keep them."""
+    """Return whether a document is a Proctor trace: by its first key, or as in run folders."""
     found = first_object(document)
     return found is not None and (HEADER in found or _bare(found))
 
 
 def _bare(found: dict[str, Any]) -> bool:
-    """Whether it is a line of a run folder's segment, which has no header."""
+    """Return whether it is a line of a run folder's segment, which has no header."""
     spans = found.get("spans")
     first = spans[0] if is_array(spans) and spans else None
     return "trace_id" in found and is_object(first) and {"span_id", "start_ns"} <= first.keys()
 
 
 def read(document: Any, out: Collector) -> None:
-    """Read one trace or a list of them; they are complete and pass no convention again."""
+    """Read one trace or a list of them; they are complete and need no normalisation."""
     for place, item in items(document):
         if not is_object(item):
             out.problem(place, f"trace is not an object but {kind_of(item)}")
@@ -76,7 +76,7 @@ def _trace(place: str, item: dict[str, Any], out: Collector) -> Trace | None:
         for span in trace.spans:
             _check_times(span)
     except (msgspec.ValidationError, BadValue, RecursionError):
-        pass  # find out which spans are to blame, and keep the others
+        pass  # identify the invalid spans and load the others
     else:
         return trace
     spans = item.get("spans")

@@ -1,8 +1,8 @@
-"""OTLP as JSON: `resourceSpans` and `resourceLogs`, one request or several, and Tempo's shapes.
+"""Read OTLP JSON: `resourceSpans` and `resourceLogs`, one request or several, and Tempo's shapes.
 
-Promise: hex and base64 ids, enum names and integers, int64 as text or number, camel and snake
+Guarantees: hex and base64 ids, enum names and integers, int64 as text or number, camel and snake
 case, `batches` and `instrumentationLibrarySpans` all give the same spans. Bytes stay base64 text.
-Trade-off: links, trace state and the span kind of RPC (client, server, …) are not kept.
+Trade-off: links, trace state and the RPC span kind (client, server, …) are dropped.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _SCOPE_LOG_KEYS = ("scopeLogs", "scope_logs", "instrumentationLibraryLogs")
 _SCOPE_KEYS = ("scope", "instrumentationLibrary", "instrumentation_library")
 
 BODY_KEY = "body"
-"""The attribute of an event that holds the body of the log record it came from."""
+"""Event attribute with the body of the original log record."""
 
 
 def matches(document: Any) -> bool:
-    """Whether a document holds OTLP requests."""
+    """Return whether a document holds OTLP requests."""
     request = _request(first_object(document))
     return request is not None and any(key in request for key in (*_SPAN_KEYS, *_LOG_KEYS))
 
@@ -68,7 +68,7 @@ def read(document: Any, out: Collector) -> None:
 
 
 def _request(item: Any) -> dict[str, Any] | None:
-    """The request itself; newer Tempo answers wrap it in `trace`."""
+    """Return the request itself; newer Tempo responses wrap it in `trace`."""
     if not is_object(item):
         return None
     inner = item.get("trace")
@@ -80,7 +80,7 @@ def _request(item: Any) -> dict[str, Any] | None:
 def _groups(
     request: dict[str, Any], key: str, scope_keys: tuple[str, ...], dot: str, out: Collector
 ) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """(place, resource attributes, scope group) of each group below one key of a request."""
+    """Yield (place, resource attributes, scope group) for each group below one key of a request."""
     found: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
     for where, batch in _objects(request.get(key), f"{dot}{key}", out):
         resource: Any = batch.get("resource")
@@ -93,7 +93,7 @@ def _groups(
 
 
 def _objects(value: Any, place: str, out: Collector) -> list[tuple[str, dict[str, Any]]]:
-    """The objects of an array with their places; what is no object is a problem."""
+    """Yield the objects of an array with their places; report other elements."""
     if value is None:
         return []
     if not is_array(value):
@@ -200,7 +200,7 @@ def _read_logs(place: str, group: dict[str, Any], out: Collector) -> None:
 
 
 def _log(raw: dict[str, Any], place: str, out: Collector) -> LogRecord | None:
-    """A record of a span; None for one that stands outside any span."""
+    """Return a span's log record; None for one outside any span."""
     span_id = optional_id(_either(raw, "spanId", "span_id"), "span id")
     trace_id = optional_id(_either(raw, "traceId", "trace_id"), "trace id")
     if span_id is None or trace_id is None:
@@ -220,7 +220,7 @@ def _log(raw: dict[str, Any], place: str, out: Collector) -> LogRecord | None:
 
 
 def log_event(name: str | None, time_ns: int, attributes: dict[str, Any], body: Any) -> Event:
-    """A log record as the event of its span; its body is the attribute `body`."""
+    """Return a log record as a span event; its body is the attribute `body`."""
     if body is not None:
         attributes[BODY_KEY] = body
     return Event(name or text(attributes.get("event.name")) or "log", time_ns, attributes)
@@ -230,7 +230,7 @@ def log_event(name: str | None, time_ns: int, attributes: dict[str, Any], body: 
 
 
 def attributes_of(value: Any, place: str, out: Collector) -> dict[str, Any]:
-    """A list of keys and values as a dict; an entry that makes no sense is a problem."""
+    """Return a list of keys and values as a dict; report invalid entries."""
     if not value:
         return {}
     if is_object(value):  # not OTLP, but unambiguous: already a mapping
@@ -257,7 +257,7 @@ def _value_or_none(value: Any) -> Any:
 
 
 def any_value(value: Any) -> Any:
-    """What an AnyValue holds."""
+    """Return the value of an AnyValue."""
     if value is None:
         return None
     if not is_object(value):

@@ -1,7 +1,7 @@
-"""OTLP as protobuf: the bytes of an export request for traces or logs, or of a `TracesData`.
+"""Read OTLP protobuf: the bytes of an export request for traces or logs, or of a `TracesData`.
 
-Promise: the same spans as the JSON form of the same request; byte values become base64 text,
-as JSON writes them. The generated classes are imported only when a file is not text.
+Guarantees: the same spans as the JSON form of the same request; byte values become base64 text, as
+in JSON. The generated classes are imported only when a file is not text.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _Request = TypeVar("_Request", bound="WireMessage")
 _STATUSES = (SpanStatus.UNSET, SpanStatus.OK, SpanStatus.ERROR)
 
 _ID_SIZES = (16, 8)
-"""Bytes of a trace id and a span id; anything else is invalid by the specification."""
+"""Sizes of a trace id and a span id; others are invalid by the specification."""
 
 
 def matches(data: bytes) -> bool:
-    """Whether bytes are an export request that holds at least one span or log record."""
+    """Return whether bytes are an export request with at least one span or log record."""
     if not data.startswith(_FIRST_BYTE):
         return False
     return _traces(data) is not None or _logs(data) is not None
@@ -57,7 +57,7 @@ def read(data: bytes, out: Collector) -> None:
 
 
 def read_spans(data: bytes, out: Collector) -> bool:
-    """Read bytes that are said to be an export request of spans; whether they are one."""
+    """Read bytes as an export request of spans; return whether they are one."""
     request = _trace_request(data)
     if request is None or not request.resource_spans:
         return False
@@ -66,7 +66,7 @@ def read_spans(data: bytes, out: Collector) -> bool:
 
 
 def read_logs(data: bytes, out: Collector) -> bool:
-    """Read bytes that are said to be an export request of log records; whether they are one."""
+    """Read bytes as an export request of log records; return whether they are one."""
     request = _log_request(data)
     if request is None or not request.resource_logs:
         return False
@@ -75,10 +75,10 @@ def read_logs(data: bytes, out: Collector) -> bool:
 
 
 def _traces(data: bytes) -> ExportTraceServiceRequest | None:
-    """The request, if the bytes are one.
+    """Return the request, if the bytes are one.
 
-    Protobuf skips what it does not know, so a log request also parses as an empty-handed trace
-    request: only one in which some span has ids of the right size counts.
+    Protobuf skips unknown fields, so a log request also parses as an empty trace request: only one
+    in which some span has ids of the right size counts.
     """
     request = _trace_request(data)
     if request is None:
@@ -172,7 +172,9 @@ def _read_logs(request: ExportLogsServiceRequest, out: Collector) -> None:
 def _log(raw: WireLogRecord) -> LogRecord:
     attributes = _attributes(raw.attributes)
     body = _value(raw.body) if raw.HasField("body") else None
-    name = getattr(raw, "event_name", "") or None  # field 12, younger than our oldest bindings
+    name = (
+        getattr(raw, "event_name", "") or None
+    )  # field 12, newer than our oldest supported bindings
     time = raw.time_unix_nano or raw.observed_time_unix_nano
     return LogRecord(raw.trace_id.hex(), raw.span_id.hex(), log_event(name, time, attributes, body))
 
@@ -181,7 +183,7 @@ def _attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for pair in pairs:
         value = pair.value
-        # Most are texts: asking for one is faster than asking what it is.
+        # Most values are strings: testing for one is faster than reading the type.
         found[pair.key] = value.string_value or _value(value)
     return found
 

@@ -1,8 +1,8 @@
-"""Flat spans as SDKs and test rigs dump them: a list, one object, or one a line.
+"""Read flat spans as SDKs and test tools dump them: a list, one object, or one per line.
 
-Promise: snake and camel case, `context` (Python SDK, Phoenix) and `spanContext` (JS SDK), times
-as nanoseconds, ISO text or [seconds, nanoseconds], and bodies moved to `span_events` (ADOT).
-A bare bag of `gen_ai.*` or `openinference.*` attributes is a trace of one span without times.
+Supports snake and camel case, `context` (Python SDK, Phoenix) and `spanContext` (JS SDK), times as
+nanoseconds, ISO text or [seconds, nanoseconds], and bodies moved to `span_events` (ADOT). A bare
+bag of `gen_ai.*` or `openinference.*` attributes is a trace of one span without times.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from proctor.trace.formats.otlp import attributes_of, log_event
 from proctor.trace.model import Event, Span, SpanStatus
 
 NAME = "spans"
-ABOUT = "flat spans (a list or one a line; Python and JS SDK dumps, Phoenix, attribute bags)"
+ABOUT = "flat spans (a list or one per line; Python and JS SDK dumps, Phoenix, attribute bags)"
 
 _CONTEXTS = ("context", "spanContext", "span_context")
 _SPAN_IDS = ("span_id", "spanId")
@@ -55,7 +55,7 @@ _BAG_PREFIXES = (
 
 
 def matches(document: Any) -> bool:
-    """Whether a document holds flat spans or bare attributes of one."""
+    """Return whether a document holds flat spans or the bare attributes of one."""
     item = first_object(document)
     if item is None:
         return False
@@ -65,7 +65,7 @@ def matches(document: Any) -> bool:
 
 
 def read(document: Any, out: Collector) -> None:
-    """Read spans; each bag of attributes becomes a trace of its own."""
+    """Read spans; each attribute bag becomes a separate trace."""
     for place, item in items(document):
         wrapped = _wrapped(item) if is_object(item) else None
         if wrapped is None:
@@ -78,7 +78,7 @@ def read(document: Any, out: Collector) -> None:
 
 
 def _wrapped(item: dict[str, Any]) -> tuple[str, Any] | None:
-    """The array of spans inside an object that is no span itself."""
+    """Return the array of spans inside an object that is no span itself."""
     if not _is_span(item):
         for key in ("spans", "data"):
             if isinstance(item.get(key), list):
@@ -159,7 +159,7 @@ def _attributes(raw: dict[str, Any], place: str, out: Collector) -> dict[str, An
     found = attributes_of(parsed(raw.get("attributes")), place, out)
     kind = text(raw.get("span_kind"))
     if kind and kind.isupper() and "openinference.span.kind" not in found:
-        # Phoenix keeps the OpenInference kind beside the attributes it came with.
+        # Phoenix stores the OpenInference kind next to the attributes.
         return {**found, "openinference.span.kind": kind}
     return found
 

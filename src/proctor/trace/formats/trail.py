@@ -1,7 +1,7 @@
-"""TRAIL: one trace a file, spans nested in `child_spans`, OpenInference attributes as text.
+"""Read TRAIL: one trace per file, spans nested in `child_spans`, OpenInference attributes as text.
 
-Promise: every nested span is found at any depth, with the parent it names (or stands under);
-ISO times and durations become nanoseconds; log records become events of their span.
+Guarantees: nested spans are read at any depth, with the parent they name (or are nested in); ISO
+times and durations become nanoseconds; log records become events of their span.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OWN_KEYS = ("child_spans", "span_attributes", "span_name")
 
 
 def matches(document: Any) -> bool:
-    """Whether a document holds spans nested the way TRAIL does."""
+    """Return whether a document holds spans nested as in TRAIL."""
     trace = first_object(document)
     span = first_object(trace.get("spans")) if trace else None
     return span is not None and any(key in span for key in _OWN_KEYS)
@@ -51,7 +51,7 @@ def read(document: Any, out: Collector) -> None:
 
 
 def _read_trace(dot: str, trace: dict[str, Any], out: Collector) -> None:
-    # A stack instead of recursion: how deep spans nest is up to the file.
+    # A stack instead of recursion: the file decides how deep spans nest.
     waiting: list[tuple[str, Any, str | None]] = []
     _push(waiting, f"{dot}spans", trace.get("spans"), None, out)
     while waiting:
@@ -80,7 +80,7 @@ def _push(
     parent: str | None,
     out: Collector,
 ) -> None:
-    """Put the spans of an array on the stack, so that the first is taken first."""
+    """Push the spans of an array on the stack, so that the first is popped first."""
     try:
         found = array(children, "child_spans")
     except BadValue as error:

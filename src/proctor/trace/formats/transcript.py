@@ -1,8 +1,8 @@
-"""Chat transcripts: messages of a conversation with tool calls, as OpenAI's API has them.
+"""Read chat transcripts: conversations with tool calls in the shape of OpenAI's API.
 
-Promise: an agent span around it all, a model span for each assistant message and a tool span
-for each call, matched to its result by id, then by order. Transcripts know no times: spans are
-one nanosecond apart, so that their order is kept and nobody takes it for a duration.
+Guarantees: one agent span around everything, a model span for each assistant message and a tool
+span for each call, matched to its result by id, then by order. Transcripts have no times: spans are
+one nanosecond apart, which preserves their order without looking like a duration.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ _CONTENT_KEYS = ("content", "parts", "tool_calls", "function_call", "refusal", "
 _LIST_KEYS = ("messages", "conversation")
 
 _LONGEST_HISTORY = 1_000
-"""Messages kept as the input of one model call: every call repeats its whole past, so that a
-transcript would otherwise grow with the square of its length."""
+"""Maximum input messages per model call: every call repeats the whole history, so a transcript
+would otherwise grow quadratically.
+"""
 
 AGENT_NAME = "agent"
 
 
 def is_message(item: Any) -> bool:
-    """Whether an object is one chat message."""
+    """Return whether an object is one chat message."""
     return (
         is_object(item)
         and text(item.get("role")) in _ROLES
@@ -50,7 +51,7 @@ def is_message(item: Any) -> bool:
 
 
 def matches(document: Any) -> bool:
-    """Whether a document is a conversation, or holds some."""
+    """Return whether a document is a conversation, or holds some."""
     if is_array(document):
         found = first_object(document)
         return found is not None and (is_message(found) or _messages(found) is not None)
@@ -76,7 +77,7 @@ def read(document: Any, out: Collector) -> None:
 
 
 def _messages(item: dict[str, Any]) -> tuple[str, list[Any]] | None:
-    """The list of messages in an object, with its key."""
+    """Return the list of messages in an object, with its key."""
     for key in _LIST_KEYS:
         found = item.get(key)
         if is_array(found) and any(is_message(message) for message in found):
@@ -113,7 +114,7 @@ def _keep_facts(trace: Trace, talk: _Conversation, facts: dict[str, Any]) -> Non
 
 
 class _Conversation:
-    """A conversation being read, message by message, into spans."""
+    """Convert a conversation, message by message, into spans."""
 
     def __init__(self, trace_id: str, model: str | None) -> None:
         self.trace_id = trace_id
@@ -127,7 +128,7 @@ class _Conversation:
         self.open_calls: list[Span] = []
 
     def take(self, raw: dict[str, Any]) -> None:
-        """One raw message, which may hold several (results next to text)."""
+        """Add one raw message, which may hold several (results next to text)."""
         for message in messages_from([raw]):
             if message.role == "assistant":
                 self._model_call(message, raw)
@@ -136,7 +137,7 @@ class _Conversation:
             self.history.append(message)
 
     def finish(self) -> list[Span]:
-        """All spans; the agent span ends after the last of them."""
+        """Return all spans; the agent span ends after the last of them."""
         self.root.end_ns = self.clock
         self.root.input = next((m.content for m in self.history if m.role == "user"), None)
         self.root.output = self.answer
@@ -180,7 +181,7 @@ class _Conversation:
         return span
 
     def _tool_result(self, message: Message) -> None:
-        """Give a result to the call it names, else to the first call still without one."""
+        """Assign a result to the call it names, else to the first call without a result."""
         span = next((call for call in self.open_calls if _answers(message, call)), None)
         if span is None:
             span = self._span(message.name or "tool", SpanKind.TOOL, self.root.span_id)
@@ -193,7 +194,7 @@ class _Conversation:
 
 
 def _answers(result: Message, call: Span) -> bool:
-    """Whether a result can be that of a call: same id, or without ids the same name."""
+    """Return whether a result fits a call: same id, or without ids the same name."""
     if result.tool_call_id is not None and call.tool_call_id is not None:
         return result.tool_call_id == call.tool_call_id
     return result.name is None or result.name == call.tool_name
