@@ -265,7 +265,7 @@ def run(  # noqa: PLR0913 (each is an option of a run)
         run = proctor.run("suite.yaml", agent=answer, trials=10)
         run = proctor.run(cases="mutualism/*", agents=["random", "scripted"], seeds=3)
     """
-    from proctor.trials.loop import run_to_end
+    from proctor.background import run_sync
 
     work = arun(
         target,
@@ -286,7 +286,7 @@ def run(  # noqa: PLR0913 (each is an option of a run)
         observer=observer,
         **options,
     )
-    return run_to_end(work)
+    return run_sync(work)
 
 
 async def arun(  # noqa: PLR0913 (as above)
@@ -352,9 +352,9 @@ def run_all(target: PathLike, **keywords: Unpack[RunKeywords]) -> dict[str, Run]
 
     runs = proctor.api.run_all("experiments.py", agent="random")
     """
-    from proctor.trials.loop import run_to_end
+    from proctor.background import run_sync
 
-    return run_to_end(_run_all(_find_target(target, None, None), keywords))
+    return run_sync(_run_all(_find_target(target, None, None), keywords))
 
 
 def _find_target(
@@ -478,17 +478,17 @@ def _run_sync(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run async work to its end, in a thread where this one has a running event loop."""
     import asyncio
 
-    from proctor.trials.loop import run_to_end
+    from proctor.background import run_sync
 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return run_to_end(work())
+        return run_sync(work())
     from concurrent.futures import ThreadPoolExecutor
     from contextvars import copy_context
 
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(copy_context().run, lambda: run_to_end(work())).result()
+        return pool.submit(copy_context().run, lambda: run_sync(work())).result()
 
 
 # -- results -------------------------------------------------------------------------------------

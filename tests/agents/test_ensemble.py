@@ -7,8 +7,8 @@ import proctor
 from proctor import Experiment
 from proctor.agents.base import AgentError, AgentRequest
 from proctor.agents.registry import UnknownAgentError, agent_config
+from proctor.background import run_sync
 from proctor.errors import ProctorError
-from proctor.trials.loop import run_to_end
 from proctor.trials.rerun import arerun
 
 SOLVE = {"kind": "scripted", "script": "proctor.worlds.ecosystem_agents:solve"}
@@ -144,7 +144,7 @@ def test_an_ensemble_is_compared_with_its_members_in_one_run(tmp_path):
     trial = next(t for t in run.trials() if t.agent == "three")
     trace = run.trace(trial)
     assert {s.name for s in trace.spans} >= {"member solution", "member chance", "vote"}
-    assert run_to_end(arerun(run.path)).sameness.identical
+    assert run_sync(arerun(run.path)).sameness.identical
 
 
 def test_slips_in_an_ensemble_are_told(tmp_path):

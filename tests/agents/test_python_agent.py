@@ -12,8 +12,8 @@ from run_one_parts import Tried, run_one
 
 from proctor.agents.base import AgentError, AgentReply, AgentRequest
 from proctor.agents.python import PythonAgentConfig
+from proctor.background import run_sync
 from proctor.runs.trial import TrialStatus
-from proctor.trials.loop import run_to_end
 
 HERE = Path(__file__).parent
 
@@ -134,7 +134,7 @@ async def test_what_breaks_an_agent_ends_its_trial_only(
 def test_a_timeout_really_ends_the_trial(name: str, isolation: str) -> None:
     """R-R8: an agent that hangs, spins or ignores being stopped ends at its time limit."""
     began = time.monotonic()
-    trial, *_ = run_to_end(tried(zoo(name, isolation=isolation), seconds=0.6))
+    trial, *_ = run_sync(tried(zoo(name, isolation=isolation), seconds=0.6))
     assert time.monotonic() - began < 600, "not the hour that the agent takes"
     assert (trial.status, trial.error and trial.error.type) == (
         TrialStatus.INFRA_ERROR,

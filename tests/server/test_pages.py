@@ -12,6 +12,7 @@ from server_parts import LLM, TOOL, TRACE, serving, write
 from spans import span, trace
 
 import proctor
+from proctor.background import run_sync
 from proctor.server.app import Service
 from proctor.server.pages.span_view import aligned
 from proctor.server.store import open_store
@@ -20,7 +21,6 @@ from proctor.server.watch import Watcher, WatchOptions
 from proctor.spec import Case, Suite
 from proctor.trace import SpanKind
 from proctor.trials.carrying import carry_out, new_folder
-from proctor.trials.loop import run_to_end
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import prepare
 
@@ -101,7 +101,7 @@ def _run(suite: Suite, agents: dict, results: Path) -> Path:
 def done(ready, folder):
     """Carry a run out in a thread of its own: the browser's driver has a loop in this one."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: run_to_end(carry_out(ready, folder))).result()
+        return pool.submit(lambda: run_sync(carry_out(ready, folder))).result()
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from run_parts import CLOCKS_AND_IDS, Children, journal, only_run, rows, until, 
 
 import proctor as api
 from proctor import Experiment
+from proctor.background import run_sync
 from proctor.report.run_console import render_run
 from proctor.runs.run import Run
-from proctor.trials.loop import run_to_end
 from proctor.trials.rerun import arerun
 
 CATALOG = {
@@ -213,7 +213,7 @@ def test_a_spec_alone_recreates_the_run(project: Path) -> None:
     alone.mkdir(parents=True)
     shutil.copy(first / "_spec_.yaml", alone)
     shutil.copy(first / "trials.jsonl", alone)
-    done = run_to_end(arerun(alone))
+    done = run_sync(arerun(alone))
     assert done.sameness.identical, done.sameness.differences
     assert done.sameness.compared == len(lines(first))
     assert rows(done.second.path) == rows(first)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import proctor
+from proctor.background import run_sync
 from proctor.errors import ProctorError
 from proctor.runs.journal import read_journal
 from proctor.runs.run import Run
 from proctor.runs.trial import PlannedTrial, Trial
 from proctor.seeds import derive_seed, derive_seeds
-from proctor.trials.loop import run_to_end
 from proctor.trials.options import RunOptions
 
 
@@ -33,7 +33,7 @@ def test_sockets_and_timers_work_together():
         server.close()
         return line, time.perf_counter() - began
 
-    line, took = run_to_end(answered())
+    line, took = run_sync(answered())
     assert line == b"late\n"
     assert 0.05 <= took < 20
 
@@ -128,7 +128,7 @@ def test_inside_an_event_loop_it_is_said_what_to_await(tmp_path: Path):
         proctor.run("suite.yaml", results=tmp_path)
 
     with pytest.raises(ProctorError, match="inside an event loop") as told:
-        run_to_end(notebook())
+        run_sync(notebook())
     assert "await proctor.arun" in (told.value.hint or "")
 
 

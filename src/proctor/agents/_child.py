@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from proctor.agents.base import AgentRequest
 from proctor.agents.checkpoint import LinkedStore
 from proctor.agents.process import ChildJob, ChildResult
 from proctor.agents.python import PythonAgentConfig
+from proctor.background import run_sync
 from proctor.errors import told
 from proctor.files import replacing
 from proctor.llm.cassette import taken_over
@@ -26,7 +26,7 @@ def main() -> None:
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=ChildJob)
     _limit_memory(job.memory_mb)
     with taken_over(job.cassette):
-        result = asyncio.run(_run(job))
+        result = run_sync(_run(job))
     with replacing(place, sync=False) as aside:
         aside.write_bytes(msgspec.json.encode(result, enc_hook=str))
     # Threads the agent left running must not keep the process.

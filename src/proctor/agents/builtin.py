@@ -16,10 +16,10 @@ from typing import Any, Literal, cast
 
 from pydantic import Field, model_validator
 
-from proctor.agents import threads
 from proctor.agents.actions import Actions, ActionTurn, BadAction, sample
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
 from proctor.agents.human import SavedMoves, actions_of, ask_person, offer_to_go_on, tell_person
+from proctor.background import threads
 from proctor.imports import load_object
 from proctor.trace.capture import current_trace, span
 
@@ -147,7 +147,7 @@ class ScriptedAgent:
         """The answer written for this case, trial and step."""
         config = self._config
         if request.case not in config.cases and config.script is not None:
-            return as_reply(await threads.shared.run(self._followed, request))
+            return as_reply(await threads.run(self._followed, request))
         if isinstance(request, ActionTurn):
             return as_reply(self._listed(_course(config, request), request.step, request, "step"))
         written = config.cases.get(request.case, config.replies)
@@ -255,15 +255,15 @@ class HumanAgent:
         if self._participant is not None and (trace := current_trace()) is not None:
             trace.metadata["participant"] = self._participant
         if not isinstance(request, ActionTurn):
-            return as_reply(await threads.shared.run(ask_person, request))
+            return as_reply(await threads.run(ask_person, request))
         if self._kept is None:
             self._kept = SavedMoves(self._keep_dir, request, self._participant)
             if self._kept.moves:
-                await threads.shared.run(offer_to_go_on, self._kept)
+                await threads.run(offer_to_go_on, self._kept)
         before = self._kept.again(request) if request.error is None else None
         if before is not None:
             return as_reply(before.action)
-        action = await threads.shared.run(ask_person, request)
+        action = await threads.run(ask_person, request)
         self._kept.add(request, action)
         return as_reply(action)
 
@@ -273,4 +273,4 @@ class HumanAgent:
             self._kept.forget()
         score = "no score" if outcome.score is None else f"score {outcome.score:.3g}"
         words = f"── over after {outcome.steps} steps ({outcome.ended}): {score}"
-        await threads.shared.run(tell_person, f"{words}; {outcome.reason}".rstrip("; "))
+        await threads.run(tell_person, f"{words}; {outcome.reason}".rstrip("; "))

@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 import msgspec
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
-from proctor.agents import threads
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest
 from proctor.agents.chat_tools import LoadedTool, ToolBox, ToolConfig, ToolError, as_text
+from proctor.background import threads
 from proctor.llm.chat_model import ChatModel, ChatReply, ChatRequest
 from proctor.llm.providers import is_model_name
 from proctor.llm.rate_limits import provider_of, rate_limited
@@ -178,7 +178,7 @@ class ChatAgent:
         config = self._config
         options = {key: getattr(config, key) for key in VARIED}
         options.update({key: request.params[key] for key in VARIED if key in request.params})
-        model = await threads.shared.run(config.chat_model, options["model"])
+        model = await threads.run(config.chat_model, options["model"])
         limited = rate_limited(model, config.provider_for(options["model"]))
         asker = _Asker(config, limited, options, request.seed)
         tools = ToolBox(config.loaded_tools)

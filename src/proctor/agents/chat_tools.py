@@ -16,7 +16,7 @@ from typing import Any, cast
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import ArgsKwargs
 
-from proctor.agents import threads
+from proctor.background import threads
 from proctor.errors import ProctorError, did_you_mean
 from proctor.imports import load_object
 from proctor.llm.chat_model import ToolSpec
@@ -181,7 +181,7 @@ class LoadedTool:
         try:
             if inspect.iscoroutinefunction(self.function):
                 return await self._adapter.validate_python(call)
-            result = await threads.shared.run(self._adapter.validate_python, call)
+            result = await threads.run(self._adapter.validate_python, call)
             return await result if inspect.isawaitable(result) else result
         except ValidationError as error:
             first = error.errors(include_url=False)[0]

@@ -17,8 +17,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from pydantic import Field, PrivateAttr
 
-from proctor.agents import threads
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
+from proctor.background import threads
 from proctor.errors import ProctorError
 from proctor.imports import load_object
 
@@ -154,7 +154,7 @@ class PythonAgent(msgspec.Struct, eq=False):
         if self._is_async:
             value = await function(*first, **arguments)
         else:
-            value = await threads.shared.run(function, *first, **arguments)
+            value = await threads.run(function, *first, **arguments)
         if isinstance(value, str):
             return as_reply(value)
         if inspect.isawaitable(value):

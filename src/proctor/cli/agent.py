@@ -247,15 +247,15 @@ def test(ctx: click.Context, name: str, text: str, seed: int, timeout: float | N
     not be run.
     """
     from proctor.agents.registry import resolve_agent
+    from proctor.background import run_sync
     from proctor.spec import load_configuration
-    from proctor.trials.loop import run_to_end
 
     configuration = load_configuration()
     config = resolve_agent(
         name, configuration.settings.agents, Path(), settings_dir=configuration.folder
     )
     options = {"seed": seed, "timeout": timeout, "trials": 1}
-    done = run_to_end(_ask(name, config, _question(text), configuration, options))
+    done = run_sync(_ask(name, config, _question(text), configuration, options))
     _show(done)
     if done.trial.error is not None:
         ctx.exit(EXIT_CANNOT_JUDGE)

@@ -43,6 +43,7 @@ def carry_out_here(
     events: bool = False,
 ) -> Carried:
     """Do what is left of a run and show how far it is."""
+    from proctor.background import run_sync
     from proctor.cli._output import stdout_reserved
     from proctor.cli._signals import Interrupts
     from proctor.report.progress import ProgressGroup, RunLog, logs_runs, progress_for
@@ -50,7 +51,6 @@ def carry_out_here(
     from proctor.runs.folder import run_name
     from proctor.runs.remote.upload import shipped
     from proctor.trials.carrying import carry_out
-    from proctor.trials.loop import run_to_end
     from proctor.trials.session import UNFINISHED
 
     progress = progress_for(sys.stderr, quiet=quiet, events=events)
@@ -66,7 +66,7 @@ def carry_out_here(
             on_session=interrupts.watch,
         )
         try:
-            done = run_to_end(work)
+            done = run_sync(work)
         finally:
             for each in (progress, log):
                 if each is not None:

@@ -5,7 +5,6 @@ The exit code does not depend on the findings; it is 2 if a file yields no trace
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from proctor.background import run_sync
 from proctor.cli._command import Command, Example
 from proctor.cli._options import chat_model, chat_model_options
 from proctor.cli.trace import TraceFiles, redaction_option
@@ -152,7 +152,7 @@ def _trials(path: Path, failed: bool) -> Iterator[NamedTrace]:
 def _found(looked: NamedTrace, method: str, how: DetectorOptions | None) -> Diagnosis:
     from proctor.diagnose.methods import adiagnose
 
-    return asyncio.run(adiagnose(looked.trace, method, how))
+    return run_sync(adiagnose(looked.trace, method, how))
 
 
 def _echo_traces(

@@ -127,13 +127,13 @@ def _audited(rows: list[LabelledAnswer], options: dict[str, Any]) -> Audit:
         if not any(row.judge for row in rows):
             raise click.UsageError("name a judge with --model, or add a column `judge` to the file")
         return given_verdicts(rows, measure)
-    import asyncio
+    from proctor.background import run_sync
 
     async def run() -> Audit:
         async with _OpenJudge(options) as judge:
             return await judged_verdicts(rows, judge, measure, concurrency=options["concurrency"])
 
-    return asyncio.run(run())
+    return run_sync(run())
 
 
 class _OpenJudge:

@@ -142,10 +142,10 @@ def check(
 
     Exits with 0 if all are fit for use, 1 if one is not, 2 if nothing could be checked.
     """
+    from proctor.background import run_sync
     from proctor.cli._output import stdout_reserved
     from proctor.cli.run import find_modules_here
     from proctor.spec.experiment import read_seeds
-    from proctor.trials.loop import run_to_end
     from proctor.trials.sanity import acheck
 
     find_modules_here()
@@ -155,7 +155,7 @@ def check(
         raise ProctorError(str(error), where="--seeds") from None
     templates, unreadable, configuration = _templates(catalog, expression)
     with stdout_reserved():
-        checked = run_to_end(acheck(templates, wanted, configuration))
+        checked = run_sync(acheck(templates, wanted, configuration))
     found = [*checked, *unreadable]
     unfit = sum(not each.fit for each in found)
     if as_json:

@@ -125,10 +125,10 @@ def _work(
 
 
 def _run(work: Coroutine[Any, Any, list[TransferResult]]) -> list[TransferResult]:
-    import asyncio
+    from proctor.background import run_sync
 
     try:
-        return asyncio.run(work)
+        return run_sync(work)
     except KeyboardInterrupt:
         click.echo("interrupted; run the same command to resume", err=True)
         raise

@@ -87,16 +87,16 @@ def test(
     builds scenarios and solves them.) Exits with 0 if all cases passed, 1 if a blocking check
     failed, 2 if something could not be judged (a crashed agent, a missing trace, an invalid suite).
     """
+    from proctor.background import run_sync
     from proctor.cli.run import find_modules_here
     from proctor.report.outputs import plan_outputs, write_outputs
     from proctor.report.trying import Wish
     from proctor.spec import SpecError
-    from proctor.trials.loop import run_to_end
 
     planned = plan_outputs(formats, outputs, os.environ)
     find_modules_here()
     try:
-        report = run_to_end(_tried(suites, Wish(**wish)))
+        report = run_sync(_tried(suites, Wish(**wish)))
     except SpecError as error:
         print_problems(error.problems)
         ctx.exit(EXIT_CANNOT_JUDGE)

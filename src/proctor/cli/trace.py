@@ -439,8 +439,7 @@ def score(
     In eight dimensions, without a case or a model. The exit code does not depend on the scores; to
     gate on them, use `path: {quality: …}` in a suite.
     """
-    import asyncio
-
+    from proctor.background import run_sync
     from proctor.checks.quality import score_trace, score_traces_with
     from proctor.checks.quality_text import average_lines, averages, quality_lines
     from proctor.trace.redact import redactor_for
@@ -459,7 +458,7 @@ def score(
         found = [score_trace(trace, chosen) for trace in traces()]
     else:
         # One event loop for all, because a model's connections belong to the loop that opened them.
-        found = list(asyncio.run(score_traces_with(judging, traces(), chosen)))
+        found = list(run_sync(score_traces_with(judging, traces(), chosen)))
     redactor = redactor_for(not no_redact)
     shown = [_redacted(each, redactor) for each in found]
     if as_json:

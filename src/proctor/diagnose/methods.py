@@ -8,10 +8,10 @@ them, so there is always an answer.
 
 from __future__ import annotations
 
-import asyncio
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast, overload
 
+from proctor.background import run_sync
 from proctor.errors import ProctorError, hint_among
 
 if TYPE_CHECKING:
@@ -74,15 +74,15 @@ def diagnose(
 ) -> Diagnosis:
     """Find what broke in a trace: findings, scores, how sure, how long it took.
 
-    `model` and `options` are for the methods that call one. Inside a running event loop, await
-    `proctor.diagnose.methods.adiagnose` instead for those.
+    `model` and `options` are for the methods that call one. Inside a running event loop these
+    block it until the model has replied; await `proctor.diagnose.methods.adiagnose` instead.
 
         for finding in proctor.diagnose(trace).findings:
             print(finding.category, finding.location, finding.evidence)
     """
     if not asks(method):
         return diagnose_offline(trace, method)
-    return asyncio.run(adiagnose(trace, method, asking(model, **options)))
+    return run_sync(adiagnose(trace, method, asking(model, **options)), nested=True)
 
 
 async def adiagnose(

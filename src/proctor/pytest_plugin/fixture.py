@@ -18,11 +18,11 @@ from typing import Any, NoReturn, cast
 
 from pydantic import ValidationError
 
+from proctor.background import run_sync
 from proctor.checks.base import CheckContext, CheckResults
 from proctor.checks.evaluate import evaluate
 from proctor.errors import ProctorError
 from proctor.llm.prices import price_trace
-from proctor.pytest_plugin.apart import apart
 from proctor.pytest_plugin.repeat import asked, explain, reason_of
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import line, shown
@@ -121,7 +121,7 @@ class Proctor:
         given = cast("AgentLike", {"target": agent} if isinstance(agent, str) else agent)
         ready = self._prepare(whole, judge, {_name(given): given}, timeout)
         self._thresholds[whole.id] = whole.threshold
-        (finished,) = apart(lambda: try_once(ready.plan.trials, ready))
+        (finished,) = run_sync(try_once(ready.plan.trials, ready), nested=True)
         return finished
 
     def _judged(
@@ -148,7 +148,7 @@ class Proctor:
             async with closing(ready.judges):
                 return await evaluate(ready.cases[case.id].checks, context)
 
-        return apart(work), case
+        return run_sync(work(), nested=True), case
 
     def _prepare(
         self, case: Case, judge: Any, agents: Mapping[str, AgentLike], timeout: float | None

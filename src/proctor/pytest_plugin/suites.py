@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from proctor.background import run_sync
 from proctor.checks.base import CheckStatus
 from proctor.errors import ProctorError
-from proctor.pytest_plugin.apart import apart
 from proctor.pytest_plugin.repeat import NotJudged, asked, explain, reason_of
 from proctor.runs.summary import CellSummary, Verdict, summarise_cell
 from proctor.runs.trial import CellKey, TrialStatus
@@ -175,7 +175,7 @@ class CaseItem(pytest.Item):
         )
         plan = ready.plan.trials
         at_once = ready.options.at_once(len(plan))
-        done = apart(lambda: try_once(plan, ready, concurrency=at_once))
+        done = run_sync(try_once(plan, ready, concurrency=at_once), nested=True)
         summary = summarise_cell(
             CellKey(self._case.id, self._agent),
             [finished.trial for finished in done],

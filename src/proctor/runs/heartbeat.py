@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 import msgspec
 
+from proctor.background import PeriodicWork
 from proctor.files import replacing
-from proctor.runs.rounds import Rounds
 from proctor.runs.trial import TrialStatus
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Heart:
             at=_moment(self._began),
             every_s=every,
         )
-        self._rounds = Rounds(self.beat, every=every, name="heartbeat")
+        self._rounds = PeriodicWork(self.beat, every=every, name="heartbeat")
 
     def follow(self, session: Session) -> None:
         """Report this session from now on."""

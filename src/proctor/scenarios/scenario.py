@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import shutil
 import tempfile
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from proctor.agents.base import AgentConfig, AgentRequest
+from proctor.background import run_sync
 from proctor.errors import ProctorError, did_you_mean
 from proctor.scenarios.built_folder import (
     FILES,
@@ -197,7 +197,7 @@ class Built:
 
         `agent` is a name, an import path, options, a callable, or `"solution"` for its own.
         """
-        return asyncio.run(self.arun(steps, agent))
+        return run_sync(self.arun(steps, agent), nested=True)
 
     async def arun(self, steps: int | None = None, agent: Any = "random") -> EpisodeOutcome:
         """The same, inside an event loop."""

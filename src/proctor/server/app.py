@@ -25,8 +25,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.routing import Route
 from uvicorn.config import LOGGING_CONFIG
 
+from proctor.background import PeriodicWork
 from proctor.errors import ProctorError
-from proctor.runs.rounds import Rounds
 from proctor.sanitize import line
 from proctor.server import json_api, otlp_endpoint
 from proctor.server.auth import Guard
@@ -59,7 +59,7 @@ class Service:
     watcher: Watcher | None = None
     retention_seconds: float | None = None
     results: Path | None = None
-    _pruner: Rounds | None = None
+    _pruner: PeriodicWork | None = None
 
     @classmethod
     def receiving(
@@ -77,7 +77,7 @@ class Service:
             self.watcher.start()
         if self.retention_seconds is not None:
             pause = min(PRUNE_EVERY, max(1.0, self.retention_seconds / 4))
-            self._pruner = Rounds(self._prune, every=pause, name="proctor-prune")
+            self._pruner = PeriodicWork(self._prune, every=pause, name="proctor-prune")
             self._pruner.start()
 
     def stop(self) -> None:

@@ -7,7 +7,6 @@ evaluation that says so. A store that cannot be reached is asked again later.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import logging
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
 
+from proctor.background import run_sync
 from proctor.checks.base import Check, CheckContext
 from proctor.checks.evaluate import evaluate
 from proctor.checks.quality import score_trace, score_traces_with
@@ -153,14 +153,14 @@ class Watcher:
     def _evaluated(self, trace: Trace) -> tuple[list[StoredEvaluation], Quality, Diagnosis]:
         options = self._options
         if options.judge is not None and sampled(trace.trace_id, options.judge_share):
-            (quality,) = asyncio.run(score_traces_with(options.judge, [trace], options.quality))
+            (quality,) = run_sync(score_traces_with(options.judge, [trace], options.quality))
         else:
             quality = score_trace(trace, options.quality)
         found = diagnose(trace)
         now = self._clock()
         rows = [*_quality_rows(trace.trace_id, quality, now), _found_row(found, now)]
         if options.checks:
-            rows += asyncio.run(self._checked(trace, now))
+            rows += run_sync(self._checked(trace, now))
         return rows, quality, found
 
     async def _checked(self, trace: Trace, now: int) -> list[StoredEvaluation]:

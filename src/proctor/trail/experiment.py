@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 import msgspec
 from pydantic import Field
 
-from proctor.agents import threads
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest
+from proctor.background import threads
 from proctor.checks.base import CheckResult, skipped, unscored
 from proctor.errors import ProctorError
 from proctor.files import write_atomic
@@ -123,12 +123,10 @@ class DiagnosisAgent:
         """Load the trace, diagnose it, answer with the findings."""
         from proctor.diagnose.methods import adiagnose, diagnose_offline
 
-        trace = await threads.shared.run(load_one, trace_path(request.input))
+        trace = await threads.run(load_one, trace_path(request.input))
         if self._config.asking is None:
             # Pure computing: a thread keeps the loop free for the others.
-            found: Diagnosis = await threads.shared.run(
-                diagnose_offline, trace, self._config.method
-            )
+            found: Diagnosis = await threads.run(diagnose_offline, trace, self._config.method)
         else:
             found = await adiagnose(trace, self._config.method, self._config.asking)
         if found.use is not None:

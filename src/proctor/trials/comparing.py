@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
+from proctor.background import run_sync
 from proctor.checks.base import CheckStatus, Layer
 from proctor.errors import ProctorError
 from proctor.runs.baselines import (
@@ -31,7 +32,6 @@ from proctor.runs.trial import PlannedTrial, Trial, TrialStatus
 from proctor.spec import Case, Suite, load_configuration
 from proctor.trials.baselines import hashes_of, store_of
 from proctor.trials.choose import choose_agents
-from proctor.trials.loop import run_to_end
 from proctor.trials.once import Finished, try_once
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import AgentLike, prepare
@@ -226,7 +226,7 @@ def _behaviour(
     once = (options or RunOptions()).model_copy(update={"trials": 1})
     ready = prepare(suite, once, agents=used, cases=cases)
     plan: list[PlannedTrial] = [t for t in ready.plan.trials if (t.case, t.agent) in keys]
-    finished = run_to_end(try_once(plan, ready, concurrency=ready.options.at_once(len(plan))))
+    finished = run_sync(try_once(plan, ready, concurrency=ready.options.at_once(len(plan))))
     return {(each.trial.case, each.trial.agent): each for each in finished}
 
 

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from proctor.agents import threads
 from proctor.agents.actions import Actions, ActionTurn, BadAction, call_of, understand
 from proctor.agents.base import Agent, AgentError, AgentReply, AgentRequest
+from proctor.background import threads
 from proctor.errors import ProctorError
 from proctor.sanitize import json_value
 from proctor.trace import Span, SpanStatus
@@ -266,7 +266,7 @@ def _words(action: Any) -> str:
 async def _of_world(function: Callable[..., Any], *args: Any, quick: bool = False) -> Any:
     """What the world says, in a thread unless it is quick; its failures are its own."""
     try:
-        return function(*args) if quick else await threads.shared.run(function, *args)
+        return function(*args) if quick else await threads.run(function, *args)
     except (ProctorError, InvalidAction):
         raise
     except Exception as error:

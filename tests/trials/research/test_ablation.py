@@ -6,10 +6,10 @@ import sys
 import pytest
 from research_parts import researched
 
+from proctor.background import run_sync
 from proctor.errors import ProctorError
 from proctor.stats.compare import paired_means
 from proctor.stats.ranking import holm
-from proctor.trials.loop import run_to_end
 from proctor.trials.rerun import arerun
 
 
@@ -59,7 +59,7 @@ def test_each_part_is_compared_with_the_whole_on_the_same_scenarios(tmp_path, ha
     ]
     # Noise of half a count breaks an agent that counts: the effect must be seen as one.
     assert found["variants"][2]["difference"] < 0
-    again = run_to_end(arerun(run.path))
+    again = run_sync(arerun(run.path))
     assert again.sameness.identical
     second = json.loads((again.second.path / "research.json").read_text())
     assert second == record

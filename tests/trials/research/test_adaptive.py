@@ -16,11 +16,11 @@ from research_parts import (
 )
 
 import proctor
+from proctor.background import run_sync
 from proctor.errors import ProctorError
 from proctor.runs.trial import TrialStatus
 from proctor.spec.research import Adaptive, Research
 from proctor.trials.axes import Axes
-from proctor.trials.loop import run_to_end
 from proctor.trials.options import RunOptions
 from proctor.trials.research.adaptive import adaptive
 from proctor.trials.research.outline import Outline, Stage
@@ -180,7 +180,7 @@ def test_resumed_it_takes_the_same_way(tmp_path, method):
     whole, record = researched(tmp_path / "whole", **fields)
     run = proctor.run(experiment(**fields), results=tmp_path, limits={"max_trials": 4})
     while run.stopped:
-        run = run_to_end(aresume(run.path, max_trials=4))
+        run = run_sync(aresume(run.path, max_trials=4))
     assert outcomes(run) == outcomes(whole)
     assert record_of(run) == record
 

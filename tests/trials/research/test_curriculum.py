@@ -18,11 +18,11 @@ from research_parts import (
 )
 
 import proctor
+from proctor.background import run_sync
 from proctor.errors import ProctorError
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial, TrialStatus
 from proctor.trials.extend import extend
-from proctor.trials.loop import run_to_end
 from proctor.trials.rerun import arerun
 from proctor.trials.resume import aresume
 from proctor.trials.session import FAILED
@@ -72,13 +72,13 @@ def test_stopped_at_any_trial_and_resumed_it_is_the_same(tmp_path):
     sittings = 1
     while run.stopped:
         assert record_of(run)["ended"] is False
-        run = run_to_end(aresume(run.path, max_trials=5, concurrency=3))
+        run = run_sync(aresume(run.path, max_trials=5, concurrency=3))
         sittings += 1
     assert sittings > 5
     assert outcomes(run) == outcomes(whole)
     assert record_of(run) == record
     assert run.spec["cells"] == whole.spec["cells"]
-    assert outcomes(run_to_end(arerun(whole.path)).second) == outcomes(whole)
+    assert outcomes(run_sync(arerun(whole.path)).second) == outcomes(whole)
 
 
 def test_killed_by_a_signal_it_goes_on(tmp_path):
@@ -131,7 +131,7 @@ def test_results_that_later_rounds_stand_on_are_not_run_again(tmp_path):
     """R-Q8: --retry-failed would change what was decided on; foreign results are refused."""
     run, _ = researched(tmp_path, agents={"a": SOLUTION}, research={"curriculum": CURRICULUM})
     with pytest.raises(ProctorError, match="later rounds were decided on these results"):
-        run_to_end(aresume(run.path, rerun=FAILED))
+        run_sync(aresume(run.path, rerun=FAILED))
     before = run.folder.spec_path.read_bytes()
     with pytest.raises(ProctorError, match="chosen by curriculum, so none are added"):
         extend(run.path, 1)
@@ -145,7 +145,7 @@ def test_results_that_later_rounds_stand_on_are_not_run_again(tmp_path):
         journal.append(stranger)
         journal.close()
     with pytest.raises(ProctorError, match="do not lead to the trial"):
-        run_to_end(aresume(run.path))
+        run_sync(aresume(run.path))
 
 
 def test_trials_that_could_not_be_judged_promote_nobody(tmp_path):

@@ -8,9 +8,9 @@ import yaml
 from research_parts import INVESTIGATOR, experiment, outcomes, record_of, researched
 
 import proctor
+from proctor.background import run_sync
 from proctor.errors import ProctorError
 from proctor.runs.trial import params_key
-from proctor.trials.loop import run_to_end
 from proctor.trials.rerun import arerun
 from proctor.trials.resume import aresume
 
@@ -82,10 +82,10 @@ def test_an_optimiser_learns_and_resumes(tmp_path):
     assert record["rounds"][-1]["decided"][0].startswith("a: best of 12 so far is noise=")
     run = proctor.run(experiment(**fields), results=tmp_path, limits={"max_trials": 9})
     while run.stopped:
-        run = run_to_end(aresume(run.path, max_trials=9))
+        run = run_sync(aresume(run.path, max_trials=9))
     assert outcomes(run) == outcomes(whole)
     assert record_of(run) == record
-    assert run_to_end(arerun(whole.path)).sameness.identical
+    assert run_sync(arerun(whole.path)).sameness.identical
 
 
 def test_without_optuna_one_line_says_so(tmp_path, monkeypatch):

@@ -24,6 +24,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import NamedTuple
 
+from proctor.background import run_sync
 from proctor.errors import ProctorError
 from proctor.files import lock_file, write_atomic
 from proctor.runs.folder import COPY_OF, address_of
@@ -32,7 +33,6 @@ from proctor.runs.heartbeat import NAME as HEARTBEAT
 from proctor.runs.remote.manifest import JOURNAL, SPEC, Manifest, RemoteError, facts_of
 from proctor.runs.remote.object_store import Bucket, Patience, checked
 from proctor.runs.remote.transfer import pull, read_manifest, runs_at
-from proctor.runs.remote.waiting import to_end
 from proctor.user_dirs import user_folder
 
 
@@ -62,7 +62,7 @@ def mirrored(
     url = checked(url)
     root = cache_of(url, reading)
     with _alone(root):
-        kept, problems = to_end(_brought(url, root, patience or Patience(), reading))
+        kept, problems = run_sync(_brought(url, root, patience or Patience(), reading), nested=True)
         for spec in list(root.rglob(SPEC)):
             if spec.parent not in kept:  # no longer at the store, or not to be had
                 shutil.rmtree(spec.parent, ignore_errors=True)
@@ -74,7 +74,7 @@ def with_journal(copy: Path, root: Path) -> Path:
     """The copy of a run below a mirror, with its journal: all that a run is derived from."""
     if url := address_of(copy):
         with _alone(root):
-            to_end(pull(Bucket(url), root, only=frozenset({SPEC, JOURNAL})))
+            run_sync(pull(Bucket(url), root, only=frozenset({SPEC, JOURNAL})), nested=True)
     return copy
 
 

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from proctor.background import PeriodicWork, run_sync
 from proctor.errors import ProctorError
 from proctor.files import write_atomic
 from proctor.runs import audit
@@ -38,8 +39,6 @@ from proctor.runs.remote.transfer import (
     read_manifest,
     read_part,
 )
-from proctor.runs.remote.waiting import to_end
-from proctor.runs.rounds import Rounds
 from proctor.runs.segments import segments
 
 EVERY = 5.0
@@ -81,7 +80,7 @@ def begin_at(folder: RunFolder, to: Destination, patience: Patience | None = Non
         await bucket.put(SPEC, running.spec, _sha256(running.spec))
         return True
 
-    if not to_end(begun()):
+    if not run_sync(begun(), nested=True):
         return False
     write_atomic(folder.path / REMEMBERED, msgspec.json.encode(to))
     return True
@@ -122,7 +121,7 @@ class Shipper:
         self._warn = warn
         self._bucket = Bucket(to.run, patience)
         self._chains: dict[str, list[Piece]] | None = None
-        self._rounds = Rounds(self._round, every=every, name="shipping")
+        self._rounds = PeriodicWork(self._round, every=every, name="shipping")
         self._trouble = False
 
     def start(self) -> None:
@@ -135,11 +134,11 @@ class Shipper:
 
     def finish(self) -> TransferResult:
         """Send the run as it ended, complete and with its checksums; call after `stop`."""
-        return asyncio.run(push(self._folder.path, self._to.name, self._bucket))
+        return run_sync(push(self._folder.path, self._to.name, self._bucket))
 
     def _round(self) -> None:
         try:
-            asyncio.run(self.ship())
+            run_sync(self.ship())
         except (ProctorError, OSError) as error:
             if not self._trouble:  # once: the run goes on, and so do we
                 self._warn(f"shipping waits: {error}")

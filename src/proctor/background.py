@@ -1,0 +1,196 @@
+"""Run async work from sync code, sync functions beside an event loop, and periodic work.
+
+- `run_sync`: the one bridge from sync code to a coroutine.
+- `threads.run`: a function in a daemon thread, awaited from an event loop.
+- `PeriodicWork`: a function every few seconds, in a thread of its own.
+
+User code can hang or swallow its cancellation. None of these waits for it: it costs one thread or
+one abandoned task, and the process can still end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextvars import copy_context
+from queue import SimpleQueue
+from typing import Any, NamedTuple, TypeVar
+
+from proctor.errors import ProctorError
+
+T = TypeVar("T")
+
+CANCEL_GRACE = 1.0
+"""Seconds that left-over tasks get to clean up after they are cancelled."""
+
+
+# -- sync → async ------------------------------------------------------------------------------
+
+
+def run_sync(work: Coroutine[Any, Any, T], *, nested: bool = False) -> T:
+    """Return the result of a coroutine, run in an event loop of its own.
+
+    Tasks it leaves behind are cancelled and get a moment to clean up; `asyncio.run` would wait
+    for those that resist for ever. Where a loop runs already (a notebook, an async test), the
+    call is refused, because it would block that loop; with `nested` the work runs in another
+    thread instead, with the caller's context. The loop set for this thread is not touched.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _run_in_new_loop(work)
+    if not nested:
+        work.close()
+        raise ProctorError(
+            "this was called inside an event loop, as notebooks have one",
+            hint="await the function whose name begins with an `a`: await proctor.arun(…)",
+        )
+    result: Future[T] = Future()
+    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+
+    async def watched() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        started.append((asyncio.get_running_loop(), task))
+        return await work
+
+    def body() -> None:
+        try:
+            result.set_result(_run_in_new_loop(watched()))
+        except BaseException as error:  # noqa: BLE001 (raised again in the caller's thread)
+            result.set_exception(error)
+
+    # A daemon: after an interrupt, work that will not stop must not keep the process.
+    context = copy_context()
+    threading.Thread(target=context.run, args=(body,), name="run-sync", daemon=True).start()
+    try:
+        return result.result()
+    except BaseException:
+        if not result.done() and started:  # an interrupt of this thread
+            loop, task = started[0]
+            loop.call_soon_threadsafe(task.cancel)
+        raise
+
+
+def _run_in_new_loop(work: Coroutine[Any, Any, T]) -> T:
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(work)
+    finally:
+        try:
+            _cancel_left_over_tasks(loop)
+        finally:
+            loop.close()
+
+
+def _cancel_left_over_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left, timeout=CANCEL_GRACE))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    if stubborn := [task for task in left if not task.done()]:
+        # Destroying a pending task logs errors of its own, which would blame us.
+        for name in ("asyncio", "opentelemetry.context"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        logging.getLogger("proctor").warning("left %d tasks that would not stop", len(stubborn))
+
+
+# -- async → sync ------------------------------------------------------------------------------
+
+
+class _Job(NamedTuple):
+    call: Callable[[], Any]
+    loop: asyncio.AbstractEventLoop
+    done: asyncio.Future[Any]
+
+
+class DaemonThreads:
+    """A pool that grows while all its threads are busy and keeps idle ones for reuse.
+
+    Not `asyncio.to_thread`, whose pool is joined at exit: a function that never returns would
+    keep the process.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[SimpleQueue[_Job]] = []
+        self._lock = threading.Lock()
+
+    async def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return the function's result, computed in a thread that has the caller's context."""
+        loop = asyncio.get_running_loop()
+        context = copy_context()
+        job = _Job(lambda: context.run(function, *args, **kwargs), loop, loop.create_future())
+        with self._lock:
+            queue = self._idle.pop() if self._idle else None
+        if queue is None:
+            queue = SimpleQueue[_Job]()
+            threading.Thread(target=self._serve, args=(queue,), daemon=True).start()
+        queue.put(job)
+        return await job.done
+
+    def _serve(self, queue: SimpleQueue[_Job]) -> None:
+        while True:
+            job = queue.get()
+            try:
+                result, error = job.call(), None
+            except BaseException as raised:  # noqa: BLE001 (set on the future that is awaited)
+                result, error = None, raised
+            with self._lock:
+                self._idle.append(queue)
+            # The loop may be closed by now: the caller is gone, and this thread serves the next.
+            with contextlib.suppress(RuntimeError):
+                job.loop.call_soon_threadsafe(_settle, job.done, result, error)
+            del job, result, error
+
+
+def _settle(done: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if done.cancelled():
+        return
+    if error is None:
+        done.set_result(result)
+    elif isinstance(error, StopIteration):
+        done.set_exception(RuntimeError("the function raised StopIteration"))
+    else:
+        done.set_exception(error)
+
+
+threads = DaemonThreads()
+"""The pool of this process."""
+
+
+# -- periodic work -----------------------------------------------------------------------------
+
+
+class PeriodicWork:
+    """Calls `work` every `every` seconds between `start` and `stop`, first after one pause.
+
+    A thread and not a task: an agent that blocks the event loop for hours must not hold it up,
+    and slow work must not hold up the event loop.
+    """
+
+    def __init__(self, work: Callable[[], None], *, every: float, name: str) -> None:
+        self._work = work
+        self._every = every
+        self._stopping = threading.Event()
+        # A daemon: a process that dies does not wait for the next call.
+        self._thread = threading.Thread(target=self._repeat, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; once for each object."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Start no other call, and wait for the current one to end."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _repeat(self) -> None:
+        while not self._stopping.wait(self._every):
+            self._work()
