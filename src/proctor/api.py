@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, Unpack
 
 if TYPE_CHECKING:
     from proctor.checks import CheckResults
@@ -50,8 +50,6 @@ __all__ = [
     "run_all",
     "settings",
 ]
-
-T = TypeVar("T")
 
 PathLike = str | os.PathLike[str]
 
@@ -455,6 +453,7 @@ def check(
         for result in proctor.check(trace, case):
             print(result.id, result.status, result.reason)
     """
+    from proctor.background import run_sync
     from proctor.llm.prices import price_trace
     from proctor.spec import Suite
     from proctor.spec.case_checks import check_trace
@@ -471,24 +470,7 @@ def check(
                 trace, suite.cases[0], answer=answer, baseline=baseline, judges=context.judges
             )
 
-    return _run_sync(work)
-
-
-def _run_sync(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run async work to its end, in a thread where this one has a running event loop."""
-    import asyncio
-
-    from proctor.background import run_sync
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return run_sync(work())
-    from concurrent.futures import ThreadPoolExecutor
-    from contextvars import copy_context
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(copy_context().run, lambda: run_sync(work())).result()
+    return run_sync(work(), nested=True)  # notebooks have a running event loop
 
 
 # -- results -------------------------------------------------------------------------------------
