@@ -22,11 +22,11 @@ PRELOADED = (
     *("duckdb", "psutil", "rich.console", "rich.table", "scipy.stats", "yaml", "zstandard"),
     *("proctor.cli.main", "proctor.cli._signals", "proctor.cli._output"),
     *("proctor.cli.run", "proctor.cli.test", "proctor.cli.validate", "proctor.cli.results"),
-    *("proctor.cli.carrying", "proctor.report.html.page", "proctor.report.run_facts"),
+    *("proctor.cli.carrying", "proctor.report.html.page", "proctor.report.facts"),
     *("proctor.agents.python", "proctor.checks.layers", "proctor.spec.case_checks"),
-    *("proctor.report.run_console", "proctor.report.run_json", "proctor.report.progress"),
+    *("proctor.report.console", "proctor.report.json_report", "proctor.report.progress"),
     *("proctor.results.compare", "proctor.results.finalise", "proctor.api"),
-    *("proctor.trials.carrying", "proctor.trials.resume"),
+    *("proctor.trials.session", "proctor.trials.resume"),
     *("proctor.trials.targets", "proctor.trace.formats"),
 )
 """What most commands and pages import: loaded once, before each has its process. None starts a

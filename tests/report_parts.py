@@ -1,10 +1,11 @@
 """Reports put together by hand, and text that tries to get out of every format."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer
-from proctor.report.facts import CaseFacts, CasePlace, Report
-from proctor.runs.trial import TrialStatus
+from proctor.report.facts import CasePlace, ReportFacts
+from proctor.runs.run import Run
+from proctor.runs.trial import Trial, TrialError, TrialStatus
 
 ATTACK = (
     "\x1b[31mred\x1b]0;title\x07 \x9b2J \x00\x08\x7f \ud800 \ufffe \u202eesrever "
@@ -15,6 +16,9 @@ ATTACK = (
     "# heading\n- item\n> quote\n{{7*7}} ${x} %0A::warning::x"
 )
 """Everything at once."""
+
+
+PLACE = CasePlace("suite.yaml", 12, 5)
 
 
 def check(
@@ -33,30 +37,72 @@ def check(
     )
 
 
-def case(name: str = "capital", status: str = "passed", *results: CheckResult, **more: Any) -> Any:
-    fields: dict[str, Any] = {
-        "agent": "agents:answer",
-        "suite": "suite.yaml",
-        "score": 1.0 if status == "passed" else 0.0,
-        "threshold": 0.8,
-        "place": CasePlace("suite.yaml", 12, 5),
-        "duration_ms": 1234.5,
-        **more,
-    }
-    return CaseFacts(case=name, status=TrialStatus(status), results=results, **fields)
+class OneCase(NamedTuple):
+    """A trial, and what its suite says of its case."""
+
+    suite: str
+    trial: Trial
+    threshold: float
+    place: CasePlace | None
 
 
-def report(*cases: CaseFacts, **more: Any) -> Report:
-    fields: dict[str, Any] = {
-        "title": "suite.yaml",
-        "started_ns": 1_700_000_000_000_000_000,
-        "duration_ms": 2000.0,
-        **more,
-    }
-    return Report(cases=cases, **fields)
+def case(
+    name: str = "capital",
+    status: str = "passed",
+    *results: CheckResult,
+    agent: str = "agents:answer",
+    suite: str = "suite.yaml",
+    threshold: float = 0.8,
+    place: CasePlace | None = PLACE,
+    error: str | None = None,
+    duration_ms: float | None = 1234.5,
+    tokens: int | None = None,
+    **more: Any,
+) -> OneCase:
+    kind, _, message = (error or "").partition(": ")
+    costs = [result.cost_usd for result in results if result.cost_usd is not None]
+    fields: dict[str, Any] = {"score": 1.0 if status == "passed" else 0.0, **more}
+    trial = Trial(
+        case=name,
+        agent=agent,
+        index=0,
+        seed=0,
+        status=TrialStatus(status),
+        checks=results,
+        error=None if error is None else TrialError(kind, message),
+        latency_ms=duration_ms,
+        started_ns=1_700_000_000_000_000_000,
+        duration_ms=2000.0,
+        input_tokens=tokens,
+        judge_cost_usd=sum(costs) if costs else None,
+        **fields,
+    )
+    return OneCase(suite, trial, threshold, place)
 
 
-def mixed() -> Report:
+def report(
+    *cases: OneCase, planned: int | None = None, notes: tuple[str, ...] = (), **more: Any
+) -> ReportFacts:
+    """The report of `proctor test`: a run in memory for each suite."""
+    suites = dict.fromkeys(each.suite for each in cases) or {"suite.yaml": None}
+    runs: list[Run] = []
+    for name in suites:
+        own = [each for each in cases if each.suite == name]
+        cells = [
+            {"case": t.case, "agent": t.agent, "trials": 1, "threshold": threshold}
+            for _, t, threshold, _ in own
+        ]
+        cells += [
+            {"case": f"left {n}", "agent": "agents:answer", "trials": 1, "threshold": 0.8}
+            for n in range((planned or 0) - len(cases))
+        ]
+        spec = {"run_id": name, "name": name, "options": {}, "cells": cells, "suite": {}}
+        places = {each.trial.case: each.place for each in own if each.place is not None}
+        runs.append(Run.in_memory(spec, [each.trial for each in own], {}, places))
+    return ReportFacts(*runs, labels=list(suites), remarks=notes, **more)
+
+
+def mixed() -> ReportFacts:
     """One case of every status, with a warning and a judged check beside them."""
     return report(
         case(
@@ -84,7 +130,7 @@ def mixed() -> Report:
     )
 
 
-def hostile(text: str = ATTACK) -> Report:
+def hostile(text: str = ATTACK) -> ReportFacts:
     """A report in which every text an agent could have chosen is this one."""
     results = [
         check(

@@ -28,7 +28,6 @@ PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s;]+)", re.MULTILINE)
 DUPLICATE_CLASSES = """
 Figure
 Patience
-Rerun
 """
 
 

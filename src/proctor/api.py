@@ -345,6 +345,39 @@ async def arun(  # noqa: PLR0913 (as above)
     return run
 
 
+def evaluate(
+    suite: Suite | PathLike,
+    *,
+    agent: AgentLike | str | list[str] | None = None,
+    tags: Sequence[str] = (),
+    filter: str = "",  # noqa: A002 (the word of the command line)
+    concurrency: int | None = None,
+    timeout: float | None = None,
+    observer: Observer | None = None,
+) -> Run:
+    """Run each case of a suite once and keep nothing: the run exists in memory only.
+
+    run = proctor.api.evaluate("suite.yaml", agent=answer)
+    """
+    from proctor.background import run_sync
+    from proctor.spec import Suite, load_configuration, load_suite, select_cases
+    from proctor.trials.options import RunOptions
+    from proctor.trials.prepare import given_agents, prepare
+    from proctor.trials.session import run_session
+
+    if not isinstance(suite, Suite):
+        suite = load_suite(Path(suite), need_agent=False)
+    configuration = load_configuration(suite.folder)
+    context = prepare(
+        suite,
+        RunOptions(trials=1, concurrency=concurrency, timeout=timeout),
+        agents=given_agents(suite, agent, configuration),
+        cases=select_cases(suite.cases, tags=list(tags), filter=filter),
+        configuration=configuration,
+    )
+    return run_sync(run_session(context, observer=observer))
+
+
 def run_all(target: PathLike, **keywords: Unpack[RunKeywords]) -> dict[str, Run]:
     """Run every experiment of a file; return the runs by the names of their experiments.
 
@@ -383,9 +416,9 @@ async def _run_all(found: Target, keywords: RunKeywords) -> dict[str, Run]:
 
     from proctor.errors import ProctorError
     from proctor.runs.remote.upload import shipped_meanwhile
-    from proctor.trials.carrying import carry_out
     from proctor.trials.experiments import Changes
     from proctor.trials.prepare import several_agents
+    from proctor.trials.session import run_session
     from proctor.trials.targets import address_for, folder_for, prepare_target
 
     _refuse_unknown(keywords, RunKeywords.__annotations__, "run")
@@ -419,7 +452,7 @@ async def _run_all(found: Target, keywords: RunKeywords) -> dict[str, Run]:
         else:  # in a thread: this event loop must not wait for an object store
             folder = await asyncio.to_thread(folder_for, each, root, name)
         async with shipped_meanwhile(folder):
-            runs[each.name] = await carry_out(each, folder, observer=observer)
+            runs[each.name] = await run_session(each, folder, observer=observer)
     return runs
 
 

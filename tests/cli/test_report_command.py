@@ -80,7 +80,9 @@ def test_charts_are_written_in_both_formats(results: Path) -> None:
     pytest.importorskip("vl_convert", reason="the extra charts is not installed")
     folder = results.parent / "charts"
     run = results / "made" / "2026-05-28_001"
-    told = proctor("report", run, "--charts", folder, "--format", "png", "--format", "svg")
+    told = proctor(
+        "report", run, "--charts", folder, "--chart-format", "png", "--chart-format", "svg"
+    )
     assert told.returncode == 0, told.stderr
     kinds = {path.suffix for path in folder.iterdir()}
     assert kinds == {".png", ".svg"}
@@ -131,7 +133,7 @@ def test_mistakes_are_said_in_a_line(results: Path) -> None:
     """R-Q5: a run that is not there, a format without charts, an ending that is not known."""
     for arguments, words in (
         (("report", "results/made/nothing"), "no run and no tag is called"),
-        (("report", "latest", "--format", "svg"), "--format needs --charts"),
+        (("report", "latest", "--chart-format", "svg"), "--chart-format needs --charts DIR"),
         (("runs", "share", "latest", "-o", "out.pdf"), "cannot share as .pdf"),
         (("report", "latest", "--html", "/dev/null/x.html"), "cannot write"),
     ):
@@ -152,7 +154,7 @@ def test_share_knows_the_secrets_of_the_project(results: Path) -> None:
     page = (results.parent / "out.html").read_text(encoding="utf-8")
     assert "CUST-4711" not in page
     assert "ask about [redacted:customer]" in page
-    assert "1 secret taken out" in told.stdout
+    assert "redacted again: 1 secret removed" in told.stdout
     assert "share" in proctor("runs", "audit", cwd=results.parent).stdout
 
 
@@ -163,7 +165,7 @@ def test_share_tells_what_is_inside(results: Path) -> None:
     with zipfile.ZipFile(results.parent / "out.zip") as archive:
         for name in archive.namelist():
             assert name in told.stdout
-    assert "redaction was applied again" in told.stdout
+    assert "redacted again: " in told.stdout
 
 
 def test_share_names_the_file_after_the_run(results: Path) -> None:

@@ -42,7 +42,7 @@ def test_one_scenario_one_agent_one_seed(project: Path) -> None:
     args = ("run", "arithmetic.sum", "--agent", "people:adder", "--seed", 7, "--quiet")
     code, out, err = command(project, *args)
     assert (code, err) == (0, "")
-    assert "1 of 1 cell passed; 1 of 1 judged trial" in out
+    assert "1 of 1 case passed" in out
     run = only_run(project / "results")
     assert run.parent.name == "arithmetic.sum"
     assert trials(run) == {("arithmetic.sum", "people:adder", "", 7, 0)}

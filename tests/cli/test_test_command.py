@@ -379,7 +379,7 @@ def test_several_formats_at_once(place, proctor):
 def test_markdown_and_github(place, proctor):
     """R-Q5: both can be asked for anywhere."""
     name = suite(place, WRONG)
-    assert proctor(name, "--format", "markdown").out.startswith("## suite.yaml\n")
+    assert proctor(name, "--format", "markdown").out.startswith("## ❌ FAIL: suite.yaml\n")
     said = proctor(name, "--format", "github")
     assert said.out.startswith("::error file=suite.yaml,line=3,col=5,title=wrong%3A expected_in_")
 
@@ -431,7 +431,7 @@ def test_actions_get_annotations_and_a_summary_unasked(place, proctor, monkeypat
     said = proctor(name, "--format", "json")
     assert said.document["exit_code"] == 1
     assert "\n::error file=suite.yaml,line=9," in said.err
-    assert (place / "summary.md").read_text().count("## suite.yaml") == 2
+    assert (place / "summary.md").read_text().count("## ❌ FAIL: suite.yaml") == 2
 
 
 def test_hostile_answers_are_harmless_everywhere(place, proctor):

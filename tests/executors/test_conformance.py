@@ -18,11 +18,10 @@ from proctor.runs.folder import RunFolder
 from proctor.runs.run import Run
 from proctor.runs.trial import PlannedTrial, Trial
 from proctor.spec import load_suite
-from proctor.trials.carrying import carry_out, new_folder
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import prepare
 from proctor.trials.resume import aresume, restore
-from proctor.trials.session import INFRA, Session
+from proctor.trials.session import INFRA, Session, new_folder, run_session
 
 Where = dict[str, Any]
 
@@ -164,7 +163,7 @@ async def stopped_run(
     ready = prepare(load_suite(path), RunOptions(**where, **options))
     folder = new_folder(ready, path.parent / "results")
     watch = StopsAt(seen, times)
-    run = await carry_out(ready, folder, observer=watch, on_session=watch.watch)
+    run = await run_session(ready, folder, observer=watch, on_session=watch.watch)
     assert run.stopped == "told to"
     assert len(watch.begun) == len(watch.ended), "what began is recorded"
     return folder

@@ -18,13 +18,13 @@ from run_parts import journal, only_run, rows
 from proctor.cli.main import run as main
 from proctor.errors import ProctorError, first_of
 from proctor.spec import load_suite
-from proctor.trials.carrying import carry_out, new_folder
 from proctor.trials.executors.ray.asking import Authority
 from proctor.trials.executors.ray.connect import Connection, ray_package
 from proctor.trials.executors.ray.crew import Load, Member, Resources, give_back, let_go, take_crew
 from proctor.trials.executors.ray.executor import RayExecutor
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import prepare
+from proctor.trials.session import new_folder, run_session
 
 pytestmark = pytest.mark.slow
 
@@ -123,7 +123,7 @@ async def test_a_lost_worker_costs_nothing_but_time(tmp_path: Path, a_ray: str) 
     ready = prepare(load_suite(path), RunOptions(**ON_RAY, trials=60, concurrency=4))
     folder = new_folder(ready, tmp_path / "results")
     killer = Killer(tmp_path, 3)
-    run = await carry_out(ready, folder, observer=killer)
+    run = await run_session(ready, folder, observer=killer)
     assert len(killer.killed) == 3
     lines = journal(folder.path)
     assert sorted(line["index"] for line in lines) == list(range(60))

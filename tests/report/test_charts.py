@@ -10,7 +10,7 @@ from report_runs import make_run
 
 from proctor.errors import ProctorError
 from proctor.report import charts
-from proctor.report.run_facts import ReportFacts, facts_of_run
+from proctor.report.facts import ReportFacts
 from proctor.runs.run import Run
 
 pytest.importorskip("altair", reason="the extra charts is not installed")
@@ -20,7 +20,7 @@ pytest.importorskip("vl_convert", reason="the extra charts is not installed")
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> ReportFacts:
     folder = tmp_path_factory.mktemp("run") / "made" / "2026-05-28_001"
-    return facts_of_run(Run(make_run(folder, agents=("b", "a"), pass_rates=(0.9, 0.2))))
+    return ReportFacts(Run(make_run(folder, agents=("b", "a"), pass_rates=(0.9, 0.2))))
 
 
 @pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG\r\n"), ("svg", b"<svg")])
@@ -60,7 +60,7 @@ def test_specs_hold_no_data_of_their_own(facts: ReportFacts) -> None:
 def test_what_there_is_nothing_to_draw_of_is_left_out(tmp_path: Path) -> None:
     """R-Q4: no cost known, no chart of cost; an unknown figure is never drawn as zero."""
     run = Run(make_run(tmp_path / "made" / "2026-05-28_001", costs=False))
-    assert "cost" not in charts.specs(facts_of_run(run))
+    assert "cost" not in charts.specs(ReportFacts(run))
 
 
 def test_without_the_extra_the_message_says_what_to_install(
@@ -79,7 +79,7 @@ def test_long_names_stand_at_a_slant_and_are_cut(tmp_path: Path) -> None:
 
     def drawn(*agents: str) -> tuple[int, int, list[int]]:
         run = make_run(tmp_path / agents[0] / "2026-05-28_001", agents=agents, cases=2)
-        facts = facts_of_run(Run(run))
+        facts = ReportFacts(Run(run))
         spec = charts.specs(facts)
         heads = spec["heatmap"]["layer"][0]["encoding"]["x"]["axis"]
         (path,) = [p for p in charts.write_charts(facts, tmp_path / agents[0]) if "hist" in p.name]

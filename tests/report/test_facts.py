@@ -25,22 +25,21 @@ def test_exit_code_of_what_was_left_out():
     """R-R11: planned cases that never began are not a pass; a signal has its own code."""
     assert report(case(), planned=2).exit_code == 2
     assert report(case(), planned=2).not_run == 1
-    assert report(case(), planned=2).interrupted(2).exit_code == 130
-    assert report(case("x", "failed"), planned=2).interrupted(15).exit_code == 143
+    assert report(case(), planned=2, signal=2).exit_code == 130
+    assert report(case("x", "failed"), planned=2, signal=15).exit_code == 143
 
 
 def test_unknown_costs_are_not_zero():
     """R-A4: the cost is the sum of what is known, None when nothing is."""
-    assert mixed().cost_usd == 0.41
-    assert mixed().unpriced_calls == 3
-    assert mixed().judge_cost_usd == 0.01
-    assert report(case()).cost_usd is None
+    assert mixed().totals.cost_usd == 0.41
+    assert mixed().totals.unpriced_calls == 3
+    assert mixed().totals.judge_cost_usd == 0.01
+    assert report(case()).totals.cost_usd is None
 
 
 def test_reason_of_a_case():
     """R-C5: the first blocking failure, else what the score lost its points on."""
-    assert mixed().cases[1].reason == "expected_in_answer: the answer lacks 'Paris'"
-    assert case("w", "failed", check("warn", "tone", reason="rude"), score=0.5).reason == (
-        "score 0.50 is below 0.8: tone: rude"
-    )
-    assert case().reason == ""
+    assert mixed().trials[1].reason == "expected_in_answer: the answer lacks 'Paris'"
+    weak = report(case("w", "failed", check("warn", "tone", reason="rude"), score=0.5)).trials[0]
+    assert weak.reason == "score 0.50 is below 0.8: tone: rude"
+    assert report(case()).trials[0].reason == ""

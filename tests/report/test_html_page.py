@@ -11,8 +11,8 @@ from browser import browser, contrast, opened
 from report_runs import HOSTILE, check, make_run
 
 from proctor.report import charts
+from proctor.report.facts import ReportFacts
 from proctor.report.html.page import render_page
-from proctor.report.run_facts import facts_of_run
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial, TrialStatus
 
@@ -38,7 +38,7 @@ def running() -> Iterator[Any]:
 
 def written(run: Path, target: Path, **options: Any) -> Path:
     found = Run(run)
-    target.write_text(render_page(found, facts_of_run(found), **options).text, encoding="utf-8")
+    target.write_text(render_page(found, ReportFacts(found), **options).text, encoding="utf-8")
     return target
 
 

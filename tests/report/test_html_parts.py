@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from report_runs import make_run
 
 from proctor.report.charts import STATUSES, config, status_colours
+from proctor.report.facts import ReportFacts, trial_order
 from proctor.report.html import page as page_module
 from proctor.report.html.context import bar_width
 from proctor.report.html.page import MAX_BYTES, columns, data_block, environment, render_page
 from proctor.report.html.trial_data import cut, harm_first
-from proctor.report.run_facts import facts_of_run, trial_order
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial
 from proctor.sanitize import visible
@@ -141,7 +141,7 @@ def test_harm_comes_first_and_every_cell_before_a_second() -> None:
 def test_a_huge_run_lists_its_worst_trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """R-Q3: what cannot be listed is counted, and it is never what went wrong."""
     run = Run(make_run(tmp_path / "made" / "2026-05-28_001", cases=10, trials=5))
-    facts = facts_of_run(run)
+    facts = ReportFacts(run)
     failed = sum(row.status != "passed" for row in facts.rows)
     monkeypatch.setattr(page_module, "MAX_ROWS", failed + 3)
     made = render_page(run, facts, with_charts=False)
@@ -171,7 +171,7 @@ def test_ten_thousand_trials_stay_below_three_megabytes(tmp_path: Path) -> None:
         pass_rates=(0.99, 0.95, 0.9, 0.8),
     )
     run = Run(folder)
-    made = render_page(run, facts_of_run(run))
+    made = render_page(run, ReportFacts(run))
     assert made.size <= MAX_BYTES < LIMIT
     trials = rows_of(json.loads(block(made.text, "trials")))
     assert len(trials) == 10_000
@@ -198,7 +198,7 @@ def test_each_row_leads_to_its_own_trial(tmp_path: Path) -> None:
         trial.answer = f"{trial.case}/{trial.agent}/{trial.index}"
 
     run = Run(make_run(tmp_path / "made" / "2026-05-28_001", cases=7, change=say_who))
-    page = render_page(run, facts_of_run(run), with_charts=False).text
+    page = render_page(run, ReportFacts(run), with_charts=False).text
     rows = rows_of(json.loads(block(page, "trials")))
     assert len(rows) == 42
     for row in rows:
@@ -213,7 +213,7 @@ def test_a_damaged_trace_file_costs_its_traces_only(tmp_path: Path) -> None:
     (segment,) = (folder / "traces").iterdir()
     segment.write_bytes(b"x" * segment.stat().st_size)
     run = Run(folder)
-    made = render_page(run, facts_of_run(run), with_charts=False)
+    made = render_page(run, ReportFacts(run), with_charts=False)
     assert "24 traces could not be read back." in made.inside
     assert any(line.startswith("0 of 24 traces") for line in made.inside)
     assert "All is well." in json.dumps(unpacked(made.text, "details-0"))

@@ -82,8 +82,8 @@ def test_one_testsuite_for_each_suite_and_agent():
     )
     assert [(s.get("name"), s.get("package"), s.get("tests")) for s in root] == [
         ("a/one.yaml", "agents:answer", "2"),
-        ("b/two.yaml", "other", "1"),
         ("a/one.yaml", "other", "1"),
+        ("b/two.yaml", "other", "1"),
     ]
 
 

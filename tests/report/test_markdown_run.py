@@ -8,13 +8,12 @@ import msgspec
 import pytest
 from report_runs import HOSTILE, check, make_run
 
+from proctor.report import console
 from proctor.report.console_results import render_groups
+from proctor.report.facts import ReportFacts
 from proctor.report.figures import ends
 from proctor.report.html.page import render_page
-from proctor.report.markdown_run import render_run
-from proctor.report.run_console import verdict_table
-from proctor.report.run_facts import facts_of_run
-from proctor.report.run_text import render_report
+from proctor.report.markdown import render
 from proctor.report.run_words import places
 from proctor.results import query
 from proctor.runs.run import Run
@@ -36,11 +35,11 @@ def plain_words(text: str) -> str:
 
 def test_every_form_says_the_same_numbers(run: Run) -> None:
     """R-Q5: HTML, Markdown and console agree, down to the rounding."""
-    facts = facts_of_run(run)
+    facts = ReportFacts(run)
     forms = {
         "html": plain_words(render_page(run, facts, with_charts=False).text),
-        "markdown": plain_words(render_run(facts)),
-        "console": plain_words(re.sub(r"\x1b\[\d+m", "", render_report(run, facts))),
+        "markdown": plain_words(render(facts)),
+        "console": plain_words(re.sub(r"\x1b\[\d+m", "", console.render(facts))),
     }
     for name, text in forms.items():
         assert facts.headline in text, name
@@ -55,11 +54,11 @@ def test_every_form_says_the_same_numbers(run: Run) -> None:
 
 def test_the_leader_is_named_only_when_tests_tell(run: Run, tmp_path: Path) -> None:
     """R-Q3: ahead where the difference is real, otherwise not told apart."""
-    told = render_run(facts_of_run(run))
+    told = render(ReportFacts(run))
     assert "careful is significantly better than all others on 9 shared cases" in told
     few = Run(make_run(tmp_path / "few" / "2026-05-28_001", cases=2, pass_rates=(1.0, 0.3)))
-    assert "No significant difference between careful and hasty on 2 shared cases" in render_run(
-        facts_of_run(few)
+    assert "No significant difference between careful and hasty on 2 shared cases" in render(
+        ReportFacts(few)
     )
 
 
@@ -68,8 +67,8 @@ def test_a_baseline_shows_what_moved(run: Run, tmp_path: Path) -> None:
     worse = Run(
         make_run(tmp_path / "made" / "2026-05-29_001", cases=9, trials=5, pass_rates=(0.3, 0.3))
     )
-    facts = facts_of_run(worse, baseline=run)
-    text = render_run(facts)
+    facts = ReportFacts(worse, baseline=run)
+    text = render(facts)
     page = plain_words(render_page(worse, facts, with_charts=False).text)
     assert "### Since made/2026\\-05\\-28\\_001: REGRESSION" in text
     assert "**careful: REGRESSION.**" in text
@@ -78,7 +77,7 @@ def test_a_baseline_shows_what_moved(run: Run, tmp_path: Path) -> None:
     case, before, now, change = [part.strip() for part in moved[0].split("|")[1:5]]
     assert plain_words(f"{case} {before} {now} {change}") in page
     assert "REGRESSION" in page
-    assert "REGRESSION" in render_report(worse, facts)
+    assert "REGRESSION" in console.render(facts)
 
 
 def test_cases_that_moved_and_are_not_told_are_counted(tmp_path: Path) -> None:
@@ -87,8 +86,8 @@ def test_cases_that_moved_and_are_not_told_are_counted(tmp_path: Path) -> None:
         Run(make_run(tmp_path / "made" / f"2026-05-28_00{n}", cases=20, pass_rates=(rate,)))
         for n, rate in enumerate((1.0, 0.0))
     )
-    facts = facts_of_run(now, baseline=before)
-    assert "8 cases moved less." in render_run(facts)
+    facts = ReportFacts(now, baseline=before)
+    assert "8 cases moved less." in render(facts)
     assert "8 cases moved less." in plain_words(render_page(now, facts, with_charts=False).text)
 
 
@@ -101,7 +100,7 @@ def test_an_agent_cannot_write_markdown(tmp_path: Path) -> None:
         trial.checks = (check("lacks", False, said, blocking=True),)
 
     run = Run(make_run(tmp_path / "made" / "2026-05-28_001", change=attack, name=said, cases=1))
-    text = render_run(facts_of_run(run))
+    text = render(ReportFacts(run))
     assert "<script" not in text
     assert "](http" not in text
     assert "@somebody" not in text
@@ -120,15 +119,15 @@ def test_what_could_not_be_judged_is_said_apart(tmp_path: Path) -> None:
             trial.error = TrialError("ConnectError", f"no server {trial.index % 2}")
 
     run = Run(make_run(tmp_path / "made" / "2026-05-28_001", change=break_down, pass_rates=(1.0,)))
-    facts = facts_of_run(run)
-    text = render_run(facts)
+    facts = ReportFacts(run)
+    text = render(facts)
     assert "Not judged\\: 12 infrastructure errors." in text
     row = next(line for line in text.splitlines() if line.startswith("| hasty |"))
     assert [part.strip() for part in row.split("|")[2:6]] == ["–", "–", "–", "–"]
     page = plain_words(render_page(run, facts, with_charts=False).text)
     assert "Not judged 12" in page
     # Why is told in every form, the most common first, with a trial that shows it.
-    for words in (text.replace("\\", ""), page, render_report(run, facts)):
+    for words in (text.replace("\\", ""), page, console.render(facts)):
         assert "8 trials: ConnectError in the agent: no server 0 (" in words
         assert "4 trials: ConnectError in the agent: no server 1 (" in words
 
@@ -139,7 +138,7 @@ def test_colour_marks_the_verdict_and_no_case_that_is_called_like_it(run: Run) -
     verdict = first.verdict.value
     named = msgspec.structs.replace(first, case=verdict, agent="an agent")
     longer = msgspec.structs.replace(first, case=f"{verdict}, and a long name", agent="an agent")
-    for text in verdict_table([named, longer])[1:]:
+    for text in console.cell_table([named, longer])[1:]:
         before, _, painted = text.partition("\x1b[")
         assert before.strip().startswith(verdict)
         assert before.rstrip().endswith("an agent")
@@ -154,7 +153,7 @@ def test_a_cost_that_leaves_calls_out_says_so_everywhere(tmp_path: Path) -> None
 
     folder = tmp_path / "results" / "made" / "2026-05-28_001"
     run = Run(make_run(folder, cases=2, agents=("only",), change=unpriced))
-    facts = facts_of_run(run)
+    facts = ReportFacts(run)
     known = run.totals.cost_usd
     assert known is not None
     page = render_page(run, facts, with_charts=False).text
@@ -163,8 +162,8 @@ def test_a_cost_that_leaves_calls_out_says_so_everywhere(tmp_path: Path) -> None
     assert tiles[1] == f"≥ {money(known)}"
     groups = query(results=tmp_path / "results").group_by("agent")
     texts = {
-        "console": render_report(run, facts),
-        "markdown": render_run(facts),
+        "console": console.render(facts),
+        "markdown": render(facts),
         "page": page[page.index('id="cost"') : page.index('id="timeline"')],
         "groups": render_groups(["agent"], groups.rows),
     }

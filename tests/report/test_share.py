@@ -62,10 +62,10 @@ def test_a_shared_page_holds_no_secret_and_no_name(
 def test_the_same_page_at_home_names_the_machine(run: Run) -> None:
     """R-D5: what share leaves out is there in the report you keep (else the test above proves
     nothing)."""
+    from proctor.report.facts import ReportFacts
     from proctor.report.html.page import render_page
-    from proctor.report.run_facts import facts_of_run
 
-    whole = unpack_page(render_page(run, facts_of_run(run), with_charts=False).text)
+    whole = unpack_page(render_page(run, ReportFacts(run), with_charts=False).text)
     assert "the-host-name" in whole
     assert HIDDEN in whole
 

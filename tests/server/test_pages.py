@@ -20,9 +20,9 @@ from proctor.server.store.store import StoredEvaluation
 from proctor.server.watch import Watcher, WatchOptions
 from proctor.spec import Case, Suite
 from proctor.trace import SpanKind
-from proctor.trials.carrying import carry_out, new_folder
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import prepare
+from proctor.trials.session import new_folder, run_session
 
 SECOND = 1_000_000_000
 HOSTILE = (
@@ -101,7 +101,7 @@ def _run(suite: Suite, agents: dict, results: Path) -> Path:
 def done(ready, folder):
     """Carry a run out in a thread of its own: the browser's driver has a loop in this one."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: run_sync(carry_out(ready, folder))).result()
+        return pool.submit(lambda: run_sync(run_session(ready, folder))).result()
 
 
 @pytest.fixture(scope="module")

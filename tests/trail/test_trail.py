@@ -15,7 +15,7 @@ from proctor.runs.run import Run
 from proctor.trail.data import read_annotations
 from proctor.trail.experiment import TrailConfig, begin, choose
 from proctor.trail.scorer import score
-from proctor.trials.carrying import carry_out
+from proctor.trials.session import run_session
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_an_interrupted_experiment_goes_on(few: Path) -> None:
         experiment_id="cut", trail_data_dir=few / "data", gold_dir=few, approach="rules"
     )
     first = begin(config, few / "out", 1, max_trials=2)
-    run_sync(carry_out(first.ready, first.folder))
+    run_sync(run_session(first.ready, first.folder))
     assert len(list(Run(first.folder.path).trials())) == 2
     second = begin(config, few / "out")
     assert second.going_on

@@ -18,7 +18,8 @@ from run_parts import CLOCKS_AND_IDS, Children, journal, only_run, rows, until, 
 import proctor as api
 from proctor import Experiment
 from proctor.background import run_sync
-from proctor.report.run_console import render_run
+from proctor.report import console
+from proctor.report.facts import ReportFacts
 from proctor.runs.run import Run
 from proctor.trials.rerun import arerun
 
@@ -267,7 +268,7 @@ def test_the_spec_says_what_ran(project: Path) -> None:
     (project / "bots2.py").write_text(BOTS + "\n# changed\n")
     dirty = Run(ran(project, "dirty"))
     spec = dirty.spec
-    said = render_run(dirty)
+    said = console.render(ReportFacts(dirty))
     assert f"uncommitted changes on top of {spec['provenance']['git']['commit'][:11]}" in said
     assert spec["provenance"]["git"] == {
         "commit": _git(project, "rev-parse", "HEAD"),

@@ -106,12 +106,9 @@ def test_beats_count_what_is_done_meanwhile(tmp_path: Path) -> None:
 
     class Session:
         planned, running, stopped = 10, 2, None
-        spending = SimpleNamespace(cost_usd=0.5, tokens=70, unpriced=1)
-        tally = SimpleNamespace(
-            of=dict.fromkeys(["passed", "failed", "hard_fail", "infra_error", "cancelled"], 1),
-            kept=1,
-            skipped=1,
-        )
+        budget = SimpleNamespace(cost_usd=0.5, tokens=70, unpriced=1)
+        counts = dict.fromkeys(["passed", "failed", "hard_fail", "infra_error", "cancelled"], 1)
+        kept, skipped = 1, 1
 
     with Heart(run.path, "id", every=600, clock=lambda: now) as heart:
         heart.follow(Session())  # pyright: ignore[reportArgumentType]

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 import proctor
-from proctor.report.run_console import render_run
+from proctor.report import console
+from proctor.report.facts import ReportFacts
 from proctor.runs.run import Run
 from proctor.spec import Case, Suite
-from proctor.trials.limits import Limits, Spending
+from proctor.trials.options import RunBudget, RunOptions
 from proctor.trials.resume import aresume
 
 SUITE = Suite(cases=(Case(id="c", input="q"),))
@@ -116,7 +117,7 @@ async def test_a_call_that_was_refused_cost_nothing(tmp_path: Path) -> None:
 async def test_a_stopped_run_is_resumed_with_a_higher_cap(tmp_path: Path) -> None:
     """R-R7, R-R8: the money of earlier sittings counts, and the plan stays the same."""
     first = await run_of(tmp_path, max_cost_usd=0.35)
-    assert f"--resume {first.path} with a higher --max-cost" in render_run(first)
+    assert f"--resume {first.path} with a higher --max-cost" in console.render(ReportFacts(first))
     again = await aresume(first.path, agent=priced)
     assert again.totals.trials == 4, "the cap was reached before"
     more = await aresume(first.path, agent=priced, max_cost_usd=0.75)
@@ -129,7 +130,7 @@ async def test_a_stopped_run_is_resumed_with_a_higher_cap(tmp_path: Path) -> Non
 def test_time_is_that_of_the_clock_given() -> None:
     """R-R8: wall time counts from the beginning of the sitting."""
     now = 100.0
-    spending = Spending(Limits(max_seconds=5), clock=lambda: now)
-    assert spending.exhausted() is None
+    budget = RunBudget(RunOptions(max_seconds=5), clock=lambda: now)
+    assert budget.exhausted() is None
     now = 105.0
-    assert spending.exhausted() == "time limit reached: 5 s"
+    assert budget.exhausted() == "time limit reached: 5 s"

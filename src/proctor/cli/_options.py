@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
 
+from proctor.report.formats import FORMATS
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
@@ -430,3 +432,22 @@ def _bare_type(annotation: Any) -> Any:
         (kind,) = (each for each in typing.get_args(annotation) if each is not types.NoneType)
         return _bare_type(kind)
     return annotation
+
+
+FORMAT_OPTIONS = (
+    click.option(
+        "--format",
+        "formats",
+        multiple=True,
+        type=click.Choice(list(FORMATS)),
+        help="Output format; repeatable.  [default: console]",
+    ),
+    click.option(
+        "-o",
+        "--output",
+        "outputs",
+        multiple=True,
+        metavar="FILE",
+        help="Output file: the first -o is for the first --format, and so on.",
+    ),
+)

@@ -63,28 +63,6 @@ def wake_on_signals(loop: asyncio.AbstractEventLoop) -> Generator[None]:
                 loop.remove_reader(ours)
 
 
-class StopRequest:
-    """Sets an event at the first signal, for work that stores nothing (`proctor test`)."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.event = asyncio.Event()
-        self.signal: int | None = None
-
-    @contextlib.contextmanager
-    def listening(self) -> Generator[None]:
-        """Handle signals inside the block."""
-        with wake_on_signals(self._loop), handle_signals(self._handle):
-            yield
-
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if self.signal is not None:
-            raise KeyboardInterrupt
-        self.signal = number
-        _write("\nstopping; press Ctrl-C again to quit at once\n")
-        self._loop.call_soon_threadsafe(self.event.set)
-
-
 class Interrupts:
     """Stops the session of a run at the first signal; `signal` is that signal.
 
@@ -93,7 +71,7 @@ class Interrupts:
     nothing is lost.
     """
 
-    def __init__(self, resume: str) -> None:
+    def __init__(self, resume: str | None = None) -> None:
         self._resume = resume
         self._session: Session | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -127,7 +105,10 @@ class Interrupts:
         self.signal = number
         if self._session is None or self._loop is None:
             raise click.exceptions.Exit(128 + number)
-        _write(f"\nstopping: finished trials are saved; resume with\n  {self._resume}\n")
+        saved = (
+            f": finished trials are saved; resume with\n  {self._resume}" if self._resume else ""
+        )
+        _write(f"\nstopping{saved}\n")
         _write("press Ctrl-C again to quit at once\n")
         self._watchdog = threading.Timer(GRACE_SECONDS, self._exit)
         self._watchdog.daemon = True

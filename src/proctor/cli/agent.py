@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from proctor.agents.base import AgentConfig
     from proctor.agents.registry import NamedAgent
+    from proctor.runs.run import Run
     from proctor.spec import Configuration
-    from proctor.trials.once import Finished
 
 _HERE = "proctor.cli.agent"
 
@@ -255,9 +255,9 @@ def test(ctx: click.Context, name: str, text: str, seed: int, timeout: float | N
         name, configuration.settings.agents, Path(), settings_dir=configuration.folder
     )
     options = {"seed": seed, "timeout": timeout, "trials": 1}
-    done = run_sync(_ask(name, config, _question(text), configuration, options))
-    _show(done)
-    if done.trial.error is not None:
+    run = run_sync(_ask(name, config, _question(text), configuration, options))
+    _show(run)
+    if run.trials[0].error is not None:
         ctx.exit(EXIT_CANNOT_JUDGE)
 
 
@@ -278,24 +278,24 @@ async def _ask(
     question: Any,
     configuration: Configuration,
     options: Mapping[str, Any],
-) -> Finished:
+) -> Run:
     from proctor.spec import Case, Suite
-    from proctor.trials.once import try_once
     from proctor.trials.options import RunOptions
     from proctor.trials.prepare import prepare
+    from proctor.trials.session import run_session
 
     suite = Suite(cases=(Case(id="test", input=question),))
-    ready = prepare(
+    context = prepare(
         suite, RunOptions(**options), agents={name: config}, configuration=configuration
     )
-    (done,) = await try_once(ready.plan.trials, ready)
-    return done
+    return await run_session(context)
 
 
-def _show(done: Finished) -> None:
+def _show(run: Run) -> None:
     from proctor.words import money, seconds
 
-    trial, trace = done.trial, done.trace
+    (trial,) = run.trials
+    trace = run.trace(trial)
     if trace is not None:
         click.echo(printable(trace.tree(), keep="\n"))
         click.echo()

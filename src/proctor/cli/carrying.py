@@ -14,8 +14,8 @@ from proctor.sanitize import printable
 if TYPE_CHECKING:
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
+    from proctor.runs.trial import TrialStatus
     from proctor.trials.prepare import RunContext
-    from proctor.trials.session import Rerun
 
 
 class Carried(NamedTuple):
@@ -38,7 +38,7 @@ def carry_out_here(
     ready: RunContext,
     folder: RunFolder,
     *,
-    rerun: Rerun | None = None,
+    rerun: frozenset[TrialStatus] | None = None,
     quiet: bool = False,
     events: bool = False,
 ) -> Carried:
@@ -46,19 +46,18 @@ def carry_out_here(
     from proctor.background import run_sync
     from proctor.cli._output import stdout_reserved
     from proctor.cli._signals import Interrupts
+    from proctor.report.console import resume_command
     from proctor.report.progress import ProgressGroup, RunLog, logs_runs, progress_for
-    from proctor.report.run_console import resume_command
     from proctor.runs.folder import run_name
     from proctor.runs.remote.upload import shipped
-    from proctor.trials.carrying import carry_out
-    from proctor.trials.session import UNFINISHED
+    from proctor.trials.session import UNFINISHED, run_session
 
     progress = progress_for(sys.stderr, quiet=quiet, events=events)
     log = RunLog(run_name(folder.path)) if logs_runs() else None
     observer = progress if log is None else ProgressGroup(progress, log)
     interrupts = Interrupts(resume_command(folder.path))
     with shipped(folder, _warn) as shipping, stdout_reserved(), interrupts.listening():
-        work = carry_out(
+        work = run_session(
             ready,
             folder,
             rerun=rerun or UNFINISHED,

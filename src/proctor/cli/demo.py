@@ -54,13 +54,14 @@ def demo(ctx: click.Context, model: str | None, results: Path) -> None:
     """Run a built-in example."""
     from proctor.cli._output import wants_colour
     from proctor.cli.carrying import carry_out_here
-    from proctor.report.run_console import render_run
+    from proctor.report import console
+    from proctor.report.facts import ReportFacts
     from proctor.spec import Configuration, Settings, load_suite
     from proctor.spec.config import DEFAULT
     from proctor.spec.located import Tree
-    from proctor.trials.carrying import new_folder
     from proctor.trials.options import RunOptions
     from proctor.trials.prepare import prepare
+    from proctor.trials.session import new_folder
 
     if model == "local":
         _require_local_model()
@@ -73,7 +74,7 @@ def demo(ctx: click.Context, model: str | None, results: Path) -> None:
         options = RunOptions(concurrency=None if model is None else 1)
         ready = prepare(suite, options, configuration=settings)
         carried = carry_out_here(ready, new_folder(ready, results, "demo"))
-        click.echo(render_run(carried.run), color=wants_colour())
+        click.echo(console.render(ReportFacts(carried.run)), color=wants_colour(), nl=False)
         if carried.signal is not None:
             ctx.exit(carried.exit_code)
         _show_failure(carried.run)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from proctor.cli._command import Command, Example
-from proctor.cli._options import open_run, results_option, results_root
+from proctor.cli._options import FORMAT_OPTIONS, open_run, results_option, results_root
 from proctor.cli._output import echo_report
 
 if TYPE_CHECKING:
-    from proctor.report.run_facts import ReportFacts
+    from proctor.report.facts import ReportFacts
     from proctor.runs.run import Run
 
 IN_RUN = "report.html in the run folder"
@@ -23,7 +23,7 @@ EXAMPLES = [
     Example("proctor report RUN --html report.html", "one self-contained file"),
     Example("proctor report RUN --against main", "compare with the run tagged `main`"),
     Example("proctor report RUN --markdown > report.md", "for a pull request"),
-    Example("proctor report RUN --charts charts --format svg", "figures for a paper"),
+    Example("proctor report RUN --charts charts --chart-format svg", "figures for a paper"),
 ]
 
 
@@ -45,7 +45,7 @@ EXAMPLES = [
     help="Write charts to this folder.",
 )
 @click.option(
-    "--format",
+    "--chart-format",
     "forms",
     type=click.Choice(["png", "svg"]),
     multiple=True,
@@ -56,6 +56,8 @@ EXAMPLES = [
     metavar="RUN|TAG",
     help="Compare with this run.  [default: the run of the same experiment tagged `baseline`]",
 )
+@FORMAT_OPTIONS[0]
+@FORMAT_OPTIONS[1]
 @results_option
 def report(
     *,
@@ -65,6 +67,8 @@ def report(
     as_markdown: bool,
     charts: Path | None,
     forms: tuple[str, ...],
+    formats: tuple[str, ...],
+    outputs: tuple[str, ...],
     against: str | None,
     results: Path | None,
 ) -> None:
@@ -72,26 +76,28 @@ def report(
 
     RUN is a run folder, a tag, or `latest`. Without options, prints a summary.
     """
-    from proctor.report.run_facts import facts_of_run, tagged_baseline
+    from proctor.report.facts import ReportFacts, tagged_baseline
+    from proctor.report.outputs import plan_outputs, write_outputs
 
     if forms and charts is None:
-        raise click.UsageError("--format needs --charts DIR")
+        raise click.UsageError("--chart-format needs --charts DIR")
+    if as_markdown:
+        formats = ("markdown", *formats)
+    planned = plan_outputs(formats, outputs, {}) if formats or outputs else []
     root = results_root(results)
     found = open_run(run, root)
     before = tagged_baseline(found) if against is None else open_run(against, root)
-    facts = facts_of_run(found, baseline=before)
+    facts = ReportFacts(found, baseline=before)
     if page is not None or show:
         _write_page(found, facts, Path(page) if page else found.path / "report.html", show)
     if charts is not None:
         _write_charts(facts, charts, forms or ("png",))
-    if as_markdown:
-        from proctor.report.markdown_run import render_run
-
-        click.echo(render_run(facts), nl=False)
+    if planned:
+        write_outputs(facts, planned, {})
     elif page is None and not show and charts is None:
-        from proctor.report.run_text import render_report
+        from proctor.report.console import render
 
-        echo_report(render_report(found, facts))
+        echo_report(render(facts).rstrip("\n"))
 
 
 def _write_page(run: Run, facts: ReportFacts, target: Path, show: bool) -> None:

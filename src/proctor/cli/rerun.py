@@ -60,11 +60,11 @@ def rerun(
     from proctor.cli.carrying import carry_out_here
     from proctor.cli.run import find_modules_here
     from proctor.runs.find import find_run
-    from proctor.trials.rerun import compared, ready_again
+    from proctor.trials.rerun import compared, prepare_rerun
 
     find_modules_here()
     options: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
-    first, ready, folder = ready_again(
+    first, ready, folder = prepare_rerun(
         find_run(run, results_root(None)), results=results, **options
     )
     carried = carry_out_here(ready, folder, quiet=quiet, events=as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -9,7 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import click
 
 from proctor.cli._command import Command, Example
-from proctor.cli._options import folder_or_address, from_options, log_options, options_of
+from proctor.cli._options import (
+    FORMAT_OPTIONS,
+    folder_or_address,
+    from_options,
+    log_options,
+    options_of,
+)
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 from proctor.trials.options import RunOptions
 
@@ -20,8 +27,8 @@ if TYPE_CHECKING:
     from proctor.ops.notify import Notifier
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
+    from proctor.runs.trial import TrialStatus
     from proctor.trials.prepare import RunContext
-    from proctor.trials.session import Rerun
     from proctor.trials.targets import Target
 
 EXAMPLES = [
@@ -74,6 +81,8 @@ class Invocation(NamedTuple):
     smoke: bool
     quiet: bool
     as_json: bool
+    formats: tuple[str, ...]
+    outputs: tuple[str, ...]
     notify_to: tuple[str, ...]
     notify_on: tuple[str, ...]
     notify_template: str | None
@@ -138,6 +147,8 @@ class Invocation(NamedTuple):
     is_flag=True,
     help="Print events to stderr and one JSON document to stdout.",
 )
+@FORMAT_OPTIONS[0]
+@FORMAT_OPTIONS[1]
 @click.option(
     "--notify",
     "notify_to",
@@ -178,6 +189,12 @@ def run(ctx: click.Context, targets: tuple[str, ...], **given: Any) -> None:
     resumed = [path for path in (how.resume, how.retry_failed, how.retry_infra) if path is not None]
     if len(resumed) + bool(targets) != 1:
         raise click.UsageError("name what to run, or one run to resume")
+    if how.formats or how.outputs:
+        from proctor.report.outputs import plan_outputs
+
+        if how.as_json:
+            raise click.UsageError("--json prints its own document: leave out --format and -o")
+        plan_outputs(how.formats, how.outputs, os.environ)  # refuses what cannot be written
     find_modules_here()
     if not targets:
         with Notifications(how, resumed[0].parent.name) as notifications:
@@ -330,7 +347,7 @@ def _resume(
         raise click.UsageError(f"{wrong[0]} cannot be used when resuming a run")
     changes = {name: value for name, value in given.items() if value is not None}
     from_options(RunOptions, changes, spelled=SPELLED)
-    ready, folder = restored = restore(find_run(path, results_root(None)), **changes)
+    ready, folder = restore(find_run(path, results_root(None)), **changes)
     rerun = FAILED if how.retry_failed else INFRA if how.retry_infra else UNFINISHED
     if not how.dry_run:
         carried = _carry_out(ready, folder, how, rerun)
@@ -339,7 +356,7 @@ def _resume(
     if ready.unfolding is not None:
         # In research the remaining trials depend on results: print the plan it started with.
         return _echo_plans([ready], how, [""])
-    rest = left_of(restored, rerun)
+    rest = left_of(ready, folder, rerun)
     if not how.as_json:
         planned = plural(len(ready.plan.trials), "trial")
         click.echo(f"{len(rest.plan.trials):,} of {planned} left")
@@ -349,7 +366,10 @@ def _resume(
 
 
 def _carry_out(
-    ready: RunContext, folder: RunFolder, how: Invocation, rerun: Rerun | None = None
+    ready: RunContext,
+    folder: RunFolder,
+    how: Invocation,
+    rerun: frozenset[TrialStatus] | None = None,
 ) -> Carried:
     from proctor.cli.carrying import carry_out_here
 
@@ -359,20 +379,31 @@ def _carry_out(
 def _echo_runs(carried: list[Carried], how: Invocation) -> int:
     """Print the runs; return the worst exit code: a failed cell counts before an unjudged one."""
     from proctor.cli._output import echo_report
-    from proctor.report.run_console import render_run
-    from proctor.report.run_json import run_document
+    from proctor.report import console
+    from proctor.report.facts import ReportFacts
+    from proctor.report.json_report import render_summary
+    from proctor.report.outputs import plan_outputs, write_outputs
 
-    documents: list[str] = []
-    for each in carried:
-        if how.as_json:
-            documents.append(run_document(each.run, each.exit_code))
-        else:
-            echo_report(render_run(each.run))
-            _echo_workdirs(each.run)
-    _echo_documents("runs", documents)
     codes = [each.exit_code for each in carried]
     interrupted = next((code for code in codes if code > EXIT_CANNOT_JUDGE), None)
-    return interrupted or (1 if 1 in codes else max(codes))
+    exit_code = interrupted or (1 if 1 in codes else max(codes))
+    if how.formats or how.outputs:
+        runs = [each.run for each in carried]
+        facts = ReportFacts(*runs, labels=[str(run.spec["name"]) for run in runs])
+        facts.exit_code, facts.signal = exit_code, carried[-1].signal
+        write_outputs(facts, plan_outputs(how.formats, how.outputs, os.environ), os.environ)
+        return exit_code
+    documents: list[str] = []
+    for each in carried:
+        facts = ReportFacts(each.run, signal=each.signal)
+        facts.exit_code = each.exit_code  # which knows whether the results have arrived
+        if how.as_json:
+            documents.append(render_summary(facts))
+        else:
+            echo_report(console.render(facts).rstrip("\n"))
+            _echo_workdirs(each.run)
+    _echo_documents("runs", documents)
+    return exit_code
 
 
 def _echo_workdirs(run: Run) -> None:

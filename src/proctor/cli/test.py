@@ -1,22 +1,28 @@
-"""`proctor test`: run each case of suites once and report the result in one or more formats."""
+"""`proctor test`: run each case of suites once, keep nothing, report in any format."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from proctor.cli._command import Command, Example
-from proctor.cli._options import POSITIVE
+from proctor.cli._options import FORMAT_OPTIONS, POSITIVE
 from proctor.cli.validate import print_problems
-from proctor.errors import EXIT_CANNOT_JUDGE
-from proctor.report.formats import FORMATS
+from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 
 if TYPE_CHECKING:
-    from proctor.report.facts import Report
-    from proctor.report.trying import Wish
+    from proctor.report.facts import ReportFacts
+    from proctor.runs.run import Run
+    from proctor.spec import Configuration, Suite
+    from proctor.trials.prepare import RunContext
+
+RECORDED = "recorded"
+"""The name of recorded traces among agents, where the suite does not say whose they are."""
 
 EXAMPLES = [
     Example("proctor test suite.yaml", "is the agent right?"),
@@ -46,21 +52,8 @@ EXAMPLES = [
     metavar="AGENT",
     help="Override the suite's agent; repeatable.",
 )
-@click.option(
-    "--format",
-    "formats",
-    multiple=True,
-    type=click.Choice(list(FORMATS)),
-    help="Output format; repeatable.  [default: console]",
-)
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="FILE",
-    help="Output file; the first -o is for the first --format, and so on.",
-)
+@FORMAT_OPTIONS[0]
+@FORMAT_OPTIONS[1]
 @click.option("--traces", multiple=True, metavar="PATH", help="Check these traces, run nothing.")
 @click.option(
     "--map",
@@ -79,7 +72,8 @@ def test(
     suites: tuple[Path, ...],
     formats: tuple[str, ...],
     outputs: tuple[str, ...],
-    **wish: Any,
+    fail_fast: bool,
+    **selection: Any,
 ) -> None:
     """Run each case once and check the result.
 
@@ -87,37 +81,159 @@ def test(
     builds scenarios and solves them.) Exits with 0 if all cases passed, 1 if a blocking check
     failed, 2 if something could not be judged (a crashed agent, a missing trace, an invalid suite).
     """
-    from proctor.background import run_sync
     from proctor.cli.run import find_modules_here
     from proctor.report.outputs import plan_outputs, write_outputs
-    from proctor.report.trying import Wish
     from proctor.spec import SpecError
 
     planned = plan_outputs(formats, outputs, os.environ)
     find_modules_here()
     try:
-        report = run_sync(_tried(suites, Wish(**wish)))
+        facts = _run_suites(suites, fail_fast=fail_fast, **selection)
     except SpecError as error:
         print_problems(error.problems)
         ctx.exit(EXIT_CANNOT_JUDGE)
-    write_outputs(report, planned, os.environ)
-    ctx.exit(report.exit_code)
+    write_outputs(facts, planned, os.environ)
+    ctx.exit(facts.exit_code)
 
 
-async def _tried(suites: tuple[Path, ...], wish: Wish) -> Report:
-    """Run the cases with a progress display; Ctrl-C stops them in order."""
+def _run_suites(
+    suites: Sequence[Path], *, fail_fast: bool, traces: tuple[str, ...], **selection: Any
+) -> ReportFacts:
+    """Run the suites one after the other; a signal ends the work and is part of the report."""
+    from proctor.background import run_sync
     from proctor.cli._output import stdout_reserved
-    from proctor.cli._signals import StopRequest
-    from proctor.cli.ticker import Ticker
-    from proctor.report.trying import plan_tries, try_all
+    from proctor.cli._signals import Interrupts
+    from proctor.report.facts import ReportFacts
+    from proctor.report.progress import progress_for
+    from proctor.trials.session import run_session
 
-    with stdout_reserved():
-        tries = plan_tries(suites, wish)
-        ticker = Ticker(sum(len(each.plan) for each in tries))
-        stop = StopRequest()
-        with stop.listening():
-            async with ticker.running():
-                report = await try_all(
-                    tries, stop=stop.event, on_finished=ticker.finished, fail_fast=wish.fail_fast
+    interrupts = Interrupts()
+    with stdout_reserved(), interrupts.listening():
+        contexts = prepare_suites(suites, traces=traces, **selection)
+        progress = progress_for(sys.stderr, quiet=not sys.stderr.isatty(), events=False)
+
+        async def work() -> list[Run]:
+            runs: list[Run] = []
+            for context in contexts:
+                run = await run_session(
+                    context, observer=progress, on_session=interrupts.watch, fail_fast=fail_fast
                 )
-    return report if stop.signal is None else report.interrupted(stop.signal)
+                run.sources = _sources(context) if traces else {}
+                runs.append(run)
+                if interrupts.signal is not None or (fail_fast and run.exit_code):
+                    break
+            return runs
+
+        try:
+            runs = run_sync(work())
+        finally:
+            if progress is not None:
+                progress.close()
+    return ReportFacts(
+        *runs,
+        labels=[str(context.suite.path) for context in contexts[: len(runs)]],
+        signal=interrupts.signal,
+        remarks=[*(_trace_remarks(contexts) if traces else ()), *_unchecked_cases(contexts)],
+    )
+
+
+def prepare_suites(
+    paths: Iterable[Path],
+    *,
+    tags: Sequence[str] = (),
+    expression: str = "",
+    agents: Sequence[str] = (),
+    traces: Sequence[str] = (),
+    map_file: Path | None = None,
+    concurrency: int | None = None,
+    timeout: float | None = None,
+) -> list[RunContext]:
+    """Prepare every suite with its selected cases, or raise for what is wrong with any of them.
+
+    `traces` are files, folders or globs of recorded traces that are judged instead of running an
+    agent; `map_file` says which belongs to which case, where they cannot be matched otherwise.
+    """
+    from proctor.spec import load_configuration, load_suite, select_cases
+    from proctor.trials.choose import choose_agents
+    from proctor.trials.options import RunOptions
+    from proctor.trials.plan import Plan
+    from proctor.trials.prepare import prepare
+    from proctor.trials.recorded import plan_recorded, read_map, recorded
+
+    if map_file is not None and not traces:
+        raise ProctorError("--map says which trace belongs to which case", hint="add --traces PATH")
+    if traces and agents:
+        raise ProctorError("--traces judges recorded traces, --agent runs one: give one of them")
+    loaded: list[tuple[Suite, Configuration]] = []
+    for path in dict.fromkeys(map(Path, paths)):
+        flags = {"limits.concurrency": concurrency, "limits.timeout": timeout}
+        configuration = load_configuration(path.parent, flags=flags)
+        brought = bool(traces or agents or configuration.settings.agent)
+        loaded.append((load_suite(path, need_agent=not brought), configuration))
+    words = [tag for word in tags for tag in word.split(",")]
+    everything = [case for suite, _ in loaded for case in suite.cases]
+    # Over several suites, a selection needs to find something somewhere.
+    selected = select_cases(everything, tags=words, filter=expression)
+    chosen = {id(case) for case in selected}
+    replay = None
+    if traces:
+        replay = recorded(traces, None if map_file is None else read_map(map_file, selected))
+    contexts: list[RunContext] = []
+    for suite, configuration in loaded:
+        cases = [case for case in suite.cases if id(case) in chosen]
+        if not cases:
+            continue
+        if replay is not None:
+            # Whose traces they are matters for baselines, which are stored for each agent.
+            own = list(suite.all_agents)
+            configs: dict[str, Any] = {own[0] if len(own) == 1 else RECORDED: replay}
+        else:
+            named = choose_agents(suite, agents, configuration)
+            configs = {name: agent.config for name, agent in named.items()}
+        context = prepare(
+            suite, RunOptions(trials=1), agents=configs, cases=cases, configuration=configuration
+        )
+        if replay is not None:
+            (agent,) = configs
+            trials = plan_recorded(cases, agent, replay.recordings)
+            cells = {
+                cell: plan._replace(trials=sum(trial.case == cell.case for trial in trials))
+                for cell, plan in context.plan.cells.items()
+            }
+            context.plan = Plan(trials, cells)
+        contexts.append(context)
+    return contexts
+
+
+def _sources(context: RunContext) -> dict[tuple[str, int], str | None]:
+    """Return the file of each recorded trace, by case and index."""
+    (replay,) = context.agents.values()
+    found: Any = getattr(replay, "recordings", None)
+    return {
+        (name, index): found.file_of(trace)
+        for name, prepared in context.cases.items()
+        for index, trace in enumerate(found.of(name, prepared.case.input))
+    }
+
+
+def _trace_remarks(contexts: Sequence[RunContext]) -> Iterator[str]:
+    """What a reader should know of recorded traces beside how they were judged."""
+    from proctor.trials.recorded import strangers
+    from proctor.words import plural
+
+    (replay,) = contexts[0].agents.values()
+    found: Any = getattr(replay, "recordings", None)
+    yield from (str(problem) for problem in found.problems)
+    cases = [prepared.case for context in contexts for prepared in context.cases.values()]
+    if left := strangers(cases, found):
+        yield f"{left} of {plural(len(found.traces), 'trace')} belong to no chosen case"
+
+
+def _unchecked_cases(contexts: Sequence[RunContext]) -> Iterator[str]:
+    """Name cases without checks: they pass whatever is answered."""
+    from proctor.words import plural, some
+
+    for context in contexts:
+        if names := [name for name, case in context.cases.items() if not case.checks]:
+            of = f"{len(names)} of {plural(len(context.cases), 'case')}"
+            yield f"{of} without a check, passed whatever is answered: {some(names)}"

@@ -85,7 +85,7 @@ _DETAILS = ("summary", "failures", "regression", "stopped", "cost", "path")
 _MENTION = re.compile(r"@(?=\w)|<(?=[!@#])")
 
 _LIMITS = ("trial limit", "time limit", "token limit", "cost limit", "no known price")
-"""What `proctor.trials.limits` says when a cap ended a run."""
+"""What `proctor.trials.options.RunBudget` says when a cap ended a run."""
 
 
 class Notice(NamedTuple):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 from pydantic import ValidationError
 
@@ -24,7 +24,7 @@ from proctor.checks.evaluate import evaluate
 from proctor.errors import ProctorError
 from proctor.llm.prices import price_trace
 from proctor.pytest_plugin.repeat import asked, explain, reason_of
-from proctor.runs.trial import TrialStatus
+from proctor.runs.trial import Trial, TrialStatus
 from proctor.sanitize import line, shown
 from proctor.spec import Case, Suite
 from proctor.spec.data import tree_of
@@ -34,10 +34,10 @@ from proctor.spec.validation import located
 from proctor.trace import Trace
 from proctor.trace.capture import capture
 from proctor.trace.redact import default_redactor
-from proctor.trials.once import Finished, try_once
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import AgentLike, RunContext, closing, prepare
 from proctor.trials.run_trial import status_of
+from proctor.trials.session import run_session
 
 NO_INPUT = "(not recorded)"
 """The input of a case for a trace that does not say what was asked."""
@@ -45,6 +45,13 @@ NO_INPUT = "(not recorded)"
 
 class CannotJudge(ProctorError):
     """The agent could not be run, or a check could not be judged: nobody's failure yet."""
+
+
+class TrialResult(NamedTuple):
+    """What `proctor.run` gives a test: the trial (status, score, checks, answer) and its trace."""
+
+    trial: Trial
+    trace: Trace | None
 
 
 class Proctor:
@@ -75,7 +82,7 @@ class Proctor:
 
     def assert_passes(
         self,
-        tried: Trace | Finished,
+        tried: Trace | TrialResult,
         *,
         answer: str | None = None,
         baseline: Trace | None = None,
@@ -87,7 +94,7 @@ class Proctor:
         What `run` gave back passes as it was judged there, or by other checks when given here.
         """
         __tracebackhide__ = True
-        if isinstance(tried, Finished):
+        if isinstance(tried, TrialResult):
             _refuse_errors(tried)
             if not checks:
                 threshold = self._thresholds.get(tried.trial.case, DEFAULT_THRESHOLD)
@@ -110,7 +117,7 @@ class Proctor:
         timeout: float | None = None,
         judge: Any = None,
         **checks: Any,
-    ) -> Finished:
+    ) -> TrialResult:
         """One trial of an agent: its `trial` (status, score, checks, answer) and its `trace`.
 
         The agent is a callable, `package.module:name`, or options as in a suite; the case is an
@@ -121,8 +128,9 @@ class Proctor:
         given = cast("AgentLike", {"target": agent} if isinstance(agent, str) else agent)
         ready = self._prepare(whole, judge, {_name(given): given}, timeout)
         self._thresholds[whole.id] = whole.threshold
-        (finished,) = run_sync(try_once(ready.plan.trials, ready), nested=True)
-        return finished
+        run = run_sync(run_session(ready), nested=True)
+        (trial,) = run.trials
+        return TrialResult(trial, run.trace(trial))
 
     def _judged(
         self,
@@ -199,7 +207,7 @@ def _answer(trace: Trace, answer: str | None) -> str:
     return as_reply(trace.response).answer
 
 
-def _refuse_errors(finished: Finished) -> None:
+def _refuse_errors(finished: TrialResult) -> None:
     trial = finished.trial
     if trial.status in (TrialStatus.INFRA_ERROR, TrialStatus.CANCELLED):
         error = trial.error
@@ -207,7 +215,7 @@ def _refuse_errors(finished: Finished) -> None:
         raise CannotJudge(f"the agent could not be judged: {why}")
 
 
-def _as_judged(finished: Finished, threshold: float) -> CheckResults:
+def _as_judged(finished: TrialResult, threshold: float) -> CheckResults:
     __tracebackhide__ = True
     trial = finished.trial
     results = CheckResults(trial.checks)

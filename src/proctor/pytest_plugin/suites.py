@@ -19,14 +19,15 @@ from proctor.background import run_sync
 from proctor.checks.base import CheckStatus
 from proctor.errors import ProctorError
 from proctor.pytest_plugin.repeat import NotJudged, asked, explain, reason_of
-from proctor.runs.summary import CellSummary, Verdict, summarise_cell
-from proctor.runs.trial import CellKey, TrialStatus
+from proctor.runs.run import Run
+from proctor.runs.summary import CellSummary, Verdict
+from proctor.runs.trial import Trial, TrialStatus
 from proctor.sanitize import line, shown
 from proctor.spec import Case, Configuration, SpecError, Suite, load_configuration, load_suite
 from proctor.trials.choose import ChosenAgent, choose_agents
-from proctor.trials.once import Finished, try_once
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import prepare
+from proctor.trials.session import run_session
 from proctor.words import plural
 
 _NO_MARKER = re.compile(r"[^\w.+-]")
@@ -104,10 +105,15 @@ class _SuiteContext(NamedTuple):
 
 
 class CaseTrials(NamedTuple):
-    """What the trials of a case came to, and the one to show."""
+    """The trials of a case, and the one to show."""
 
-    summary: CellSummary
-    shown: Finished
+    run: Run
+    shown: Trial
+
+    @property
+    def summary(self) -> CellSummary:
+        """The summary of the only cell."""
+        return self.run.cells[0]
 
 
 class CaseItem(pytest.Item):
@@ -156,7 +162,7 @@ class CaseItem(pytest.Item):
             return
         if tried.summary.verdict != Verdict.PASS:
             pytest.fail(self._why(tried), pytrace=False)
-        for result in tried.shown.trial.checks:
+        for result in tried.shown.checks:
             if result.status == CheckStatus.WARN:
                 self.warn(ProctorWarning(f"{self.name}: {line(result.id)}: {line(result.reason)}"))
 
@@ -166,23 +172,15 @@ class CaseItem(pytest.Item):
 
     def _try(self) -> CaseTrials:
         suite, agent, configuration = self._ready
-        ready = prepare(
+        context = prepare(
             suite,
             _options(self.config),
             agents={self._agent: agent},
             cases=[self._case],
             configuration=configuration,
         )
-        plan = ready.plan.trials
-        at_once = ready.options.at_once(len(plan))
-        done = run_sync(try_once(plan, ready, concurrency=at_once), nested=True)
-        summary = summarise_cell(
-            CellKey(self._case.id, self._agent),
-            [finished.trial for finished in done],
-            threshold=self._case.threshold,
-            asked=len(plan),
-        )
-        return CaseTrials(summary, min(done, key=lambda f: _WORST_FIRST.index(f.trial.status)))
+        run = run_sync(run_session(context), nested=True)
+        return CaseTrials(run, min(run.trials, key=lambda trial: _WORST_FIRST.index(trial.status)))
 
     def _record(self, summary: CellSummary) -> None:
         """Counts for JUnit and whoever else reads properties."""
@@ -206,7 +204,7 @@ class CaseItem(pytest.Item):
         return line(shown_path) + (f":{row + 1}" if row is not None else "")
 
     def _why(self, tried: CaseTrials) -> str:
-        summary, trial, trace = tried.summary, tried.shown.trial, tried.shown.trace
+        summary, trial, trace = tried.summary, tried.shown, tried.run.trace(tried.shown)
         if trial.error is not None:
             headline = f"{line(trial.error.type)}: {line(trial.error.message)}"
         else:

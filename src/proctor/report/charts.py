@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from proctor.errors import ProctorError
 from proctor.files import write_atomic
-from proctor.report.run_facts import ReportFacts, TrialRow
+from proctor.report.facts import ReportFacts, TrialRow
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import visible
 from proctor.user_dirs import room_for

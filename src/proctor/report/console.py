@@ -1,21 +1,36 @@
-"""The report for people in a terminal: a table of cases, then why those that did not pass did not.
+"""A run in the terminal: a table, why trials did not pass, what it cost, where it is.
 
-Promise: nothing an agent said is obeyed or breaks the layout, every count has its denominator, and
-a judged check says who judged it. Colour only repeats what the words say.
+Where each cell has one trial (`proctor test`), trials are reported one by one with every check
+that did not hold. Where trials are repeated, cells are reported with their rates, and failed
+checks over all of them, the most harmful first.
+
+Promise: no text of an agent is obeyed or breaks the layout, every count has its denominator, an
+unknown cost is never shown as zero, and a judged check says who judged it. Colour only repeats
+what the words say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import click
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer
-from proctor.report.facts import MOST_SPANS, TOLD, CaseFacts, Report
-from proctor.runs.trial import TrialStatus
+from proctor.report.facts import MOST_SPANS, REPORTED, ReportFacts, TrialFacts
+from proctor.report.run_words import cost_line, error_lines, not_judged, score
+from proctor.runs.summary import CellSummary, RankedFailure, Verdict
+from proctor.runs.trial import COST_REACHED, TOKENS_REACHED, TrialStatus
 from proctor.sanitize import line, shown
 from proctor.tables import table
-from proctor.words import DASH, money, plural, seconds
+from proctor.words import DASH, money, percent, plural, seconds
+
+MOST_FAILURES = 8
+"""Ranked failures shown: the rest matter less by construction; results.json has them."""
+
+EXHAUSTED = {COST_REACHED: "--max-cost", TOKENS_REACHED: "--max-tokens"}
+"""The option to raise after a limit that counts earlier invocations, too."""
 
 _MARKS = {
     TrialStatus.PASSED: ("✓", "green"),
@@ -24,13 +39,14 @@ _MARKS = {
     TrialStatus.INFRA_ERROR: ("!", "magenta"),
     TrialStatus.CANCELLED: ("–", None),
 }
-_WORDS = {
+_STATUS_WORDS = {
+    TrialStatus.PASSED: "passed",
     TrialStatus.FAILED: "below its threshold",
     TrialStatus.HARD_FAIL: "a blocking check failed",
     TrialStatus.INFRA_ERROR: "could not be judged",
     TrialStatus.CANCELLED: "stopped",
 }
-_COLOURS = {
+_CHECK_COLOURS = {
     CheckStatus.PASS: "green",
     CheckStatus.WARN: "yellow",
     CheckStatus.FAIL: "red",
@@ -38,78 +54,93 @@ _COLOURS = {
     CheckStatus.SKIP: None,
     CheckStatus.METRIC: None,
 }
+_VERDICT_COLOURS = {
+    Verdict.PASS: "green",
+    Verdict.PARTIAL: "yellow",
+    Verdict.FAIL: "red",
+    Verdict.HARD_FAIL: "red",
+    Verdict.INFRA_ERROR: "magenta",
+    Verdict.NOT_RUN: "bright_black",
+}
 
 
-def render(report: Report) -> str:
-    """The whole report; `click.echo` takes the colours out where there is no terminal."""
-    parts = [_table(report), *_details(report), _closing(report)]
+def render(facts: ReportFacts) -> str:
+    """The whole report; `click.echo` removes the colours where there is no terminal."""
+    if facts.detailed:
+        middle = [trial_table(facts), *_trial_details(facts)]
+    else:
+        middle = [cell_table(facts.cells), list(failure_lines(facts.failures))]
+    parts = [
+        list(_leaderboard(facts)) if facts.saved and len(facts.agents) > 1 else [],
+        list(_since(facts)),
+        list(_annotations(facts)),
+        *middle,
+        [remark for cell in facts.cells for remark in _missing_trials(cell)],
+        list(facts.research),
+        closing_lines(facts),
+    ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-# -- the table -----------------------------------------------------------------------------------
+# -- one trial for each cell -----------------------------------------------------------------------
 
 
-def _table(report: Report) -> list[str]:
-    many = len(report.agents) > 1
-    head = ["", "case", *(["agent"] if many else []), "score", *map(str, Layer), "time"]
-    lines = table(head, [_row(case, many) for case in report.cases])
-    if not lines:
+def trial_table(facts: ReportFacts) -> list[str]:
+    """A row for each trial: score, the worst status of each layer, time."""
+    if not facts.trials:
         return []
-    title = click.style(line(report.title), bold=True)
-    return [title, click.style(lines[0], dim=True), *lines[1:]]
+    several = len(facts.agents) > 1
+    head = ["", "case", *(["agent"] if several else []), "score", *map(str, Layer), "time"]
+    rows: list[list[str]] = []
+    for each in facts.trials:
+        mark, colour = _MARKS[each.trial.status]
+        layers = zip(each.layer_words, each.layers.values(), strict=True)
+        rows.append(
+            [
+                click.style(mark, fg=colour),
+                line(each.name, 80),
+                *([line(each.trial.agent, 40)] if several else []),
+                score(each.trial.score),
+                *(click.style(word, fg=_CHECK_COLOURS[status]) for word, status in layers),
+                seconds(each.trial.latency_ms),
+            ]
+        )
+    first, *lines = table(head, rows)
+    return [click.style(line(facts.title), bold=True), click.style(first, dim=True), *lines]
 
 
-def _row(case: CaseFacts, with_agent: bool) -> list[str]:
-    mark, colour = _MARKS[case.status]
-    return [
-        click.style(mark, fg=colour),
-        line(case.name, 80),
-        *([line(case.agent, 40)] if with_agent else []),
-        DASH if case.score is None else f"{case.score:.2f}",
-        *(
-            click.style(word, fg=_COLOURS.get(layer))
-            for word, layer in zip(case.layer_words, case.layers.values(), strict=True)
-        ),
-        seconds(case.duration_ms),
-    ]
+def _trial_details(facts: ReportFacts) -> Iterator[list[str]]:
+    """Why each trial did not pass, and what else its checks say."""
+    several = len(facts.agents) > 1
+    for each in facts.trials:
+        details = list(_details(each))
+        if not details:
+            continue
+        mark, colour = _MARKS[each.trial.status]
+        agent = f" × {line(each.trial.agent, 40)}" if several else ""
+        place = f"  {line(each.place.file)}:{each.place.line}" if each.place else ""
+        place += f"  {line(each.source)}" if each.source else ""
+        heading = click.style(f"{mark} {line(each.name)}{agent}", fg=colour, bold=True)
+        yield [f"{heading}  {_STATUS_WORDS[each.trial.status]}{place}", *details]
 
 
-# -- why -----------------------------------------------------------------------------------------
-
-
-def _details(report: Report) -> Iterator[list[str]]:
-    many = len(report.agents) > 1
-    for case in report.cases:
-        told = list(_about(case))
-        if told:
-            yield [_heading(case, many), *told]
-
-
-def _heading(case: CaseFacts, with_agent: bool) -> str:
-    mark, colour = _MARKS[case.status]
-    name = f"{line(case.name)} × {line(case.agent, 40)}" if with_agent else line(case.name)
-    place = f"  {line(case.place.file)}:{case.place.line}" if case.place else ""
-    place += f"  {line(case.source)}" if case.source else ""
-    word = _WORDS.get(case.status, "passed")
-    return f"{click.style(f'{mark} {name}', fg=colour, bold=True)}  {word}{place}"
-
-
-def _about(case: CaseFacts) -> Iterator[str]:
-    if case.error is not None and not case.with_status(CheckStatus.UNSCORED):
-        yield f"    {click.style('ERROR', fg='magenta')} {line(case.error)}"
-    if case.status == TrialStatus.FAILED:
+def _details(each: TrialFacts) -> Iterator[str]:
+    trial = each.trial
+    if each.error is not None and not each.with_status(CheckStatus.UNSCORED):
+        yield f"    {click.style('ERROR', fg='magenta')} {line(each.error)}"
+    if trial.status == TrialStatus.FAILED:
         label = click.style("SCORE", fg="red")
-        yield f"    {label} {case.score or 0.0:.2f}, {case.threshold:g} needed"
-    for result in case.with_status(*TOLD):
+        yield f"    {label} {trial.score or 0.0:.2f}, {each.threshold:g} needed"
+    for result in each.with_status(*REPORTED):
         yield from _check(result)
-    for result in case.results:
-        if result.method is not None and result.status not in TOLD:
+    for result in trial.checks:
+        if result.method is not None and result.status not in REPORTED:
             status = result.status.value.upper()
             yield f"    {status} {line(result.id)}: by {line(result.method)}: {line(result.reason)}"
 
 
 def _check(result: CheckResult) -> Iterator[str]:
-    status = click.style(result.status.value.upper(), fg=_COLOURS[result.status])
+    status = click.style(result.status.value.upper(), fg=_CHECK_COLOURS[result.status])
     by = f" (by {line(result.method)})" if result.method else ""
     yield f"    {status} {line(result.id)}: {line(result.reason)}{by}"
     for label, value in (("expected", result.expected), ("actual", result.actual)):
@@ -121,44 +152,142 @@ def _check(result: CheckResult) -> Iterator[str]:
         yield f"         {'spans':<9}{ids}{f' and {more} more' if more > 0 else ''}"
 
 
-# -- the sum -------------------------------------------------------------------------------------
+# -- repeated trials -------------------------------------------------------------------------------
 
 
-def _closing(report: Report) -> list[str]:
-    code = report.exit_code
-    colour = "green" if code == 0 else "red" if code == 1 else "magenta"
-    out = [f"note: {line(note)}" for note in report.notes]
-    out.append(click.style(f"{counts(report)}", fg=colour, bold=True))
-    cost = money(report.cost_usd, report.unpriced_calls)
-    judging = money(report.judge_cost_usd)
-    spent = [
-        f"cost {cost}" if cost else "",
-        f"judges {judging}" if judging else "",
-        f"{report.tokens:,} tokens" if report.tokens is not None else "",
-        seconds(report.duration_ms),
+def cell_table(cells: Sequence[CellSummary]) -> list[str]:
+    """A row for each cell: verdict, rate, score, latency, cost."""
+    if not cells:
+        return []
+    rows = [
+        [
+            line(f"{c.case} [{c.params}]" if c.params else c.case, 60),
+            line(c.agent, 40),
+            click.style(c.verdict.value, fg=_VERDICT_COLOURS[c.verdict]),
+            f"{c.passed}/{c.judged}",
+            score(c.score_mean),
+            seconds(c.latency_p50_ms) or DASH,
+            seconds(c.latency_p95_ms) or DASH,
+            money(c.cost_usd, c.unpriced_calls) or DASH,
+        ]
+        for c in cells
     ]
-    out.append(" · ".join(part for part in spent if part))
+    head = ("case", "agent", "verdict", "passed", "score", "p50", "p95", "cost")
+    first, *lines = table(head, rows)
+    return [click.style(first, dim=True), *lines]
+
+
+def failure_lines(failures: Sequence[RankedFailure]) -> Iterator[str]:
+    """What to fix first: failed checks over all cells, the most harmful first."""
+    if not failures:
+        return
+    yield click.style("What broke, the most harmful first", bold=True)
+    for number, failure in enumerate(failures[:MOST_FAILURES], 1):
+        blocks = ", blocks" if failure.blocking else ""
+        name = click.style(line(failure.check_id, 80), fg="red" if failure.blocking else "yellow")
+        often = f"{failure.count} of {plural(failure.of, 'trial')} ({percent(failure.rate)})"
+        yield f"  {number}. {name}: {often}{blocks}"
+        sample = failure.samples[0]
+        yield f"     {line(sample.trial, 80)}: {line(sample.reason, 160)}"
+    if len(failures) > MOST_FAILURES:
+        yield f"  and {len(failures) - MOST_FAILURES} more in results.json"
+
+
+def _missing_trials(cell: CellSummary) -> Iterator[str]:
+    """What a row cannot say: trials of a repeated cell that are missing, and why."""
+    if cell.asked == 1:
+        return
+    parts: list[str] = []
+    if cell.infra_error:
+        parts.append(f"{cell.infra_error} of {cell.trials} could not be judged")
+    if cell.cancelled:
+        parts.append(f"{cell.cancelled} cancelled")
+    if cell.early_stop:
+        parts.append(f"stopped after {cell.trials} of {cell.asked}: {cell.early_stop}")
+    elif cell.trials < cell.asked:
+        parts.append(f"{cell.asked - cell.trials} of {cell.asked} not run")
+    if parts:
+        yield f"  {line(str(cell.cell), 100)}: {line('; '.join(parts))}"
+
+
+# -- around the run --------------------------------------------------------------------------------
+
+
+def _leaderboard(facts: ReportFacts) -> Iterator[str]:
+    from proctor.report.figures import ends
+    from proctor.report.run_words import leading, places
+
+    rows = [
+        (
+            line(row.name, 60),
+            places(row.best, row.worst),
+            percent(row.pass_rate.value),
+            ends("pass_rate", row.pass_rate),
+            score(row.score.value),
+            f"{facts.arms[row.name].passed}/{facts.arms[row.name].cells}",
+            f"{row.passes}/{row.trials}",
+            money(row.cost_usd, row.unpriced_calls) or DASH,
+        )
+        for row in facts.board.rows
+    ]
+    columns_ = ("agent", "place", "pass rate", "95 %", "score", "cells", "trials", "cost")
+    head, *lines = table(columns_, rows)
+    yield click.style(head, dim=True)
+    yield from lines
+    if sentence := leading(facts.board):
+        yield f"  {line(sentence)}"
+
+
+def _since(facts: ReportFacts) -> Iterator[str]:
+    """What changed since the baseline."""
+    found = facts.since
+    if found is None:
+        return
+    from proctor.report.run_words import gate_line
+    from proctor.runs.folder import run_name
+
+    name = line(run_name(Path(found.baseline.path)), 200)
+    yield click.style(f"Since {name}: {found.verdict}", bold=True)
+    yield f"  {line(found.reason)}"
+    for arm in found.arms:
+        yield f"  {line(arm.name, 60)}: {arm.gate.verdict}, {gate_line(arm.gate)}"
+
+
+def _annotations(facts: ReportFacts) -> Iterator[str]:
+    for note in facts.notes:
+        about = f" about {line(note.trial, 100)}" if note.trial else ""
+        yield f"  {line(note.who, 40)}{about}: {line(note.text)}"
+
+
+def closing_lines(facts: ReportFacts) -> list[str]:
+    """Counts, cost, and for a saved run how to resume it and where it is."""
+    totals, code = facts.totals, facts.exit_code
+    colour = "green" if code == 0 else "red" if code == 1 else "magenta"
+    out = [f"note: {line(remark)}" for remark in facts.remarks]
+    out.append(click.style(facts.headline, fg=colour, bold=True))
+    if not facts.detailed and (missing := not_judged(totals)):
+        out.append(f"not judged: {missing}")
+        out += [f"  {line(each, 600)}" for each in error_lines(facts.errors)]
+    # Of repeated trials of a saved run it would have to be read back from the journal.
+    took = seconds(facts.duration_ms) if facts.detailed else ""
+    out.append(f"{cost_line(totals)}{f' · {took}' if took else ''}")
+    if not facts.saved:
+        return out
+    path = Path(facts.path)
+    if facts.stopped:
+        out.append(f"stopped early: {line(facts.stopped)}")
+        option = next((o for r, o in EXHAUSTED.items() if facts.stopped.startswith(r)), None)
+        higher = f" with a higher {option}" if option else ""
+        out.append(f"go on with: {resume_command(path)}{higher}")
+    elif totals.infra_error:
+        out.append(f"try those again with: {resume_command(path, '--retry-infra')}")
+    if facts.dirty:
+        out.append(f"the code had uncommitted changes on top of {line(facts.commit or '', 12)}")
+    out.append(f"kept in {line(facts.path, 400)}")
+    out.append(f"look at it with: proctor report {shlex.quote(line(facts.path, 400))} --open")
     return out
 
 
-def counts(report: Report) -> str:
-    """`2 of 3 cases passed; 1 failed …`: what came of the cases, in words.
-
-    Where a case was put to several agents, it is cells (case × agent) that are counted.
-    """
-    total = len(report.cases) + report.not_run
-    failed = report.count(TrialStatus.FAILED, TrialStatus.HARD_FAIL)
-    noun = "cell" if report.crossed else "case"
-    parts = [f"{report.count(TrialStatus.PASSED)} of {plural(total, noun)} passed"]
-    if failed:
-        hard = report.count(TrialStatus.HARD_FAIL)
-        parts.append(f"{failed} failed ({hard} on a blocking check)")
-    if infra := report.count(TrialStatus.INFRA_ERROR):
-        parts.append(f"{infra} could not be judged")
-    if stopped := report.count(TrialStatus.CANCELLED):
-        parts.append(f"{stopped} stopped")
-    if report.not_run:
-        parts.append(f"{report.not_run} not run")
-    if report.warnings:
-        parts.append(plural(report.warnings, "warning"))
-    return "; ".join(parts)
+def resume_command(path: Path, option: str = "--resume") -> str:
+    """Return the command that resumes a run."""
+    return f"proctor run {option} {shlex.quote(line(str(path), 400))}"

@@ -1,25 +1,67 @@
-"""What there is to report: one entry per case and agent, with its checks and the place it stands.
+"""What every report says of one or several runs, gathered once.
 
-Promise: every format tells these facts and no others, so that console, JSON and CI agree. The
-exit code is decided here, once.
+    facts = ReportFacts(run, baseline=before)
+
+Promise: console, HTML, Markdown, JSON, charts and the formats of CI systems read these facts and
+compute nothing of their own, so they agree. The exit code is decided here. Figures that only some
+forms need are computed when they are first read; of each trial a small row is held, and what only
+one trial's details need (answers, traces) stays where it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+import copy
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer, worst
-from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL, EXIT_PASS
+from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL
+from proctor.report.run_words import case_text, research_lines, sentence
+from proctor.results.metadata import as_text
+from proctor.results.outcomes import case_properties
+from proctor.runs.annotations import Note, annotations_of, runs_tagged, tags_of
+from proctor.runs.run import Run, RunTotals
+from proctor.runs.summary import CellSummary, RankedError, RankedFailure, Verdict
 from proctor.runs.trial import Trial, TrialStatus
+from proctor.words import plural
 
-TOLD = (CheckStatus.FAIL, CheckStatus.UNSCORED, CheckStatus.WARN)
-"""Statuses of checks that every form tells; of the others only what a judge said."""
+if TYPE_CHECKING:
+    from proctor.results.gate import GateResult
+    from proctor.results.leaderboard import Leaderboard
+
+REPORTED = (CheckStatus.FAIL, CheckStatus.UNSCORED, CheckStatus.WARN)
+"""Statuses of checks that every form reports; of the others only what a judge said."""
 
 MOST_SPANS = 3
 """Span ids named per check; JSON has them all."""
+
+_LEVELS = ("trivial", "easy", "simple", "low", "medium", "moderate", "hard", "high", "expert")
+"""Words for difficulty from easy to hard; numbers sort as numbers, other words by alphabet."""
+
+
+class CaseAbout(msgspec.Struct, frozen=True, kw_only=True):
+    """A case as it was written, as far as a reader wants to know."""
+
+    case: str
+    input: str
+    description: str | None = None
+    difficulty: str | None = None
+    type: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+class ArmCells(NamedTuple):
+    """The cells of one agent (under one set of parameters), counted."""
+
+    cells: int
+    passed: int
+    tokens: int | None
 
 
 class CasePlace(NamedTuple):
@@ -30,198 +72,451 @@ class CasePlace(NamedTuple):
     column: int | None = None
 
 
-class CaseFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """One trial of one case, as reported."""
+class TrialFacts(NamedTuple):
+    """One trial with what a report adds to it."""
 
-    case: str
-    agent: str
-    suite: str = ""
-    status: TrialStatus
-    score: float | None
+    trial: Trial
+    suite: str
     threshold: float
-    results: tuple[CheckResult, ...]
-    answer: str | None = None
-    error: str | None = None
     place: CasePlace | None = None
     description: str | None = None
-    trial: int = 0
-    duration_ms: float | None = None
-    cost_usd: float | None = None
-    unpriced_calls: int = 0
-    tokens: int | None = None
-    llm_calls: int = 0
-    tool_calls: int = 0
-    trace_id: str | None = None
     source: str | None = None
     """The file that a recorded trace was read from."""
 
     @property
     def name(self) -> str:
-        """The case, and the trial where there are several."""
-        return f"{self.case} #{self.trial + 1}" if self.trial else self.case
+        """The case, and the number of the trial where there are several."""
+        trial = self.trial
+        case = f"{trial.case} [{trial.cell.params}]" if trial.params else trial.case
+        seed = f" seed {trial.axis_seed}" if trial.axis_seed else ""
+        return f"{case}{seed} #{trial.index + 1}" if trial.index else f"{case}{seed}"
 
     @property
     def layers(self) -> dict[Layer, CheckStatus]:
         """The worst status of each layer."""
-        return {layer: worst(r.status for r in self.results if r.layer == layer) for layer in Layer}
+        results = self.trial.checks
+        return {layer: worst(r.status for r in results if r.layer == layer) for layer in Layer}
 
     @property
     def layer_words(self) -> list[str]:
         """The status of each layer in a word; a dash where nothing was judged at all."""
-        return [s.value.upper() if self.results else "–" for s in self.layers.values()]
+        return [s.value.upper() if self.trial.checks else "–" for s in self.layers.values()]
 
     def with_status(self, *statuses: CheckStatus) -> list[CheckResult]:
-        """Results of some statuses, in the order they were judged."""
-        return [result for result in self.results if result.status in statuses]
+        """Return results of some statuses, in the order they were judged."""
+        return [result for result in self.trial.checks if result.status in statuses]
+
+    @property
+    def error(self) -> str | None:
+        """Why the trial could not be judged, in one line."""
+        error = self.trial.error
+        return None if error is None else f"{error.type}: {error.message}"
 
     @property
     def reason(self) -> str:
-        """In one line, why the case is not passed; empty when it is."""
-        if self.status == TrialStatus.PASSED:
+        """In one line, why the trial did not pass; empty when it did."""
+        if self.trial.status == TrialStatus.PASSED:
             return ""
         if self.error is not None:
             return self.error
         if hard := self.with_status(CheckStatus.FAIL):
             return f"{hard[0].id}: {hard[0].reason}"
-        lost = [r for r in self.results if r.failed and r.weight]
+        lost = [r for r in self.trial.checks if r.failed and r.weight]
         why = f": {lost[0].id}: {lost[0].reason}" if lost else ""
-        return f"score {self.score or 0.0:.2f} is below {self.threshold:g}{why}"
+        return f"score {self.trial.score or 0.0:.2f} is below {self.threshold:g}{why}"
 
     @property
     def is_gate_failure(self) -> bool:
-        """Whether the case was judged and did not pass."""
-        return self.status in (TrialStatus.FAILED, TrialStatus.HARD_FAIL)
+        """Whether the trial was judged and did not pass."""
+        return self.trial.status in (TrialStatus.FAILED, TrialStatus.HARD_FAIL)
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """All cases that were tried, of one suite or several.
+class TrialRow(NamedTuple):
+    """One trial, as small as a list of all of them can afford. `start_ms` is since the first."""
 
-    `planned` is how many there should have been; `signal` is what ended the work before that.
-    """
+    case: str
+    arm: str
+    seed: int | None
+    repeat: int
+    status: str
+    score: float | None
+    start_ms: float
+    duration_ms: float
+    latency_ms: float | None
+    lane: int
+    cost_usd: float | None
+    unpriced: int
+    tokens: int | None
+    broken: str
 
-    title: str
-    cases: tuple[CaseFacts, ...]
-    planned: int | None = None
-    started_ns: int = 0
-    duration_ms: float = 0.0
-    notes: tuple[str, ...] = ()
-    signal: int | None = None
+    @property
+    def key(self) -> tuple[str, str, int | None, int]:
+        """Which trial it is."""
+        return (self.case, self.arm, self.seed, self.repeat)
 
-    def interrupted(self, signal: int) -> Report:
-        """This report, ended by a signal."""
-        return msgspec.structs.replace(self, signal=signal)
 
-    def count(self, *statuses: TrialStatus) -> int:
-        """How many cases ended in one of these."""
-        return sum(case.status in statuses for case in self.cases)
+class ReportFacts:
+    """Everything a report says of its runs: one, or one for each suite of `proctor test`."""
 
-    def count_checks(self, *statuses: CheckStatus) -> int:
-        """How many checks of all cases ended in one of these."""
-        return sum(len(case.with_status(*statuses)) for case in self.cases)
+    def __init__(
+        self,
+        *runs: Run,
+        labels: Sequence[str] = (),
+        baseline: Run | None = None,
+        signal: int | None = None,
+        remarks: Sequence[str] = (),
+    ) -> None:
+        first = runs[0]
+        self.runs = runs
+        self._labels = tuple(labels)
+        self._baseline = baseline
+        self.signal = signal
+        """The signal that ended the work, if one did."""
+        self.remarks = tuple(remarks)
+        """What a reader should know beside the results."""
+        parent = first.path.parent.name if first.saved else ""
+        self.name = str(first.spec.get("name") or parent)
+        self.run_id = first.run_id
+        self.path = str(first.path) if first.saved else ""
+        self.created: str | None = first.spec.get("created")
+        self.provenance = cast("dict[str, Any]", first.spec.get("provenance") or {})
+        self.stopped = next((run.stopped for run in runs if run.stopped), None)
+
+    def replace(self, **values: Any) -> ReportFacts:
+        """Return a copy with other values, such as texts without secrets."""
+        changed = copy.copy(self)
+        vars(changed).update(values)
+        return changed
+
+    # -- the whole -------------------------------------------------------------------------------
+
+    @property
+    def title(self) -> str:
+        """What the report is about: the suite file, the number of suites, or the run's name."""
+        if len(self.runs) > 1:
+            return plural(len(self.runs), "run" if self.saved else "suite")
+        return self._labels[0] if self._labels else self.name
+
+    @property
+    def saved(self) -> bool:
+        """Whether there is a run folder."""
+        return self.runs[0].saved
+
+    @cached_property
+    def exit_code(self) -> int:
+        """That of the signal, else 1 when a gate failed, 2 when something was not judged, or 0."""
+        if self.signal is not None:
+            return 128 + self.signal
+        codes = [run.exit_code for run in self.runs]
+        if EXIT_FAIL in codes:
+            return EXIT_FAIL
+        # A report of nothing has judged nothing.
+        return max(codes) if self.cells else max(EXIT_CANNOT_JUDGE, *codes)
+
+    @property
+    def verdict(self) -> str:
+        """PASS, FAIL or NOT JUDGED: the exit code in a word."""
+        return ("PASS", "FAIL", "NOT JUDGED")[min(self.exit_code, EXIT_CANNOT_JUDGE)]
+
+    @cached_property
+    def detailed(self) -> bool:
+        """Whether single trials are reported: there is one for each cell, or none is kept."""
+        return not self.saved or all(cell.asked == 1 for cell in self.cells)
+
+    @cached_property
+    def headline(self) -> str:
+        """What came of the run, with every denominator.
+
+        Where a case was given to several agents, cells (case × agent) are counted.
+        """
+        if not self.detailed:
+            return sentence(self.cells, self.totals)
+        totals = self.totals
+        pairs = [(suite, cell.case) for suite, cell in self._cells]
+        noun = "cell" if len(set(pairs)) < len(pairs) else "case"
+        total = totals.trials + self.not_run
+        parts = [f"{totals.passed} of {plural(total, noun)} passed"]
+        if failed := totals.failed + totals.hard_fail:
+            parts.append(f"{failed} failed ({totals.hard_fail} on a blocking check)")
+        if totals.infra_error:
+            parts.append(f"{totals.infra_error} could not be judged")
+        if totals.cancelled:
+            parts.append(f"{totals.cancelled} stopped")
+        if self.not_run:
+            parts.append(f"{self.not_run} not run")
+        if warnings := self.count_checks(CheckStatus.WARN):
+            parts.append(plural(warnings, "warning"))
+        return "; ".join(parts)
+
+    # -- cells -----------------------------------------------------------------------------------
+
+    @cached_property
+    def _cells(self) -> list[tuple[str, CellSummary]]:
+        return [(self._label(n), cell) for n, run in enumerate(self.runs) for cell in run.cells]
+
+    def _label(self, number: int) -> str:
+        return self._labels[number] if self._labels else self.name
+
+    @property
+    def cells(self) -> list[CellSummary]:
+        """A summary of each planned cell."""
+        return [cell for _, cell in self._cells]
+
+    @property
+    def passed_cells(self) -> int:
+        """Cells with the verdict PASS."""
+        return sum(cell.verdict == Verdict.PASS for cell in self.cells)
+
+    @property
+    def planned(self) -> int:
+        """Trials that should have run, without those that an early stop made needless."""
+        return sum(cell.trials if cell.early_stop else cell.asked for cell in self.cells)
 
     @property
     def not_run(self) -> int:
-        """How many planned cases never began."""
-        return 0 if self.planned is None else max(0, self.planned - len(self.cases))
+        """Planned trials that never started."""
+        return max(0, self.planned - self.totals.trials)
+
+    @cached_property
+    def totals(self) -> RunTotals:
+        """Counts and cost of all trials together."""
+        if len(self.runs) == 1:
+            return self.runs[0].totals
+        return RunTotals.of(trial for run in self.runs for trial in run.trials)
+
+    @cached_property
+    def failures(self) -> tuple[RankedFailure, ...]:
+        """Failed checks, the most harmful first."""
+        return tuple(failure for run in self.runs for failure in run.failures)
+
+    @cached_property
+    def errors(self) -> tuple[RankedError, ...]:
+        """Why trials could not be judged, the most common first."""
+        return tuple(error for run in self.runs for error in run.errors)
+
+    @cached_property
+    def board(self) -> Leaderboard:
+        """The agents in order, with what tests say of the order."""
+        from proctor.results.leaderboard import entrants_of, leaderboard
+
+        return leaderboard(entrants_of(list(self.runs)))
+
+    @cached_property
+    def arms(self) -> dict[str, ArmCells]:
+        """The counted cells of each agent."""
+        # Trials may lie outside the plan (imported ones do): then there are no cells.
+        found: dict[str, list[CellSummary]] = {row.name: [] for row in self.board.rows}
+        for cell in self.cells:
+            found.setdefault(cell.cell.arm, []).append(cell)
+        arms: dict[str, ArmCells] = {}
+        for name, own in found.items():
+            tokens = [cell.tokens for cell in own if cell.tokens is not None]
+            passed = sum(cell.verdict == Verdict.PASS for cell in own)
+            arms[name] = ArmCells(len(own), passed, sum(tokens) if tokens else None)
+        return arms
+
+    @property
+    def names(self) -> list[str]:
+        """Agents in the order of the leaderboard."""
+        return [row.name for row in self.board.rows]
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """Every agent that was tried, in order."""
-        return tuple(dict.fromkeys(case.agent for case in self.cases))
+        """Every agent, in the order of the cells."""
+        return tuple(dict.fromkeys(cell.agent for cell in self.cells))
+
+    @cached_property
+    def cases(self) -> dict[str, CaseAbout]:
+        """The cases as they were written."""
+        return {
+            name: CaseAbout(
+                case=name,
+                input=case_text(case.get("input", case.get("query"))),
+                description=as_text(case.get("description")),
+                difficulty=as_text(case.get("difficulty")),
+                type=as_text(case.get("type")),
+                tags=tuple(str(tag) for tag in cast("list[Any]", case.get("tags") or ())),
+            )
+            for run in self.runs
+            for name, case in case_properties(run.spec).items()
+        }
+
+    def levels(self) -> list[str]:
+        """The difficulties there are, from easy to hard."""
+        return sorted({c.difficulty for c in self.cases.values() if c.difficulty}, key=_level)
+
+    def worst_cases(self) -> list[str]:
+        """Cases by their mean pass rate, the lowest first; those never judged before all."""
+        rates: dict[str, list[float]] = defaultdict(list)
+        for cell in self.cells:
+            rates[cell.case].append(-1.0 if cell.pass_rate is None else cell.pass_rate)
+        return sorted(rates, key=lambda case: (sum(rates[case]) / len(rates[case]), case))
+
+    # -- trials ----------------------------------------------------------------------------------
+
+    @cached_property
+    def trials(self) -> tuple[TrialFacts, ...]:
+        """Every trial with its checks, in the order of the plan."""
+        found: list[TrialFacts] = []
+        for number, run in enumerate(self.runs):
+            thresholds = {cell.case: cell.threshold for cell in run.cells}
+            written = case_properties(run.spec)
+            trials = sorted(run.trials, key=trial_order) if run.saved else run.trials
+            for trial in trials:
+                place = run.places.get(trial.case)
+                found.append(
+                    TrialFacts(
+                        trial,
+                        self._label(number),
+                        thresholds.get(trial.case, 0.0),
+                        None if place is None else CasePlace(*place),
+                        as_text(written.get(trial.case, {}).get("description")),
+                        run.sources.get((trial.case, trial.index)),
+                    )
+                )
+        return tuple(found)
+
+    def count_checks(self, *statuses: CheckStatus) -> int:
+        """Return how many checks of all trials have one of these statuses."""
+        return sum(len(each.with_status(*statuses)) for each in self.trials)
+
+    @cached_property
+    def rows(self) -> tuple[TrialRow, ...]:
+        """Every trial as a small row, in the order of the plan."""
+        return trial_rows(trial for run in self.runs for trial in run.trials)
+
+    @cached_property
+    def started_ns(self) -> int:
+        """When the first trial started; 0 where none did."""
+        starts = [t.started_ns for run in self.runs for t in run.trials if t.started_ns]
+        return min(starts, default=0)
+
+    @cached_property
+    def duration_ms(self) -> float | None:
+        """From the start of the first trial to the end of the last."""
+        ends = [row.start_ms + row.duration_ms for row in self.rows]
+        return max(ends) if ends else None
+
+    # -- around the run --------------------------------------------------------------------------
+
+    @cached_property
+    def tags(self) -> tuple[str, ...]:
+        """The tags of the run."""
+        return tags_of(self.runs[0].path) if self.saved else ()
+
+    @cached_property
+    def notes(self) -> tuple[Note, ...]:
+        """The annotations of the run."""
+        return tuple(annotations_of(self.runs[0].path)) if self.saved else ()
+
+    @cached_property
+    def since(self) -> GateResult | None:
+        """What changed since the baseline."""
+        if self._baseline is None:
+            return None
+        from proctor.results.gate import judge_runs
+
+        return judge_runs(self.runs[0], self._baseline)
+
+    @cached_property
+    def research(self) -> tuple[str, ...]:
+        """What research found, or how far it got; a line each."""
+        return tuple(line for run in self.runs for line in research_lines(run))
 
     @property
-    def crossed(self) -> bool:
-        """Whether some case was put to more than one agent."""
-        pairs = {(case.suite, case.case, case.agent) for case in self.cases}
-        return len({pair[:2] for pair in pairs}) < len(pairs)
+    def commit(self) -> str | None:
+        """The commit the run was made at."""
+        found = self._git.get("commit")
+        return None if found is None else str(found)
 
     @property
-    def suites(self) -> tuple[str, ...]:
-        """Every suite that was tried, in order."""
-        return tuple(dict.fromkeys(case.suite for case in self.cases))
+    def dirty(self) -> bool:
+        """Whether there were changes beside the commit."""
+        return bool(self._git.get("dirty"))
 
     @property
-    def warnings(self) -> int:
-        """How many checks warn, over all cases."""
-        return self.count_checks(CheckStatus.WARN)
-
-    @property
-    def cost_usd(self) -> float | None:
-        """Known cost of all cases; None when no call has a known price."""
-        return _sum_known(case.cost_usd for case in self.cases)
-
-    @property
-    def judge_cost_usd(self) -> float | None:
-        """Known cost of judging, which is not part of the agents' cost."""
-        return _sum_known(r.cost_usd for case in self.cases for r in case.results)
-
-    @property
-    def tokens(self) -> int | None:
-        """Known tokens of all cases; None when no call was counted."""
-        known = [case.tokens for case in self.cases if case.tokens is not None]
-        return sum(known) if known else None
-
-    @property
-    def unpriced_calls(self) -> int:
-        """Model calls without a known price: with any, the cost is a lower bound."""
-        return sum(case.unpriced_calls for case in self.cases)
-
-    @property
-    def exit_code(self) -> int:
-        """That of the signal, else 1 when a gate failed, 2 when something could not be judged, 0.
-
-        What was left out without a failure before it (or nothing at all) could not be judged.
-        """
-        if self.signal is not None:
-            return 128 + self.signal
-        if self.count(TrialStatus.FAILED, TrialStatus.HARD_FAIL):
-            return EXIT_FAIL
-        judged = self.count(TrialStatus.PASSED)
-        whole = judged == len(self.cases) and self.cases and not self.not_run
-        return EXIT_PASS if whole else EXIT_CANNOT_JUDGE
+    def _git(self) -> Mapping[str, Any]:
+        return cast("Mapping[str, Any]", self.provenance.get("git") or {})
 
 
-def _sum_known(costs: Iterable[float | None]) -> float | None:
-    known = [cost for cost in costs if cost is not None]
-    return sum(known) if known else None
+def tagged_baseline(run: Run) -> Run | None:
+    """The run of the same experiment that was tagged `baseline` last; None for that run itself."""
+    if "baseline" in tags_of(run.path):
+        return None
+    others = runs_tagged(run.path.parent, "baseline")
+    return Run(others[-1]) if others else None
 
 
-def facts_of(
-    trials: Iterable[Trial],
-    *,
-    thresholds: Mapping[str, float],
-    suite: str = "",
-    places: Mapping[str, CasePlace] | None = None,
-    descriptions: Mapping[str, str | None] | None = None,
-    sources: Mapping[tuple[str, int], str | None] | None = None,
-) -> tuple[CaseFacts, ...]:
-    """Trials as reported, in the order given."""
-    return tuple(
-        CaseFacts(
-            case=trial.case,
-            agent=trial.agent,
-            suite=suite,
-            status=trial.status,
-            score=trial.score,
-            threshold=thresholds[trial.case],
-            results=trial.checks,
-            answer=trial.answer,
-            error=_error(trial),
-            place=(places or {}).get(trial.case),
-            description=(descriptions or {}).get(trial.case),
-            trial=trial.index,
-            duration_ms=trial.latency_ms,
-            cost_usd=trial.cost_usd,
-            unpriced_calls=trial.unpriced_calls,
-            tokens=trial.tokens,
-            llm_calls=trial.llm_calls,
-            tool_calls=trial.tool_calls,
-            trace_id=trial.trace_id,
-            source=(sources or {}).get((trial.case, trial.index)),
-        )
-        for trial in trials
+def _level(word: str) -> tuple[int, float, str]:
+    try:
+        return (0, float(word), word)
+    except ValueError:
+        known = word.casefold()
+        return (1, _LEVELS.index(known) if known in _LEVELS else len(_LEVELS), known)
+
+
+# -- trials ------------------------------------------------------------------------------------
+
+
+def trial_order(trial: Trial) -> tuple[str, str, str, int, int]:
+    """Where a trial stands among all: the order of rows, whatever order they finished in."""
+    case, agent, params = trial.cell
+    seed = -1 if trial.axis_seed is None else trial.axis_seed
+    return (case, agent, params, seed, trial.index)
+
+
+def trial_rows(trials: Iterable[Trial]) -> tuple[TrialRow, ...]:
+    """Every trial in the order of the plan."""
+    read = sorted(((trial_order(t), t.started_ns / 1e6, _row(t)) for t in trials), key=_place)
+    first = min((start for _, start, _ in read if start), default=0.0)
+    rows = [row._replace(start_ms=max(0.0, start - first)) for _, start, row in read]
+    lanes = _lanes(rows)
+    return tuple(row._replace(lane=lane) for row, lane in zip(rows, lanes, strict=True))
+
+
+def _place(read: tuple[tuple[Any, ...], float, TrialRow]) -> tuple[Any, ...]:
+    return read[0]
+
+
+def _row(trial: Trial) -> TrialRow:
+    broken = [result.id for result in trial.checks if result.failed]
+    if trial.status == TrialStatus.INFRA_ERROR and trial.error is not None:
+        broken = [trial.error.type]
+    return TrialRow(
+        case=trial.case,
+        arm=trial.cell.arm,
+        seed=trial.axis_seed,
+        repeat=trial.index,
+        status=trial.status.value,
+        score=trial.score,
+        start_ms=0.0,
+        duration_ms=trial.duration_ms,
+        latency_ms=trial.latency_ms,
+        lane=0,
+        cost_usd=trial.cost_usd,
+        unpriced=trial.unpriced_calls,
+        tokens=trial.tokens,
+        broken=", ".join(broken),
     )
 
 
-def _error(trial: Trial) -> str | None:
-    return None if trial.error is None else f"{trial.error.type}: {trial.error.message}"
+def _lanes(rows: Sequence[TrialRow]) -> list[int]:
+    """A lane for each trial, such that trials that ran at once stand side by side."""
+    lanes = [0] * len(rows)
+    running: list[tuple[float, int]] = []
+    free: list[int] = []
+    for at in sorted(range(len(rows)), key=lambda at: rows[at].start_ms):
+        while running and running[0][0] <= rows[at].start_ms:
+            heapq.heappush(free, heapq.heappop(running)[1])
+        lanes[at] = heapq.heappop(free) if free else len(running)
+        heapq.heappush(running, (rows[at].start_ms + rows[at].duration_ms, lanes[at]))
+    return lanes
+
+
+def when(facts: ReportFacts) -> str:
+    """The day and minute the run began, UTC."""
+    try:
+        begun = datetime.fromisoformat(str(facts.created))
+    except ValueError:
+        return "at an unknown time"
+    return f"{begun:%Y-%m-%d %H:%M} UTC"

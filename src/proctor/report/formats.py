@@ -1,7 +1,7 @@
 """Every format a report can be written in, by name.
 
-A format is one function from a `Report` to text, in a module of its own that is imported when it
-is asked for. Adding one is a module and a line in the table.
+A format is one function from `ReportFacts` to text, in a module of its own that is imported when
+it is needed. Adding one is a module and a line in the table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from proctor.errors import ProctorError, hint_among
 
 if TYPE_CHECKING:
-    from proctor.report.facts import Report
+    from proctor.report.facts import ReportFacts
 
 
 class Format(NamedTuple):
@@ -34,7 +34,7 @@ FORMATS = {
 }
 
 
-def render(name: str, report: Report) -> str:
+def render(name: str, facts: ReportFacts) -> str:
     """The report in one format; what it says ends with a line break."""
     found = FORMATS.get(name)
     if found is None:
@@ -42,5 +42,5 @@ def render(name: str, report: Report) -> str:
             f"there is no format {name!r}",
             hint=hint_among(name, FORMATS),
         )
-    write = cast("Callable[[Report], str]", import_module(found.module).render)
-    return write(report)
+    write = cast("Callable[[ReportFacts], str]", import_module(found.module).render)
+    return write(facts)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from proctor.checks.base import CheckStatus
 from proctor.report import markdown
-from proctor.report.facts import CaseFacts, CasePlace, Report
+from proctor.report.facts import CasePlace, ReportFacts, TrialFacts
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import line, shown
 from proctor.words import plural
@@ -37,9 +37,9 @@ class GithubAnnotation(NamedTuple):
     place: CasePlace | None
 
 
-def render(report: Report, environ: Mapping[str, str] | None = None) -> str:
+def render(facts: ReportFacts, environ: Mapping[str, str] | None = None) -> str:
     """The workflow commands; empty when there is nothing to say."""
-    found = sorted(messages(report), key=lambda each: each.level != "error")
+    found = sorted(messages(facts), key=lambda each: each.level != "error")
     kept = found if len(found) <= MOST_INLINE else found[: MOST_INLINE - 1]
     environ = os.environ if environ is None else environ
     lines = [_command(each, environ) for each in kept]
@@ -47,22 +47,22 @@ def render(report: Report, environ: Mapping[str, str] | None = None) -> str:
         errors = sum(each.level == "error" for each in found[len(kept) :])
         level = "error" if errors else "warning"
         more = f"{plural(left, 'more message')}, {errors} of them errors: see the step summary"
-        lines.append(_command(GithubAnnotation(level, report.title, more, None), environ))
+        lines.append(_command(GithubAnnotation(level, facts.title, more, None), environ))
     return "".join(f"{each}\n" for each in lines)
 
 
-def messages(report: Report) -> Iterator[GithubAnnotation]:
+def messages(facts: ReportFacts) -> Iterator[GithubAnnotation]:
     """Everything worth a message, in the order of the report."""
-    for case in report.cases:
-        yield from _of_case(case)
+    for each in facts.trials:
+        yield from _of_trial(each)
 
 
-def _of_case(case: CaseFacts) -> Iterator[GithubAnnotation]:
-    name = case.name
+def _of_trial(case: TrialFacts) -> Iterator[GithubAnnotation]:
+    name, status = case.name, case.trial.status
     failures = case.with_status(CheckStatus.FAIL)
-    if case.status == TrialStatus.INFRA_ERROR:
+    if status == TrialStatus.INFRA_ERROR:
         yield GithubAnnotation("error", f"{name}: could not be judged", case.reason, case.place)
-    elif case.status == TrialStatus.CANCELLED:
+    elif status == TrialStatus.CANCELLED:
         yield GithubAnnotation("warning", f"{name}: stopped", case.reason, case.place)
     elif case.is_gate_failure and not failures:
         yield GithubAnnotation("error", f"{name}: failed", case.reason, case.place)
@@ -116,9 +116,9 @@ def _from_workspace(file: str, environ: Mapping[str, str]) -> str:
 # -- the step summary ------------------------------------------------------------------------------
 
 
-def summary(report: Report, taken: int = 0) -> bytes:
+def summary(facts: ReportFacts, taken: int = 0) -> bytes:
     """The report for a step summary that holds so many bytes already."""
-    content = markdown.render(report).encode("utf-8", "replace")
+    content = markdown.render(facts).encode("utf-8", "replace")
     room = max(0, SUMMARY_LIMIT - taken)
     if len(content) <= room:
         return content

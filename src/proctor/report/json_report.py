@@ -1,4 +1,4 @@
-"""The report as one JSON document, with everything whole.
+"""A report as one JSON document, with everything whole.
 
 Promise: any JSON parser takes it (no NaN, no lone surrogate), keys are only ever added within a
 schema version, and what is not known is null. docs/reference/reports.md describes every key.
@@ -10,75 +10,103 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from proctor import __version__
 from proctor.checks.base import CheckResult, CheckStatus
-from proctor.report.facts import CaseFacts, Report
-from proctor.runs.trial import TrialStatus
+from proctor.report.facts import ReportFacts, TrialFacts
 from proctor.sanitize import json_value
 
 SCHEMA_VERSION = 1
 """Rises when a key changes its meaning or goes."""
 
 
-def render(report: Report) -> str:
+def render(facts: ReportFacts) -> str:
     """Exactly one document, ended by a line break."""
-    return json.dumps(json_value(document(report)), indent=2, allow_nan=False) + "\n"
+    return json.dumps(json_value(document(facts)), indent=2, allow_nan=False) + "\n"
 
 
-def document(report: Report) -> dict[str, Any]:
-    """The report as plain values."""
+def render_summary(facts: ReportFacts) -> str:
+    """The document without its trials, of which a run may have very many."""
+    return json.dumps(json_value(document(facts, trials=False)), indent=2, allow_nan=False)
+
+
+def document(facts: ReportFacts, *, trials: bool = True) -> dict[str, Any]:
+    """The report as plain values; without `trials` only what is said of the whole and of cells."""
+    research = {run.run_id: run.research for run in facts.runs if run.research is not None}
     return {
         "schema_version": SCHEMA_VERSION,
         "proctor_version": __version__,
-        "title": report.title,
-        "started": _time(report.started_ns),
-        "duration_ms": report.duration_ms,
-        "exit_code": report.exit_code,
-        "signal": report.signal,
-        "totals": _totals(report),
-        "notes": report.notes,
-        "cases": [_case(case) for case in report.cases],
+        "title": facts.title,
+        "path": facts.path or None,
+        "run_id": facts.run_id,
+        "name": facts.name,
+        "created": facts.created,
+        "stopped": facts.stopped,
+        "exit_code": facts.exit_code,
+        "signal": facts.signal,
+        "totals": _totals(facts, checks=trials),
+        "notes": facts.remarks,
+        "cells": msgspec.to_builtins(facts.cells),
+        "failures": msgspec.to_builtins(facts.failures),
+        **({"research": research[facts.run_id]} if facts.run_id in research else {}),
+        **(_trials(facts) if trials else {}),
     }
 
 
-def _totals(report: Report) -> dict[str, Any]:
+def _trials(facts: ReportFacts) -> dict[str, Any]:
+    started = None
+    if facts.started_ns:
+        moment = datetime.fromtimestamp(facts.started_ns // 10**6 / 1000, UTC)
+        started = moment.isoformat(timespec="milliseconds")
     return {
-        "planned": len(report.cases) if report.planned is None else report.planned,
-        "cases": len(report.cases),
-        **{status.value: report.count(status) for status in TrialStatus},
-        "not_run": report.not_run,
-        "checks": {status.value: report.count_checks(status) for status in CheckStatus},
-        "tokens": report.tokens,
-        "cost_usd": report.cost_usd,
-        "unpriced_calls": report.unpriced_calls,
-        "judge_cost_usd": report.judge_cost_usd,
+        "started": started,
+        "duration_ms": facts.duration_ms,
+        "cases": [_trial(each) for each in facts.trials],
     }
 
 
-def _case(case: CaseFacts) -> dict[str, Any]:
+def _totals(facts: ReportFacts, *, checks: bool) -> dict[str, Any]:
     return {
-        "case": case.case,
-        "agent": case.agent,
-        "suite": case.suite or None,
-        "trial": case.trial,
-        "status": case.status.value,
-        "score": case.score,
-        "threshold": case.threshold,
-        "reason": case.reason or None,
-        "error": case.error,
-        "place": None if case.place is None else case.place._asdict(),
-        "description": case.description,
-        "layers": {layer.value: status.value for layer, status in case.layers.items()},
-        "checks": [_check(result) for result in case.results],
-        "answer": case.answer,
-        "duration_ms": case.duration_ms,
-        "tokens": case.tokens,
-        "cost_usd": case.cost_usd,
-        "unpriced_calls": case.unpriced_calls,
-        "llm_calls": case.llm_calls,
-        "tool_calls": case.tool_calls,
-        "trace_id": case.trace_id,
-        "source": case.source,
+        **msgspec.to_builtins(facts.totals),
+        "planned": facts.planned,
+        "cases": facts.totals.trials,
+        "not_run": facts.not_run,
+        **(
+            {"checks": {status.value: facts.count_checks(status) for status in CheckStatus}}
+            if checks
+            else {}
+        ),
+    }
+
+
+def _trial(each: TrialFacts) -> dict[str, Any]:
+    trial = each.trial
+    return {
+        "case": trial.case,
+        "agent": trial.agent,
+        "suite": each.suite or None,
+        "trial": trial.index,
+        "params": trial.params,
+        "axis_seed": trial.axis_seed,
+        "status": trial.status.value,
+        "score": trial.score,
+        "threshold": each.threshold,
+        "reason": each.reason or None,
+        "error": each.error,
+        "place": None if each.place is None else each.place._asdict(),
+        "description": each.description,
+        "layers": {layer.value: status.value for layer, status in each.layers.items()},
+        "checks": [_check(result) for result in trial.checks],
+        "answer": trial.answer,
+        "duration_ms": trial.latency_ms,
+        "tokens": trial.tokens,
+        "cost_usd": trial.cost_usd,
+        "unpriced_calls": trial.unpriced_calls,
+        "llm_calls": trial.llm_calls,
+        "tool_calls": trial.tool_calls,
+        "trace_id": trial.trace_id,
+        "source": each.source,
     }
 
 
@@ -98,10 +126,3 @@ def _check(result: CheckResult) -> dict[str, Any]:
         "method": result.method,
         "cost_usd": result.cost_usd,
     }
-
-
-def _time(nanoseconds: int) -> str | None:
-    if not nanoseconds:
-        return None
-    moment = datetime.fromtimestamp(nanoseconds // 10**6 / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds")

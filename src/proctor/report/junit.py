@@ -16,19 +16,19 @@ from datetime import UTC, datetime
 from pathlib import PurePath
 
 from proctor.checks.base import CheckResult, CheckStatus
-from proctor.report.facts import MOST_SPANS, TOLD, CaseFacts, Report
+from proctor.report.facts import MOST_SPANS, REPORTED, ReportFacts, TrialFacts
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import line, shown, xml
 
 
-def render(report: Report) -> str:
-    """The document: one `testsuite` for each suite and agent."""
-    groups: dict[tuple[str, str], list[CaseFacts]] = defaultdict(list)
-    for case in report.cases:
-        groups[case.suite or report.title, case.agent].append(case)
+def render(facts: ReportFacts) -> str:
+    """The document: one `testsuite` for each suite and agent, a `testcase` for each trial."""
+    groups: dict[tuple[str, str], list[TrialFacts]] = defaultdict(list)
+    for each in facts.trials:
+        groups[each.suite or facts.title, each.trial.agent].append(each)
     root = ET.Element("testsuites")
     for number, ((suite, agent), cases) in enumerate(groups.items()):
-        element = ET.SubElement(root, "testsuite", _counts(report, suite, agent, cases))
+        element = ET.SubElement(root, "testsuite", _counts(facts, suite, agent, cases))
         element.set("id", str(number))
         properties = ET.SubElement(element, "properties")
         ET.SubElement(properties, "property", name="agent", value=_words(agent))
@@ -41,9 +41,11 @@ def render(report: Report) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{body}\n'
 
 
-def _counts(report: Report, suite: str, agent: str, cases: Sequence[CaseFacts]) -> dict[str, str]:
-    started = datetime.fromtimestamp(report.started_ns // 10**9, UTC)
-    spent = sum(case.duration_ms or 0.0 for case in cases)
+def _counts(
+    facts: ReportFacts, suite: str, agent: str, cases: Sequence[TrialFacts]
+) -> dict[str, str]:
+    started = datetime.fromtimestamp(facts.started_ns // 10**9, UTC)
+    spent = sum(case.trial.latency_ms or 0.0 for case in cases)
     return {
         "name": _words(suite),
         "package": _words(agent),
@@ -52,39 +54,40 @@ def _counts(report: Report, suite: str, agent: str, cases: Sequence[CaseFacts]) 
         "timestamp": started.strftime("%Y-%m-%dT%H:%M:%S"),
         "tests": str(len(cases)),
         "failures": str(sum(case.is_gate_failure for case in cases)),
-        "errors": str(sum(case.status == TrialStatus.INFRA_ERROR for case in cases)),
-        "skipped": str(sum(case.status == TrialStatus.CANCELLED for case in cases)),
+        "errors": str(sum(case.trial.status == TrialStatus.INFRA_ERROR for case in cases)),
+        "skipped": str(sum(case.trial.status == TrialStatus.CANCELLED for case in cases)),
         "time": f"{spent / 1000:.3f}",
     }
 
 
-def _case(case: CaseFacts, suite: str, agent: str) -> ET.Element:
+def _case(case: TrialFacts, suite: str, agent: str) -> ET.Element:
     element = ET.Element(
         "testcase",
         name=_words(case.name),
         classname=_words(f"{PurePath(suite).stem}.{agent}"),
-        time=f"{(case.duration_ms or 0.0) / 1000:.3f}",
+        time=f"{(case.trial.latency_ms or 0.0) / 1000:.3f}",
     )
-    if case.status == TrialStatus.CANCELLED:
+    status = case.trial.status
+    if status == TrialStatus.CANCELLED:
         ET.SubElement(element, "skipped")
-    elif case.status != TrialStatus.PASSED:
+    elif status != TrialStatus.PASSED:
         tag = "failure" if case.is_gate_failure else "error"
-        told = ET.SubElement(element, tag, message=_words(case.reason), type=case.status.value)
-        told.text = _details(case)
+        problem = ET.SubElement(element, tag, message=_words(case.reason), type=status.value)
+        problem.text = _details(case)
     return element
 
 
-def _details(case: CaseFacts) -> str:
+def _details(case: TrialFacts) -> str:
     out = [] if case.place is None else [f"{case.place.file}:{case.place.line}"]
     out += [] if case.source is None else [case.source]
     if case.error is not None or not case.with_status(CheckStatus.FAIL):
         out.append(case.reason)
-    for result in case.with_status(*TOLD):
-        out.extend(_told(result))
+    for result in case.with_status(*REPORTED):
+        out.extend(_check(result))
     return "\n".join(_words(each) for each in out)
 
 
-def _told(result: CheckResult) -> list[str]:
+def _check(result: CheckResult) -> list[str]:
     by = f" (by {result.method})" if result.method else ""
     out = [f"{result.status.value.upper()} {result.id}: {line(result.reason)}{by}"]
     for label, value in (("expected", result.expected), ("actual", result.actual)):
@@ -95,7 +98,7 @@ def _told(result: CheckResult) -> list[str]:
     return out
 
 
-def _warnings(cases: Sequence[CaseFacts]) -> str:
+def _warnings(cases: Sequence[TrialFacts]) -> str:
     return "\n".join(
         _words(f"{case.name}: WARN {result.id}: {line(result.reason)}")
         for case in cases

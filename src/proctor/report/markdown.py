@@ -1,19 +1,42 @@
-"""The report as Markdown, for step summaries, pull requests and pages.
+"""A report as Markdown, for pull requests, step summaries, wikis and papers.
 
 Promise: what an agent said is shown as words or code and never becomes markup, HTML or a mention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer
-from proctor.report.console import counts
-from proctor.report.facts import MOST_SPANS, TOLD, CaseFacts, Report
+from proctor.report.facts import MOST_SPANS, REPORTED, ReportFacts, TrialFacts, when
+from proctor.report.figures import ends
+from proctor.report.run_words import (
+    cost_line,
+    error_lines,
+    gate_line,
+    leading,
+    moved_cases,
+    not_judged,
+    places,
+    ranked_by,
+    score,
+)
+from proctor.results.gate import ArmGate, GateResult
+from proctor.results.leaderboard import LeaderboardRow
+from proctor.runs.folder import run_name
+from proctor.runs.summary import CellSummary, RankedFailure
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import markdown, markdown_code, shown
-from proctor.words import DASH, markdown_table, money, seconds
+from proctor.words import DASH, markdown_table, money, percent, plural, points, seconds
 
+MOST_CASES = 60
+"""Rows of the table of cases, the worst first: what a pull request shows without being scrolled."""
+
+MOST_FAILURES = 10
+MOST_MOVES = 12
+
+_VERDICT_MARKS = {"PASS": "✅", "FAIL": "❌", "NOT JUDGED": "⚠️"}
 _MARKS = {
     TrialStatus.PASSED: "✅",
     TrialStatus.FAILED: "❌",
@@ -22,60 +45,199 @@ _MARKS = {
     TrialStatus.CANCELLED: "⏹️",
 }
 _SAY_WHY = (CheckStatus.FAIL, CheckStatus.UNSCORED)
-"""Checks whose own lines say why a case did not pass: no other line has to."""
+"""Checks whose own lines say why a trial did not pass: no other line has to."""
 
 
-def render(report: Report) -> str:
-    """The whole report."""
-    out = [f"## {markdown(report.title)}", "", f"**{markdown(counts(report))}**"]
-    cost = money(report.cost_usd, report.unpriced_calls)
-    spent = [part for part in (cost and f"cost {cost}", seconds(report.duration_ms)) if part]
-    if spent:
-        out += ["", markdown(" · ".join(spent))]
-    for note in report.notes:
-        out += ["", f"> {markdown(note)}"]
-    if report.cases:
-        out += ["", *_table(report)]
-    for case in report.cases:
-        if told := list(_about(case)):
-            out += ["", f"### {_MARKS[case.status]} {markdown(case.name)}", "", *told]
-    return "\n".join(out) + "\n"
+def render(facts: ReportFacts) -> str:
+    """The whole report: trials one by one where each cell has one, else agents and cells."""
+    if facts.detailed:
+        middle = [list(_trial_table(facts)), *_trial_details(facts)]
+    else:
+        middle = [_leaderboard(facts), list(_failures(facts)), _cases(facts)]
+    kept = f"{when(facts)} · run {facts.run_id} · kept in {facts.path}"
+    parts = [
+        _top(facts),
+        list(_since(facts.since)) if facts.since is not None else [],
+        *middle,
+        [f"> {markdown(note.text)} — {markdown(note.who)}" for note in facts.notes],
+        [markdown(kept)] if facts.saved else [],
+    ]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _table(report: Report) -> Iterator[str]:
-    many = len(report.agents) > 1
-    head = ["", "case", *(["agent"] if many else []), "score", *map(str, Layer), "time"]
-    rows = (
+def _top(facts: ReportFacts) -> list[str]:
+    totals = facts.totals
+    lines = [f"## {_VERDICT_MARKS[facts.verdict]} {facts.verdict}: {markdown(facts.title)}", ""]
+    lines.append(f"**{markdown(facts.headline)}** ({percent(totals.pass_rate)})")
+    for remark in facts.remarks:
+        lines += ["", f"> {markdown(remark)}"]
+    if facts.stopped:
+        lines += ["", markdown(f"Stopped early: {facts.stopped}")]
+    if not facts.detailed and (missing := not_judged(totals)):
+        lines += ["", markdown(f"Not judged: {missing}.")]
+        lines += ["", *(f"- {markdown(said)}" for said in error_lines(facts.errors))]
+    if len(facts.agents) > 1 and facts.saved and (order := leading(facts.board)):
+        lines += ["", markdown(order)]
+    took = seconds(facts.duration_ms)
+    return [*lines, "", markdown(f"{cost_line(totals)}{f' · {took}' if took else ''}")]
+
+
+# -- since the baseline ------------------------------------------------------------------------
+
+
+def _since(found: GateResult) -> Iterator[str]:
+    yield f"### Since {markdown(run_name(Path(found.baseline.path)))}: {found.verdict}"
+    yield ""
+    yield markdown(f"{found.reason} ({found.error_rate})")
+    for arm in found.arms:
+        yield from _arm_since(arm)
+    for note in found.notes:
+        yield f"- {markdown(note)}"
+
+
+def _arm_since(arm: ArmGate) -> Iterator[str]:
+    gate = arm.gate
+    yield ""
+    yield f"**{markdown(arm.name)}: {gate.verdict}.** {markdown(gate_line(gate))}"
+    moved = moved_cases(gate)
+    if moved:
+        yield ""
+        yield from markdown_table(
+            ("case", "before", "now", "change"),
+            (
+                (
+                    markdown(move.case),
+                    f"{move.baseline.passes}/{move.baseline.trials}",
+                    f"{move.candidate.passes}/{move.candidate.trials}",
+                    f"{points(-move.drop)} points",
+                )
+                for move in moved[:MOST_MOVES]
+            ),
+        )
+    if len(moved) > MOST_MOVES:
+        yield ""
+        yield f"{plural(len(moved) - MOST_MOVES, 'case')} moved less."
+    if gate.advice is not None:
+        yield ""
+        yield markdown(gate.advice.text)
+
+
+# -- one trial for each cell ---------------------------------------------------------------------
+
+
+def _trial_table(facts: ReportFacts) -> Iterator[str]:
+    several = len(facts.agents) > 1
+    head = ["", "case", *(["agent"] if several else []), "score", *map(str, Layer), "time"]
+    rows = [
         [
-            _MARKS[case.status],
-            markdown(case.name),
-            *([markdown(case.agent)] if many else []),
-            DASH if case.score is None else f"{case.score:.2f}",
-            *case.layer_words,
-            seconds(case.duration_ms),
+            _MARKS[each.trial.status],
+            markdown(each.name),
+            *([markdown(each.trial.agent)] if several else []),
+            score(each.trial.score),
+            *each.layer_words,
+            seconds(each.trial.latency_ms),
         ]
-        for case in report.cases
-    )
-    return markdown_table(head, rows)
+        for each in facts.trials
+    ]
+    return markdown_table(head, rows) if rows else iter(())
 
 
-def _about(case: CaseFacts) -> Iterator[str]:
-    if case.status != TrialStatus.PASSED and not case.with_status(*_SAY_WHY):
-        yield f"- {markdown(case.reason)}"
-    for result in case.with_status(*TOLD):
+def _trial_details(facts: ReportFacts) -> Iterator[list[str]]:
+    for each in facts.trials:
+        if details := list(_details(each)):
+            yield [f"### {_MARKS[each.trial.status]} {markdown(each.name)}", "", *details]
+
+
+def _details(each: TrialFacts) -> Iterator[str]:
+    if not each.trial.passed and not each.with_status(*_SAY_WHY):
+        yield f"- {markdown(each.reason)}"
+    for result in each.with_status(*REPORTED):
         yield from _check(result)
-    for result in case.results:
-        if result.method is not None and result.status not in TOLD:
+    for result in each.trial.checks:
+        if result.method is not None and result.status not in REPORTED:
             by = f"by {markdown(result.method)}: {markdown(result.reason)}"
             yield f"- {result.status.value.upper()} **{markdown(result.id)}** {by}"
 
 
 def _check(result: CheckResult) -> Iterator[str]:
     by = f" (by {markdown(result.method)})" if result.method else ""
-    words = f"**{markdown(result.id)}**: {markdown(result.reason)}{by}"
-    yield f"- {result.status.value.upper()} {words}"
+    text = f"**{markdown(result.id)}**: {markdown(result.reason)}{by}"
+    yield f"- {result.status.value.upper()} {text}"
     for label, value in (("expected", result.expected), ("actual", result.actual)):
         if value is not None:
             yield f"  - {label}: {markdown_code(shown(value))}"
     if result.span_ids:
         yield f"  - spans: {', '.join(markdown(span, 40) for span in result.span_ids[:MOST_SPANS])}"
+
+
+# -- the leaderboard ---------------------------------------------------------------------------
+
+
+def _leaderboard(facts: ReportFacts) -> list[str]:
+    head = ("agent", "place", "pass rate", "95 %", "score", "cells", "trials", "p50", "p95", "cost")
+    rows = (_arm(row, facts) for row in facts.board.rows)
+    return [
+        "### Leaderboard",
+        "",
+        *markdown_table(head, rows),
+        "",
+        markdown(ranked_by(facts.board)),
+        *(f"- {markdown(note)}" for note in facts.board.notes),
+    ]
+
+
+def _arm(row: LeaderboardRow, facts: ReportFacts) -> Sequence[str]:
+    cells = facts.arms[row.name]
+    return (
+        markdown(row.name),
+        places(row.best, row.worst),
+        percent(row.pass_rate.value),
+        ends("pass_rate", row.pass_rate),
+        score(row.score.value),
+        f"{cells.passed}/{cells.cells}",
+        f"{row.passes}/{row.trials}",
+        seconds(row.latency_p50_ms) or DASH,
+        seconds(row.latency_p95_ms) or DASH,
+        money(row.cost_usd, row.unpriced_calls) or DASH,
+    )
+
+
+# -- failures and cases ------------------------------------------------------------------------
+
+
+def _failures(facts: ReportFacts) -> Iterator[str]:
+    if not facts.failures:
+        return
+    yield "### What broke, the most harmful first"
+    yield ""
+    for number, failure in enumerate(facts.failures[:MOST_FAILURES], 1):
+        yield f"{number}. {_failure(failure)}"
+        for sample in failure.samples:
+            yield f"   - {markdown(sample.trial, 120)}: {markdown(sample.reason)}"
+    if (more := len(facts.failures) - MOST_FAILURES) > 0:
+        yield f"\n{more} more in results.json."
+
+
+def _failure(failure: RankedFailure) -> str:
+    blocks = ", blocks" if failure.blocking else ""
+    share = f"{failure.count} of {plural(failure.of, 'judged trial')} ({percent(failure.rate)})"
+    return f"**{markdown(failure.check_id)}**: {share}{blocks}"
+
+
+def _cases(facts: ReportFacts) -> list[str]:
+    cells = {(cell.case, cell.cell.arm): cell for cell in facts.cells}
+    cases = facts.worst_cases()
+    rows = (
+        [markdown(case, 80), *(_cell(cells.get((case, name))) for name in facts.names)]
+        for case in cases[:MOST_CASES]
+    )
+    made = list(markdown_table(["case", *(markdown(name, 60) for name in facts.names)], rows))
+    left = len(cases) - MOST_CASES
+    rest = ["", f"{plural(left, 'case')} with better rates are in summary.csv."] if left > 0 else []
+    return ["### Cases, the worst first", "", *made, *rest] if facts.cells else []
+
+
+def _cell(cell: CellSummary | None) -> str:
+    if cell is None:
+        return DASH
+    return f"{cell.passed}/{cell.judged} {cell.verdict.value}"

@@ -8,6 +8,7 @@ without being asked for.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +17,7 @@ import click
 
 from proctor.errors import ProctorError
 from proctor.files import write_atomic
-from proctor.report.facts import Report
+from proctor.report.facts import ReportFacts
 from proctor.report.formats import FORMATS, render
 from proctor.user_dirs import room_for
 
@@ -61,12 +62,14 @@ def plan_outputs(
     return outputs
 
 
-def write_outputs(report: Report, outputs: Sequence[Output], environ: Mapping[str, str]) -> None:
+def write_outputs(
+    facts: ReportFacts, outputs: Sequence[Output], environ: Mapping[str, str]
+) -> None:
     """Write every format; one that cannot be written does not keep the others from it."""
     problems: list[ProctorError] = []
     # People read last what matters most, so streams come after files.
     for output in sorted(outputs, key=lambda each: each.file is None):
-        text = render(output.format, report)
+        text = render(output.format, facts)
         try:
             if output.file is None:
                 _to_stream(text, output, environ)
@@ -76,7 +79,7 @@ def write_outputs(report: Report, outputs: Sequence[Output], environ: Mapping[st
             problems.append(error)
     if summary := environ.get("GITHUB_STEP_SUMMARY"):
         try:
-            _add_summary(report, Path(summary))
+            _add_summary(facts, Path(summary))
         except ProctorError as error:
             problems.append(error)
     if problems:
@@ -85,8 +88,11 @@ def write_outputs(report: Report, outputs: Sequence[Output], environ: Mapping[st
 
 def _to_stream(text: str, output: Output, environ: Mapping[str, str]) -> None:
     if FORMATS[output.format].for_programs:
-        # Bytes, because these formats are UTF-8 whatever the terminal is.
-        click.echo(text.encode("utf-8", "replace"), nl=False, err=output.to_stderr)
+        # Bytes, because these formats are UTF-8 whatever the terminal is; text where the stream
+        # of a caller takes nothing else.
+        stream = sys.stderr if output.to_stderr else sys.stdout
+        binary = text.encode("utf-8", "replace") if hasattr(stream, "buffer") else text
+        click.echo(binary, nl=False, err=output.to_stderr)
     else:
         color = False if environ.get("NO_COLOR") else None
         click.echo(text, nl=False, err=output.to_stderr, color=color)
@@ -108,14 +114,14 @@ def _append(path: Path, content: bytes) -> None:
         raise ProctorError(f"cannot write: {error.strerror}", where=str(path)) from None
 
 
-def _add_summary(report: Report, path: Path) -> None:
+def _add_summary(facts: ReportFacts, path: Path) -> None:
     from proctor.report.github import summary
 
     try:
         taken = path.stat().st_size if path.exists() else 0
     except OSError as error:
         raise ProctorError(f"cannot read: {error.strerror}", where=str(path)) from None
-    _append(path, summary(report, taken))
+    _append(path, summary(facts, taken))
 
 
 def _refuse_repeats(formats: Sequence[str], files: Sequence[str]) -> None:

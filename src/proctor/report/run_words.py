@@ -16,9 +16,8 @@ from proctor.sanitize import json_value, line
 from proctor.words import DASH, in_points, level_of, money, p_text, plural, points
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from proctor.results.leaderboard import Leaderboard
+    from proctor.runs.run import Run
     from proctor.stats.gate import CaseChange, Gate
 
 INPUT_SHOWN = 2_000
@@ -87,19 +86,17 @@ def not_judged(totals: RunTotals) -> str | None:
 def cost_line(totals: RunTotals) -> str:
     """What the trials cost, or why that is not known."""
     if not totals.llm_calls and totals.cost_usd is None and not totals.unpriced_calls:
-        agents = "none known: no model call is on record"
+        agents = "cost: n/a (no model calls)"
     else:
-        agents = money(totals.cost_usd, totals.unpriced_calls) or "unknown"
+        agents = f"cost {money(totals.cost_usd, totals.unpriced_calls) or 'unknown'}"
     tokens = f" · {totals.tokens:,} tokens" if totals.tokens is not None else ""
     judges = money(totals.judge_cost_usd)
-    return f"cost {agents}{tokens}{f' · judges {judges}' if judges else ''}"
+    return f"{agents}{tokens}{f' · judges {judges}' if judges else ''}"
 
 
-def research_lines(folder: Path) -> list[str]:
+def research_lines(run: Run) -> list[str]:
     """What research found, or how far it got; none of a run that was no research."""
-    from proctor.trials.research.unfold import research_record
-
-    record = research_record(folder)
+    record = run.research
     if record is None:
         return []
     rounds = plural(len(record["rounds"]), "round")

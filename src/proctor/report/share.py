@@ -25,10 +25,10 @@ import msgspec
 
 from proctor.errors import ProctorError
 from proctor.files import write_atomic
+from proctor.report import markdown
+from proctor.report.facts import ReportFacts
 from proctor.report.html.page import render_page
 from proctor.report.html.trial_data import PageTexts
-from proctor.report.markdown_run import render_run
-from proctor.report.run_facts import ReportFacts, facts_of_run
 from proctor.results.finalise import finalise
 from proctor.runs.folder import RunFolder, run_name
 from proctor.runs.journal import Sync
@@ -72,7 +72,7 @@ def share(run: Run, target: Path, redactor: Redactor) -> Shared:
 
 
 def _share_page(run: Run, target: Path, redactor: Redactor) -> Shared:
-    made = render_page(run, without_private(facts_of_run(run)), redactor=redactor)
+    made = render_page(run, without_private(ReportFacts(run)), redactor=redactor)
     write_atomic(target, made.text.encode())
     return Shared(target, made.size, made.inside, made.redacted)
 
@@ -81,7 +81,7 @@ def without_private(facts: ReportFacts) -> ReportFacts:
     """Return the facts without the machine, the user and the location of the run."""
     known = {name: value for name, value in facts.provenance.items() if name not in PRIVATE}
     place = run_name(Path(facts.path))
-    return msgspec.structs.replace(facts, provenance=known, path=place)
+    return facts.replace(provenance=known, path=place)
 
 
 # -- a zip -------------------------------------------------------------------------------------
@@ -94,12 +94,12 @@ def _share_zip(run: Run, target: Path, redactor: Redactor) -> Shared:
         folder.path.mkdir()
         copy_run(run, folder, texts)
         copied = Run(folder.path)
-        facts = without_private(facts_of_run(copied))
+        facts = without_private(ReportFacts(copied))
         facts.path = "run"
         page = render_page(copied, facts, redactor=redactor)
         files = {
             "report.html": page.text.encode(),
-            "report.md": render_run(facts).encode(),
+            "report.md": markdown.render(facts).encode(),
             **{f"run/{name}": path.read_bytes() for name, path in _files(folder.path)},
         }
     redacted = texts.redacted + page.redacted

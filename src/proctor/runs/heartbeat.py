@@ -213,18 +213,17 @@ class Heart:
         write_beat(self._run, beat)
 
     def _count(self, session: Session, now: float) -> None:
-        beat, tally, spending = self._beat, session.tally, session.spending
-        of = tally.of
-        beat.planned, beat.not_needed = session.planned, tally.skipped
+        beat, budget, of = self._beat, session.budget, session.counts
+        beat.planned, beat.not_needed = session.planned, session.skipped
         beat.done = sum(of.values())
         beat.running = session.running if beat.state == "running" else 0
         beat.passed, beat.cancelled = of[TrialStatus.PASSED], of[TrialStatus.CANCELLED]
         beat.failed = of[TrialStatus.FAILED] + of[TrialStatus.HARD_FAIL]
         beat.errors = of[TrialStatus.INFRA_ERROR]
         # An unknown cost must not be reported as zero.
-        beat.cost_usd, beat.tokens = spending.cost_usd or None, spending.tokens
-        beat.unpriced_calls = spending.unpriced
-        worked = beat.done - tally.kept
+        beat.cost_usd, beat.tokens = budget.cost_usd or None, budget.tokens
+        beat.unpriced_calls = budget.unpriced
+        worked = beat.done - session.kept
         if worked != self._worked:
             self._worked = worked
             beat.last_finished = beat.at

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL, EXIT_PASS
+from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL, EXIT_PASS, ProctorError
 from proctor.runs.early_stop import rules_named
 from proctor.runs.folder import RunFolder
 from proctor.runs.summary import (
@@ -94,17 +94,22 @@ class RunTotals(msgspec.Struct, kw_only=True):
         return self.passed / self.judged if self.judged else None
 
 
+RESEARCH_FILE = "research.json"
+"""The file of a run folder with the rounds of research and what was found."""
+
+
 class Trials:
-    """Finished trials of a run, each once, read from its journal on each iteration.
+    """Finished trials of a run, each once; a saved run reads them from its journal each time.
 
     Calling it gives an iterator: `run.trials()` is `iter(run.trials)`.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
+    def __init__(self, source: RunFolder | Sequence[Trial]) -> None:
+        self._source = source
 
     def __iter__(self) -> Iterator[Trial]:
-        return self._folder.trials()
+        source = self._source
+        return source.trials() if isinstance(source, RunFolder) else iter(source)
 
     __call__ = __iter__
 
@@ -116,21 +121,53 @@ class Trials:
 
 
 class Run:
-    """A run folder, finished or still running. Everything is derived from its journal.
+    """A run, finished or still running: a run folder, or the result of `proctor test` in memory.
 
-    `spec` and `finished` (all its trials, as `compact` leaves them) save reading them back.
+    Everything is derived from the trials. `spec` and `finished` (all its trials, as `compact`
+    leaves them) save reading them back.
     """
 
     def __init__(
         self,
-        path: Path | str,
+        path: Path | str | None,
         *,
         spec: dict[str, Any] | None = None,
         finished: Sequence[Trial] | None = None,
+        traces: Mapping[str, bytes] | None = None,
     ) -> None:
-        self.folder = RunFolder(Path(path))
+        self._folder = None if path is None else RunFolder(Path(path))
         self.spec: dict[str, Any] = self.folder.checked_spec() if spec is None else spec
         self._finished = finished
+        self._traces = traces or {}
+        self.places: Mapping[str, tuple[str, int | None, int | None]] = {}
+        """File, line and column of each case, where this process has read them."""
+        self.sources: Mapping[tuple[str, int], str | None] = {}
+        """The file that a trial's recorded trace was read from, by case and index."""
+
+    @classmethod
+    def in_memory(
+        cls,
+        spec: dict[str, Any],
+        trials: Sequence[Trial],
+        traces: Mapping[str, bytes],
+        places: Mapping[str, tuple[str, int | None, int | None]],
+    ) -> Run:
+        """Return a run that is not saved; `traces` are encoded, by the keys of their trials."""
+        run = cls(None, spec=spec, finished=trials, traces=traces)
+        run.places = places
+        return run
+
+    @property
+    def saved(self) -> bool:
+        """Whether the run has a folder."""
+        return self._folder is not None
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run folder; an error where the run was not saved."""
+        if self._folder is None:
+            raise ProctorError("the run was not saved, so it has no folder")
+        return self._folder
 
     @property
     def path(self) -> Path:
@@ -150,11 +187,27 @@ class Run:
     @property
     def trials(self) -> Trials:
         """Finished trials, each once."""
-        return Trials(self.folder)
+        return Trials((self._finished or ()) if self._folder is None else self._folder)
 
     def trace(self, trial: Trial) -> Trace | None:
         """Return the trace of a trial."""
-        return self.folder.trace_of(trial)
+        if self._folder is not None:
+            return self._folder.trace_of(trial)
+        encoded = self._traces.get(trial.key)
+        return None if encoded is None else msgspec.json.decode(encoded, type=Trace)
+
+    @property
+    def research(self) -> dict[str, Any] | None:
+        """The rounds of research and what was found; None where there was no research."""
+        if self._folder is None:
+            return None
+        path = self.path / RESEARCH_FILE
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError) as error:
+            raise ProctorError(f"cannot read it: {error}", where=str(path)) from None
 
     @cached_property
     def _by_cell(self) -> dict[CellKey, list[Trial]]:
@@ -235,7 +288,7 @@ class Run:
         return EXIT_CANNOT_JUDGE if unjudged or self.stopped else EXIT_PASS
 
     def __repr__(self) -> str:
-        return f"<Run {self.path}>"
+        return f"<Run {self.path if self.saved else 'in memory'}>"
 
     def _repr_html_(self) -> str:
         """Return a table of the cells, for notebooks."""

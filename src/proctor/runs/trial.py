@@ -37,6 +37,10 @@ JUDGED = (TrialStatus.PASSED, TrialStatus.FAILED, TrialStatus.HARD_FAIL)
 """Statuses of trials that count as observations of the agent."""
 
 
+COST_REACHED, TOKENS_REACHED = "cost limit reached", "token limit reached"
+"""How the reasons for stopping a run begin that still hold when it is resumed."""
+
+
 class TraceRef(NamedTuple):
     """Where a trial's trace stands: a frame of a segment file under `traces/`."""
 

@@ -30,10 +30,10 @@ from proctor.trace.capture import capture
 from proctor.trail.data import Annotation, Annotations, parse_annotation, read_annotations
 from proctor.trail.report import TRAINED, Concluded, summary_lines
 from proctor.trail.scorer import Scorecard, score
-from proctor.trials.carrying import new_folder
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import RunContext, prepare
 from proctor.trials.resume import restore
+from proctor.trials.session import new_folder
 from proctor.words import percent
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ def _wanted(config: TrailConfig) -> list[str] | None:
 
 
 class TrailExperiment(NamedTuple):
-    """An experiment made ready: carry it out with `carry_out(ready, folder)`, then `conclude`."""
+    """An experiment made ready: carry it out with `run_session(ready, folder)`, then `conclude`."""
 
     config: TrailConfig
     ready: RunContext
@@ -291,8 +291,8 @@ def begin(config: TrailConfig, root: Path, max_workers: int = 4, **limits: Any) 
         raise ProctorError("no such folder of annotations", where=str(config.gold))
     unfinished = _unfinished(config, root)
     if unfinished is not None:
-        restored = restore(unfinished.path, concurrency=max_workers, **limits)
-        return TrailExperiment(config, restored.ready, restored.folder, True, chosen.missing)
+        ready, folder = restore(unfinished.path, concurrency=max_workers, **limits)
+        return TrailExperiment(config, ready, folder, True, chosen.missing)
     suite = Suite(cases=tuple(_case(path, config) for path in chosen.files))
     options = RunOptions(trials=1, concurrency=max_workers, **limits)
     ready = prepare(suite, options, agents={config.agent.method: config.agent})

@@ -28,14 +28,16 @@ from proctor.runs.baselines import (
     now,
 )
 from proctor.runs.diff import CaseDiff, Diff, NotCompared, Side, compare_case
-from proctor.runs.trial import PlannedTrial, Trial, TrialStatus
+from proctor.runs.trial import Trial, TrialStatus
 from proctor.spec import Case, Suite, load_configuration
+from proctor.trace import Trace
 from proctor.trials.baselines import hashes_of, store_of
 from proctor.trials.choose import choose_agents
-from proctor.trials.once import Finished, try_once
 from proctor.trials.options import RunOptions
+from proctor.trials.plan import Plan
 from proctor.trials.prepare import AgentLike, prepare
 from proctor.trials.recorded import recorded
+from proctor.trials.session import run_session
 
 RECORDED = "recorded"
 """The agent of recorded traces when neither the suite nor the user names one."""
@@ -107,11 +109,11 @@ def save_baselines(
     left = [(case, name) for case, name in wanted if (case.id, name) not in done]
     hashes = hashes_of(suite)
     saved_at = clock()
-    for (case_id, name), finished in _behaviour(suite, left, asked, options).items():
-        precheck = precheck_of(finished.trial, forced=force)
+    for (case_id, name), (trial, trace) in _behaviour(suite, left, asked, options).items():
+        precheck = precheck_of(trial, forced=force)
         path = store.path_of(name, version, case_id)
-        if precheck.passed or (force and finished.trace is not None):
-            assert finished.trace is not None
+        if precheck.passed or (force and trace is not None):
+            assert trace is not None
             baseline = Baseline(
                 agent=name,
                 version=version,
@@ -119,10 +121,10 @@ def save_baselines(
                 saved=saved_at,
                 spec_hash=hashes[case_id],
                 precheck=precheck,
-                models=models_of(finished.trace),
-                answer=_answer(finished),
+                models=models_of(trace),
+                answer=_answer(trial, trace),
             )
-            store.save(baseline, finished.trace, force=force)
+            store.save(baseline, trace, force=force)
             outcome = SaveOutcome.SAVED
         else:
             judged = precheck.status.judged
@@ -216,7 +218,7 @@ def _behaviour(
     wanted: Sequence[tuple[Case, str]],
     agents: Mapping[str, AgentLike],
     options: RunOptions | None,
-) -> dict[Key, Finished]:
+) -> dict[Key, tuple[Trial, Trace | None]]:
     """What the agents do for these cases, once each."""
     if not wanted:
         return {}
@@ -224,10 +226,17 @@ def _behaviour(
     cases = [case for case in suite.cases if any(case.id == key[0] for key in keys)]
     used = {name: agents[name] for name in agents if any(name == key[1] for key in keys)}
     once = (options or RunOptions()).model_copy(update={"trials": 1})
-    ready = prepare(suite, once, agents=used, cases=cases)
-    plan: list[PlannedTrial] = [t for t in ready.plan.trials if (t.case, t.agent) in keys]
-    finished = run_sync(try_once(plan, ready, concurrency=ready.options.at_once(len(plan))))
-    return {(each.trial.case, each.trial.agent): each for each in finished}
+    context = prepare(suite, once, agents=used, cases=cases)
+    context.plan = Plan(
+        [planned for planned in context.plan.trials if (planned.case, planned.agent) in keys],
+        {
+            cell: plan
+            for cell, plan in context.plan.cells.items()
+            if (cell.case, cell.agent) in keys
+        },
+    )
+    run = run_sync(run_session(context))
+    return {(trial.case, trial.agent): (trial, run.trace(trial)) for trial in run.trials}
 
 
 def _tried(
@@ -238,8 +247,7 @@ def _tried(
     failed: dict[Key, str],
 ) -> dict[Key, Side]:
     sides: dict[Key, Side] = {}
-    for key, finished in _behaviour(suite, wanted, agents, options).items():
-        trial, trace = finished.trial, finished.trace
+    for key, (trial, trace) in _behaviour(suite, wanted, agents, options).items():
         precheck = precheck_of(trial)
         ran = trial.error is None or trial.error.place != "agent"
         if trace is None or not ran:
@@ -248,7 +256,7 @@ def _tried(
         elif not trial.status.judged:
             failed[key] = f"could not be judged: {next(iter(precheck.reasons), trial.status)}"
         else:
-            sides[key] = Side(trace, _answer(finished), precheck)
+            sides[key] = Side(trace, _answer(trial, trace), precheck)
     return sides
 
 
@@ -276,9 +284,8 @@ def _side_of(loaded: LoadedBaseline) -> Side:
     return Side(loaded.trace, loaded.baseline.answer or "", loaded.baseline.precheck)
 
 
-def _answer(finished: Finished) -> str:
+def _answer(trial: Trial, trace: Trace | None) -> str:
     """The whole answer; a trial keeps only the beginning of a long one."""
-    trace, trial = finished.trace, finished.trial
     return (trace.response if trace is not None else None) or trial.answer or ""
 
 

@@ -23,7 +23,7 @@ from proctor.runs.provenance import git_state
 from proctor.runs.run import Run
 from proctor.stats.gate import GateRule
 from proctor.trials.prepare import AgentLike, RunContext
-from proctor.trials.resume import Restored, restore
+from proctor.trials.resume import restore
 from proctor.words import plural
 
 Carry = Callable[[RunContext, RunFolder], Run]
@@ -40,21 +40,21 @@ class Extending(NamedTuple):
 
 def extend(
     path: Path | str, by: int, *, looks: int = 1, agent: AgentLike | None = None
-) -> Restored:
+) -> tuple[RunContext, RunFolder]:
     """Plan `by` more trials for every cell (and seed) of a run, and make it ready to go on."""
     if by < 1:
         raise ProctorError(f"{by} more trials are none", hint="add at least 1")
-    ready, folder = restore(path, agent=agent)
-    if ready.unfolding is not None:
+    context, folder = restore(path, agent=agent)
+    if context.unfolding is not None:
         raise ProctorError(
-            f"the trials of this run were chosen by {ready.unfolding.kind}, so none are added",
+            f"the trials of this run were chosen by {context.unfolding.kind}, so none are added",
             where=str(folder.path),
             hint="start another run with more seeds",
         )
-    seeds = Counter(dict.fromkeys(ready.plan.cells, 0))
-    for cell in {(trial.cell, trial.axis_seed) for trial in ready.plan.trials}:
+    seeds = Counter(dict.fromkeys(context.plan.cells, 0))
+    for cell in {(trial.cell, trial.axis_seed) for trial in context.plan.trials}:
         seeds[cell[0]] += 1
-    keys = list(ready.plan.cells)
+    keys = list(context.plan.cells)
     with folder.lock():
         spec = folder.read_spec()
         cells = [
@@ -144,11 +144,11 @@ def _grow(
         if same is None:
             notes.append(f"whether the code of the {name} changed since cannot be known")
         try:
-            ready = extend(run.path, by, looks=looks)
+            extended = extend(run.path, by, looks=looks)
         except ProctorError as error:  # imported, or its agent is not here any more
             notes.append(f"the {name} could not be extended: {error}")
             return
-        done = carry(*ready)
+        done = carry(*extended)
         yield done
         if done.stopped:
             return

@@ -1,7 +1,16 @@
-"""How to run a run: one type behind the command's options, Python's keywords and the record."""
+"""The options of a run, and the budget that its limits make.
+
+`RunOptions` is the one type behind the command's options, Python's keywords and the run's record.
+
+Promise: no trial starts once a limit is reached, so a limit is exceeded by at most the trials then
+running. An unknown cost cannot be limited: with a limit on money, the first unpriced call stops
+the run and says so, rather than count it as nothing.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from pathlib import PurePath
@@ -13,8 +22,9 @@ from proctor.errors import ProctorError
 from proctor.llm.retry import MAX_RETRIES
 from proctor.runs.early_stop import FREE_RULES, rule_named
 from proctor.runs.journal import Sync
+from proctor.runs.trial import COST_REACHED, TOKENS_REACHED, Trial
 from proctor.strict import Strict
-from proctor.trials.limits import Limits
+from proctor.words import dollars, plural
 
 if TYPE_CHECKING:
     from proctor.spec.config import LimitSettings as SettingLimits
@@ -135,15 +145,10 @@ class RunOptions(Strict):
         return nullcontext()
 
     @property
-    def limits(self) -> Limits:
-        """The caps of the run."""
-        return Limits(
-            max_cost_usd=self.max_cost_usd,
-            max_tokens=self.max_tokens,
-            max_trials=self.max_trials,
-            max_seconds=self.max_seconds,
-            timeout_s=self.timeout,
-        )
+    def limited(self) -> bool:
+        """Whether anything caps the run as a whole."""
+        caps = (self.max_cost_usd, self.max_tokens, self.max_trials, self.max_seconds)
+        return any(cap is not None for cap in caps)
 
     def within(self, settings: SettingLimits) -> RunOptions:
         """These options, with what they leave open taken from the settings' limits."""
@@ -167,3 +172,49 @@ class RunOptions(Strict):
     def record(self) -> dict[str, Any]:
         """What the run folder keeps of them."""
         return self.model_dump(mode="json", exclude_defaults=True)
+
+
+class RunBudget:
+    """What a run has used so far, and whether a limit is reached."""
+
+    def __init__(self, options: RunOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._limited = options.limited
+        self._clock = clock
+        self._began = clock()
+        self.cost_usd = 0.0
+        self.tokens = 0
+        self.started = 0
+        self.unpriced = 0
+
+    def next_round(self) -> RunBudget:
+        """Return the budget of the next round: costs are read from the journal again."""
+        following = RunBudget(self._options, self._clock)
+        following._began, following.started = self._began, self.started
+        return following
+
+    def add(self, trial: Trial) -> None:
+        """Count a trial that has finished."""
+        self.cost_usd += (trial.cost_usd or 0.0) + (trial.judge_cost_usd or 0.0)
+        self.tokens += trial.tokens or 0
+        self.unpriced += trial.unpriced_calls
+
+    def exhausted(self) -> str | None:
+        """Return why no further trial may start, or None."""
+        if not self._limited:
+            return None
+        options, cap = self._options, self._options.max_cost_usd
+        if options.max_trials is not None and self.started >= options.max_trials:
+            return f"trial limit reached: {self.started} started"
+        if options.max_seconds is not None and self._clock() - self._began >= options.max_seconds:
+            return f"time limit reached: {options.max_seconds:g} s"
+        if options.max_tokens is not None and self.tokens >= options.max_tokens:
+            return f"{TOKENS_REACHED}: {self.tokens} of {options.max_tokens}"
+        if cap is not None and self.unpriced:
+            return (
+                f"{plural(self.unpriced, 'model call')} without a known price, so the cap of "
+                f"{dollars(cap)} cannot be kept; give prices in the settings, or cap tokens instead"
+            )
+        if cap is not None and self.cost_usd >= cap:
+            return f"{COST_REACHED}: {dollars(self.cost_usd)} of {dollars(cap)}"
+        return None

@@ -13,34 +13,48 @@ from proctor.runs.provenance import new_run_id, provenance
 from proctor.spec import Configuration
 from proctor.spec.located import plain
 from proctor.trace.redact import default_redactor
+from proctor.trials.plan import Plan
 from proctor.trials.prepare import RunContext
 
 KEPT_SETTINGS = ("judge", "prices", "redaction")
 """Settings that change results; limits are among the options, agents in the suite."""
 
 
-def spec_record(ready: RunContext) -> dict[str, Any]:
+def spec_record(context: RunContext) -> dict[str, Any]:
     """What the folder keeps so that the run can be resumed and repeated."""
-    suite = ready.suite
-    redact = (ready.redactor or default_redactor()).value
+    suite = context.suite
+    redact = (context.redactor or default_redactor()).value
     return {
         "run_id": new_run_id(),
-        "name": ready.name,
+        "name": context.name,
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "provenance": provenance(suite.folder),
         "base_dir": str(suite.folder.resolve()),
-        "options": ready.options.record(),
+        "options": context.options.record(),
         "agents": {
             name: redact(
                 {**config.model_dump(mode="json", exclude_none=True), "version": config.version()}
             )
-            for name, config in ready.agents.items()
+            for name, config in context.agents.items()
         },
-        "settings": settings_record(ready.configuration),
-        **({} if ready.design is None else {"experiment": ready.design.record()}),
-        "suite": suite_record(ready),
-        "cells": ready.plan.record(),
+        "settings": settings_record(context.configuration),
+        **({} if context.design is None else {"experiment": context.design.record()}),
+        "suite": suite_record(context),
+        "cells": context.plan.record(),
         "stopped": None,
+    }
+
+
+def memory_record(context: RunContext, plan: Plan, stopped: str | None) -> dict[str, Any]:
+    """Return what reports read of a run that is not kept; provenance would cost more than it."""
+    return {
+        "run_id": new_run_id(),
+        "name": context.name,
+        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "options": context.options.record(),
+        "suite": suite_record(context),
+        "cells": plan.record(),
+        "stopped": stopped,
     }
 
 
@@ -52,18 +66,18 @@ def settings_record(configuration: Configuration) -> dict[str, Any]:
     )
 
 
-def suite_record(ready: RunContext) -> dict[str, Any]:
+def suite_record(context: RunContext) -> dict[str, Any]:
     """The suite as it ran: the cases that were chosen and the agents they were put to."""
-    return chosen_record(ready, _without_secrets(ready.written))
+    return chosen_record(context, _without_secrets(context.written))
 
 
-def chosen_record(ready: RunContext, agents: Mapping[str, Any]) -> dict[str, Any]:
+def chosen_record(context: RunContext, agents: Mapping[str, Any]) -> dict[str, Any]:
     """The suite with the cases that were chosen and these agents, as written."""
-    whole = ready.suite.resolved()
+    whole = context.suite.resolved()
     cases = [
         written
-        for case, written in zip(ready.suite.cases, whole["cases"], strict=True)
-        if case.id in ready.cases
+        for case, written in zip(context.suite.cases, whole["cases"], strict=True)
+        if case.id in context.cases
     ]
     rest = {key: value for key, value in whole.items() if key not in ("agent", "agents", "cases")}
     return {**rest, "agents": agents, "cases": cases}

@@ -14,11 +14,10 @@ from typing import Any, NamedTuple, cast
 from proctor.runs.folder import OUTPUT, RunFolder, RunFolderError
 from proctor.runs.run import Run
 from proctor.runs.sameness import Sameness, compare_trials
-from proctor.trials.carrying import carry_out
 from proctor.trials.prepare import AgentLike, RunContext
 from proctor.trials.record import spec_record
 from proctor.trials.resume import restore
-from proctor.trials.session import Observer
+from proctor.trials.session import Observer, run_session
 
 
 class Rerun(NamedTuple):
@@ -31,22 +30,14 @@ class Rerun(NamedTuple):
     """What of the code is not as it was, in words."""
 
 
-class PreparedRerun(NamedTuple):
-    """A run made ready to be repeated, and the folder for it."""
-
-    first: Run
-    ready: RunContext
-    folder: RunFolder
-
-
-def ready_again(
+def prepare_rerun(
     path: str | Path,
     *,
     results: str | Path | None = None,
     agent: AgentLike | None = None,
     **options: Any,
-) -> PreparedRerun:
-    """Make a run ready from its folder's spec; the new folder stands beside it, or in `results`."""
+) -> tuple[Run, RunContext, RunFolder]:
+    """Prepare a run from its folder's spec; the new folder stands beside it, or in `results`."""
     first = Run(path)
     kept: dict[str, Any] = first.spec.get("options") or {}
     if kept.get("record_to") is not None:
@@ -54,24 +45,24 @@ def ready_again(
         options = {"record_to": None, "replay_from": kept["record_to"], **options}
     # Caps of the first run's sittings would cut this one where that went on.
     caps = {name: None for name in ("max_trials", "max_seconds") if kept.get(name) is not None}
-    ready = restore(path, agent=agent, **{**caps, **options}).ready
+    context, _ = restore(path, agent=agent, **{**caps, **options})
     root = _results_root(first) if results is None else Path(results)
     # A spec does not hold the name of the file it came from, nor `--name`: the first run does.
-    beside = ready.output == OUTPUT and first.path.resolve().parent.name
+    beside = context.output == OUTPUT and first.path.resolve().parent.name
     try:
-        folder = RunFolder.create(root, beside or ready.name, output=ready.output)
+        folder = RunFolder.create(root, beside or context.name, output=context.output)
     except RunFolderError as error:
-        if "{seq}" in ready.output:
+        if "{seq}" in context.output:
             raise
         raise RunFolderError(
-            f"the output path {ready.output!r} has no {{seq}}, so the repeat would have the folder"
-            " of the run itself",
+            f"the output path {context.output!r} has no {{seq}}, so the repeat would have the"
+            " folder of the run itself",
             where=error.where,
             hint="keep it elsewhere: --results FOLDER",
         ) from None
-    name = first.spec.get("name") or ready.name
-    folder.write_spec({**spec_record(ready), "name": name, "rerun_of": first.run_id})
-    return PreparedRerun(first, ready, folder)
+    name = first.spec.get("name") or context.name
+    folder.write_spec({**spec_record(context), "name": name, "rerun_of": first.run_id})
+    return first, context, folder
 
 
 def _results_root(run: Run) -> Path:
@@ -86,9 +77,9 @@ async def arerun(
     observer: Observer | None = None,
     **arguments: Any,
 ) -> Rerun:
-    """Repeat a run; see `ready_again` for the arguments."""
-    first, ready, folder = ready_again(path, **arguments)
-    return compared(first, await carry_out(ready, folder, observer=observer))
+    """Repeat a run; see `prepare_rerun` for the arguments."""
+    first, context, folder = prepare_rerun(path, **arguments)
+    return compared(first, await run_session(context, folder, observer=observer))
 
 
 def compared(first: Run, second: Run) -> Rerun:

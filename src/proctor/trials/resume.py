@@ -14,12 +14,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from proctor.errors import ProctorError
 from proctor.runs.folder import RunFolder
 from proctor.runs.remote.upload import shipped_meanwhile
 from proctor.runs.run import Run
+from proctor.runs.trial import TrialStatus
 from proctor.spec import (
     Configuration,
     Settings,
@@ -31,40 +32,37 @@ from proctor.spec import (
 )
 from proctor.spec.data import tree_of
 from proctor.spec.validation import validated
-from proctor.trials.carrying import carry_out
 from proctor.trials.design import Design
 from proctor.trials.options import OF_WORKERS, ExecutorName, RunOptions
 from proctor.trials.plan import Plan
 from proctor.trials.prepare import AgentLike, RunContext, given_agents, prepare
-from proctor.trials.session import UNFINISHED, Observer, Rerun
+from proctor.trials.session import UNFINISHED, Observer, run_session
 
 FIXED = ("trials", "default_trials", "more_trials", "seed", "early_stop")
 """Options that say which trials there are: with others it would be another run."""
 
 
-class Restored(NamedTuple):
-    """A run folder and everything needed to go on with it."""
-
-    ready: RunContext
-    folder: RunFolder
-
-
 async def aresume(
     path: str | Path,
     *,
-    rerun: Rerun = UNFINISHED,
+    rerun: frozenset[TrialStatus] = UNFINISHED,
     agent: AgentLike | None = None,
     observer: Observer | None = None,
     **options: Any,
 ) -> Run:
     """Do what is left of a run; `options` replace those it began with."""
-    restored = restore(path, agent=agent, **options)
-    async with shipped_meanwhile(restored.folder):
-        return await carry_out(*restored, rerun=rerun, observer=observer)
+    context, folder = restore(path, agent=agent, **options)
+    async with shipped_meanwhile(folder):
+        return await run_session(context, folder, rerun=rerun, observer=observer)
 
 
-def restore(path: str | Path, *, agent: AgentLike | None = None, **changes: Any) -> Restored:
-    """A run made ready again. An agent made in Python, not importable, must be given again."""
+def restore(
+    path: str | Path, *, agent: AgentLike | None = None, **changes: Any
+) -> tuple[RunContext, RunFolder]:
+    """Return the context and folder of a run, to go on with it.
+
+    An agent that was made in Python and cannot be imported must be given again.
+    """
     folder = RunFolder.open(path)
     spec = folder.read_spec()
     where = str(folder.spec_path)
@@ -79,37 +77,29 @@ def restore(path: str | Path, *, agent: AgentLike | None = None, **changes: Any)
     if given is not None and set(given) != set(suite.all_agents):
         (only,) = given.values()
         given = dict.fromkeys(suite.all_agents, only)
-    ready = prepare(suite, options, agents=given, configuration=configuration, design=design)
+    context = prepare(suite, options, agents=given, configuration=configuration, design=design)
     # With research, which trials there are follows from results: told when the journal is read.
-    if ready.unfolding is None and ready.plan.record() != spec["cells"]:
+    if context.unfolding is None and context.plan.record() != spec["cells"]:
         raise ProctorError("the plan in the spec is not the one its cases make", where=where)
-    return Restored(ready, folder)
+    return context, folder
 
 
-def left_of(restored: Restored, rerun: Rerun = UNFINISHED) -> RunContext:
-    """The run with a plan of what is left to do; early stops may make some of it needless."""
-    ready, folder = restored
-    done = {trial.key for trial in folder.trials() if trial.status not in rerun.statuses}
-    left = [planned for planned in ready.plan.trials if planned.key not in done]
+def left_of(
+    context: RunContext, folder: RunFolder, rerun: frozenset[TrialStatus] = UNFINISHED
+) -> RunContext:
+    """Return the context with a plan of what is left; early stops may make some of it needless."""
+    done = {trial.key for trial in folder.trials() if trial.status not in rerun}
+    left = [planned for planned in context.plan.trials if planned.key not in done]
     of = Counter(planned.cell for planned in left)
-    cells = ready.plan.cells.items()
+    cells = context.plan.cells.items()
     kept = {key: cell._replace(trials=of[key]) for key, cell in cells if of[key]}
-    return replace(ready, plan=Plan(left, kept))
-
-
-class Parts(NamedTuple):
-    """What a spec says, read."""
-
-    suite: Suite
-    options: RunOptions
-    configuration: Configuration
-    design: Design | None
+    return replace(context, plan=Plan(left, kept))
 
 
 def parts_of(
     spec: Mapping[str, Any], where: str, changes: Mapping[str, Any] | None = None
-) -> Parts:
-    """The parts of a run's spec; `changes` replace options that it began with."""
+) -> tuple[Suite, RunOptions, Configuration, Design | None]:
+    """Read the spec of a run; `changes` replace options that it began with."""
     try:
         base, written, kept = Path(spec["base_dir"]), spec["suite"], dict(spec["options"])
     except (KeyError, TypeError) as error:
@@ -121,7 +111,7 @@ def parts_of(
         design = Design.restored(spec["experiment"]) if "experiment" in spec else None
     except (KeyError, TypeError, AttributeError) as error:
         raise ProctorError(f"the experiment in the spec lacks {error}", where=where) from None
-    return Parts(suite, options, configuration, design)
+    return suite, options, configuration, design
 
 
 def _changed(kept: dict[str, Any], changes: Mapping[str, Any]) -> RunOptions:

@@ -19,7 +19,7 @@ from proctor.scenarios.builder import built_files, checked_params
 from proctor.spec import Configuration
 from proctor.spec.experiment import Experiment, Selector
 from proctor.trials.experiments import Changes, prepare_experiment
-from proctor.trials.once import try_once
+from proctor.trials.session import run_session
 from proctor.trials.staging import Scenario, check_required
 
 CHANCE, SOLUTION = "random", "scripted"
@@ -122,15 +122,13 @@ async def _trials(
         return []
     cases = tuple(Selector(filter=each.id) for each in templates)
     experiment = Experiment(name="check", cases=cases, seeds=tuple(seeds))
-    ready = prepare_experiment(
+    context = prepare_experiment(
         experiment,
         changes=Changes(agents={"kind": agent}),
         options={"trials": 1, "timeout": TIMEOUT},
         configuration=configuration,
     )
-    at_once = ready.options.at_once(len(ready.plan.trials))
-    done = await try_once(ready.plan.trials, ready, concurrency=at_once)
-    return [each.trial for each in done]
+    return list((await run_session(context)).trials)
 
 
 _NO_ACTIONS = "does not say what may be answered"

@@ -1,45 +1,71 @@
-"""Drive a run: the plan minus the journal, until it is done, stopped or out of budget.
+"""Run a plan: until it is done, stopped or out of budget, with or without a run folder.
 
-Promise: the one writer. A trial is finished when its line is in the journal; whatever ends this
-process, everything finished is safe and the rest can be resumed. Stopping is graceful: no new
-trial starts, running ones are cancelled and recorded as such.
+Promise: the session is the only writer. A trial counts as finished once its line is in the
+journal; whatever ends this process, finished trials are safe and the rest can be resumed.
+Stopping is graceful: no new trial starts, running ones are cancelled and recorded as such.
+Without a folder (`proctor test`) nothing is written and the `Run` exists in memory only.
+
+Everything needed to resume a run is in its folder; only the agent's own code is outside.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
+import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
 from proctor.errors import ProctorError, first_of
+from proctor.imports import needs_extra
+from proctor.llm.rate_limits import rates_in_force
+from proctor.results.finalise import finalise
+from proctor.runs import audit
 from proctor.runs.checkpoints import Checkpoints
-from proctor.runs.early_stop import CellPlan, EarlyStop, StoppingRule
+from proctor.runs.early_stop import EarlyStop, rules_named
 from proctor.runs.folder import RunFolder
-from proctor.runs.journal import Sync, read_journal
+from proctor.runs.heartbeat import Heart
+from proctor.runs.journal import read_journal
 from proctor.runs.parquet import RowOrder, row_order
+from proctor.runs.provenance import git_state
+from proctor.runs.run import Run
 from proctor.runs.summary import SharedResults, compact
 from proctor.runs.trial import CellKey, PlannedTrial, Trial, TrialError, TrialStatus
 from proctor.runs.writer import TrialWriter
-from proctor.trials.executor import Executor
-from proctor.trials.limits import Spending
+from proctor.trials.executor import Executor, executors_for
+from proctor.trials.options import ExecutorName, RunBudget
+from proctor.trials.plan import Plan
+from proctor.trials.prepare import RunContext, closing
+from proctor.trials.record import memory_record, spec_record
+
+if TYPE_CHECKING:
+    from proctor.runs.journal import Sync
 
 MOST_KEPT = 20_000
 """Trials kept in memory, made small, to summarise without reading them back: some 6 MB."""
 
 STOP_GRACE = 2.0
 """Seconds running trials get to end after a stop: with what is written afterwards, less than the
-5 s a person is promised."""
+5 s that users are promised."""
+
+UNFINISHED = frozenset({TrialStatus.CANCELLED})
+"""Statuses of trials that are run again when a run is resumed."""
+INFRA = UNFINISHED | {TrialStatus.INFRA_ERROR}
+FAILED = INFRA | {TrialStatus.FAILED, TrialStatus.HARD_FAIL}
+
+FAIL_FAST = "a trial did not pass"
 
 
 class Observer(Protocol):
     """Follows a run as it happens."""
 
     def planned(self, total: int, kept: Sequence[Trial]) -> None:
-        """The run begins: so many trials in all, these of them finished before."""
+        """The run begins with this many trials; `kept` were finished before."""
 
     def started(self, trial: PlannedTrial) -> None:
         """A trial starts."""
@@ -51,116 +77,176 @@ class Observer(Protocol):
         """A trial is not needed: its cell is decided."""
 
 
-class Rerun(NamedTuple):
-    """Which finished trials are run again on resume, besides those never finished."""
+def new_folder(context: RunContext, root: Path, name: str | None = None) -> RunFolder:
+    """Create the folder of a run that has not begun, with everything needed to run it."""
+    if context.options.executor == ExecutorName.RAY:
+        needs_extra("ray", "ray")  # before there is a folder that would stay empty
+    audit.begin(root)
+    folder = RunFolder.create(root, name or context.name, output=context.output)
+    folder.write_spec(spec_record(context))
+    return folder
 
-    statuses: frozenset[TrialStatus] = frozenset({TrialStatus.CANCELLED})
 
+async def run_session(
+    context: RunContext,
+    folder: RunFolder | None = None,
+    *,
+    rerun: frozenset[TrialStatus] = UNFINISHED,
+    observer: Observer | None = None,
+    on_session: Callable[[Session], None] | None = None,
+    fail_fast: bool = False,
+) -> Run:
+    """Run what the folder does not have yet and write the results; in memory without a folder.
 
-UNFINISHED = Rerun()
-FAILED = Rerun(
-    frozenset(
-        {
-            TrialStatus.CANCELLED,
-            TrialStatus.FAILED,
-            TrialStatus.HARD_FAIL,
-            TrialStatus.INFRA_ERROR,
-        }
+    `on_session` gets the session of each round, whose `stop` ends the run. `fail_fast` starts no
+    more trials once one has not passed.
+    """
+    options, unfolding = context.options, context.unfolding
+    plan, budget = context.plan, RunBudget(options)
+    heart: Heart | None = None
+    with contextlib.ExitStack() as stack:
+        resuming = False
+        if folder is not None:
+            stack.enter_context(folder.lock())
+            run_id = str(folder.known_spec()["run_id"])
+            heart = stack.enter_context(Heart(folder.path, run_id))
+            folder.repair()
+            resuming = folder.journal_path.exists()
+            context.checkpoints = Checkpoints(
+                folder.path, after_errors=options.retry_from_checkpoint
+            )
+        if unfolding is not None:
+            assert folder is not None, "research is decided on the journal of its run"
+            unfolding.follow(folder.trials())
+            if len(unfolding.rounds) > 1 and rerun != UNFINISHED:
+                raise ProctorError(
+                    "later rounds were decided on these results, so none is run again",
+                    where=str(folder.path),
+                    hint="--resume goes on with it; `proctor rerun` repeats it from the start",
+                )
+        async with closing(context.judges):
+            with (
+                options.cassette(going_on=resuming),
+                rates_in_force(context.configuration.settings.limits.rates),
+                executors_for(context) as make_executor,
+            ):
+                while True:
+                    if unfolding is not None and folder is not None:
+                        # On record before the first trial of the round, so that it can be resumed.
+                        unfolding.put_on_record(folder)
+                        plan = unfolding.plan
+                    session = Session(
+                        context,
+                        plan,
+                        folder,
+                        budget=budget,
+                        observer=observer,
+                        rerun=rerun,
+                        fail_fast=fail_fast,
+                    )
+                    if heart is not None:
+                        heart.follow(session)
+                    if on_session is not None:
+                        on_session(session)
+                    await session.run(make_executor(len(plan.trials)))
+                    if unfolding is None or folder is None:
+                        break
+                    rounds = len(unfolding.rounds)
+                    unfolding.follow(folder.trials())
+                    # A signal that came between two rounds is handled before the next begins.
+                    await asyncio.sleep(0)
+                    ended = unfolding.found is not None or len(unfolding.rounds) == rounds
+                    if session.stopped or ended:
+                        unfolding.put_on_record(folder)
+                        break
+                    budget = budget.next_round()
+        if folder is None:
+            spec = memory_record(context, plan, session.stopped)
+            order = {planned.key: number for number, planned in enumerate(plan.trials)}
+            trials = sorted(session.finished or (), key=lambda trial: order[trial.key])
+            return Run.in_memory(spec, trials, session.traces, _places(context))
+        assert isinstance(context.checkpoints, Checkpoints)
+        context.checkpoints.close()
+        spec = folder.known_spec()
+        now = {**spec, "options": options.record(), "stopped": session.stopped}
+        if now != spec:
+            folder.write_spec(now)
+        run = finalise(folder, now, session.finished, in_order=session.in_order)
+        run.places = _places(context)
+    problem = audit.record(
+        "resume" if resuming else "run",
+        audit.root_of(run.path),
+        run=run.path,
+        run_id=run.run_id,
+        outcome=run.stopped,
+        exit_code=run.exit_code,
+        git=(git_state(context.suite.folder) if resuming else run.spec["provenance"]["git"]) or {},
     )
-)
-INFRA = Rerun(frozenset({TrialStatus.CANCELLED, TrialStatus.INFRA_ERROR}))
+    if problem:
+        warnings.warn(problem, stacklevel=2)
+    return run
 
 
-class Tally:
-    """How many trials of a run came to what, as far as the journal says; read by other threads."""
-
-    def __init__(self) -> None:
-        self.of = dict.fromkeys(TrialStatus, 0)
-        self.kept = 0
-        """Of these, finished in an earlier sitting."""
-        self.skipped = 0
-        """Not needed, since their cells are decided."""
-
-    def add(self, trials: Iterable[Trial]) -> None:
-        """These are in the journal."""
-        of = self.of
-        for trial in trials:
-            of[trial.status] += 1
+def _places(context: RunContext) -> dict[str, tuple[str, int | None, int | None]]:
+    return {
+        name: tuple(prepared.case.place)
+        for name, prepared in context.cases.items()
+        if prepared.case is not None and prepared.case.place is not None
+    }
 
 
 class Session:
-    """One process working on one run folder; hold the folder's lock around it."""
+    """Decides which trial may start, and takes what has ended; hold the folder's lock around it."""
 
     def __init__(
         self,
-        folder: RunFolder,
-        plan: Sequence[PlannedTrial],
-        cells: Mapping[CellKey, CellPlan],
+        context: RunContext,
+        plan: Plan,
+        folder: RunFolder | None = None,
         *,
-        spending: Spending,
-        rules: Sequence[StoppingRule] = (),
+        budget: RunBudget,
         observer: Observer | None = None,
-        rerun: Rerun = UNFINISHED,
-        sync: Sync = Sync.INTERVAL,
+        rerun: frozenset[TrialStatus] = UNFINISHED,
+        fail_fast: bool = False,
     ) -> None:
         self._folder = folder
         self._plan = plan
-        self._cells = cells
-        self.spending = spending
-        self.checkpoints: Checkpoints | None = None
-        """States of agents, which go when their trials are in the journal."""
-        self.tally = Tally()
-        self._early = EarlyStop(rules)
+        self.budget = budget
+        self._checkpoints = context.checkpoints
+        self._rules = rules_named(context.options.early_stop)
+        self._early = EarlyStop(self._rules)
         self._observer = observer
         self._rerun = rerun
-        self._sync = sync
-        self._rules = rules
+        self._fail_fast = fail_fast
+        self._sync: Sync = context.options.sync
         self._executor: Executor | None = None
         self._writer: TrialWriter | None = None
+        self._closed = False
         self._broken: ProctorError | None = None
         self._running: dict[str, PlannedTrial] = {}
         self._shared: SharedResults = {}
-        self._finished: list[Trial] | None = []
+        self.finished: list[Trial] | None = []
+        """All trials of the run, made small when they are in a journal as well; None when some
+        are only there."""
+        self.traces: dict[str, bytes] = {}
+        """Encoded traces by trial, where there is no folder to write them to."""
         self._last_row: RowOrder | None = ("", "", "", -1, -1)
         self._notices: list[PlannedTrial | Trial] = []
-        """What began or ended since the last write, in that order: told once it is on disk."""
-        self.told_to_stop = asyncio.Event()
+        """What started or ended since the last write, in that order: reported once on disk."""
+        self._stop_requested = asyncio.Event()
         self.stopped: str | None = None
         """Why the run ended before its plan did, or None."""
-
-    async def run(self, make_executor: Callable[[], Executor]) -> None:
-        """Work through what is left of the plan."""
-        done = self._read_journal()
-        kept = [t for t in done.values() if t.status not in self._rerun.statuses]
-        if done:
-            self._finished = self._last_row = None
-            self.tally.add(kept)
-            self.tally.kept = len(kept)
-            if self.checkpoints is not None:
-                self.checkpoints.written(done.values())
-        if self._observer is not None:
-            self._observer.planned(len(self._plan), kept)
-        self._writer = TrialWriter(self._folder, self._sync, self._written)
-        self._executor = make_executor()
-        try:
-            await self._executor.run(self._left(done), self._deliver)
-            if self._broken is not None:
-                raise self._broken
-        except BaseExceptionGroup as group:
-            # Workers fail together when the disk is full; one reason is enough.
-            raise first_of(group) from None
-        finally:
-            self.close()
-
-    @property
-    def finished(self) -> list[Trial] | None:
-        """All trials of the run, made small; None when some are only to be had from the journal."""
-        return self._finished
+        # Counters that other threads read.
+        self.counts = dict.fromkeys(TrialStatus, 0)
+        self.kept = 0
+        """Trials among `counts` that were finished by an earlier invocation."""
+        self.skipped = 0
+        """Trials that were not needed, since their cells are decided."""
 
     @property
     def planned(self) -> int:
         """Trials of the plan, whatever became of them."""
-        return len(self._plan)
+        return len(self._plan.trials)
 
     @property
     def running(self) -> int:
@@ -169,30 +255,107 @@ class Session:
 
     @property
     def in_order(self) -> bool:
-        """Whether the lines of the journal stand in the order of rows, one for each trial."""
+        """Whether the lines of the journal are in the order of rows, one for each trial."""
         return self._last_row is not None
 
-    def _read_journal(self) -> dict[str, Trial]:
-        """What earlier sittings did. All of it was paid for; only last attempts count."""
+    async def run(self, executor: Executor) -> None:
+        """Work through what is left; after a stop, return within `STOP_GRACE` in any case."""
+        work = asyncio.ensure_future(self._run(executor))
+        stop = asyncio.ensure_future(self._stop_requested.wait())
+        try:
+            await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                await asyncio.wait({work}, timeout=STOP_GRACE)
+        finally:
+            stop.cancel()
+            if not work.done():
+                # Some agent swallows its cancellation. What it still does is neither awaited nor
+                # kept.
+                self.close()
+                work.cancel()
+        if work.done() and not work.cancelled():
+            work.result()
+
+    async def _run(self, executor: Executor) -> None:
+        # Earlier invocations were paid for in full; of repeated trials only the last counts.
         done: dict[str, Trial] = {}
-        for trial in read_journal(self._folder.journal_path):
-            self.spending.add(trial)
-            # The rest is not needed to go on, and a long run has many of them.
-            trial.checks, trial.answer = (), None
-            done[trial.key] = trial
-        return done
+        if self._folder is not None:
+            for trial in read_journal(self._folder.journal_path):
+                self.budget.add(trial)
+                # The rest is not needed to go on, and a long run has many of them.
+                trial.checks, trial.answer = (), None
+                done[trial.key] = trial
+        kept = [trial for trial in done.values() if trial.status not in self._rerun]
+        if done:
+            self.finished = self._last_row = None
+            for trial in kept:
+                self.counts[trial.status] += 1
+            self.kept = len(kept)
+            if isinstance(self._checkpoints, Checkpoints):
+                self._checkpoints.written(done.values())
+        if self._observer is not None:
+            self._observer.planned(self.planned, kept)
+        if self._folder is not None:
+            self._writer = TrialWriter(self._folder, self._sync, self._written)
+        self._executor = executor
+        try:
+            await executor.run(self._left(done), self._deliver)
+            if self._broken is not None:
+                raise self._broken
+        except BaseExceptionGroup as group:
+            # Workers fail together when the disk is full; one reason is enough.
+            raise first_of(group) from None
+        finally:
+            self.close()
+
+    def _left(self, done: dict[str, Trial]) -> Iterator[PlannedTrial]:
+        """What is left of the plan, each decided on at the moment it could start."""
+        positions: dict[CellKey, int] = defaultdict(int)
+        for planned in self._plan.trials:
+            if self._rules:
+                cell = planned.cell
+                planned = replace(planned, position=positions[cell])  # noqa: PLW2901
+                positions[cell] += 1
+            key = planned.key
+            earlier = done.get(key) if done else None
+            if earlier is not None and earlier.status not in self._rerun:
+                self._early.add(earlier, planned.position, self._plan.cells[planned.cell])
+                continue
+            if self._rules and self._early.stopped(planned.cell):
+                self.skipped += 1
+                if self._observer is not None:
+                    self._observer.skipped(planned)
+                continue
+            self.stopped = self.stopped or self.budget.exhausted()
+            if self.stopped:
+                return
+            self.budget.started += 1
+            if earlier is not None:
+                planned = replace(planned, attempt=earlier.attempt + 1)  # noqa: PLW2901
+            self._running[key] = planned
+            if self._notices:  # What has ended is reported before something else starts.
+                self._notices.append(planned)
+            elif self._observer is not None:
+                self._observer.started(planned)
+            yield planned
 
     def _deliver(self, planned: PlannedTrial, trial: Trial, trace: bytes | None) -> None:
         """Take a trial that has ended; it counts at once, and is reported once it is written."""
-        if self._writer is None:
+        if self._closed:
             return  # ended after this session had given up on it
         self._running.pop(planned.key, None)
-        self.spending.add(trial)
+        self.budget.add(trial)
         if self._rules:
-            self._early.add(trial, planned.position, self._cells[trial.cell])
+            self._early.add(trial, planned.position, self._plan.cells[trial.cell])
+        if self._fail_fast and not trial.passed:
+            self.stopped = self.stopped or FAIL_FAST
         if self._observer is not None:
             self._notices.append(trial)
-        if self._writer.add(trial, trace):
+        if self._writer is None:
+            if trace is not None:
+                self.traces[planned.key] = trace
+            self._written([trial])
+        elif self._writer.add(trial, trace):
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
@@ -207,16 +370,24 @@ class Session:
                 self._executor.stop()
 
     def _written(self, trials: Sequence[Trial]) -> None:
-        """Trials that are in the journal now."""
-        self.tally.add(trials)
-        if self.checkpoints is not None:
-            self.checkpoints.written(trials)
-        if self._finished is not None:
-            self._finished.extend(compact(trials, self._shared))
-            if len(self._finished) > MOST_KEPT:
-                self._finished = None
+        """Count and report trials that are in the journal now."""
+        for trial in trials:
+            self.counts[trial.status] += 1
+        if isinstance(self._checkpoints, Checkpoints):
+            self._checkpoints.written(trials)
+        if self._folder is None and self.finished is not None:
+            self.finished.extend(trials)
+        elif self.finished is not None:
+            self.finished.extend(compact(trials, self._shared))
+            if len(self.finished) > MOST_KEPT:
+                self.finished = None
         if self._last_row is not None:
-            self._last_row = _last_row(self._last_row, trials)
+            for trial in trials:
+                row = row_order(trial)
+                if row <= self._last_row:
+                    self._last_row = None
+                    break
+                self._last_row = row
         if self._observer is not None:
             notices, self._notices = self._notices, []
             for notice in notices:
@@ -227,90 +398,33 @@ class Session:
 
     def close(self) -> None:
         """Record what still runs as cancelled and write no more. May be called again."""
-        writer, self._writer = self._writer, None
-        if writer is None:
+        if self._closed:
             return
+        self._closed = True
+        writer, self._writer = self._writer, None
         failing = sys.exc_info()[0] is not None
         try:
             for planned in list(self._running.values()):
-                trial = abandoned(planned)
+                trial = planned.trial(TrialStatus.CANCELLED)
+                trial.error = TrialError(
+                    "Cancelled", "the run was stopped and the agent did not end in time"
+                )
                 self._notices.append(trial)
-                writer.add(trial, None)
-            writer.close()
+                if writer is None:
+                    self._written([trial])
+                else:
+                    writer.add(trial, None)
+            if writer is not None:
+                writer.close()
         except ProctorError:
-            # Why it cannot be written is being told already.
+            # Why nothing can be written is being raised already.
             if not failing:
                 raise
-
-    def _left(self, done: dict[str, Trial]) -> Iterator[PlannedTrial]:
-        """What is left, decided one by one at the moment each could start."""
-        positions: dict[CellKey, int] = defaultdict(int)
-        for planned in self._plan:
-            if self._rules:
-                cell = planned.cell
-                planned = replace(planned, position=positions[cell])  # noqa: PLW2901
-                positions[cell] += 1
-            key = planned.key
-            earlier = done.get(key) if done else None
-            if earlier is not None and earlier.status not in self._rerun.statuses:
-                self._early.add(earlier, planned.position, self._cells[planned.cell])
-                continue
-            if self._rules and self._early.stopped(planned.cell):
-                self.tally.skipped += 1
-                if self._observer is not None:
-                    self._observer.skipped(planned)
-                continue
-            self.stopped = self.stopped or self.spending.exhausted()
-            if self.stopped:
-                return
-            self.spending.start()
-            if earlier is not None:
-                planned = replace(planned, attempt=earlier.attempt + 1)  # noqa: PLW2901
-            self._running[key] = planned
-            if self._notices:  # What has ended is told before something else begins.
-                self._notices.append(planned)
-            elif self._observer is not None:
-                self._observer.started(planned)
-            yield planned
 
     def stop(self, reason: str) -> None:
         """End the run soon: running trials are cancelled, finished ones are safe."""
         if self.stopped is None:
             self.stopped = reason
-        self.told_to_stop.set()
+        self._stop_requested.set()
         if self._executor is not None:
             self._executor.stop()
-
-
-def _last_row(last: RowOrder, trials: Sequence[Trial]) -> RowOrder | None:
-    """The last row after these were added, or None when they are not in order."""
-    for trial in trials:
-        row = row_order(trial)
-        if row <= last:
-            return None
-        last = row
-    return last
-
-
-def abandoned(planned: PlannedTrial) -> Trial:
-    """Return the result of a trial whose agent did not stop in time."""
-    trial = planned.trial(TrialStatus.CANCELLED)
-    trial.error = TrialError("Cancelled", "the run was stopped and the agent did not end in time")
-    return trial
-
-
-async def run_until_stopped(session: Session, make_executor: Callable[[], Executor]) -> None:
-    """Run a session; once it is told to stop, leave within `STOP_GRACE` whatever agents do."""
-    work = asyncio.ensure_future(session.run(make_executor))
-    told = asyncio.ensure_future(session.told_to_stop.wait())
-    await asyncio.wait({work, told}, return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
-    if not work.done():
-        await asyncio.wait({work}, timeout=STOP_GRACE)
-    if not work.done():
-        # Some agent swallows its cancellation. What it still does is not waited for nor kept.
-        session.close()
-        work.cancel()
-        return
-    if not work.cancelled():
-        work.result()

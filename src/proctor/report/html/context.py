@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from proctor.report.charts import HEATMAP_CASES, STATUS_WORDS, STATUSES
+from proctor.report.facts import ReportFacts, TrialRow, when
 from proctor.report.figures import ends
-from proctor.report.run_facts import ReportFacts, TrialRow, when
 from proctor.report.run_words import (
     cost_line,
     error_lines,

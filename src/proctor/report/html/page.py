@@ -25,6 +25,7 @@ from proctor.files import write_atomic
 from proctor.llm.cache import cache_folder
 from proctor.report import charts
 from proctor.report.charts import config
+from proctor.report.facts import ReportFacts, TrialRow, trial_order
 from proctor.report.html.context import report_context, section_links
 from proctor.report.html.trial_data import (
     MAX_TEXT,
@@ -35,7 +36,6 @@ from proctor.report.html.trial_data import (
     harm_first,
     pack_trials,
 )
-from proctor.report.run_facts import ReportFacts, TrialRow, trial_order
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial
 from proctor.sanitize import visible
@@ -154,8 +154,7 @@ def _redacted(facts: ReportFacts, texts: PageTexts) -> ReportFacts:
         )
         for name, about in facts.cases.items()
     }
-    return msgspec.structs.replace(
-        facts,
+    return facts.replace(
         name=texts.name(facts.name),
         failures=texts.redact(facts.failures),
         cases=cases,

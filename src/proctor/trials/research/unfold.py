@@ -9,10 +9,8 @@ if it had not been. Results that the rounds on record cannot have led to are ref
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +19,7 @@ from proctor.errors import ProctorError
 from proctor.files import write_atomic
 from proctor.runs.early_stop import CellPlan
 from proctor.runs.folder import RunFolder
+from proctor.runs.run import RESEARCH_FILE
 from proctor.runs.trial import CellKey, PlannedTrial, Trial, TrialStatus
 from proctor.spec import Case
 from proctor.trials.axes import Axes
@@ -29,9 +28,6 @@ from proctor.trials.plan import Plan
 from proctor.trials.research.courses import course_of
 from proctor.trials.research.outline import Outline
 from proctor.trials.research.rounds import CourseResult, Round, Setup
-from proctor.trials.session import UNFINISHED, Rerun, Session
-
-FILE = "research.json"
 
 
 class Unfolding:
@@ -96,7 +92,7 @@ class Unfolding:
     def put_on_record(self, folder: RunFolder) -> None:
         """Write the rounds down; before any trial of the last one runs."""
         text = msgspec.json.format(msgspec.json.encode(self.record(), enc_hook=str), indent=2)
-        write_atomic(folder.path / FILE, text + b"\n")
+        write_atomic(folder.path / RESEARCH_FILE, text + b"\n")
         spec = folder.known_spec()
         cells = self.plan.record()
         if spec["cells"] != cells:
@@ -134,41 +130,3 @@ def unfolding_of(
             )
     ordered = sorted(cases, key=lambda case: case.id)
     return Unfolding(Setup(outline, ordered, sorted(agents), axes, options))
-
-
-def refuse_again(unfolding: Unfolding, folder: RunFolder, rerun: Rerun) -> None:
-    """Raise where finished trials are to be run again that later rounds were decided on."""
-    unfolding.follow(folder.trials())
-    if len(unfolding.rounds) > 1 and rerun != UNFINISHED:
-        raise ProctorError(
-            "later rounds were decided on these results, so none is run again",
-            where=str(folder.path),
-            hint="--resume goes on with it; `proctor rerun` repeats it from the start",
-        )
-
-
-async def in_rounds(
-    unfolding: Unfolding, folder: RunFolder, sitting: Callable[[Plan], Awaitable[Session]]
-) -> Session:
-    """Round after round until the course ends or the run is stopped; the last session."""
-    while True:
-        unfolding.follow(folder.trials())
-        unfolding.put_on_record(folder)
-        session = await sitting(unfolding.plan)
-        before = len(unfolding.rounds)
-        unfolding.follow(folder.trials())
-        # A signal that came between two rounds is heard before the next begins.
-        await asyncio.sleep(0)
-        if session.stopped or unfolding.found is not None or len(unfolding.rounds) == before:
-            unfolding.put_on_record(folder)
-            return session
-
-
-def research_record(folder: Path) -> dict[str, Any] | None:
-    """What was decided and found in a run; None where there was no research."""
-    try:
-        return msgspec.json.decode((folder / FILE).read_bytes(), type=dict[str, Any])
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ProctorError(f"cannot read it: {error}", where=str(folder / FILE)) from None

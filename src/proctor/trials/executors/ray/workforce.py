@@ -54,7 +54,7 @@ def ray_workforce(ready: RunContext) -> Generator[Callable[[int], RayExecutor]]:
                 at_once=at_once,
                 max_losses=options.max_retries,
                 # Trials are sent ahead where what starts next never depends on what has ended.
-                ahead=not options.early_stop and not options.limits.bound,
+                ahead=not options.early_stop and not options.limited,
                 keep_recorded=lambda lines: _append(options.record_to, lines),
             )
 
