@@ -126,7 +126,7 @@ import gc, json, os, sys, tracemalloc
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from proctor.ops.schedule import Book, Schedule
-from proctor.ops.scheduler import Server
+from proctor.ops.scheduler import Scheduler
 
 class Clock:
     # Time passes only when told.
@@ -142,7 +142,7 @@ class Clock:
 book, clock = Book(Path(sys.argv[1])), Clock()
 for name in ("a", "b"):
     book.add(name, Schedule(target="absent.yaml", cron="0 2 * * *", added=clock.now()))
-server = Server(book, clock, lambda line: None)
+server = Scheduler(book, clock, lambda line: None)
 
 def a_day():
     for _ in range(48):

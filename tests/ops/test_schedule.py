@@ -274,7 +274,7 @@ def test_from_the_command_line(tmp_path: Path) -> None:
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert (tmp_path / ".proctor" / ".gitignore").read_text() == "*\n"
     assert proctor("schedule", "remove", "n", cwd=tmp_path).stdout == "removed n\n"
-    assert "no schedules here" in proctor("schedule", "list", cwd=tmp_path).stdout
+    assert "no schedules" in proctor("schedule", "list", cwd=tmp_path).stdout
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_from_the_command_line(tmp_path: Path) -> None:
         (["absent.yaml", "--cron", "@daily"], "absent.yaml: no such file"),
         (["suite.yaml", "--cron", "@daily", "--name", "../x"], "cannot be the name"),
         (["suite.yaml", "--cron", "@daily", "--", "--trails", "2"], "No such option"),
-        (["suite.yaml", "--cron", "@daily", "--", "--resume", "."], "--resume is not for a"),
+        (["suite.yaml", "--cron", "@daily", "--", "--resume", "."], "--resume cannot be scheduled"),
         (["suite.yaml", "--cron", "@daily", "--", "--notify", "json://x"], "before the `--`"),
     ],
 )
