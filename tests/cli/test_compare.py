@@ -64,8 +64,8 @@ def test_agents_by_the_beginning_of_their_names(tmp_path, capsys):
     assert document["pairs"][0]["second"] == "fast (t=1,u=1)"
     assert command([*map(str, asked), "fast,slow"]) == 2
     assert capsys.readouterr().err.splitlines() == [
-        "error: 'fast' may be any of 2: fast (t=0,u=1); fast (t=1,u=1)",
-        "hint: write as much of the name as tells it from the others, in quotes",
+        "error: 'fast' is ambiguous, it matches 2: fast (t=0,u=1); fast (t=1,u=1)",
+        "hint: write enough of the name to make it unique, in quotes",
     ]
 
 
@@ -104,7 +104,7 @@ def test_edges_of_a_comparison(tmp_path, capsys, counts, said):
     ("args", "said"),
     [
         ([], "name two runs, or two agents of one run"),
-        (["latest"], "one run alone has nothing to be compared with"),
+        (["latest"], "a single run needs two agents to compare"),
         (["latest", "--agents", "x,q"], "no trial of an agent named 'q'"),
         (["nowhere", "latest"], "no run and no tag is called 'nowhere'"),
         (["latest", "latest", "--cases", "z*"], "no case matches 'z*'"),

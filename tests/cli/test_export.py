@@ -39,10 +39,10 @@ def test_a_run_to_a_file(root: Path, tmp_path: Path, capsys) -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (["shop/*", "-o", "x.xlsx"], "no form is called 'xlsx'"),
+        (["shop/*", "-o", "x.xlsx"], "unknown format 'xlsx'"),
         (["shop/*", "-o", "-", "--format", "parquet"], "standard output needs"),
         (["shop/*", "-o", "x.json", "--format", "json", "--bom"], "--bom is only for CSV"),
-        (["nothing/*", "-o", "x.csv"], "no run fits"),
+        (["nothing/*", "-o", "x.csv"], "no run matches"),
         (["shop/*", "-o", "x.csv", "--agent", "nobody"], "no trial has the agent 'nobody'"),
         (["shop/*", "-o", "x.csv", "--case", "a,gret"], "no trial has the case 'a'"),
         (["shop/*"], "Missing option"),

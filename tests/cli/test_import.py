@@ -61,7 +61,7 @@ def test_an_import_is_queried_reported_compared_and_gated(tmp_path: Path, capsys
         (["t.csv", "--map", "question"], "is not COLUMN=FIELD"),
         (["t.csv", "--map", "question=cas"], "did you mean 'case'"),
         (["t.csv", "--map", "qestion=case"], "did you mean 'question'"),
-        (["absent.csv"], "no such file"),
+        (["absent.csv"], "file does not exist"),
         (["t.txt"], "--from csv|jsonl|json|parquet|inspect|promptfoo"),
         (["t.csv", "--from", "promptfoo"], "not JSON"),
     ],

@@ -110,7 +110,7 @@ def test_a_bad_folder_is_named_on_standard_error(root: Path, capsys) -> None:
     [
         (["--group-by", "agnet"], "did you mean 'agent'"),
         (["--status", "failled"], "did you mean 'failed'"),
-        (["shopp/*"], "no run fits"),
+        (["shopp/*"], "no run matches"),
         (["--since", "whenever"], "is not a date"),
     ],
 )

@@ -88,7 +88,7 @@ def test_changed_fixtures_are_seen():
     """R-Q2: files by hash, templates by hash, and the seeds that cases are built from."""
     first = spec(PLAIN, fixtures={"p": {"db.sqlite": "aa"}})
     second = spec(PLAIN, fixtures={"p": {"db.sqlite": "bb"}})
-    assert changed_cases(first, second)["p"].startswith("its fixtures changed: fixtures ")
+    assert changed_cases(first, second)["p"].startswith("the fixtures changed: fixtures ")
     built = spec(PLAIN, experiment=scenario("aa"))
     moved = spec(PLAIN, experiment=scenario("aa"))
     moved["experiment"]["scenarios"]["templates"]["t"]["catalog"] = "/elsewhere"
@@ -105,8 +105,8 @@ def test_other_seeds_are_told_as_such():
         return spec(PLAIN, experiment={"seeds": seeds, "scenarios": scenarios})
 
     said = changed_cases(built([0, 1, 2]), built([0, 1, 7]))["p"]
-    assert said.startswith("it was built for other seeds (0..2 → 0, 1, 7): fixtures ")
+    assert said.startswith("the seeds changed (0..2 → 0, 1, 7): fixtures ")
     both = changed_cases(built([0, 1]), built([0], "bb"))["p"]
-    assert both.startswith("it was built for other seeds (0..1 → 0) and its fixtures changed: ")
-    assert changed_cases(built([0], "aa"), built([0], "bb"))["p"].startswith("its fixtures changed")
+    assert both.startswith("the seeds changed (0..1 → 0) and the fixtures changed: ")
+    assert changed_cases(built([0], "aa"), built([0], "bb"))["p"].startswith("the fixtures changed")
     assert changed_cases(built([0]), built([0])) == {}

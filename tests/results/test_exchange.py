@@ -170,7 +170,7 @@ def test_what_went_out_comes_in_again(tmp_path_factory, facts, form) -> None:
         ("t.json", b'{"trials": 7}', "neither a list of trials nor an object with one"),
         ("t.json", b'{"trials": [', "not JSON: "),
         ("t.json", b"[1]", "not an object: it should be one trial"),
-        ("t.json", b'[{"agent": "x"}]', "no column names the case"),
+        ("t.json", b'[{"agent": "x"}]', "no column contains the case"),
     ],
 )
 def test_a_table_that_is_none(tmp_path: Path, name: str, content: bytes, told: str) -> None:
@@ -212,22 +212,22 @@ def test_a_table_with_other_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "options", "message"),
     [
-        ("t.csv", "", {}, "no column names the case"),
-        ("t.csv", "case,agent\na,b\n", {}, "t.csv:2: neither a status"),
-        ("t.csv", "case,score\na,7\n", {}, "t.csv:2: the score 7 does not lie"),
+        ("t.csv", "", {}, "no column contains the case"),
+        ("t.csv", "case,agent\na,b\n", {}, "t.csv:2: the record has no status"),
+        ("t.csv", "case,score\na,7\n", {}, "t.csv:2: the score 7 is not within"),
         ("t.csv", "case,score\na,NaN\n", {}, "t.csv:2: 'NaN' is not a score"),
         ("t.csv", "case,status\na,meh\n", {}, "t.csv:2: 'meh' is not a status"),
         ("t.csv", "case,score\na,1\n", {"columns": {"cas": "case"}}, "no column 'cas'"),
         ("t.csv", "case,score\na,1\n", {"columns": {"case": "scor"}}, "no field 'scor'"),
-        ("t.csv", "case,score,index\na,1,0\na,1,0\n", {}, "there twice"),
+        ("t.csv", "case,score,index\na,1,0\na,1,0\n", {}, "is a duplicate"),
         ("t.csv", 'case,score\n"a,1\n', {}, "not CSV"),
         ("t.csv", "case,score\n", {}, "no results"),
         ("t.jsonl", '{"case": "a", "passed": true}\n{oops\n', {}, "t.jsonl:2: not JSON"),
         ("t.jsonl", "[1]\n", {}, "t.jsonl:1: not an object"),
         ("t.jsonl", '{"case": "a", "started": "soon", "passed": 1}\n', {}, "not a time"),
-        ("t.json", "{}", {}, "does not say what it is"),
+        ("t.json", "{}", {}, "is not recognised"),
         ("t.eval", "not a zip", {}, "not JSON"),
-        ("t.json", '{"results": {"x": 1}}', {}, "not a file of promptfoo"),
+        ("t.json", '{"results": {"x": 1}}', {}, "not a promptfoo file"),
     ],
 )
 def test_a_bad_file_is_refused_whole(tmp_path: Path, name, text, options, message) -> None:
@@ -549,7 +549,7 @@ def test_mlflow_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch) ->
     """R-D3: no server, or none named, is said with what to do."""
     write_run(tmp_path, [trial()])
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    with pytest.raises(ProctorError, match="go to a server"):
+    with pytest.raises(ProctorError, match="no MLflow server"):
         query(results=tmp_path).export("x", format="mlflow")
     with pytest.raises(ProctorError, match="does not answer"):
         query(results=tmp_path).export("http://127.0.0.1:9", format="mlflow")

@@ -152,7 +152,7 @@ def test_agents_are_paired_by_name_or_as_the_only_ones():
     assert (arms.only_baseline, arms.only_candidate) == (("a",), ("c",))
     renamed = pair_arms([a], [c])
     assert [(x.name, y.name) for x, y in renamed.pairs] == [("a", "c")]
-    assert renamed.notes == ("c is held against a",)
+    assert renamed.notes == ("c is compared with a",)
 
 
 def test_no_agent_in_both_is_not_comparable(tmp_path):
@@ -168,7 +168,7 @@ def test_missing_trials_are_said(tmp_path):
     whole = Run(made_run(tmp_path, {"x": {"a": (9, 9)}}))
     told = judge_runs(run, whole).notes
     assert told == (
-        "4 planned trials of the candidate are not there (at a limit): `proctor run --resume`",
+        "4 planned trials of the candidate are missing (at a limit): `proctor run --resume`",
     )
 
 

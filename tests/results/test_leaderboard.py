@@ -83,7 +83,7 @@ def test_an_agent_without_a_value_takes_no_place_and_no_case():
     assert down.pass_rate.reason == "no judged trial"
     assert found.shared_cases == 4
     assert found.rows[0].best == found.rows[0].worst == 1
-    assert "down has no value and no place" in found.notes
+    assert "down has no value and no rank" in found.notes
     assert down.not_counted[0].startswith("20 trials: infrastructure error")
 
 

@@ -82,7 +82,7 @@ def test_an_unknown_agent_is_named_with_its_neighbour(tmp_path: Path) -> None:
     with pytest.raises(ProctorError, match="carefull") as wrong:
         case_outcomes(run, "carefull")
     assert "'careful'" in str(wrong.value.hint)
-    with pytest.raises(ProctorError, match="one is needed"):
+    with pytest.raises(ProctorError, match="select one"):
         case_outcomes(run)
 
 

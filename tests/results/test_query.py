@@ -301,8 +301,8 @@ def test_filters_add_up(runs: Path) -> None:
         ({"where": {"dificulty": "x"}}, "no column 'dificulty'", "'difficulty'"),
         ({"where": ["difficulty ~ x"]}, "cannot read", "difficulty=hard"),
         ({"min_score": "high"}, "not a number", None),
-        ({"run": "nightyl*"}, "no run fits", "nightly"),
-        ({"results": "/nowhere/at/all"}, "no such folder", "--results"),
+        ({"run": "nightyl*"}, "no run matches", "nightly"),
+        ({"results": "/nowhere/at/all"}, "folder does not exist", "--results"),
     ],
 )
 def test_what_cannot_be_meant_is_an_error(runs: Path, asked, message, hint) -> None:

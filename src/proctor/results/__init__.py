@@ -1,11 +1,11 @@
-"""Results of any number of runs, as objects.
+"""Query the results of any number of runs as objects.
 
     import proctor
     found = proctor.results.query(agent="careful", since="7d")
     found.pass_rate(), found.group_by("difficulty").rows, found.to_pandas()
 
-`query` is that of `proctor.api`, which finds the results folder. Names are imported when first
-used, so that importing this package is cheap.
+`query` is defined in `proctor.api`, which finds the results folder. Names are imported on first
+use, so that importing this package is cheap.
 """
 
 from typing import TYPE_CHECKING
@@ -41,5 +41,5 @@ _HOME_OF = {
 }
 """Public name → the module that defines it."""
 
-if not TYPE_CHECKING:  # otherwise a type checker would accept any name
+if not TYPE_CHECKING:  # without this guard a type checker would accept any name
     __getattr__, __dir__ = imported_when_used(__name__, _HOME_OF, globals())

@@ -1,8 +1,8 @@
-"""Figures over a selection of trials: each with what it counts and what it leaves out.
+"""Aggregate a selection of trials; each figure states its denominator and its exclusions.
 
-A figure that is not defined is None with a reason. The unit of a mean is the cell (a case put to
-an agent under fixed parameters): trials of one case are not independent, so a case that was tried
-more often does not weigh more.
+A figure that is not defined is None with a reason. The unit of a mean is the cell (one case, agent
+and set of parameters): trials of one case are not independent, so a case with more trials does not
+weigh more.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from proctor.stats.intervals import case_rate, population_rate
 from proctor.stats.types import LEVEL, CaseCounts, Interval
 
 Over = Literal["cases", "trials"]
-"""What a figure is over: one value a cell (its mean), or every trial by itself."""
+"""Unit of a figure: one value per cell (its mean), or one value per trial."""
 
 OF_JUDGED = frozenset({"score", "passed", "latency_ms"})
-"""Columns whose figures are of judged trials; others (cost, tokens, …) are of all counted ones."""
+"""Columns aggregated over judged trials; others (cost, tokens, …) use all counted trials."""
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """A number over `n` values of `selected` trials.
 
-    `left_out` says which of the selected trials are not among the values, and why.
+    `left_out` gives the selected trials that are not among the values, by reason.
     """
 
     value: float | None
@@ -60,7 +60,7 @@ class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialTally(msgspec.Struct):
-    """Counts and sums over trials; every trial is in one of the first five."""
+    """Counts and sums over trials; every trial is in exactly one of the first five counts."""
 
     passed: int = 0
     failed: int = 0
@@ -80,17 +80,17 @@ class TrialTally(msgspec.Struct):
 
     @property
     def trials(self) -> int:
-        """All trials, whatever came of them."""
+        """All trials, whatever their status."""
         return self.judged + self.infra_error + self.cancelled + self.after_stop
 
     def add(self, other: TrialTally) -> None:
-        """Count another's as well."""
+        """Add another tally to this one."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     @property
     def left_out(self) -> tuple[Excluded, ...]:
-        """What a rate of judged trials leaves out."""
+        """Count the trials that a rate of judged trials leaves out."""
         found = (
             Excluded("trials", self.infra_error, "infrastructure error"),
             Excluded("trials", self.cancelled, "cancelled"),
@@ -117,12 +117,12 @@ TALLY_COLUMNS = frozenset({"counted", "status", "judged", "score", "cost_usd", "
 
 
 def tally(values: Iterable[Any]) -> TrialTally:
-    """A tally from the values of `TALLY`."""
+    """Build a tally from the values of `TALLY`."""
     return TrialTally(*values)
 
 
 class Cell(NamedTuple):
-    """A case put to an agent under parameters."""
+    """One case, agent and set of parameters."""
 
     agent: str
     params: str
@@ -130,13 +130,13 @@ class Cell(NamedTuple):
 
 
 def cell_of(agent: str, params: str | None, case: str) -> Cell:
-    """A cell; parameters in one spelling, whatever order they were written in."""
+    """Build a cell; the order in which parameters were written does not matter."""
     given = cast("dict[str, Any]", msgspec.json.decode(params)) if params else {}
     return Cell(agent, params_key(given), case)
 
 
 class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What the trials of one group come to. `key` holds the values they share."""
+    """Figures of one group of trials. `key` holds the values they share."""
 
     key: dict[str, Any]
     cases: int
@@ -153,7 +153,7 @@ class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
     unpriced_calls: int
 
     def flat(self) -> dict[str, Any]:
-        """One level of names and values, for tables."""
+        """Flatten the row to one level of names and values, for tables."""
         return {
             **self.key,
             "cases": self.cases,
@@ -181,7 +181,7 @@ FLAT = (
     *("pass_rate", "pass_rate_low", "pass_rate_high", "pass_rate_reason"),
     *("score_mean", "score_n", "score_reason", "cost_usd", "cost_of", "unpriced_calls"),
 )
-"""The columns of a group but its key, for a table without any row."""
+"""Columns of a group except its key, for a table without rows."""
 
 
 def group_row(
@@ -190,7 +190,7 @@ def group_row(
     clusters: Mapping[str, str],
     level: float = LEVEL,
 ) -> GroupRow:
-    """The row of a group from its cells."""
+    """Build the row of a group from its cells."""
     total = TrialTally()
     for one in cells.values():
         total.add(one)
@@ -216,9 +216,9 @@ def rate_of(
     level: float = LEVEL,
     clusters: Mapping[str, str] | None = None,
 ) -> Interval:
-    """The pass rate: the mean of the cells' rates, its interval clustered by case.
+    """Return the mean of the cells' pass rates, with an interval clustered by case.
 
-    `clusters` names, for some cases, what they share with others.
+    `clusters` maps a case to the cluster it shares with other cases, where it has one.
     """
     counts = [CaseCounts(t.passed, t.judged, t.infra_error) for t in cells.values()]
     cases = [cell.case for cell in cells]
@@ -234,14 +234,14 @@ def rate_over(
     clusters: Sequence[Hashable] | None = None,
     level: float = LEVEL,
 ) -> Interval:
-    """The pass rate over cells; of one alone its own, since it says nothing of other cases."""
+    """Return the pass rate over cells; a single cell has its own rate and Wilson interval."""
     if len(counts) == 1:
         return case_rate(counts[0].passes, counts[0].trials, level=level)
     return population_rate(counts, clusters=clusters, level=level)
 
 
 def mean_score(cells: Mapping[Cell, TrialTally], total: TrialTally) -> Figure:
-    """The mean of the cells' mean scores."""
+    """Return the mean of the cells' mean scores."""
     means = [t.score_sum / t.scored for t in cells.values() if t.scored]
     unscored = Excluded("trials", total.judged - total.scored, "judged without a score")
     return Figure(
@@ -258,7 +258,9 @@ def mean_score(cells: Mapping[Cell, TrialTally], total: TrialTally) -> Figure:
 def merged(
     rows: Iterable[tuple[Any, ...]], keys: int
 ) -> dict[tuple[Any, ...], dict[Cell, TrialTally]]:
-    """Tallies by group and cell, from rows of group values, agent, params, case and `TALLY`."""
+    """Return tallies by group and cell, from rows of group values, agent, params, case and
+    `TALLY`.
+    """
     groups: dict[tuple[Any, ...], dict[Cell, TrialTally]] = defaultdict(dict)
     for row in rows:
         key, (agent, params, case) = row[:keys], row[keys : keys + 3]

@@ -1,8 +1,8 @@
-"""Whether a case was the same in two runs: what was asked, who judged, what it ran on; by hash.
+"""Detect by hash whether a case was the same in two runs: input, judges and fixtures.
 
-Promise: a case that changed is named with what changed, so that a difference of the question is
-never told as a difference of the agent. What only people read (a description, tags) and how often
-it was tried do not count. The code of the user's own checks is not seen: only its import path.
+Guarantees: a changed case is reported with the part that changed, so that a changed question is
+never reported as a changed agent. Descriptions, tags and the number of trials do not count. The
+code of custom checks is not hashed, only its import path.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from proctor.results.outcomes import case_properties
 from proctor.runs.baselines import spec_hash
 
 FOR_PEOPLE = frozenset({"id", "description", "tags", "difficulty", "type", "properties", "trials"})
-"""Parts of a case that change neither what an agent is asked nor how it is judged."""
+"""Parts of a case that affect neither the agent's input nor its grading."""
 
 ASKS_A_JUDGE = frozenset({"llm_judge", "safety_check", "hallucination_check", "quality"})
-"""Keys of a case that put its answers to the default judge, unless they name another."""
+"""Keys of a case that use the default judge unless they name another."""
 
 HOW_A_JUDGE_IS_REACHED = frozenset({"cache", "api_key_env"})
-"""Parts of a judge's configuration that do not change what it says."""
+"""Parts of a judge's configuration that do not affect its verdicts."""
 
 DEFAULT_JUDGE = "default"
 
 HASH_CHARS = 8
-"""Characters of a hash that are shown: enough to tell two apart at a glance."""
+"""Displayed length of a hash: enough to distinguish two at a glance."""
 
 
 MOST_SEEDS = 5
-"""Seeds that are listed one by one."""
+"""Maximum number of seeds listed individually."""
 
 
 class Print(NamedTuple):
-    """What identifies a case in a run, by part."""
+    """Hash of each part of a case in a run."""
 
     case: Mapping[str, Any]
     judges: Mapping[str, Any]
@@ -42,13 +42,13 @@ class Print(NamedTuple):
 
     @property
     def hashes(self) -> dict[str, str]:
-        """A short hash of each part that there is."""
+        """Return a short hash of each part that is present."""
         parts = {"case": self.case, "judge": self.judges, "fixtures": self.fixtures}
         return {name: spec_hash(part)[:HASH_CHARS] for name, part in parts.items() if part}
 
 
 def fingerprints(spec: Mapping[str, Any]) -> dict[str, Print]:
-    """Every case that the spec of a run holds, by id."""
+    """Return the hashes of every case in the spec of a run, by id."""
     judges = _judges(spec)
     fixtures = as_mapping(spec.get("fixtures"))
     scenarios = _scenarios(as_mapping(spec.get("experiment")))
@@ -64,7 +64,7 @@ def fingerprints(spec: Mapping[str, Any]) -> dict[str, Print]:
 
 
 def changed_cases(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, str]:
-    """Cases of both runs that are not the same in them, and what changed."""
+    """Return the cases of both runs that differ, and what changed."""
     before, after = fingerprints(first), fingerprints(second)
     found: dict[str, str] = {}
     for name in before:
@@ -74,12 +74,12 @@ def changed_cases(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[s
 
 
 def remarks(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
-    """What a reader should know of the conditions although no case changed by it."""
+    """Return notes on differing conditions that change no case."""
     versions = [as_mapping(spec.get("provenance")).get("proctor") for spec in (first, second)]
     if None not in versions and versions[0] != versions[1]:
         yield f"the runs were made by proctor {versions[0]} and {versions[1]}"
     if not fingerprints(first) or not fingerprints(second):
-        yield "a run does not hold its cases: they are told apart by their ids alone"
+        yield "a run does not contain its cases: they are matched by id only"
 
 
 def _changes(before: Print, after: Print) -> str:
@@ -105,19 +105,19 @@ def _changes(before: Print, after: Print) -> str:
 
 
 def _staged(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """What changed of what a case ran on; seeds are told, since no hash tells a reader of them."""
+    """Describe changed fixtures; seeds are listed, since a hash says nothing about them."""
     parts = [
         {**each, **as_mapping(each.get("scenario")), "scenario": None} for each in (before, after)
     ]
     old, new = (part.pop("seeds", None) for part in parts)
     if old == new:
-        return "its fixtures changed"
-    told = f"it was built for other seeds ({_seeds(old)} → {_seeds(new)})"
-    return told if parts[0] == parts[1] else f"{told} and its fixtures changed"
+        return "the fixtures changed"
+    told = f"the seeds changed ({_seeds(old)} → {_seeds(new)})"
+    return told if parts[0] == parts[1] else f"{told} and the fixtures changed"
 
 
 def _seeds(seeds: Any) -> str:
-    """Seeds in a few characters: `0..9`, or the first of them."""
+    """Format seeds briefly: `0..9`, or the first of them."""
     if not isinstance(seeds, list) or not seeds:
         return "none"
     listed = sorted(cast("list[int]", seeds))
@@ -136,7 +136,7 @@ def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]
 
 
 def _scenarios(experiment: Mapping[str, Any]) -> dict[str, Any]:
-    """What cases that are built for each seed are built from: templates by hash, and seeds."""
+    """Return what generated cases are built from: templates by hash, and seeds."""
     record = as_mapping(experiment.get("scenarios"))
     templates = as_mapping(record.get("templates"))
     found: dict[str, Any] = {}
@@ -148,7 +148,7 @@ def _scenarios(experiment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _judges(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Every judge of a run by name, as it was configured."""
+    """Return every judge of a run by name, with its configuration."""
     suite, settings = as_mapping(spec.get("suite")), as_mapping(spec.get("settings"))
     default = suite.get("judge") or settings.get("judge")
     found = {DEFAULT_JUDGE: default} if default else {}
@@ -168,7 +168,7 @@ def _what_it_is(config: Any) -> Any:
 
 
 def _asked(case: Mapping[str, Any], judges: Iterable[str]) -> set[str]:
-    """The judges a case may ask. Checks of the user's own may ask any."""
+    """Return the judges a case may call. Custom checks may call any."""
     if case.get("checks"):
         return set(judges)
     return set(_named_in(case))

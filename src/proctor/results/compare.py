@@ -1,8 +1,9 @@
-"""Two agents, or one agent in two runs, on the same cases: what differs, how much, how surely.
+"""Compare two agents, or one agent in two runs, on the same cases.
 
-Promise: every figure names its estimand, its n and what it leaves out; what is not defined is
-None with a reason. Suite figures are about these very cases, population figures about the world
-they were drawn from. After early stopping no test at a fixed n holds, so none is made.
+Guarantees: every figure names its estimand, its n and what it leaves out; a figure that is not
+defined is None with a reason. Suite figures are about exactly these cases, population figures about
+the population the cases were drawn from. After early stopping no fixed-n test is valid, so none is
+made.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ if TYPE_CHECKING:
 Metric = Literal["pass_rate", "score", "cost_usd", "latency_ms"]
 
 LOOK_HERE = 0.10
-"""The share of false alarms taken in a list that says "look here" (Benjamini–Hochberg)."""
+"""False discovery rate accepted in a list of cases to look at (Benjamini–Hochberg)."""
 
 
 class NamedGroup(NamedTuple):
-    """One arm of a comparison, and what to call it."""
+    """One arm of a comparison and its label."""
 
     name: str
     outcomes: AgentOutcomes
@@ -68,20 +69,20 @@ class CaseDifference(msgspec.Struct, frozen=True, kw_only=True):
     adjusted: float | None
     score_difference: float | None
     flaky: tuple[str, ...]
-    """`first agent` and the like: in which arm it was unsettled, and what about it."""
+    """Sources of flakiness by arm, such as `first agent`."""
 
     @property
     def stands_out(self) -> bool:
-        """Whether it belongs in a list of cases to look at."""
+        """Whether the case belongs in a list of cases to look at."""
         return self.adjusted is not None and self.adjusted <= LOOK_HERE
 
 
 class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
     """One figure over all compared cases: mean of the cases, second minus first.
 
-    `suite` tests these very cases, `population` the world they come from. The pass rate is what
-    a comparison is made for, one test planned beforehand, so `adjusted` is its own p-value; the
-    other metrics are looked at beside it, and theirs is after Holm over them.
+    `suite` tests exactly these cases, `population` the population they were drawn from. The pass
+    rate is the one planned test of a comparison, so its `adjusted` is its own p-value; the other
+    metrics are secondary, and theirs is after Holm over them.
     """
 
     metric: Metric
@@ -101,14 +102,14 @@ class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def p(self) -> float | None:
-        """The p-value, adjusted for the metrics tested together; None where no test holds."""
+        """The p-value, adjusted for the metrics tested together; None where no test is valid."""
         return self.adjusted
 
 
 class ArmComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Two arms, case by case and overall.
 
-    `left_out` names the cases that were not compared, with why; trials that no figure counts are
+    `left_out` maps the cases that were not compared to the reason; trials that no figure counts are
     in `not_counted`, by arm.
     """
 
@@ -125,7 +126,7 @@ class ArmComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def overall(self) -> MetricDifference:
-        """The pass rate, which every comparison has."""
+        """The pass rate, present in every comparison."""
         return self.metrics[0]
 
 
@@ -138,10 +139,10 @@ def compare_arms(
     level: float = LEVEL,
     seed: int = 0,
 ) -> ArmComparison:
-    """Compare two arms on the cases both judged under the same conditions.
+    """Compare two arms on the cases judged in both under the same conditions.
 
-    `incomparable` names cases that changed between the arms; `pattern` keeps the cases whose id
-    it matches (`refund-*`).
+    `incomparable` maps cases that changed between the arms to the change; `pattern` selects cases
+    by id (`refund-*`).
     """
     kept = [_matching(arm.outcomes, pattern) for arm in (first, second)]
     sides = pair(*kept)
@@ -204,15 +205,15 @@ def _notes(before: Sequence[CaseOutcome], after: Sequence[CaseOutcome]) -> Itera
     )
     if short:
         cells = plural(short, "cell")
-        yield f"{cells} with fewer trials than planned: a run was stopped or is still going"
+        yield f"{cells} with fewer trials than planned: a run was stopped or is still running"
 
 
 def stopped_note(cases: Iterable[CaseOutcome]) -> Iterator[str]:
-    """What early stopping takes from those who compare these cases; nothing where none was."""
+    """Return a warning where early stopping invalidates the comparison of these cases."""
     if stopped := sum(bool(case.stopped) for case in cases):
         yield (
-            f"{plural(stopped, 'cell')} stopped early: such rates are biased and no interval or"
-            " test at a fixed number of trials holds; run without --early-stop to compare"
+            f"{plural(stopped, 'cell')} stopped early: their rates are biased and no interval or"
+            " test at a fixed number of trials is valid; run without --early-stop to compare"
         )
 
 
@@ -230,7 +231,7 @@ def _cases(
     level: float,
 ) -> tuple[CaseDifference, ...]:
     tests = [_honest(stratified([a.counts], [b.counts]), (a, b)) for a, b in rows]
-    # A case that never varied was looked at as well: it counts among the tests.
+    # A case that never varied was tested as well, so it counts in the multiplicity correction.
     adjusted = benjamini_hochberg([1.0 if t.p_value is None else t.p_value for t in tests])
     unsettled = {
         (name, each.case): tuple(f"{arm} {source}" for source in each.sources)
@@ -261,7 +262,7 @@ def _rate(case: CaseOutcome, level: float) -> Interval:
 
 
 def _honest(test: DifferenceTest, cases: Iterable[CaseOutcome]) -> DifferenceTest:
-    """A test, without its p-value where trials were stopped early."""
+    """Return a test, without its p-value where trials were stopped early."""
     stopped = any(case.stopped for case in cases)
     return replace(test, p_value=None, reason=STOPPED) if stopped else test
 
@@ -323,10 +324,10 @@ def _measured(
     seed: int,
     values: Callable[[CaseOutcome], tuple[float, ...]],
 ) -> MetricDifference:
-    """A figure that every trial may have, over the cases that have it in both arms.
+    """Compare a metric over the cases that have it in both arms.
 
-    Cost and duration of a trial are read as what a case takes wherever it runs, so they are
-    tested over cases; scores are tested on these very cases as well.
+    Cost and duration are properties of a case wherever it runs, so they are tested over cases;
+    scores are also tested on exactly these cases.
     """
     rows = [(a, b) for a, b in zip(before, after, strict=True) if values(a) and values(b)]
     means = ([mean(values(a)) or 0.0 for a, _ in rows], [mean(values(b)) or 0.0 for _, b in rows])
@@ -349,7 +350,7 @@ def _measured(
 def _score_test(
     rows: Sequence[tuple[CaseOutcome, CaseOutcome]], left_out: int, seed: int
 ) -> DifferenceTest:
-    """Scores on these very cases; where they are pass or fail, the exact test of those."""
+    """Test scores on exactly these cases; pass/fail scores get the exact test."""
     if all(_pass_or_fail(case) for row in rows for case in row):
         found = stratified([a.counts for a, _ in rows], [b.counts for _, b in rows])
     else:
@@ -364,20 +365,18 @@ def _pass_or_fail(case: CaseOutcome) -> bool:
 def _over_cases(
     first: Sequence[float], second: Sequence[float], level: float, seed: int
 ) -> Interval:
-    """The mean difference over cases with its bootstrap interval."""
+    """Return the mean difference over cases with its bootstrap interval."""
     gaps = [b - a for a, b in zip(first, second, strict=True)]
     return bootstrap_over_cases(gaps, level=level, seed=seed)
 
 
-# Which arms of which runs are set side by side: two runs of the same agents, or two agents.
-#
-# Promise: an agent is compared with itself in the other run, or with the one that was named;
-# cases that changed between the runs are left out by hash, and everything without a partner is
-# named.
+# Pair the arms of runs: two runs of the same agents, or two agents. An agent is compared with
+# itself in the other run, or with the named one; cases that changed between the runs are left out
+# by hash, and everything without a partner is reported.
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Every pair that was compared, and what had no partner."""
+    """Every pair that was compared, and the agents without a partner."""
 
     first: str
     second: str
@@ -389,7 +388,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pass_rate(self) -> MetricDifference:
-        """The pass rates of the two that were compared; with several pairs, read `pairs`."""
+        """The pass rates of the one compared pair; with several pairs, read `pairs`."""
         if len(self.pairs) != 1:
             raise ProctorError(
                 f"{plural(len(self.pairs), 'pair')} of agents were compared, not one",
@@ -436,10 +435,10 @@ def compare_runs(
     if agents and len(agents) != 2:
         raise ProctorError(
             f"{len(agents)} agents were named",
-            hint="name two: --agents a,b; where a name holds a comma, give --agents twice",
+            hint="name two: --agents a,b; if a name contains a comma, give --agents twice",
         )
     if not agents and second is None:
-        raise ProctorError("one run alone has nothing to be compared with", hint="--agents a,b")
+        raise ProctorError("a single run needs two agents to compare", hint="--agents a,b")
     before = outcomes_of(first)
     after = before if second is None else outcomes_of(second)
     pairs, only = _paired(before, after, agents)
@@ -493,7 +492,7 @@ def _paired(
 
 
 def _one(arms: Sequence[AgentOutcomes], name: str) -> AgentOutcomes:
-    """An agent by its name, with its parameters where there are several; a beginning will do."""
+    """Resolve an agent by name or unique prefix, with its parameters where there are several."""
     for fits in (
         [arm for arm in arms if arm.name == name],
         [arm for arm in arms if arm.agent == name],
@@ -504,8 +503,8 @@ def _one(arms: Sequence[AgentOutcomes], name: str) -> AgentOutcomes:
         if fits:
             told = "; ".join(sorted(arm.name for arm in fits))
             raise ProctorError(
-                f"{name!r} may be any of {len(fits)}: {told}",
-                hint="write as much of the name as tells it from the others, in quotes",
+                f"{name!r} is ambiguous, it matches {len(fits)}: {told}",
+                hint="write enough of the name to make it unique, in quotes",
             )
     return pick(arms, name)
 
@@ -531,21 +530,20 @@ def _any_case(pairs: Sequence[tuple[AgentOutcomes, AgentOutcomes]], pattern: str
     )
 
 
-# Parts of a selection set against each other, and against properties of their cases.
-#
-# Two arms are compared on the cases both have, case by case: pass counts by the exact stratified
-# test with the difference's interval, scores by the paired test of case means. What only one arm
-# has is named, never dropped in silence.
+# Compare parts of a selection with each other, and with properties of their cases. Two arms are
+# compared on the cases both have: pass counts by the exact stratified test with the interval of the
+# difference, scores by the paired test of case means. Cases of only one arm are reported, never
+# silently dropped.
 
 
 ORDERED = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
-"""Words for difficulty that have an order; other words have none and are left out."""
+"""Difficulty labels with an order; cases with other labels are left out."""
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """A second arm against a first, over the cases both have.
 
-    `pass_rate` is the difference of rates on these very cases with its interval, `test` says
+    `pass_rate` is the difference of rates on exactly these cases with its interval, `test` tests
     whether any case changed, `score` compares the cases' mean scores.
     """
 
@@ -562,7 +560,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseObservation(NamedTuple):
-    """What one arm saw of one case. `score` is the mean of its scores, None without one."""
+    """Trials of one case in one arm. `score` is their mean score, None without scores."""
 
     counts: CaseCounts
     score: float | None
@@ -579,7 +577,7 @@ def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float)
     apart = len(a.keys() ^ b.keys())
     left_out = (
         Excluded("trials", errors, "infrastructure error"),
-        Excluded("cases", apart, "only one of the two has them"),
+        Excluded("cases", apart, "present in only one of the two"),
         Excluded("cases", len(both) - len(scores), "no score in one of the two"),
     )
     return Difference(
@@ -597,7 +595,7 @@ def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float)
 
 
 def _arm(of: ResultSet, by: str, value: Any) -> dict[str, CaseObservation]:
-    """What the trials with one value saw, by case."""
+    """Return the trials with one value of the column, by case."""
     arm = {
         str(row.key["case"]): CaseObservation(
             CaseCounts(row.passed, row.judged, row.infra_error), row.score.value
@@ -616,7 +614,7 @@ def _arm(of: ResultSet, by: str, value: Any) -> dict[str, CaseObservation]:
 def correlation(
     of: ResultSet, column: str, value: str, method: Literal["pearson", "spearman"]
 ) -> Correlation:
-    """One pair a case: a number that belongs to it, and the mean of a column over its trials."""
+    """Correlate a property of the cases with the mean of a column, one pair per case."""
     property_, number = named(column), of.number(value)
     judged = "counted AND judged" if value in OF_JUDGED else "counted"
     sql = (
@@ -630,9 +628,8 @@ def correlation(
     missing = len(pairs) - len(whole)
     if not missing:
         return found
-    why = (
-        f"{missing} of {plural(len(pairs), 'case')} left out: no number in {column}, or no {value}"
-    )
+    cases = plural(len(pairs), "case")
+    why = f"{missing} of {cases} left out: no numeric value in {column}, or no {value}"
     return dataclasses.replace(found, reason="; ".join(filter(None, (found.reason, why))))
 
 
@@ -651,10 +648,9 @@ def _as_number(value: Any) -> float | None:
 
 
 def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
-    """What the selected trials say, by agent and parameters; runs of one cell are put together.
+    """Return the outcomes of the selected trials by agent and parameters, pooling runs of one cell.
 
-    Unlike a run's own outcomes these hold only what was selected: a case without a trial is not
-    among them.
+    Unlike a run's own outcomes these contain only the selection: a case without a trial is absent.
     """
     judged = "counted AND judged"
     order = 'ORDER BY run, axis_seed, "index"'
@@ -701,7 +697,7 @@ def _cell(row: tuple[Any, ...]) -> tuple[CellKey, CaseOutcome]:
 
 
 def _merged(cells: list[tuple[CellKey, CaseOutcome]]) -> list[tuple[CellKey, CaseOutcome]]:
-    """Cells whose parameters were only written in another order, put together."""
+    """Merge cells whose parameters differ only in key order."""
     found: dict[CellKey, CaseOutcome] = {}
     for key, cell in cells:
         known = found.get(key)

@@ -1,9 +1,9 @@
 # ruff: noqa: S608 (SQL is put together from the table of columns; every value is quoted)
-"""The trials of some runs as one relation in DuckDB.
+"""Expose the trials of some runs as one relation in DuckDB.
 
-Promise: finished runs are scanned where they lie, and only the columns a query names; live ones
-are copied from their journal when the view is made. A Parquet file that turns out to be damaged
-is named and its run read from the journal instead. The price: a view is of the moment it was made.
+Guarantees: finished runs are scanned in place, reading only the columns a query names; live runs
+are copied from their journal when the view is created. A damaged Parquet file is reported and its
+run is read from the journal instead. Trade-off: a view is a snapshot of the moment it was created.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ if TYPE_CHECKING:
     import duckdb
 
 
-# The columns a query sees: their names, types, meaning, and how each is made.
-#
-# One table, read by the SQL view, by `ResultSet` and by the reference page, so that the three
-# cannot disagree. A column that is not asked for costs nothing.
+# The columns visible to a query: name, type, meaning and SQL. The SQL view, `ResultSet` and the
+# reference page all read this one table, so they cannot disagree. A column that is not queried
+# costs nothing.
 
 
 class ColumnSource(StrEnum):
-    """What a column is made from."""
+    """Source of a column."""
 
     TRIAL = "trial"
     RUN = "run"
@@ -61,12 +60,12 @@ def _trial(kind: str, about: str, sql: str) -> TrialColumn:
 
 
 def _kept(name: str, kind: str, about: str) -> TrialColumn:
-    """A column that stands in results.parquet under the same name."""
+    """Define a column stored in results.parquet under the same name."""
     return TrialColumn(kind, ColumnSource.TRIAL, f't."{name}"', about)
 
 
 def _run(kind: str, about: str) -> TrialColumn:
-    """A column that is the same for all trials of a run."""
+    """Define a column that is constant within a run."""
     return TrialColumn(kind, ColumnSource.RUN, "", about)
 
 
@@ -77,69 +76,73 @@ def _case(name: str, kind: str, about: str) -> TrialColumn:
 JUDGED = "t.status IN ('passed', 'failed', 'hard_fail')"
 
 COLUMNS: dict[str, TrialColumn] = {
-    "run": _run("VARCHAR", "the run's place below the results folder: `suite/2026-11-16_001`"),
-    "run_id": _run("VARCHAR", "the run's id, a UUID in the order of time"),
+    "run": _run("VARCHAR", "the run's path below the results folder: `suite/2026-11-16_001`"),
+    "run_id": _run("VARCHAR", "the run's id, a time-ordered UUID"),
     "run_path": _run("VARCHAR", "the run's folder"),
     "experiment": _run("VARCHAR", "the name of the suite or experiment"),
-    "run_started": _run("TIMESTAMP", "when the run began, UTC"),
-    "run_tags": _run("VARCHAR[]", "tags put on the run with `proctor runs tag`"),
-    "run_stopped": _run("VARCHAR", "why the run ended before its plan did, else NULL"),
-    "git_commit": _run("VARCHAR", "the commit the suite was at"),
+    "run_started": _run("TIMESTAMP", "when the run started, UTC"),
+    "run_tags": _run("VARCHAR[]", "tags added with `proctor runs tag`"),
+    "run_stopped": _run("VARCHAR", "why the run ended early, else NULL"),
+    "git_commit": _run("VARCHAR", "the git commit of the suite"),
     "host": _run("VARCHAR", "the machine that ran it"),
     "case": _kept("case", "VARCHAR", "the id of the case"),
     "agent": _kept("agent", "VARCHAR", "the name of the agent"),
     "model": TrialColumn(
-        "VARCHAR", ColumnSource.AGENT, "a.model", "the agent's model, if it names one"
+        "VARCHAR", ColumnSource.AGENT, "a.model", "the agent's model, if configured"
     ),
     "agent_kind": TrialColumn("VARCHAR", ColumnSource.AGENT, "a.kind", "the agent's kind"),
-    "params": _kept("params", "JSON", "parameters of the trial; NULL without any"),
-    "axis_seed": _kept("axis_seed", "BIGINT", "the experiment's seed; NULL without such an axis"),
-    "index": _kept("index", "INTEGER", "which repeat within its cell, from 0"),
-    "seed": _kept("seed", "BIGINT", "the seed the agent was given"),
-    "attempt": _kept("attempt", "INTEGER", "1, or more when the trial was run again"),
+    "params": _kept("params", "JSON", "parameters of the trial; NULL if there are none"),
+    "axis_seed": _kept("axis_seed", "BIGINT", "the experiment's seed; NULL if seed is not an axis"),
+    "index": _kept("index", "INTEGER", "repeat number within the cell, from 0"),
+    "seed": _kept("seed", "BIGINT", "the seed passed to the agent"),
+    "attempt": _kept("attempt", "INTEGER", "1, or more if the trial was rerun"),
     "status": _kept("status", "VARCHAR", "passed, failed, hard_fail, infra_error or cancelled"),
-    "judged": _trial("BOOLEAN", "whether it says anything about the agent", JUDGED),
+    "judged": _trial(
+        "BOOLEAN", "whether the trial was judged: passed, failed or hard_fail", JUDGED
+    ),
     "passed": _trial(
         "BOOLEAN",
-        "whether it passed; NULL when it was not judged, so `avg(passed::INT)` is a pass rate",
+        "whether it passed; NULL if it was not judged, so `avg(passed::INT)` is a pass rate",
         f"CASE WHEN {JUDGED} THEN t.status = 'passed' END",
     ),
     "counted": _trial(
         "BOOLEAN",
-        "false when it ran on after an early stop had decided its cell: no figure counts it",
+        "false if it ended after an early stop had decided its cell: no figure counts it",
         "t.counted",
     ),
-    "score": _kept("score", "DOUBLE", "0 to 1; NULL when nothing was scored"),
-    "threshold": _case("threshold", "DOUBLE", "the score from which a trial of the case passes"),
+    "score": _kept("score", "DOUBLE", "0 to 1; NULL if there is no score"),
+    "threshold": _case("threshold", "DOUBLE", "the minimum score to pass the case"),
     "tags": _case("tags", "VARCHAR[]", "tags of the case"),
     "difficulty": _case("difficulty", "VARCHAR", "difficulty of the case"),
     "type": _case("type", "VARCHAR", "type of the case"),
     "properties": _case("properties", "JSON", "further properties of the case"),
-    "answer": _kept("answer", "VARCHAR", "what the agent answered, up to 100,000 characters"),
-    "error": _kept("error", "JSON", "why it could not be judged: type, message, place"),
+    "answer": _kept("answer", "VARCHAR", "the agent's output, up to 100,000 characters"),
+    "error": _kept("error", "JSON", "why it could not be judged: error type, message, location"),
     "error_type": _trial("VARCHAR", "the type of that error", "t.error->>'type'"),
     "started": _trial(
-        "TIMESTAMP", "when the trial began, UTC", "make_timestamp(nullif(t.started_ns, 0) // 1000)"
+        "TIMESTAMP",
+        "when the trial started, UTC",
+        "make_timestamp(nullif(t.started_ns, 0) // 1000)",
     ),
     "started_ns": _kept("started_ns", "BIGINT", "the same in nanoseconds since 1970"),
-    "duration_ms": _kept("duration_ms", "DOUBLE", "how long it took, judging included"),
-    "latency_ms": _kept("latency_ms", "DOUBLE", "how long the agent took"),
-    "input_tokens": _kept("input_tokens", "BIGINT", "tokens read by models; NULL when unknown"),
-    "output_tokens": _kept("output_tokens", "BIGINT", "tokens written by models"),
-    "cost_usd": _kept("cost_usd", "DOUBLE", "known cost of the agent; NULL when none is known"),
+    "duration_ms": _kept("duration_ms", "DOUBLE", "duration including judging"),
+    "latency_ms": _kept("latency_ms", "DOUBLE", "duration of the agent"),
+    "input_tokens": _kept("input_tokens", "BIGINT", "input tokens of models; NULL if unknown"),
+    "output_tokens": _kept("output_tokens", "BIGINT", "output tokens of models"),
+    "cost_usd": _kept("cost_usd", "DOUBLE", "known cost of the agent; NULL if unknown"),
     "judge_cost_usd": _kept("judge_cost_usd", "DOUBLE", "known cost of judging"),
-    "llm_calls": _kept("llm_calls", "INTEGER", "calls of models"),
-    "unpriced_calls": _kept("unpriced_calls", "INTEGER", "of those, calls without a known price"),
-    "tool_calls": _kept("tool_calls", "INTEGER", "calls of tools"),
-    "retries": _kept("retries", "INTEGER", "tries after the first"),
+    "llm_calls": _kept("llm_calls", "INTEGER", "model calls"),
+    "unpriced_calls": _kept("unpriced_calls", "INTEGER", "model calls without a known price"),
+    "tool_calls": _kept("tool_calls", "INTEGER", "tool calls"),
+    "retries": _kept("retries", "INTEGER", "attempts after the first"),
     "trace_id": _kept("trace_id", "VARCHAR", "the id of its trace"),
-    "trace": _kept("trace", "JSON", "where the trace is: segment, offset, length"),
-    "checks": _kept("checks", "JSON", "every check's result; the view `checks` has them as rows"),
+    "trace": _kept("trace", "JSON", "location of the trace: segment, offset, length"),
+    "checks": _kept("checks", "JSON", "results of all checks; the view `checks` has them as rows"),
 }
 """Columns of the view `trials`, in its order."""
 
 KEPT = tuple(name for name, column in COLUMNS.items() if column.sql == f't."{name}"')
-"""Columns read from results.parquet as they are."""
+"""Columns read unchanged from results.parquet."""
 
 _READ = re.compile(r'\bt\."?(\w+)"?')
 
@@ -147,7 +150,7 @@ READS = {
     name: frozenset(part for part in _READ.findall(column.sql) if part in KEPT)
     for name, column in COLUMNS.items()
 }
-"""Which kept columns each column is made from."""
+"""The stored columns that each column is computed from."""
 
 NUMBERS = frozenset(
     name
@@ -159,7 +162,7 @@ _NESTED = re.compile(r"(params|properties)\.(.+)", re.DOTALL)
 
 
 class Named(NamedTuple):
-    """A column by the name a user gave, which may reach into JSON: `properties.lang`."""
+    """Return a column by its user-facing name, which may be a path into JSON: `properties.lang`."""
 
     name: str
     base: str
@@ -168,12 +171,12 @@ class Named(NamedTuple):
 
     @property
     def numeric(self) -> bool:
-        """Whether it holds numbers as it is."""
+        """Whether the column is numeric."""
         return self.base == self.name and self.base in NUMBERS
 
 
 def named(name: str) -> Named:
-    """A column by name; an unknown one is an error with its nearest neighbour."""
+    """Return a column by name; for an unknown one, raise with the closest match."""
     if name in COLUMNS:
         return Named(name, name, f'"{name}"', COLUMNS[name].kind)
     nested = _NESTED.fullmatch(name)
@@ -189,12 +192,12 @@ def named(name: str) -> Named:
 
 
 def quoted(name: str) -> str:
-    """A name as an identifier of SQL."""
+    """Quote a name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(value: object) -> str:
-    """A value as SQL text. Strings have one escape only, the doubled quote."""
+    """Format a value as SQL. The only escape in strings is the doubled quote."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):
@@ -203,22 +206,22 @@ def literal(value: object) -> str:
         return repr(value) if math.isfinite(value) else "NULL"
     text = str(value)
     if "\0" in text:
-        raise ProctorError("a text to look for holds a NUL character")
+        raise ProctorError("the search text contains a NUL character")
     return "'" + text.replace("'", "''") + "'"
 
 
 def literal_list(values: list[str], kind: str) -> str:
-    """SQL values as a list of one type, empty or not."""
+    """Format SQL values as a typed list, empty or not."""
     return f"[{', '.join(values)}]::{kind}[]"
 
 
 class View:
-    """The trials of some runs in reach of DuckDB. Closed with `close`."""
+    """The trials of some runs, readable by DuckDB. Release with `close`."""
 
     def __init__(self, found: Discovery) -> None:
         self.problems = [str(skipped) for skipped in found.skipped]
         self.problems += [
-            f"{run.path / PARQUET}: damaged (not what was written), read the journal instead"
+            f"{run.path / PARQUET}: damaged (changed after the run), reading the journal instead"
             for run in found.runs
             if run.damaged
         ]
@@ -226,7 +229,7 @@ class View:
         self._set_runs(found.runs)
 
     def _set_runs(self, runs: Iterable[DiscoveredRun]) -> None:
-        """Columnar runs first: then a run's number is the number of its file in the scan."""
+        """Columnar runs come first, so that a run's number is the index of its file in the scan."""
         usable = [known for run in runs if (known := self._usable(run)) is not None]
         self.runs = sorted(usable, key=lambda run: run.live)
         self.columnar = [run for run in self.runs if not run.live]
@@ -234,21 +237,21 @@ class View:
         self.close()
 
     def _usable(self, run: DiscoveredRun) -> DiscoveredRun | None:
-        """The run, read in a way that works; None (and a problem) when there is no such way."""
+        """Return the run with a readable source; None (and a problem) if there is none."""
         if run.live or set(KEPT) <= set(run.facts.columns or _columns_in(run)):
             return run
-        if (run.path / JOURNAL).is_file():  # columns of another version, or not to be read
+        if (run.path / JOURNAL).is_file():  # columns of another version, or unreadable
             return run._replace(live=True)
         self.problems.append(f"{run.source}: skipped: it lacks columns and there is no journal")
         return None
 
     @cached_property
     def clusters(self) -> dict[str, str]:
-        """Case → what it shares with other cases, where its properties name it."""
+        """Map each case to its cluster, where its properties name one."""
         return {
             case.id: str(case.properties[CLUSTER])
             for run in self.runs
-            # Most runs name none: a look at the text spares decoding thousands of cases.
+            # Most runs have no clusters: a substring check avoids decoding thousands of cases.
             if CLUSTER.encode() in bytes(run.facts.cases)
             for case in run.facts.case_list()
             if CLUSTER in case.properties
@@ -258,7 +261,7 @@ class View:
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
-        """The connection figures are asked through, made when it is first needed."""
+        """The connection for figures, opened on first use."""
         if self._connection is None:
             import duckdb
 
@@ -271,13 +274,15 @@ class View:
     def load_into(
         self, connection: duckdb.DuckDBPyConnection, sources: Iterable[ColumnSource]
     ) -> None:
-        """Put what columns of these sources are made from into another connection."""
+        """Load the data behind columns of these sources into another connection."""
         self._load_trials(connection, self.problems if self._connection is None else [])
         for source in sources:
             self._load_dimension(connection, source)
 
     def _load_trials(self, connection: duckdb.DuckDBPyConnection, problems: list[str]) -> None:
-        """Journals, and which rows of columns no figure counts; the rest is read where it lies."""
+        """Load journals, and the Parquet rows that no figure counts; the rest is scanned in
+        place.
+        """
         waiting = [(number, run) for number, run in enumerate(self.runs) if run.live]
         if waiting:
             create_table(connection)
@@ -288,17 +293,17 @@ class View:
             self._load_beyond(connection)
 
     def close(self) -> None:
-        """Let go of files and memory."""
+        """Release files and memory."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None
 
-    # -- asking ---------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------
 
     def run(self, select: str, columns: Collection[str], where: str = "") -> Any:
-        """Run a query that reads `trials`, a relation with these columns; gives a cursor.
+        """Run a query over `trials`, a relation with these columns, and return a cursor.
 
-        Files that turn out to be damaged are replaced by their journals, once.
+        Damaged files are replaced by their journals, once.
         """
         import duckdb
 
@@ -313,7 +318,7 @@ class View:
         return self.connection.cursor().execute(self._text(select, columns, where))
 
     def relation_of(self, select: str, columns: Collection[str], where: str = "") -> Any:
-        """The same as `run`, for whoever wants frames or files rather than rows."""
+        """Same as `run`, returning a relation for frames and files."""
         import duckdb
 
         try:
@@ -331,7 +336,7 @@ class View:
         return f"WITH trials AS ({self.relation(columns, where)}) {select}"
 
     def leave_damaged(self) -> bool:
-        """Find Parquet files that cannot be read; their runs are read from the journals then."""
+        """Find unreadable Parquet files and read their runs from the journals instead."""
         import duckdb
 
         damaged: set[str] = set()
@@ -345,7 +350,7 @@ class View:
                     damaged.add(str(run.path))
                     reason = str(error).splitlines()[0]
                     self.problems.append(
-                        f"{run.source}: damaged, read the journal instead: {reason}"
+                        f"{run.source}: damaged, reading the journal instead: {reason}"
                     )
         self._set_runs([r._replace(live=r.live or str(r.path) in damaged) for r in self.runs])
         return bool(damaged)
@@ -353,7 +358,7 @@ class View:
     # -- the relation ---------------------------------------------------------------------------
 
     def relation(self, columns: Collection[str], where: str = "") -> str:
-        """SQL of all trials with these columns; `where` may use any of them."""
+        """Return SQL for all trials with these columns; `where` may use any of them."""
         names = [name for name in COLUMNS if name in columns]
         needs = {COLUMNS[name].source for name in names}
         picked = ", ".join(f'{self._expression(name)} AS "{name}"' for name in names) or "1"
@@ -366,11 +371,11 @@ class View:
         return f"SELECT * FROM ({inner}) WHERE {where}" if where else inner
 
     def run_list(self, name: str) -> str:
-        """A column of runs as a list in SQL, at the places of their numbers."""
+        """Return a column of the runs as an SQL list, indexed by run number."""
         return f"({literal_list([_run_value(name, run) for run in self.runs], COLUMNS[name].kind)})"
 
     def run_rows(self, names: Sequence[str]) -> str:
-        """SQL of the runs themselves, one a row."""
+        """Return SQL for the runs, one per row."""
         columns = ", ".join(f"unnest({self.run_list(name)}) AS {name}" for name in names)
         files = literal_list([literal(run.source.name) for run in self.runs], "VARCHAR")
         return f"SELECT {columns}, unnest({files}) AS read_from"
@@ -384,7 +389,7 @@ class View:
         )
 
     def _base(self, names: Collection[str], needs: set[ColumnSource]) -> str:
-        """Trials as they are kept: those in columns, then those in journals."""
+        """Return SQL for the stored trials: Parquet files, then journals."""
         wanted = {part for name in names for part in READS[name]}
         wanted |= {"case"} if ColumnSource.CASE in needs else set()
         wanted |= {"agent"} if ColumnSource.AGENT in needs else set()
@@ -415,7 +420,7 @@ class View:
                 )
 
     def _load_dimension(self, connection: duckdb.DuckDBPyConnection, source: ColumnSource) -> None:
-        """The table of cases or agents of these runs."""
+        """Create the table of cases or agents of these runs."""
         if source is ColumnSource.AGENT:
             agents = [
                 (number, name, agent.model, agent.kind)
@@ -460,14 +465,14 @@ def _create(
     columns: dict[str, str],
     rows: list[tuple[Any, ...]],
 ) -> None:
-    """A table filled column by column: as lists, a hundred times faster than row by row."""
+    """Create a table from column lists: a hundred times faster than row by row."""
     picked = ", ".join(f"unnest(?::{kind}[]) AS {name}" for name, kind in columns.items())
     lists = [[row[at] for row in rows] for at in range(len(columns))]
     connection.execute(f"CREATE TABLE {table} AS SELECT {picked}", lists)
 
 
 def _columns_in(run: DiscoveredRun) -> tuple[str, ...]:
-    """The columns of a Parquet file nothing is known of; none when it cannot be read."""
+    """Return the columns of a Parquet file; an empty set when it cannot be read."""
     import duckdb
 
     query = f"DESCRIBE SELECT * FROM read_parquet({literal(as_glob(run.source))})"
@@ -479,7 +484,7 @@ def _columns_in(run: DiscoveredRun) -> tuple[str, ...]:
 
 
 def _run_value(name: str, run: DiscoveredRun) -> str:
-    """A column of a run as SQL."""
+    """Return a column of a run as SQL."""
     facts = run.facts
     match name:
         case "run":
@@ -503,7 +508,7 @@ def _run_value(name: str, run: DiscoveredRun) -> str:
 
 
 def started_at(created: str | None) -> str | None:
-    """When a run began, in UTC, as SQL reads it; None when the spec does not say."""
+    """Return the start time of a run in UTC for SQL; None when the spec has none."""
     if created is None:
         return None
     try:
@@ -514,24 +519,22 @@ def started_at(created: str | None) -> str | None:
     return aware.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
 
 
-# Trials of a run that is still being written, read from its journal.
-#
-# Promise: the same trials `Run.trials()` gives, each once, its last attempt, torn and foreign
-# lines dropped and named. The file is only read, up to where it ends at that moment: a run in
-# progress is neither blocked nor waited for.
+# Trials of a run that is still being written, read from its journal. The same trials as
+# `Run.trials()`: each once, its last attempt; torn and foreign lines are dropped and reported. The
+# file is only read, up to its current end: a run in progress is neither blocked nor waited for.
 
 
 TABLE = "live"
 
 MIN_OBJECT = 1 << 20
-"""Bytes DuckDB must be ready to find in one line, at least; its own minimum is smaller."""
+"""Lower bound for the maximum line length given to DuckDB, whose own minimum is smaller."""
 
 _NEVER_NULL = {"attempt": 1, "llm_calls": 0, "unpriced_calls": 0, "tool_calls": 0, "retries": 0}
-"""Counts that a journal leaves out when they have their default, and results.parquet does not."""
+"""Counts that a journal omits at their default and results.parquet does not."""
 
 
 class JournalRow(msgspec.Struct, gc=False):
-    """What of a journal's line says which trial it is, whether it counts, and where it stands."""
+    """Fields of a journal line that identify the trial, whether it counts, and its position."""
 
     case: str
     agent: str
@@ -545,12 +548,12 @@ class JournalRow(msgspec.Struct, gc=False):
 
     @property
     def cell(self) -> CellKey:
-        """The cell the trial belongs to."""
+        """The cell of the trial."""
         return CellKey(self.case, self.agent, self.params)
 
 
 def create_table(connection: duckdb.DuckDBPyConnection) -> None:
-    """The table the trials of live runs are put into."""
+    """Create the table for the trials of live runs."""
     kept = ", ".join(f'"{name}" {COLUMNS[name].kind}' for name in KEPT)
     connection.execute(f"CREATE TABLE {TABLE} (run_no BIGINT, counted BOOLEAN, {kept})")
 
@@ -558,7 +561,7 @@ def create_table(connection: duckdb.DuckDBPyConnection) -> None:
 def load(
     connection: duckdb.DuckDBPyConnection, run: DiscoveredRun, number: int, problems: list[str]
 ) -> None:
-    """Put the trials of one live run into the table."""
+    """Insert the trials of one live run into the table."""
     journal = run.path / JOURNAL
     spec = RunFolder(run.path).read_spec()
     kinds = ", ".join(f"'{name}': '{COLUMNS[name].kind}'" for name in KEPT)
@@ -583,11 +586,11 @@ def load(
 def _write_counted(
     journal: Path, target: Path, spec: Mapping[str, Any], problems: list[str]
 ) -> int:
-    """The line that counts of each trial, marked when no figure needs it; the longest's length."""
+    """Return the last line of each trial, marked if no figure counts it, and the longest length."""
     longest = 0
     try:
         file = journal.open("rb")
-    except FileNotFoundError:  # begun, and nothing finished yet
+    except FileNotFoundError:  # started, and no trial has finished yet
         return 0
     except OSError as error:
         raise ProctorError(
@@ -611,7 +614,7 @@ def _lines(file: Any, journal: Path, problems: list[str]) -> Iterator[JournalRow
     for number, line in enumerate(file, 1):
         try:
             if not line.endswith(b"\n"):
-                raise msgspec.DecodeError("the line is torn")
+                raise msgspec.DecodeError("the line is incomplete")
             trial = decoder.decode(line)
         except msgspec.MsgspecError as error:
             problems.append(f"{journal}:{number}: dropped a line: {error}")
@@ -632,7 +635,7 @@ def _lines(file: Any, journal: Path, problems: list[str]) -> Iterator[JournalRow
 
 @contextlib.contextmanager
 def named_problems(run: DiscoveredRun, problems: list[str]) -> Generator[None]:
-    """Turn what is wrong with one run into a line about it."""
+    """Report an error of one run as a problem line."""
     import duckdb
 
     try:
@@ -640,7 +643,7 @@ def named_problems(run: DiscoveredRun, problems: list[str]) -> Generator[None]:
     except ProctorError as error:
         problems.append(f"{run.path}: skipped: {error.message}")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        why = f"its spec is not one of a run: {type(error).__name__}: {error}"
+        why = f"the spec is not a run spec: {type(error).__name__}: {error}"
         problems.append(f"{run.path}: skipped: {why}")
     except duckdb.Error as error:
         problems.append(f"{run.path}: skipped: {str(error).splitlines()[0]}")

@@ -1,8 +1,9 @@
-"""Find the runs below a folder, and where each one's trials are to be read.
+"""Find the runs below a folder, and the file to read each one's trials from.
 
-Promise: a run is read from its columns only while they hold all that its journal does; one that
-is running, was resumed or died is read from its journal. Whatever cannot be read is named and
-left out, never fatal, unless it is the one run that was asked for. Nothing is locked or written.
+Guarantees: a run is read from its Parquet file only while that contains everything its journal
+does; a run that is running, was resumed or crashed is read from its journal. An unreadable folder
+is reported and skipped, never fatal, unless it is the one run requested by path. Nothing is locked
+or written.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ NOTES = "notes.jsonl"
 LATEST = "latest"
 
 DEEPEST = 8
-"""Folders below the root that are looked into: an output path has two or three parts."""
+"""Search depth below the root: an output path has two or three parts."""
 
 FORMAT = 1
-"""Newest layout of a run folder this version reads; `runs.folder` holds the same number."""
+"""Newest run folder layout this version reads; `runs.folder` has the same number."""
 
 
 class DiscoveredRun(NamedTuple):
-    """A run that can be read. `live` ones are read from their journal.
+    """A readable run. `live` runs are read from their journal.
 
-    `damaged` says that they are because their columns are not the ones that were written.
+    `damaged` marks runs read from the journal because their Parquet file was modified.
     """
 
     path: Path
@@ -48,7 +49,7 @@ class DiscoveredRun(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """A folder that is not read, and why."""
+    """A skipped folder and the reason."""
 
     path: Path
     why: str
@@ -58,27 +59,26 @@ class Skipped(NamedTuple):
 
 
 class Discovery(NamedTuple):
-    """What there is below a folder."""
+    """Runs and skipped folders below a root."""
 
     runs: list[DiscoveredRun]
     skipped: list[Skipped]
 
 
 def discover(root: Path, patterns: Sequence[str] = ()) -> Discovery:
-    """The runs below `root` (or `root` itself, when it is one), by name.
+    """Return the runs below `root` (or `root` itself, if it is a run), by name.
 
     A pattern is a glob over a run's name (`suite/2026-11-*`), its experiment, its id or its tags;
-    or the path of a run folder, or of a folder with runs, wherever that is; or `latest`, the run
-    that began last.
+    or the path of a run folder, or of any folder with runs; or `latest`, the run that started last.
     """
     if not root.is_dir() and not patterns:
         raise ProctorError(
-            "there is no such folder",
+            "the folder does not exist",
             where=str(root),
             hint="`proctor run` writes runs to ./results; --results names another folder",
         )
     found = Discovery([], [])
-    # A folder without runs is not what was meant: a project may have one of an experiment's name.
+    # A folder without runs is not the match: a project may have a folder named like an experiment.
     globs = [p for p in patterns if not (Path(p).is_dir() and _gather(found, Path(p), root))]
     if globs or not patterns:
         below = Discovery([], [])
@@ -96,7 +96,7 @@ def discover(root: Path, patterns: Sequence[str] = ()) -> Discovery:
 
 
 def _unreadable(globs: Sequence[str], below: Discovery, root: Path) -> ProctorError | None:
-    """Why the run that was named could not be read, when it is there."""
+    """Return why the named run could not be read, if it exists."""
     for each in below.skipped:
         if any(fnmatch.fnmatchcase(_name(each.path, root), glob.rstrip("/")) for glob in globs):
             return ProctorError(each.why, where=str(each.path))
@@ -109,7 +109,7 @@ def _no_match(globs: Sequence[str], below: Discovery, root: Path) -> ProctorErro
     names = {n for run in below.runs for n in (run.name, run.facts.name, *run.tags)}
     some = ", ".join(sorted(names)[:5]) or "none"
     hint = did_you_mean(globs[0], names) or f"there are {some}"
-    return ProctorError(f"no run fits {' '.join(globs)}", where=str(root), hint=hint)
+    return ProctorError(f"no run matches {' '.join(globs)}", where=str(root), hint=hint)
 
 
 def _fits(run: DiscoveredRun, globs: Sequence[str]) -> bool:
@@ -122,9 +122,9 @@ def _fits(run: DiscoveredRun, globs: Sequence[str]) -> bool:
 
 
 def _gather(found: Discovery, place: Path, root: Path, *, strict: bool = True) -> bool:
-    """Add the runs below a place; whether there is anything that is or should be one.
+    """Add the runs below a folder; return whether it contains a run or something like one.
 
-    With `strict`, a place that is itself a run and cannot be read is an error: it was asked for.
+    With `strict`, a folder that is itself an unreadable run is an error: the user named it.
     """
     asked = strict and (place / SPEC).is_file()
     before = len(found.runs) + len(found.skipped)
@@ -140,9 +140,9 @@ def _gather(found: Discovery, place: Path, root: Path, *, strict: bool = True) -
 
 
 def run_folders(root: Path, skipped: list[Skipped]) -> Iterator[tuple[Path, bool]]:
-    """Folders with a spec, in order, and whether people noted something about the run.
+    """Return folders with a spec, in order, and whether the run has annotations.
 
-    Those that look like a run but have no spec are named.
+    Folders that look like a run but have no spec are reported.
     """
     seen: set[tuple[int, int]] = set()
     waiting = [(str(root), 0)]
@@ -155,11 +155,11 @@ def run_folders(root: Path, skipped: list[Skipped]) -> Iterator[tuple[Path, bool
         except OSError as error:
             skipped.append(Skipped(Path(folder), f"cannot be read: {error.strerror}"))
             continue
-        if (here.st_dev, here.st_ino) in seen:  # a link that leads back
+        if (here.st_dev, here.st_ino) in seen:  # a symlink loop
             continue
         seen.add((here.st_dev, here.st_ino))
         if SPEC in entries:
-            # A scenario that was built has a spec as well, and a manifest beside it.
+            # A built scenario also has a spec, but next to a manifest.
             if "_manifest_.yaml" not in entries:
                 yield Path(folder), NOTES in entries
             continue
@@ -172,7 +172,7 @@ def run_folders(root: Path, skipped: list[Skipped]) -> Iterator[tuple[Path, bool
 
 
 def read_run(folder: Path, root: Path, *, noted: bool = True) -> DiscoveredRun:
-    """One run, from the facts beside it while they hold, else from its spec."""
+    """Read one run, from its facts.json while that is valid, else from its spec."""
     name = _name(folder, root)
     tags: tuple[str, ...] = ()
     if noted:
@@ -192,7 +192,7 @@ def read_run(folder: Path, root: Path, *, noted: bool = True) -> DiscoveredRun:
         facts = facts_of_spec(spec)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ProctorError(
-            f"the spec is not one of a run: {type(error).__name__} {error}",
+            f"the spec is not a run spec: {type(error).__name__} {error}",
             where=str(folder / SPEC),
         ) from None
     live = (folder / JOURNAL).is_file() or not (folder / PARQUET).is_file()
@@ -209,7 +209,7 @@ def _check_format(found: int, folder: Path) -> None:
 
 
 def _name(folder: Path, root: Path) -> str:
-    """A run's name: its place below the root, else its last two folders."""
+    """Return a run's name: its path below the root, else its last two folders."""
     try:
         relative = folder.relative_to(root)
         if relative.parts:

@@ -1,7 +1,7 @@
-"""Which trials are meant: what a user says, checked and turned into a condition.
+"""Validate the user's trial filters and translate them to SQL conditions.
 
-Promise: a filter either narrows the trials or is an error; none is silently ignored. Times
-without a zone are UTC; a date without a time means its whole day, at either end.
+Guarantees: a filter either narrows the trials or raises; none is silently ignored. Times without a
+zone are UTC; a date without a time means its whole day, at either end.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from proctor.results.database import Named, literal, named
 STATUSES = ("passed", "failed", "hard_fail", "infra_error", "cancelled")
 
 Words = str | Sequence[str]
-"""One name or glob, or several of which one must fit."""
+"""One name or glob, or several of which one must match."""
 
 When = str | date | datetime
-"""A moment: ISO 8601, a date, or an age such as `7d`, `12h`."""
+"""A point in time: ISO 8601, a date, or an age such as `7d`, `12h`."""
 
 
 class Filters(TypedDict, total=False):
-    """What trials can be selected by; all of it must hold."""
+    """Filters of trials; all of them must match."""
 
     agent: Words
     case: Words
@@ -40,14 +40,14 @@ class Filters(TypedDict, total=False):
 
 
 class SqlCondition(NamedTuple):
-    """A condition in SQL, and the columns it reads."""
+    """An SQL condition and the columns it reads."""
 
     sql: str
     columns: frozenset[str]
 
 
 def conditions(filters: Filters, clock: Callable[[], datetime] | None = None) -> list[SqlCondition]:
-    """One condition per filter."""
+    """Return one condition per filter."""
     unknown = [name for name in filters if name not in Filters.__annotations__]
     if unknown:
         raise ProctorError(
@@ -83,19 +83,19 @@ def _now() -> datetime:
 
 
 def words(value: Words) -> list[str]:
-    """One or several names; a text may hold several, with commas between."""
+    """Return the names; a text may contain several, separated by commas."""
     parts = value.split(",") if isinstance(value, str) else [str(part) for part in value]
     return [part.strip() for part in parts if part.strip()]
 
 
 def names(value: Words) -> list[str]:
-    """The same, and the text as a whole: a name may hold a comma itself."""
+    """Same as `names`, plus the whole text: a name may contain a comma."""
     found = words(value)
     return [value, *found] if isinstance(value, str) and len(found) > 1 else found
 
 
 def is_glob(text: str) -> bool:
-    """Whether a text is a pattern rather than a name."""
+    """Return whether a text is a pattern rather than a name."""
     return any(character in text for character in "*?[")
 
 
@@ -105,13 +105,13 @@ def _fits(column: Named, value: Words) -> SqlCondition:
 
 
 def _one(sql: str, word: str) -> str:
-    # A name may hold what looks like a pattern: being that very name is enough.
+    # A name may contain glob characters, so an exact match also counts.
     same = f"{sql} = {literal(word)}"
     return f"({same} OR {sql} GLOB {literal(word)})" if is_glob(word) else same
 
 
 def _tagged(value: Words) -> SqlCondition:
-    """A tag of the case or of the run."""
+    """Match a tag of the case or of the run."""
     tests = [
         f"len(list_filter(list_concat(tags, run_tags), lambda x: {_one('x', word)})) > 0"
         for word in names(value)
@@ -142,7 +142,7 @@ _UNITS = {"m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "wee
 
 
 def moment(value: When, now: datetime, *, end: bool = False) -> datetime:
-    """A moment as users write it. `end` takes a bare date to its last instant."""
+    """Parse a point in time. `end` extends a bare date to its last instant."""
     if isinstance(value, datetime):
         return value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     if isinstance(value, date):
@@ -184,7 +184,7 @@ def _where(tests: Mapping[str, Any] | Iterable[str]) -> list[SqlCondition]:
 
 
 def _equal(column: Named, value: Any) -> SqlCondition:
-    """A column that is one of the values; None is what is not there."""
+    """Match a column against several values; None matches NULL."""
     several = isinstance(value, list | tuple | set | frozenset)
     options = cast("Iterable[Any]", value) if several else [value]
     tests = [_same(column, option) for option in options]
@@ -205,7 +205,7 @@ def _same(column: Named, value: Any) -> str:
 
 
 def _test(text: str) -> SqlCondition:
-    """`column=value`, `!=`, `<`, `<=`, `>`, `>=`; numbers are compared as numbers."""
+    """Parse `column=value`, `!=`, `<`, `<=`, `>`, `>=`; numbers compare as numbers."""
     parts = _TEST.fullmatch(text)
     if parts is None:
         raise ProctorError(
@@ -228,7 +228,7 @@ def _test(text: str) -> SqlCondition:
 
 
 def _typed(column: Named, value: str) -> Any:
-    """A word on a command line as what it means for this column."""
+    """Convert a command-line value to the type of this column."""
     if value == "null":
         return None
     if column.numeric or column.base != column.name:

@@ -1,6 +1,6 @@
-"""Make a run ready to be read: the one place that knows all its derived files and their order.
+"""Write the derived files of a run: the one place that defines which and in what order.
 
-Promise: the journal and the spec are only read, so it can be done again at any time.
+Guarantees: the journal and the spec are only read, so this can be repeated at any time.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def finalise(
     *,
     in_order: bool = False,
 ) -> Run:
-    """Write the derived files of a run and give it back for reading.
+    """Write the derived files of a run and return it for reading.
 
-    What the caller knows already need not be read: see `Run` and `write_parquet`.
+    Arguments the caller already has are not read again: see `Run` and `write_parquet`.
     """
     run = Run(folder.path, spec=spec, finished=finished)
     about = {key: run.spec.get(key) for key in ("run_id", "name", "created", "stopped")}

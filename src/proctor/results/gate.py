@@ -1,8 +1,8 @@
-"""A run held against its baseline: REGRESSION, NO REGRESSION, INCONCLUSIVE or NOT COMPARABLE.
+"""Gate a run on its baseline: REGRESSION, NO REGRESSION, INCONCLUSIVE or NOT COMPARABLE.
 
-Promise: the stated error rate is for the whole judgement. With several agents, or several looks
-because an inconclusive gate may be extended, each single test is made at that rate divided by
-their number (Bonferroni), so that any of them alarms falsely with at most the rate asked for.
+Guarantees: the stated error rate covers the whole gate. With several agents, or several looks
+because an inconclusive gate may be extended, each test uses that rate divided by their number
+(Bonferroni), so that the probability of any false alarm is at most the requested rate.
 """
 
 from __future__ import annotations
@@ -34,18 +34,17 @@ from proctor.stats.gate import (
 )
 from proctor.words import plural, some
 
-# How unsettled each case is: the agent, the judge and the infrastructure, each by itself.
-#
-# Promise: three rates with their own denominators, never one label. A judge is only known to be
-# unsettled where it was asked more than once about one transcript (`votes`); else that is None.
+# Flakiness of each case by source: the agent, the judge and the infrastructure. Three rates with
+# their own denominators, never one label. A judge is only known to be flaky where it voted more
+# than once on one transcript (`votes`); otherwise its rate is None.
 
 
 Votes = Mapping[CellKey, Sequence[Sequence[bool]]]
-"""By cell, for each question put to a judge: what each of its votes said."""
+"""By cell, for each question to a judge: the results of its votes."""
 
 
 class CaseFlakiness(msgspec.Struct, frozen=True, kw_only=True):
-    """One case put to one agent."""
+    """Flakiness of one case with one agent."""
 
     case: str
     agent: str
@@ -56,18 +55,18 @@ class CaseFlakiness(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def flaky(self) -> bool:
-        """Whether anything about it is known to be unsettled."""
+        """Whether the case is known to be flaky."""
         return any(part.flaky for part in (self.by_agent, self.by_judge, self.by_infrastructure))
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """What is unsettled about it."""
+        """The sources of flakiness."""
         parts = (self.by_agent, self.by_judge, self.by_infrastructure)
         return tuple(part.source for part in parts if part.flaky)
 
 
 def flakiness_of(arm: AgentOutcomes, votes: Votes | None = None) -> tuple[CaseFlakiness, ...]:
-    """Every case of one agent; `flaky` says which of them to look at."""
+    """Flakiness of every case of one agent; `flaky` lists the cases to look at."""
     return tuple(_of_case(arm, case, votes or {}) for case in arm.cases)
 
 
@@ -84,12 +83,12 @@ def _of_case(arm: AgentOutcomes, case: CaseOutcome, votes: Votes) -> CaseFlakine
 
 
 def judge_votes(run: Run) -> Votes:
-    """What the votes of judges said in a run; empty, and cheap, where none was asked twice."""
+    """Return the judges' votes in a run; empty, without a scan, if no judge votes twice."""
     return votes_of(run.trials()) if _asks_judges(run.spec) else {}
 
 
 def votes_of(trials: Iterable[Trial]) -> Votes:
-    """The votes kept with the results of judged checks, by cell."""
+    """Return the votes stored with judged checks, by cell."""
     found: dict[CellKey, list[Sequence[bool]]] = defaultdict(list)
     for trial in trials:
         found[trial.cell].extend(_votes(trial))
@@ -112,7 +111,7 @@ def _asks_judges(spec: Mapping[str, Any]) -> bool:
 
 
 Policy = Literal["pass", "fail", "extend"]
-"""What an inconclusive gate comes to: 0, 1, or more trials (and 2 if they do not settle it)."""
+"""How to treat INCONCLUSIVE: exit 0, exit 1, or more trials (and 2 if still undecided)."""
 
 _WORST_FIRST: tuple[Verdict, ...] = (
     "REGRESSION",
@@ -123,7 +122,7 @@ _WORST_FIRST: tuple[Verdict, ...] = (
 
 
 class RunRef(msgspec.Struct, frozen=True, kw_only=True):
-    """Which run was judged, and what made it."""
+    """Identity of a gated run and its provenance."""
 
     path: str
     run_id: str
@@ -132,7 +131,7 @@ class RunRef(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, run: Run) -> RunRef:
-        """What identifies a run to a reader."""
+        """Return the identity of a run for display."""
         git = as_mapping(as_mapping(run.spec.get("provenance")).get("git"))
         return cls(
             path=place_of(run.path),
@@ -143,24 +142,24 @@ class RunRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArmGate(msgspec.Struct, frozen=True, kw_only=True):
-    """One agent held against itself in the baseline."""
+    """One agent compared with itself in the baseline."""
 
     name: str
     baseline_name: str
     gate: Gate
     broken: tuple[str, ...] = ()
-    """Cases that must always pass and did not."""
+    """Must-pass cases that failed."""
 
     @property
     def too_many_errors(self) -> bool:
-        """Whether the infrastructure, not the agent, kept it from being judged."""
+        """Whether infrastructure errors, not the agent, prevented a verdict."""
         most = self.gate.rule.max_error_rate
         pairs = zip(self.gate.errors, self.gate.errored_of, strict=True)
         return any(of and errors / of > most for errors, of in pairs)
 
 
 class GateLook(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen at one look of a gate that may be extended."""
+    """Result of one look of a gate that may be extended."""
 
     number: int
     verdict: Verdict
@@ -170,9 +169,9 @@ class GateLook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict over all agents, with everything it rests on.
+    """The verdict over all agents, with the evidence behind it.
 
-    `rule` is what was asked for, `alpha_each` what each single test was made at.
+    `rule` is the requested rule, `alpha_each` the level of each single test.
     """
 
     verdict: Verdict
@@ -192,7 +191,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def error_rate(self) -> str:
-        """How the error rate holds, in words."""
+        """Describe how the error rate is controlled."""
         tests = max(1, len(self.arms)) * self.looks
         if tests == 1:
             return f"alpha {self.rule.alpha:g}, one-sided: one test, one look"
@@ -205,18 +204,18 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unjudgeable(self) -> bool:
-        """Whether it was infrastructure that left it open."""
+        """Whether infrastructure errors left the gate undecided."""
         return self.verdict == "INCONCLUSIVE" and any(arm.too_many_errors for arm in self.arms)
 
     @property
     def more_trials(self) -> int | None:
-        """Trials a case, in both runs, that would settle it if drops stay as seen."""
+        """Trials per case, in both runs, that would decide it if the observed drop persists."""
         asked = [arm.gate.advice.more_trials for arm in self.arms if arm.gate.advice]
         known = [number for number in asked if number is not None]
         return max(known) if known else None
 
     def exit_code(self, policy: Policy = "pass") -> int:
-        """0 pass, 1 the gate failed, 2 it could not be judged."""
+        """0: passed; 1: the gate failed; 2: it could not be decided."""
         if self.verdict == "REGRESSION":
             return 1
         if self.verdict == "NOT COMPARABLE" or self.unjudgeable:
@@ -244,10 +243,10 @@ def judge_runs(
     must_pass: Sequence[str] = (),
     history: Sequence[GateLook] = (),
 ) -> GateResult:
-    """Hold a run against its baseline.
+    """Gate a run on its baseline.
 
-    `looks` is how many times this pair may be judged in all; runs that were extended remember
-    it. Cases whose ids match `must_pass` have to pass in every judged trial of the candidate.
+    `looks` is the total number of times this pair may be tested; extended runs store it. Cases
+    whose ids match `must_pass` have to pass in every judged trial of the candidate.
     """
     rule = rule or GateRule()
     looks = max(looks, _looks_on_record(candidate.spec), _looks_on_record(baseline.spec))
@@ -286,13 +285,9 @@ def judge_runs(
 
 
 def _itself(baseline: Run, candidate: Run) -> tuple[str, ...]:
-    """Tagging the candidate before it is judged is easily done, and such a gate never fails."""
+    """Tagging the candidate as baseline before the gate is an easy mistake, and it never fails."""
     same = baseline.run_id == candidate.run_id
-    return (
-        ("candidate and reference are the same run, which is never worse than itself",)
-        if same
-        else ()
-    )
+    return ("candidate and reference are the same run, so the gate cannot fail",) if same else ()
 
 
 def judge_arm(
@@ -302,7 +297,7 @@ def judge_arm(
     incomparable: Mapping[str, str] | None = None,
     must_pass: Sequence[str] = (),
 ) -> ArmGate:
-    """Hold one agent's cases against those of its baseline."""
+    """Compare one agent's cases with those of its baseline."""
     gate = judge_gate(
         {case.case: case.counts for case in before.cases},
         {case.case: case.counts for case in after.cases},
@@ -319,7 +314,7 @@ def judge_arm(
     if stopped:
         reason = (
             f"{plural(len(stopped), 'cell')} stopped early ({some(stopped)}): such rates"
-            " are biased and no test at a fixed number of trials holds; run without --early-stop"
+            " are biased and no test at a fixed number of trials is valid; run without --early-stop"
         )
         gate = replace(gate, verdict="NOT COMPARABLE", reason=reason, advice=None)
     broken = tuple(
@@ -328,18 +323,18 @@ def judge_arm(
         if case.passes < case.trials and _matches(case.case, must_pass)
     )
     if broken:
-        reason = f"must always pass and did not: {', '.join(broken)}"
+        reason = f"must-pass cases failed: {', '.join(broken)}"
         gate = replace(gate, verdict="REGRESSION", reason=reason, advice=None)
     return ArmGate(name=after.name, baseline_name=before.name, gate=gate, broken=broken)
 
 
 def pair_arms(before: Sequence[AgentOutcomes], after: Sequence[AgentOutcomes]) -> _Arms:
-    """Agents by name and parameters; two runs of one agent each are a pair whatever the names."""
+    """Pair agents by name and parameters; two runs of one agent each pair regardless of names."""
     first = {(arm.agent, arm.params): arm for arm in before}
     second = {(arm.agent, arm.params): arm for arm in after}
     if len(first) == len(second) == 1 and first.keys() != second.keys():
         (old,), (new,) = first.values(), second.values()
-        return _Arms([(old, new)], (), (), (f"{new.name} is held against {old.name}",))
+        return _Arms([(old, new)], (), (), (f"{new.name} is compared with {old.name}",))
     return _Arms(
         [(first[key], second[key]) for key in sorted(first.keys() & second.keys())],
         tuple(first[key].name for key in sorted(first.keys() - second.keys())),
@@ -361,7 +356,7 @@ def _look(number: int, verdict: Verdict, reason: str, arms: Sequence[ArmGate]) -
 
 
 def _unfinished(name: str, run: Run, arms: Sequence[AgentOutcomes]) -> Iterator[str]:
-    """Trials that were planned and are not there: judged is what is there."""
+    """Warn about planned trials that are missing: only existing trials are tested."""
     missing = sum(
         max(0, case.asked - case.trials - case.infra - case.cancelled - case.after_stop)
         for arm in arms
@@ -370,7 +365,7 @@ def _unfinished(name: str, run: Run, arms: Sequence[AgentOutcomes]) -> Iterator[
     )
     if missing:
         why = f" ({run.stopped})" if run.stopped else ""
-        yield f"{missing} planned trials of the {name} are not there{why}: `proctor run --resume`"
+        yield f"{missing} planned trials of the {name} are missing{why}: `proctor run --resume`"
 
 
 def _flaky(arms: Iterator[AgentOutcomes], votes: Votes) -> Iterator[CaseFlakiness]:
@@ -393,6 +388,6 @@ def _refuse_unknown(patterns: Sequence[str], arms: Iterator[AgentOutcomes]) -> N
 
 
 def _looks_on_record(spec: Mapping[str, Any]) -> int:
-    """How many looks a run was extended under: they count for every judgement of it."""
+    """Return the looks a run was extended under: they count for every gate of it."""
     extensions = cast("list[dict[str, Any]]", spec.get("extensions") or ())
     return max((int(each.get("looks", 1)) for each in extensions), default=1)

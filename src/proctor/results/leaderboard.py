@@ -1,9 +1,9 @@
-"""Agents by how well they did, with the places each may hold and how sure that is.
+"""Rank agents, with the range of ranks that the tests support.
 
-Promise: agents that the tests do not tell apart share places; intervals are clustered by case;
-an agent without a single value is listed without a place instead of being counted as zero.
-Ranks compare the cases every ranked agent has: the others are named. After early stopping no test
-at a fixed n holds, so none is made, as in a comparison.
+Guarantees: agents without a significant difference share ranks; intervals are clustered by case; an
+agent without any value is listed without a rank instead of counting as zero. Ranks compare the
+cases that every ranked agent has; the other cases are reported. After early stopping no fixed-n
+test is valid, so none is made, as in a comparison.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class _Metric(NamedTuple):
-    """How a figure of a case is read, and which way is better."""
+    """How to read a case's figure, and which direction is better."""
 
     of_case: Callable[[CaseOutcome], float | None]
     higher_is_better: bool
@@ -60,11 +60,11 @@ METRICS: Mapping[str, _Metric] = {
     "cost_usd": _Metric(_cost, False),
     "latency_ms": _Metric(_latency, False),
 }
-"""What agents can be ranked by: one figure a case."""
+"""Metrics for ranking: one figure per case."""
 
 
 class Entrant(NamedTuple):
-    """An agent to be ranked, what to call it, and the run it was seen in."""
+    """An agent to rank, its label and its run."""
 
     name: str
     outcomes: AgentOutcomes
@@ -72,9 +72,9 @@ class Entrant(NamedTuple):
 
 
 class LeaderboardRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One agent. `best` and `worst` are the places it may hold; None where it has no value.
+    """One agent. `best` and `worst` bound its rank; None where it has no value.
 
-    `value` is the figure ranked by, over its own cases; `ranked` is over the shared ones.
+    `value` is the ranking metric over the agent's own cases; `ranked` is over the shared ones.
     """
 
     name: str
@@ -103,7 +103,7 @@ class LeaderboardRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows in the order of their means, and the paired tests behind their places."""
+    """Rows in the order of their means, and the paired tests behind their ranks."""
 
     metric: str
     rows: tuple[LeaderboardRow, ...]
@@ -119,7 +119,7 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
     def tied(self, row: LeaderboardRow) -> tuple[str, ...]:
-        """Agents whose place the tests do not tell from this one's."""
+        """Agents without a significant difference from this one."""
         apart = {
             frozenset((pair.first, pair.second))
             for pair in self.pairs
@@ -136,7 +136,7 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def entrants_of(runs: Sequence[Run]) -> tuple[Entrant, ...]:
-    """Every agent of some runs; one that is in several is named with its run."""
+    """Return every agent of some runs; one in several runs is labelled with its run."""
     seen = [(run, arm) for run in runs for arm in outcomes_of(run)]
     names = Counter(arm.name for _, arm in seen)
     return tuple(
@@ -160,7 +160,7 @@ def leaderboard(
     """Rank agents by one figure, the mean of their cases."""
     if metric not in METRICS:
         hint = hint_among(metric, METRICS)
-        raise ProctorError(f"nothing is ranked by {metric!r}", hint=hint)
+        raise ProctorError(f"unknown ranking metric {metric!r}", hint=hint)
     of_case, higher = METRICS[metric]
     values = {
         entrant.name: {
@@ -210,7 +210,7 @@ def leaderboard(
 
 
 def _turned(pair: PairedTest, sign: float) -> PairedTest:
-    """A pair as the user counts it: differences of the metric itself, not of its negative."""
+    """Return a pair with differences of the metric, not of its negative."""
     gap = pair.test.difference
     return replace(pair, test=replace(pair.test, difference=None if gap is None else sign * gap))
 
@@ -223,7 +223,7 @@ def _lacking(case: str, ranked: Mapping[str, Mapping[str, float]]) -> str:
 def _notes(entrants: Sequence[Entrant], values: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
     for name, held in values.items():
         if not held:
-            yield f"{name} has no value and no place"
+            yield f"{name} has no value and no rank"
     for entrant in entrants:
         if unpriced := sum(case.unpriced_calls for case in entrant.outcomes.cases):
             yield f"{entrant.name}: {plural(unpriced, 'call')} unpriced, its cost is a lower bound"

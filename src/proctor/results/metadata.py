@@ -1,10 +1,10 @@
-"""`facts.json`: what a query needs to know of a run, so that it need not parse its YAML.
+"""Cache the facts of a run in `facts.json`, so that a query need not parse its YAML.
 
     results/<experiment>/<date>_<seq>/facts.json      written when the run ends
 
-Promise: it is believed only while the spec, the journal and the Parquet file are the very ones it
-was made from (by size and time, else by content); otherwise a query reads those themselves. So it
-can be deleted, copied or left behind at any time without making an answer wrong, only slower.
+Guarantees: it is used only while the spec, the journal and the Parquet file are the ones it was
+written from (by size and time, else by content); otherwise a query reads those files. So it can be
+deleted, copied or left behind at any time: an answer becomes slower, never wrong.
 """
 
 from __future__ import annotations
@@ -24,39 +24,38 @@ if TYPE_CHECKING:
     from proctor.runs.run import Run
 
 
-# Parts of documents that others wrote (a spec, a log), taken for what they should be.
-#
-# Promise: nothing here raises; a part of another kind counts as one that is not there.
+# Accessors for documents of unknown origin (a spec, a log). They never raise; a value of the wrong
+# type counts as absent.
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
-    """The value where it is a mapping, else an empty one."""
+    """Return the value if it is a mapping, else an empty one."""
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def as_list(value: Any) -> list[Any]:
-    """The value where it is a list, else an empty one."""
+    """Return the value if it is a list, else an empty one."""
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def as_text(value: Any) -> str | None:
-    """The value as text; None stays None."""
+    """Return the value as text; None stays None."""
     return None if value is None else str(value)
 
 
 NAME = "facts.json"
 VERSION = 1
-"""Version of this file; one of another version is not read, and the spec is."""
+"""Version of facts.json; other versions are ignored and the spec is read."""
 
 CLUSTER = "cluster"
-"""The property of a case that names what it shares with others (a fixture, a document)."""
+"""Case property that names its cluster (a shared fixture, a document)."""
 
 TAIL = 4096
-"""Bytes at the end of a journal that tell it from another of the same length."""
+"""Bytes hashed at the end of a journal to distinguish journals of equal length."""
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """What tells that a file is still the same: cheap to look at, else certain by content."""
+    """Identity of a file's content: by size and time, else by hash."""
 
     size: int
     mtime_ns: int
@@ -64,14 +63,14 @@ class Stamp(msgspec.Struct, frozen=True):
 
 
 class AgentFacts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an agent was."""
+    """Facts of an agent."""
 
     kind: str | None = None
     model: str | None = None
 
 
 class CaseMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a case says of itself, to select and group by."""
+    """Facts of a case, to select and group by."""
 
     id: str
     tags: tuple[str, ...] = ()
@@ -83,8 +82,8 @@ class CaseMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A run in brief. `beyond` are the rows of results.parquet, as [first, end), that no figure
-    counts: trials that ran on after an early stop.
+    """Facts of a run. `beyond` are the rows of results.parquet, as [first, end), that no figure
+    counts: trials that ended after an early stop.
     """
 
     version: int = VERSION
@@ -103,7 +102,7 @@ class RunFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     columns: tuple[str, ...] = ()
     beyond: tuple[tuple[int, int], ...] = ()
     cases: msgspec.Raw = msgspec.Raw(b"[]")
-    """`CaseMetadata`, decoded when a query asks for them."""
+    """`CaseMetadata`, decoded on first use."""
 
     def case_list(self) -> list[CaseMetadata]:
         """The cases."""
@@ -115,9 +114,9 @@ _FACTS = msgspec.json.Decoder(RunFacts)
 
 
 class StoredMetadata(NamedTuple):
-    """Facts found beside a run, and whether results.parquet holds all its journal does.
+    """Facts read from a run folder, and whether results.parquet contains all of its journal.
 
-    Columns that changed though the journal did not are `damaged`: nobody of ours wrote them.
+    A Parquet file that changed though the journal did not is `damaged`: Proctor did not write it.
     """
 
     facts: RunFacts
@@ -126,7 +125,7 @@ class StoredMetadata(NamedTuple):
 
 
 def read_facts(run: Path) -> StoredMetadata | None:
-    """The facts kept beside a run; None when there are none to be believed."""
+    """Read the facts of a run; None when there are no valid ones."""
     base = str(run)
     try:
         with open(f"{base}/{NAME}", "rb") as file:  # noqa: PTH123 (once per run: pathlib is slower)
@@ -138,21 +137,21 @@ def read_facts(run: Path) -> StoredMetadata | None:
     journal, parquet = f"{base}/trials.jsonl", f"{base}/results.parquet"
     same = _same(journal, facts.journal, tail=True)
     if not _same(parquet, facts.parquet, tail=True):
-        # Whoever resumes a run writes to its journal first: then old columns are no surprise.
+        # Resuming a run writes to its journal first, so an outdated Parquet file is expected then.
         return StoredMetadata(facts, False, damaged=same and os.path.exists(parquet))  # noqa: PTH110 (slower)
-    # Without a journal (somebody made room) the columns are all there is.
+    # Without a journal (deleted to free space) the Parquet file is all there is.
     return StoredMetadata(facts, same or not os.path.exists(journal))  # noqa: PTH110 (as above: pathlib is slower)
 
 
 def _same(path: str, stamp: Stamp | None, *, tail: bool = False) -> bool:
-    """Whether a file is the one the stamp was taken from."""
+    """Return whether a file is the one the stamp was taken from."""
     try:
         now = os.stat(path)  # noqa: PTH116 (as above: pathlib is slower)
     except OSError:
         return False
     if stamp is None or now.st_size != stamp.size:
         return False
-    # A copied folder has other times: then the content decides.
+    # A copied folder has other times, so the content decides.
     return now.st_mtime_ns == stamp.mtime_ns or _digest(Path(path), tail) == stamp.sha256
 
 
@@ -167,7 +166,7 @@ def _digest(path: Path, tail: bool) -> str | None:
 
 
 def stamp_of(path: Path, *, tail: bool = False) -> Stamp | None:
-    """The stamp of a file as it is now; None when it is not there."""
+    """Return the current stamp of a file; None when it does not exist."""
     digest = _digest(path, tail)
     if digest is None:
         return None
@@ -176,7 +175,7 @@ def stamp_of(path: Path, *, tail: bool = False) -> Stamp | None:
 
 
 def facts_of_spec(spec: Mapping[str, Any]) -> RunFacts:
-    """The facts as the spec tells them."""
+    """Read the facts from the spec."""
     provenance = as_mapping(spec.get("provenance"))
     git = as_mapping(provenance.get("git"))
     agents = as_mapping(spec.get("agents"))
@@ -200,7 +199,7 @@ def _agent(given: Mapping[str, Any]) -> AgentFacts:
 
 
 def _cases(spec: Mapping[str, Any]) -> list[CaseMetadata]:
-    """Every case of the plan, with what its author said of it."""
+    """Return every planned case with its author's metadata."""
     written: dict[str, Mapping[str, Any]] = {}
     for case in cast("list[Any]", as_mapping(spec.get("suite")).get("cases") or ()):
         given = as_mapping(case)
@@ -227,14 +226,14 @@ def _cases(spec: Mapping[str, Any]) -> list[CaseMetadata]:
 
 
 def write_facts(run: Run) -> None:
-    """Keep the facts of a run whose results.parquet has just been written; hold the lock."""
+    """Write the facts of a run whose results.parquet was just written; needs the lock."""
     keep_facts(run.folder, run.spec, rows_beyond(run))
 
 
 def keep_facts(
     folder: RunFolder, spec: Mapping[str, Any], beyond: tuple[tuple[int, int], ...] = ()
 ) -> None:
-    """The same, for whoever knows already which rows no figure counts."""
+    """Same as `write`, with the rows that no figure counts given."""
     from proctor.files import write_atomic
     from proctor.runs.parquet import COLUMNS
 
@@ -250,9 +249,9 @@ def keep_facts(
 
 
 def rows_beyond(run: Run) -> tuple[tuple[int, int], ...]:
-    """The rows of results.parquet that belong to trials after an early stop.
+    """Return the rows of results.parquet that belong to trials after an early stop.
 
-    Rows of a cell stand together, in the order of the plan, so each cell has one stretch at most.
+    Rows of a cell are contiguous, in plan order, so each cell has at most one range.
     """
     counted = {cell.cell: cell.trials for cell in run.cells if cell.early_stop is not None}
     if not counted:
@@ -276,14 +275,14 @@ def rows_beyond(run: Run) -> tuple[tuple[int, int], ...]:
             continue
         if stretch != count:
             raise ProctorError(
-                "the rows of a cell do not stand together", where=str(run.folder.parquet_path)
+                "the rows of a cell are not contiguous", where=str(run.folder.parquet_path)
             )
         found.append((int(first) + kept, int(first) + int(count)))
     return tuple(sorted(found))
 
 
 def as_glob(path: Path | str) -> str:
-    """A path that DuckDB, which takes patterns, reads as itself."""
+    """Escape a path for DuckDB, which reads paths as patterns."""
     text = str(path)
     if not any(character in text for character in "[*?"):
         return text

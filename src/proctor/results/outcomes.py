@@ -1,8 +1,8 @@
-"""From trials to what estimators take: per agent and parameters, per case, what was observed.
+"""Reduce trials to the input of estimators: observations per agent, parameters and case.
 
-Promise: every planned or finished trial is in exactly one count (judged, infrastructure error,
-cancelled, after an early stop), so a reader can see what a figure rests on and what it leaves out.
-A case of the plan without a single trial is here too, with zeros: absent is not the same as fine.
+Guarantees: every planned or finished trial is in exactly one count (judged, infrastructure error,
+cancelled, after an early stop), so a reader can see what a figure includes and excludes. A planned
+case without any trial is included with zeros: absent does not mean passed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from proctor.runs.trial import CellKey, Trial, TrialStatus, arm_name
 from proctor.stats.types import CaseCounts, mean
 from proctor.words import plural
 
-# What a figure does not count, said beside it.
+# Exclusions, shown next to the figure.
 
 
 class Excluded(msgspec.Struct, frozen=True):
-    """Trials or cases that no estimate counts, and why."""
+    """Trials or cases that no estimate counts, and the reason."""
 
     what: str
     count: int
@@ -36,12 +36,12 @@ class Excluded(msgspec.Struct, frozen=True):
 
 
 class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of one case.
+    """Observations of one case.
 
-    `trials` are the judged ones: the denominator of the pass rate. `scores` are theirs in the
-    order of the plan, without the `unscored` ones (judged, yet nothing in them had a weight).
-    `after_stop` ran on after the cell was decided; they count nowhere. `latencies_ms` are of
-    judged trials, `costs_usd` of all counted ones, each where it is known.
+    `trials` are the judged ones: the denominator of the pass rate. `scores` are theirs in plan
+    order, without the `unscored` ones (judged, but no check had a weight). `after_stop` trials
+    ended after the cell was decided and count nowhere. `latencies_ms` are of judged trials,
+    `costs_usd` of all counted ones, each where known.
     """
 
     case: str
@@ -63,22 +63,22 @@ class CaseOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> CaseCounts:
-        """What the estimators of `proctor.stats` take."""
+        """Input of the estimators in `proctor.stats`."""
         return CaseCounts(self.passes, self.trials, self.infra)
 
     @property
     def pass_rate(self) -> float | None:
-        """Passed over judged; None without a judged trial."""
+        """Passed over judged; None without judged trials."""
         return self.passes / self.trials if self.trials else None
 
     @property
     def mean_score(self) -> float | None:
-        """The mean of the scores; None without one."""
+        """The mean of the scores; None without scores."""
         return mean(self.scores)
 
 
 class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything seen of one agent under one set of parameters, case by case, by case id."""
+    """Observations of one agent under one set of parameters, by case id."""
 
     agent: str
     params: str
@@ -91,39 +91,39 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> tuple[CaseCounts, ...]:
-        """Passes, judged trials and errors of each case, at the places of `cases`."""
+        """Passes, judged trials and errors of each case, in the order of `cases`."""
         return tuple(case.counts for case in self.cases)
 
     @property
     def clusters(self) -> tuple[str, ...] | None:
-        """What each case is drawn with, at the places of `cases`; None when each stands alone."""
+        """Cluster of each case, in the order of `cases`; None when all are independent."""
         if not any(case.cluster for case in self.cases):
             return None
         return tuple(case.cluster or f"case {case.case}" for case in self.cases)
 
     @property
     def trials(self) -> int:
-        """Judged trials in all."""
+        """Number of judged trials."""
         return sum(case.trials for case in self.cases)
 
     @property
     def passes(self) -> int:
-        """Judged trials that passed."""
+        """Number of judged trials that passed."""
         return sum(case.passes for case in self.cases)
 
     @property
     def infra(self) -> int:
-        """Trials that could not be judged."""
+        """Number of trials that could not be judged."""
         return sum(case.infra for case in self.cases)
 
     @property
     def cancelled(self) -> int:
-        """Trials that were stopped."""
+        """Number of cancelled trials."""
         return sum(case.cancelled for case in self.cases)
 
     @property
     def left_out(self) -> tuple[Excluded, ...]:
-        """What no estimate counts, and why; empty when everything is counted."""
+        """Exclusions from all estimates, with reasons; empty when everything is counted."""
         unjudged = sum(not case.trials for case in self.cases)
         unscored = sum(case.unscored for case in self.cases)
         after = sum(case.after_stop for case in self.cases)
@@ -132,7 +132,7 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
                 "trials", self.infra, "infrastructure error: the agent or a judge did not run"
             ),
             Excluded("trials", self.cancelled, "cancelled"),
-            Excluded("trials", after, "ran on after an early stop had decided the cell"),
+            Excluded("trials", after, "ended after an early stop had decided the cell"),
             Excluded("scores", unscored, "judged without a score: no check had a weight"),
             Excluded("cases", unjudged, "no judged trial"),
         )
@@ -140,7 +140,7 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialOutcome(Protocol):
-    """What of a trial decides where its cell stops."""
+    """Fields of a trial that determine where its cell stops."""
 
     index: int
     axis_seed: int | None
@@ -149,7 +149,7 @@ class TrialOutcome(Protocol):
 
     @property
     def cell(self) -> CellKey:
-        """The cell the trial belongs to."""
+        """The cell of the trial."""
         ...
 
 
@@ -157,7 +157,7 @@ JudgedTrial = TypeVar("JudgedTrial", bound=TrialOutcome)
 
 
 class ObservedTrial(NamedTuple, Generic[JudgedTrial]):
-    """A trial, whether its cell still needed it, and why the cell needed no more, if it did not."""
+    """A trial, whether its cell still needed it, and otherwise the reason."""
 
     trial: JudgedTrial
     counted: bool
@@ -165,14 +165,14 @@ class ObservedTrial(NamedTuple, Generic[JudgedTrial]):
 
 
 class PlannedCell(NamedTuple):
-    """What the spec of a run says of a cell."""
+    """Facts about a cell in the spec of a run."""
 
     asked: int
     threshold: float
 
 
 def planned_cells(spec: Mapping[str, Any]) -> dict[CellKey, PlannedCell]:
-    """The plan of a run by cell."""
+    """Return the plan of a run by cell."""
     return {
         CellKey(str(c["case"]), str(c["agent"]), str(c.get("params", ""))): PlannedCell(
             int(c["trials"]), float(c["threshold"])
@@ -184,9 +184,9 @@ def planned_cells(spec: Mapping[str, Any]) -> dict[CellKey, PlannedCell]:
 def observe(
     trials: Iterable[JudgedTrial], spec: Mapping[str, Any]
 ) -> Iterator[ObservedTrial[JudgedTrial]]:
-    """Trials by cell in the order of the plan, each with whether it counts.
+    """Return trials by cell in plan order, each with whether it counts.
 
-    Where a cell was decided is derived from the trials, as summaries do: it is stored nowhere.
+    The stopping point of a cell is derived from the trials, as in summaries: it is not stored.
     """
     plan = planned_cells(spec)
     options = cast("dict[str, Any]", spec.get("options") or {})
@@ -207,14 +207,14 @@ def observe(
 
 
 def case_properties(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The cases of a run as they were written, by id."""
+    """Return the cases of a run as written in the suite, by id."""
     suite = cast("dict[str, Any]", spec.get("suite") or {})
     cases = cast("list[dict[str, Any]]", suite.get("cases") or ())
     return {str(case["id"]): case for case in cases if "id" in case}
 
 
 def outcomes_of(run: Run) -> tuple[AgentOutcomes, ...]:
-    """What a run observed, by agent and parameters."""
+    """Return the outcomes of a run by agent and parameters."""
     found: dict[CellKey, list[ObservedTrial[Trial]]] = defaultdict(list)
     for seen in observe(run.trials(), run.spec):
         found[seen.trial.cell].append(seen)
@@ -228,7 +228,7 @@ def outcomes_of(run: Run) -> tuple[AgentOutcomes, ...]:
 
 
 def by_agent(cells: Iterable[tuple[CellKey, CaseOutcome]]) -> tuple[AgentOutcomes, ...]:
-    """Cells gathered by agent and parameters, in order."""
+    """Group cells by agent and parameters, in order."""
     gathered: dict[tuple[str, str], list[CaseOutcome]] = defaultdict(list)
     for key, outcome in cells:
         gathered[key.agent, key.params].append(outcome)
@@ -273,17 +273,17 @@ def _case_outcome(
 
 
 class HasOutcomes(Protocol):
-    """A selection of trials that knows what they come to, such as a `ResultSet`."""
+    """A selection of trials with outcomes, such as a `ResultSet`."""
 
     def outcomes(self) -> tuple[AgentOutcomes, ...]:
-        """What was seen, by agent and parameters."""
+        """Outcomes by agent and parameters."""
         ...
 
 
 def case_outcomes(
     source: Run | HasOutcomes, agent: str | None = None, params: str | None = None
 ) -> AgentOutcomes:
-    """What was seen of one agent; the agent may be left out where there is only one."""
+    """Return the outcomes of one agent; the name is optional if there is only one."""
     every = outcomes_of(source) if isinstance(source, Run) else source.outcomes()
     return pick(every, agent, params)
 
@@ -291,7 +291,7 @@ def case_outcomes(
 def pick(
     every: Sequence[AgentOutcomes], agent: str | None = None, params: str | None = None
 ) -> AgentOutcomes:
-    """The one that is meant, or an error that names those there are."""
+    """Return the requested agent, or raise with the available ones."""
     fitting = [
         one
         for one in every
@@ -308,16 +308,20 @@ def pick(
         )
     if not fitting:
         known = ", ".join(one.name for one in every)
-        hint = f"there are {known}" if known else "none has ended yet, or a filter leaves none"
-        raise ProctorError("no trials to look at", hint=hint)
+        hint = (
+            f"there are {known}"
+            if known
+            else "no trial has finished yet, or the filters match none"
+        )
+        raise ProctorError("there are no trials", hint=hint)
     raise ProctorError(
-        f"{len(fitting)} agents or sets of parameters, one is needed",
+        f"{len(fitting)} agents or sets of parameters; select one",
         hint=f"name one of: {', '.join(one.name for one in fitting)}",
     )
 
 
 class PairedOutcomes(NamedTuple):
-    """Two arms on the cases both were put to, at the same places; and the cases only one had."""
+    """Two arms on their common cases, at the same indices; and the cases of only one."""
 
     cases: tuple[str, ...]
     first: tuple[CaseOutcome, ...]
@@ -327,7 +331,7 @@ class PairedOutcomes(NamedTuple):
 
 
 def pair(first: AgentOutcomes, second: AgentOutcomes) -> PairedOutcomes:
-    """Put two arms side by side, by case id."""
+    """Align two arms by case id."""
     a = {case.case: case for case in first.cases}
     b = {case.case: case for case in second.cases}
     both = tuple(sorted(a.keys() & b.keys()))

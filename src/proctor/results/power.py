@@ -1,7 +1,7 @@
-"""How many cases and trials would show a difference of a given size.
+"""Plan how many cases and trials detect a difference of a given size.
 
-Promise: every assumption is named. What a run does not show (the variance between cases needs two
-agents) is not made up: that part of the plan is left out with the reason.
+Guarantees: every assumption is named. A quantity the run does not show (the variance between cases
+needs two agents) is not made up: that part of the plan is left out with the reason.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from proctor.stats.power import (
 from proctor.words import plural
 
 TYPICAL_NOISE = 0.10
-"""The variance of one trial within its case in suites where some cases are settled."""
+"""Typical within-case variance of one trial in suites where some cases always pass or fail."""
 
 LARGEST_NOISE = 0.25
-"""No pass or fail varies more: a case that passes every other time."""
+"""Largest possible variance of pass/fail: a case that passes half the time."""
 
 CASES = (10, 20, 30, 50, 100, 200)
-"""Sizes of suites that a plan is shown for where none is asked for."""
+"""Default suite sizes of a plan."""
 
 TRIALS = (1, 3, 5, 10)
-"""Trials a case that a plan is shown for where none is asked for."""
+"""Default trials per case of a plan."""
 
 CLAIMS = (0.8, 0.9, 0.95, 0.99)
-"""Pass rates people claim."""
+"""Pass rates to verify."""
 
 
 class Noise(NamedTuple):
-    """A variance a plan rests on, and where it is from."""
+    """A variance used by a plan, and its source."""
 
     value: float
     source: str
 
 
 class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One size that would do, and what it would cost where that is known."""
+    """One sufficient size, and its cost where known."""
 
     plan: SampleSize
     noise: Noise
@@ -58,7 +58,7 @@ class PlanRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planning(msgspec.Struct, frozen=True, kw_only=True):
-    """What would show the effect. `reasons` say which parts could not be planned, and why."""
+    """Sizes that detect the effect. `reasons` explain the parts that could not be planned."""
 
     effect: float
     alpha: float
@@ -68,14 +68,14 @@ class Planning(msgspec.Struct, frozen=True, kw_only=True):
     within: Variance | None
     between: Variance | None
     as_it_is: tuple[PlanRow, ...]
-    """The smallest difference that the run, as it is, would find against another like it."""
+    """The smallest difference that the run could detect against another like it."""
     claims: tuple[ZeroFailureClaim, ...]
     cost_mean_usd: float | None
     reasons: tuple[str, ...]
 
 
 class PowerOptions(NamedTuple):
-    """What the user said beyond the effect; None leaves it to the run or to a table."""
+    """User settings besides the effect; None falls back to the run or a default."""
 
     cases: int | None = None
     trials: int | None = None
@@ -91,7 +91,7 @@ def plan_experiment(
     outcomes: Sequence[AgentOutcomes] = (),
     asked: PowerOptions | None = None,
 ) -> Planning:
-    """Sizes that find a difference of `effect` (0.1 is 10 points) with the chance `power`."""
+    """Return sizes that detect a difference of `effect` (0.1 is 10 points) with the given power."""
     asked = asked or PowerOptions()
     within, between = _within(outcomes), _between(outcomes)
     noises = list(_noises(asked, within))
@@ -141,7 +141,7 @@ def _row(plan: SampleSize, noise: Noise, cost: float | None) -> PlanRow:
 
 
 def _noises(asked: PowerOptions, within: Variance | None) -> Iterator[Noise]:
-    """The noise to plan for: as said, as seen, or as assumed."""
+    """Return the noise to plan for: given, observed or assumed."""
     if asked.sigma2 is not None:
         yield Noise(asked.sigma2, "as given")
     elif within is not None and within.value:
@@ -159,7 +159,7 @@ def _within(outcomes: Sequence[AgentOutcomes]) -> Variance | None:
 
 
 def _between(outcomes: Sequence[AgentOutcomes]) -> Variance | None:
-    """The variance of true case differences: of two agents, or the largest of several pairs."""
+    """Return the variance of true case differences: of two agents, or the largest over pairs."""
     found: list[Variance] = []
     for place, first in enumerate(outcomes):
         for second in outcomes[place + 1 :]:
@@ -211,13 +211,13 @@ def _reasons(
 ) -> Iterator[str]:
     if asked.sigma2 is None and within is not None and not within.value:
         why = within.reason or "no case varied"
-        yield f"the run does not show the noise of a trial ({why}): it is assumed"
+        yield f"the noise of a trial is assumed: the run does not show it ({why})"
     if asked.sigma2 is None and within is None:
-        yield "without --from the noise of a trial is assumed"
+        yield "the noise of a trial is assumed (no --from)"
     if asked.omega2 is None and (between is None or between.value is None):
-        why = "a run of two agents on the same cases shows it, or --omega2 says it"
+        why = "run two agents on the same cases, or set --omega2"
         if between is not None and between.reason:
-            why = f"{between.reason}; --omega2 says it"
+            why = f"{between.reason}; set --omega2"
         yield f"no plan for a population: how much true differences vary by case is unknown ({why})"
     if any(case.stopped for arm in outcomes for case in arm.cases):
         yield "the run stopped cells early: its rates, and so this noise, are biased"

@@ -1,8 +1,8 @@
-"""A selection of trials, and what can be asked of it.
+"""Query, aggregate and export a selection of trials.
 
-Promise: every figure says what it counts and what it leaves out; one that is not defined is None
-with a reason. Trials that ran on after an early stop are rows like others but in no figure. A set
-is of the moment it was made: ask again to see what a running run has added.
+Guarantees: every figure states what it counts and what it leaves out; one that is not defined is
+None with a reason. Trials that ended after an early stop are rows like others but in no figure. A
+set is a snapshot: query again to see trials that a running run has added.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ JSON_COLUMNS = tuple(name for name, column in COLUMNS.items() if column.kind == 
 
 
 class ResultSet:
-    """Trials of any number of runs, selected; see `proctor.results.query`."""
+    """Selected trials of any number of runs; see `proctor.results.query`."""
 
     def __init__(self, view: View, selected: Sequence[SqlCondition] = ()) -> None:
         self._view = view
@@ -58,18 +58,18 @@ class ResultSet:
     # -- narrowing --------------------------------------------------------------------------------
 
     def where(self, **filters: Unpack[Filters]) -> ResultSet:
-        """The trials of this set for which all of this holds as well."""
+        """Return the trials of this set that also match these filters."""
         return ResultSet(self._view, (*self._selected, *conditions(filters)))
 
     @property
     def problems(self) -> list[str]:
-        """What could not be read: folders that were skipped, lines that were dropped."""
-        _ = self._view.connection  # journals are read with the first question
+        """Problems while reading: skipped folders, dropped lines."""
+        _ = self._view.connection  # journals are read by the first query
         return list(self._view.problems)
 
     @property
     def runs(self) -> list[Path]:
-        """The folders of the runs that were looked into."""
+        """The folders of the runs in this set."""
         return sorted(run.path for run in self._view.runs)
 
     def __len__(self) -> int:
@@ -81,11 +81,11 @@ class ResultSet:
     # -- figures ----------------------------------------------------------------------------------
 
     def mean(self, column: str = "score", *, over: Over = "cases") -> Figure:
-        """The mean of a column: of the cells' means, or over trials as they are."""
+        """Return the mean of a column: over the cells' means, or over trials."""
         return self._figure(column, "avg", over)
 
     def std(self, column: str = "score", *, over: Over = "trials") -> Figure:
-        """The standard deviation (n − 1) over trials, or of the cells' means."""
+        """Return the standard deviation (n − 1) over trials, or over the cells' means."""
         return self._figure(column, "stddev_samp", over)
 
     def _figure(self, column: str, function: str, over: Over) -> Figure:
@@ -115,9 +115,9 @@ class ResultSet:
     def percentiles(
         self, column: str = "latency_ms", q: Sequence[float] = PERCENTILES
     ) -> Percentiles:
-        """Percentiles (0 to 100) of a column over trials."""
+        """Return percentiles (0 to 100) of a column over trials."""
         if any(not 0 <= one <= 100 for one in q):
-            raise ProctorError(f"there is no percentile {q}", hint="percentiles lie from 0 to 100")
+            raise ProctorError(f"invalid percentile {q}", hint="use a percentile from 0 to 100")
         value = self.number(column)
         asked = ", ".join(f"quantile_cont({value.sql}, {literal(one / 100)})" for one in q)
         sql = f"SELECT count({value.sql}), {asked} FROM trials WHERE {among(column)}"  # noqa: S608 (from the table of columns)
@@ -132,27 +132,27 @@ class ResultSet:
         )
 
     def pass_rate(self, *, level: float = LEVEL) -> Interval:
-        """The share of judged trials that passed, with its interval.
+        """Return the share of judged trials that passed, with its interval.
 
-        The mean of the cells' rates, clustered by case, or by what cases name as `cluster` among
-        their properties (Wilson at the effective n); one cell alone has Wilson's interval.
+        The mean of the cells' rates, clustered by case, or by the `cluster` property of the cases
+        (Wilson at the effective n); a single cell has Wilson's interval.
         """
         return rate_of(self._cells(), level, self._view.clusters)
 
     def pass_at_k(self, k: int) -> PassK:
-        """How likely at least one of k trials passes, without bias; the mean over cells."""
+        """Return the unbiased probability that at least one of k trials passes; mean over cells."""
         from proctor.stats.intervals import pass_at_k
 
         return pass_at_k([(t.passed, t.judged, t.infra_error) for t in self._cells().values()], k)
 
     def pass_hat_k(self, k: int) -> PassK:
-        """How likely all of k trials pass, without bias; the mean over cells."""
+        """Return the unbiased probability that all of k trials pass; mean over cells."""
         from proctor.stats.intervals import pass_hat_k
 
         return pass_hat_k([(t.passed, t.judged, t.infra_error) for t in self._cells().values()], k)
 
     def tally(self) -> TrialTally:
-        """How many trials there are, by what came of them."""
+        """Count the trials by status."""
         return tally(self.ask(f"SELECT {TALLY} FROM trials", TALLY_COLUMNS)[0])  # noqa: S608 (from the table of columns)
 
     def _cells(self) -> dict[Cell, TrialTally]:
@@ -171,9 +171,9 @@ class ResultSet:
     # -- groups -----------------------------------------------------------------------------------
 
     def group_by(self, *names: str, level: float = LEVEL) -> Groups:
-        """The trials by the values of columns (`agent`, `difficulty`, `properties.lang`, …)."""
+        """Group the trials by columns (`agent`, `difficulty`, `properties.lang`, …)."""
         if not names:
-            raise ProctorError("group by what?", hint="name one or more columns")
+            raise ProctorError("no column to group by", hint="name one or more columns")
         groups = self._grouped(names)
         rows = [
             group_row(dict(zip(names, key, strict=True)), cells, self._view.clusters, level)
@@ -184,7 +184,7 @@ class ResultSet:
     def compare(
         self, first: Any, second: Any, *, by: str = "agent", level: float = LEVEL
     ) -> Difference:
-        """Two values of a column (two agents, two runs) against each other, case by case."""
+        """Compare two values of a column (two agents, two runs), case by case."""
         from proctor.results.compare import difference
 
         return difference(self, first, second, by=by, level=level)
@@ -196,13 +196,15 @@ class ResultSet:
         *,
         method: Literal["pearson", "spearman"] = "spearman",
     ) -> Correlation:
-        """How a number that belongs to the cases goes with a figure of theirs; one pair a case."""
+        """Correlate a numeric property of the cases with a metric; one pair per case."""
         from proctor.results.compare import correlation
 
         return correlation(self, column, value, method)
 
     def outcomes(self) -> tuple[AgentOutcomes, ...]:
-        """What estimators take, by agent and parameters; see `proctor.results.outcomes`."""
+        """Return the input of estimators by agent and parameters; see
+        `proctor.results.outcomes`.
+        """
         from proctor.results.compare import outcomes_in
 
         return outcomes_in(self)
@@ -212,13 +214,13 @@ class ResultSet:
     def rows(
         self, columns: Sequence[str] | None = None, *, limit: int | None = None
     ) -> list[dict[str, Any]]:
-        """Trials as mappings, by run and in the order of the plan; JSON columns as objects."""
+        """Return trials as mappings, by run and in plan order; JSON columns as objects."""
         return list(self.iter_rows(columns, limit=limit))
 
     def iter_rows(
         self, columns: Sequence[str] | None = None, *, limit: int | None = None
     ) -> Iterator[dict[str, Any]]:
-        """The same, a few at a time."""
+        """Yield the rows in batches."""
         names = tuple(columns or COLUMNS)
         cursor = self._run(*self._listing(names, limit))
         decoded = [at for at, name in enumerate(names) if name in JSON_COLUMNS]
@@ -239,23 +241,23 @@ class ResultSet:
         return sql, {column.base for column in columns} | keys
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> Any:
-        """The trials as a `pyarrow.Table`; JSON columns are text."""
+        """Return the trials as a `pyarrow.Table`; JSON columns are text."""
         need("pyarrow")
         return self.listing(columns).to_arrow_table()
 
     def to_polars(self, columns: Sequence[str] | None = None) -> pl.DataFrame:
-        """The trials as a `polars.DataFrame`."""
+        """Return the trials as a `polars.DataFrame`."""
         need("polars")
-        need("pyarrow")  # which DuckDB hands the values over with
+        need("pyarrow")  # DuckDB returns these values through it
         return self.listing(columns).pl()
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> Any:
-        """The trials as a `pandas.DataFrame`."""
+        """Return the trials as a `pandas.DataFrame`."""
         need("pandas")
         return self.listing(columns).df()
 
     def listing(self, columns: Sequence[str] | None = None) -> Any:
-        """The trials as a relation of DuckDB, by run and in the order of the plan."""
+        """Return the trials as a DuckDB relation, by run and in plan order."""
         condition = self._condition()
         sql, needed = self._listing(tuple(columns or COLUMNS), None)
         return self._view.relation_of(sql, needed | condition.columns, condition.sql)
@@ -267,13 +269,13 @@ class ResultSet:
         format: str | None = None,  # noqa: A002 (the word users write)
         bom: bool = False,
     ) -> str:
-        """Write the trials to a file, or tell them to an MLflow server; the suffix says how."""
+        """Write the trials to a file, or to an MLflow server; the suffix selects the format."""
         from proctor.results.exchange.export import export
 
         return export(self, target, format, bom=bom)
 
     def sql(self, query: str) -> SqlResult:
-        """Answer a SELECT over the views `trials`, `runs`, `cases` and `checks` of this set."""
+        """Run a SELECT over the views `trials`, `runs`, `cases` and `checks` of this set."""
         from proctor.results.sql import answer
 
         return answer(self._view, query, self._condition())
@@ -282,13 +284,13 @@ class ResultSet:
 
     @staticmethod
     def number(column: str) -> Named:
-        """A column as numbers; what is none is left out."""
+        """Return a column as numbers; other values are left out."""
         found = named(column)
         if found.kind in ("DOUBLE", "BIGINT", "INTEGER"):
             return found
         if found.kind not in ("VARCHAR", "BOOLEAN"):
             raise ProctorError(
-                f"{column} holds no numbers ({found.kind})",
+                f"{column} is not numeric ({found.kind})",
                 hint="such as score, latency_ms, cost_usd or properties.NAME",
             )
         cast_ = f"TRY_CAST({found.sql} AS DOUBLE)"
@@ -305,12 +307,12 @@ class ResultSet:
         return self._view.run(sql, columns | condition.columns, condition.sql)
 
     def ask(self, sql: str, columns: set[str] | frozenset[str]) -> list[tuple[Any, ...]]:
-        """Rows of a query over `trials`, the selected ones with these columns."""
+        """Return the rows of a query over the selected `trials` with these columns."""
         return cast("list[tuple[Any, ...]]", self._run(sql, columns).fetchall())
 
 
 class Groups:
-    """A set taken apart by the values of some columns; `rows` are in the order of those values."""
+    """A set grouped by the values of some columns; `rows` are in the order of those values."""
 
     def __init__(self, of: ResultSet, names: Sequence[str], rows: list[GroupRow]) -> None:
         self._of = of
@@ -318,10 +320,10 @@ class Groups:
         self.rows = rows
 
     def __getitem__(self, key: Any) -> ResultSet:
-        """The trials of one group, by its value, or values in the order of the columns."""
+        """Return the trials of one group, by its value, or values in the order of the columns."""
         values = cast("tuple[Any, ...]", key if isinstance(key, tuple) else (key,))
         if len(values) != len(self.names):
-            raise ProctorError(f"{len(self.names)} values are needed: {', '.join(self.names)}")
+            raise ProctorError(f"{len(self.names)} values are required: {', '.join(self.names)}")
         return self._of.where(where=dict(zip(self.names, values, strict=True)))
 
     def __iter__(self) -> Iterator[GroupRow]:
@@ -332,12 +334,12 @@ class Groups:
 
 
 def among(column: str) -> str:
-    """Which of the selected trials the figures of a column are over."""
+    """Return the condition for the trials that the figures of a column are over."""
     return "counted AND judged" if column in OF_JUDGED else "counted"
 
 
 def _left_out(column: str, total: TrialTally, used: int) -> tuple[Excluded, ...]:
-    """What of the selected trials is not among the values of a column."""
+    """Count the selected trials that are not among the values of a column."""
     if column in OF_JUDGED:
         rest, missing = total.left_out, total.judged - used
     else:
@@ -348,7 +350,7 @@ def _left_out(column: str, total: TrialTally, used: int) -> tuple[Excluded, ...]
 
 
 def _why_none(n: int) -> str:
-    return "no value" if n == 0 else "one value shows no spread"
+    return "no value" if n == 0 else "one value has no standard deviation"
 
 
 def _hashable(value: Any) -> Any:
@@ -356,7 +358,7 @@ def _hashable(value: Any) -> Any:
 
 
 def _order(value: Any) -> tuple[int, float, str]:
-    """An order over values of any kind: numbers, words, then what is not there."""
+    """Sort key for values of any type: numbers, text, then None."""
     if value is None:
         return (2, 0.0, "")
     if isinstance(value, int | float):
@@ -365,12 +367,12 @@ def _order(value: Any) -> tuple[int, float, str]:
 
 
 def _plain(column: Named) -> str:
-    """A column as other programs take it: JSON as text."""
+    """Return a column for other programs: JSON as text."""
     return f"{column.sql}::VARCHAR" if column.kind == "JSON" else column.sql
 
 
 def need(package: str) -> None:
-    """Say how to get a package that is not there."""
+    """Raise with the command that installs a missing package."""
     import importlib.util
 
     if importlib.util.find_spec(package) is None:

@@ -1,9 +1,9 @@
-"""Answer a user's SQL over the results, and let it do nothing else.
+"""Run a user's SQL over the results, and prevent it from doing anything else.
 
-Four locks, since one could have a hole: only a single SELECT is taken, and no part of it may be
-another statement (DuckDB lets a WITH clause hold INSERT or COPY); it runs in a read-only
-transaction; the file system is closed but for the Parquet files of the runs, extensions and the
-network with it; and the configuration is locked before the query runs.
+Four safeguards, since one could have a hole: only a single SELECT is accepted, and no part of it
+may be another statement (DuckDB allows INSERT or COPY in a WITH clause); it runs in a read-only
+transaction; file access is limited to the Parquet files of the runs, with extensions and the
+network disabled; and the configuration is locked before the query runs.
 """
 # ruff: noqa: S608 (SQL from the table of columns; the user's own is what this module guards)
 
@@ -43,14 +43,14 @@ CHECKS = {
 """Columns of the view `checks`: one row for each check of each trial."""
 
 CHECK_COLUMNS = {"run", "case", "agent", "params", "axis_seed", "index", "counted", "checks"}
-"""Columns of `trials` that those are made from."""
+"""Columns of `trials` that these are computed from."""
 
 RUNS = ("run", "run_id", "run_path", "experiment", "run_started", "run_tags", "run_stopped")
 """Columns of the view `runs`, besides `read_from`: results.parquet, or the journal."""
 
 
 class SqlResult(NamedTuple):
-    """What a query gave: names and types of its columns, and its rows."""
+    """Result of a query: names and types of its columns, and its rows."""
 
     columns: list[str]
     types: list[str]
@@ -58,7 +58,7 @@ class SqlResult(NamedTuple):
 
 
 def answer(view: View, query: str, selected: SqlCondition | None = None) -> SqlResult:
-    """The rows of a SELECT over the views `trials`, `runs`, `cases` and `checks`."""
+    """Return the rows of a SELECT over the views `trials`, `runs`, `cases` and `checks`."""
     import duckdb
 
     try:
@@ -66,7 +66,7 @@ def answer(view: View, query: str, selected: SqlCondition | None = None) -> SqlR
         try:
             return _answer(view, text, selected)
         except duckdb.BinderException:
-            # A name that is none: with every column in sight the error says which was meant.
+            # An unknown name: with every column present, DuckDB's error suggests the right one.
             return _answer(view, text, selected, EVERYTHING)
         except (duckdb.IOException, duckdb.InvalidInputException):
             if not view.leave_damaged():
@@ -99,14 +99,14 @@ def _single_select(query: str) -> str:
 
 
 def _refused(why: str) -> ProctorError:
-    return ProctorError(why, hint="a query changes nothing; `proctor runs export` writes files")
+    return ProctorError(why, hint="a query cannot write; `proctor runs export` writes files")
 
 
 # -- what a query needs --------------------------------------------------------------------------
 
 
 class ReferencedTables(NamedTuple):
-    """The tables a query names, and the columns; None of these is all of them."""
+    """Tables and columns named in a query; None means all columns."""
 
     tables: frozenset[str]
     columns: frozenset[str] | None
@@ -115,18 +115,18 @@ class ReferencedTables(NamedTuple):
 EVERYTHING = ReferencedTables(frozenset({"trials", "runs", "cases", "checks"}), None)
 
 READING = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
-"""Kinds of query that read; any other is a statement in disguise."""
+"""Query node types that read; any other is a statement."""
 
 WHOLE_ROWS = frozenset({"STAR", "SHOW_REF", "PIVOT", "TABLE_FUNCTION"})
-"""Parts of a query that may mean columns without naming them."""
+"""Expression types that may refer to columns without naming them."""
 
 
 def _asked(connection: duckdb.DuckDBPyConnection, query: str) -> ReferencedTables:
-    """What a query needs, read from its syntax tree; a statement inside it is refused."""
+    """Read the names a query uses from its syntax tree; reject nested statements."""
     row = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchone()
     tree: Any = msgspec.json.decode(row[0]) if row else {}
     if tree.get("error"):
-        raise _refused(f"the query cannot be checked: {tree.get('error_message')}")
+        raise _refused(f"the query cannot be parsed: {tree.get('error_message')}")
     seen = _Seen(set(), set(), set())
     _walk(tree.get("statements"), seen)
     foreign = {kind for kind in seen.kinds if kind.endswith("_NODE")} - READING
@@ -134,7 +134,7 @@ def _asked(connection: duckdb.DuckDBPyConnection, query: str) -> ReferencedTable
         what = sorted(foreign)[0].removesuffix("_QUERY_NODE").removesuffix("_NODE")
         raise _refused(f"only one SELECT is answered, this one holds: {what}")
     tables = frozenset(seen.tables)
-    # `select t from trials t` is a whole row; so is what a natural join compares.
+    # `select t from trials t` reads a whole row; so does a natural join.
     whole = seen.kinds & WHOLE_ROWS or seen.names & tables or "NATURAL" in seen.kinds
     return ReferencedTables(tables, None if whole else frozenset(seen.names))
 
@@ -169,7 +169,7 @@ def _guard(
     selected: SqlCondition | None,
     asked: ReferencedTables,
 ) -> None:
-    """Give a connection the views, and take everything else away from it."""
+    """Create the views in a connection and revoke everything else."""
     condition = selected or SqlCondition("", frozenset())
     columns = set(COLUMNS) if asked.columns is None else set(COLUMNS) & asked.columns
     columns |= CHECK_COLUMNS if "checks" in asked.tables else set()
@@ -214,7 +214,7 @@ def _fetched(
     described = found.description or []
     columns, types = [str(c[0]) for c in described], [str(c[1]) for c in described]
     if any("TIME ZONE" in kind for kind in types):
-        # DuckDB needs another package to hand such times to Python: as text they are the same.
+        # DuckDB needs another package to return such times to Python: text is equivalent.
         zoned = [f"c{at}::VARCHAR" if "TIME ZONE" in k else f"c{at}" for at, k in enumerate(types)]
         names = ", ".join(f"c{at}" for at in range(len(types)))
         rows = connection.execute(
@@ -233,9 +233,9 @@ def _first_lines(error: Exception) -> str:
 def _hint(error: Exception) -> str | None:
     text = str(error)
     if "disabled by configuration" in text:
-        return "a query reads the results and nothing else; `proctor runs export` writes files"
+        return "a query can only read the results; `proctor runs export` writes files"
     if "read-only" in text:
-        return "results are never changed by a query"
+        return "a query cannot change results"
     if "does not exist" in text or "not found" in text:
         return "tables: trials, runs, cases, checks; `proctor sql 'describe trials'` lists columns"
     return None

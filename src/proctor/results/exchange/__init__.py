@@ -1,1 +1,1 @@
-"""Results in and out: files that other programs read, and results that other programs made."""
+"""Export results to files for other programs, and import results of other programs."""

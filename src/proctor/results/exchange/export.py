@@ -1,7 +1,8 @@
-"""Trials as files that other programs read: CSV, JSON, JSONL, Parquet; or told to an MLflow server.
+"""Export trials as CSV, JSON, JSONL or Parquet, or to an MLflow server.
 
-Promise: a file is there whole or not at all. In CSV no text of an agent is ever a formula: a cell
-that a spreadsheet would compute begins with a quote instead. JSON is one document, NaN-free.
+Guarantees: a file is written completely or not at all. In CSV no text of an agent is ever a
+formula: a cell that a spreadsheet would evaluate gets a leading quote. JSON is one document without
+NaN.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 FORMATS = ("csv", "json", "jsonl", "parquet", "mlflow")
 
 FORMULA = frozenset("=+-@\t\r\n|%\uff1d\uff0b\uff0d\uff20")
-"""First characters that make a spreadsheet compute a text, or start another program (DDE).
+"""First characters that make a spreadsheet evaluate a text, or start a program (DDE).
 
-The last four are the full-width forms, which some programs take for the plain ones.
+The last four are the full-width forms, which some programs treat like the ASCII ones.
 """
 
 SUFFIXES = {".csv": "csv", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl"}
@@ -41,7 +42,7 @@ def export(
     *,
     bom: bool = False,
 ) -> str:
-    """Write the trials of a set; the suffix says in which form, unless `format` does.
+    """Write the trials of a set; the suffix selects the format unless `format` does.
 
     `bom` marks CSV as UTF-8 for programs that would otherwise guess (Excel on Windows).
     """
@@ -63,14 +64,14 @@ def export(
 
 
 def form_of(target: str, form: str | None) -> str:
-    """The form that is meant: as said, else by the target."""
+    """Return the format: as given, else by the target."""
     if form is None and target.startswith(("http://", "https://")):
         return "mlflow"
     suffix = Path(target).suffix.lower()
     meant = form or SUFFIXES.get(suffix) or suffix.lstrip(".")
     if meant not in FORMATS:
         raise ProctorError(
-            f"no form is called {meant!r}" if meant else "in which form?",
+            f"unknown format {meant!r}" if meant else "the export format is unknown",
             where=target,
             hint=hint_among(meant, FORMATS),
         )
@@ -78,14 +79,14 @@ def form_of(target: str, form: str | None) -> str:
 
 
 def text_parts(of: ResultSet, form: str) -> Iterator[str]:
-    """The text of an export, a part at a time."""
+    """Yield the text of an export in chunks."""
     writers = {"csv": _csv, "json": _json, "jsonl": _jsonl}
     yield from writers[form](of)
 
 
 @contextlib.contextmanager
 def _aside(target: Path) -> Generator[Path]:
-    """A file that becomes the target when all went well."""
+    """Open a temporary file that replaces the target on success."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as aside:
@@ -96,7 +97,7 @@ def _aside(target: Path) -> Generator[Path]:
 
 def _csv(of: ResultSet) -> Iterator[str]:
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\r\n")  # as RFC 4180 has it, and Excel
+    writer = csv.writer(out, lineterminator="\r\n")  # as in RFC 4180 and Excel
     writer.writerow(COLUMNS)
     for row in of.iter_rows():
         writer.writerow([cell(row[name]) for name in COLUMNS])
@@ -107,7 +108,7 @@ def _csv(of: ResultSet) -> Iterator[str]:
 
 
 def cell(value: Any) -> Any:
-    """A value as a cell of CSV that no spreadsheet computes."""
+    """Format a value as a CSV cell that no spreadsheet evaluates."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, datetime):
@@ -117,9 +118,9 @@ def cell(value: Any) -> Any:
 
 
 def guarded(text: str) -> str:
-    """A text with a quote before it where a spreadsheet would take it for a formula."""
+    """Prefix a text with a quote where a spreadsheet would read it as a formula."""
     plain = text.replace("\0", "\ufffd")
-    # Blanks before a formula do not keep every program from computing it.
+    # Some programs evaluate a formula even after leading blanks.
     first = plain.lstrip(" ")[:1]
     return f"'{plain}" if first and first in FORMULA else plain
 

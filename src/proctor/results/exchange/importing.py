@@ -1,4 +1,4 @@
-"""Find out what a file of results is, read it, and keep it as a run."""
+"""Detect the format of a results file, read it, and save it as a run."""
 
 from __future__ import annotations
 
@@ -27,19 +27,18 @@ from proctor.trace.assemble import Collector
 from proctor.trace.formats import transcript
 from proctor.trace.redact import default_redactor
 
-# Results from elsewhere, as a run folder like any other.
-#
-# Promise: an import happens whole or not at all. Everything is read and checked first; what is
-# not taken (columns without a meaning here) is named. Statuses keep their three kinds: what the
-# source calls an error becomes an infrastructure error, never a failure of the agent.
+# Write results of other programs as an ordinary run folder. An import is complete or does not
+# happen: everything is read and checked first, and ignored columns are reported. Statuses keep
+# their three kinds: an error in the source becomes an infrastructure error, never a failure of the
+# agent.
 
 
 THRESHOLD = 0.8
-"""The score from which a trial has passed where the source does not say: the default of cases."""
+"""Minimum passing score where the source has none: the default of cases."""
 
 
 class Record(msgspec.Struct, kw_only=True):
-    """One trial as another program told of it. `where` is its place in the file, for errors."""
+    """One trial of another program. `where` is its location in the file, for errors."""
 
     case: str
     agent: str
@@ -75,16 +74,16 @@ class Record(msgspec.Struct, kw_only=True):
     type: str | None = None
     properties: dict[str, Any] = {}
     messages: list[dict[str, Any]] = []
-    """The conversation, as OpenAI's API has messages: it becomes the trial's trace."""
+    """The conversation in OpenAI message format: it becomes the trial's trace."""
 
     @property
     def cell(self) -> CellKey:
-        """The cell the trial belongs to."""
+        """The cell of the trial."""
         return CellKey(self.case, self.agent, params_key(self.params))
 
 
 class Imported(msgspec.Struct, kw_only=True):
-    """What a file held, before it is kept."""
+    """Parsed contents of a file, before they are saved."""
 
     name: str
     source: str
@@ -98,7 +97,7 @@ class Imported(msgspec.Struct, kw_only=True):
 def keep(
     found: Imported, root: Path, *, file: Path, threshold: float = THRESHOLD, scale: float = 1.0
 ) -> Run:
-    """Write what was found as a new run folder below `root`."""
+    """Write the parsed results as a new run folder below `root`."""
     if not found.records:
         raise ProctorError("the file holds no results", where=str(file))
     trials = [_trial(record, threshold, scale) for record in _numbered(found.records)]
@@ -119,7 +118,7 @@ def keep(
 
 
 def _keep_traces(folder: RunFolder, records: list[Record], trials: list[Trial]) -> None:
-    """Conversations as traces, so that a trial can be looked into; the lines then refer to them."""
+    """Write conversations as traces and reference them from the trials."""
     told = [(r, t) for r, t in zip(records, trials, strict=True) if r.messages]
     if not told:
         return
@@ -136,7 +135,7 @@ def _keep_traces(folder: RunFolder, records: list[Record], trials: list[Trial]) 
 
 
 def _numbered(records: Sequence[Record]) -> list[Record]:
-    """Records with a number within their cell; one that is taken twice is an error."""
+    """Number the records within their cell; a duplicate is an error."""
     seen: Counter[tuple[CellKey, int | None]] = Counter()
     taken: dict[tuple[CellKey, int | None, int], str] = {}
     for record in records:
@@ -147,9 +146,9 @@ def _numbered(records: Sequence[Record]) -> list[Record]:
         key = (*cell, record.index)
         if key in taken:
             raise ProctorError(
-                f"trial {record.index} of {record.cell} is there twice (first: {taken[key]})",
+                f"trial {record.index} of {record.cell} is a duplicate (first: {taken[key]})",
                 where=record.where,
-                hint="map no column to `index`, and trials are numbered as they come",
+                hint="do not map a column to `index`: trials are then numbered in file order",
             )
         taken[key] = record.where
     return list(records)
@@ -163,7 +162,7 @@ def _trial(record: Record, threshold: float, scale: float) -> Trial:
     clean = default_redactor()
     error = None
     if status == TrialStatus.INFRA_ERROR:
-        message = record.error or record.reason or "the source says that it could not be judged"
+        message = record.error or record.reason or "the source reports that it could not be judged"
         error = TrialError(record.error_type, clean.text(message), "agent")
     index = record.index or 0
     return Trial(
@@ -197,9 +196,9 @@ def _score(record: Record, scale: float) -> float | None:
     score = record.score / scale
     if not 0 <= score <= 1:
         raise ProctorError(
-            f"the score {record.score:g} does not lie in 0 to {scale:g}",
+            f"the score {record.score:g} is not within 0 to {scale:g}",
             where=record.where,
-            hint="--scale 100 takes scores from 0 to 100",
+            hint="use --scale 100 for scores from 0 to 100",
         )
     return score
 
@@ -214,14 +213,14 @@ def _status(record: Record, score: float | None, threshold: float) -> TrialStatu
     if score is not None:
         return TrialStatus.PASSED if score >= threshold else TrialStatus.FAILED
     raise ProctorError(
-        "neither a status, nor whether it passed, nor a score, nor an error",
+        "the record has no status, passed, score or error",
         where=record.where,
-        hint="--map COLUMN=score (or passed, status, error) says which column has it",
+        hint="map a column with --map COLUMN=score (or passed, status, error)",
     )
 
 
 def _checks(record: Record, status: TrialStatus, score: float | None) -> tuple[CheckResult, ...]:
-    """The source's own checks; else one that stands for all it said."""
+    """Return the source's checks; else one check for its overall result."""
     if record.checks or not status.judged:
         return record.checks
     held = status == TrialStatus.PASSED
@@ -276,7 +275,7 @@ def _agents(records: Iterable[Record]) -> dict[str, Any]:
 
 
 def _cases(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """Each case as the source tells of it; what it says first counts."""
+    """Return each case as the source describes it; its first record wins."""
     cases: dict[str, dict[str, Any]] = {}
     for record in records:
         case = cases.setdefault(record.case, {"id": record.case})
@@ -313,7 +312,7 @@ def _cells(records: Iterable[Record], threshold: float) -> list[dict[str, Any]]:
 
 
 TABLES = ("csv", "jsonl", "json", "parquet")
-"""Trials as rows, whose columns may be given a meaning."""
+"""Formats with one trial per row, whose columns can be mapped to fields."""
 
 SOURCES = (*TABLES, "inspect", "promptfoo")
 
@@ -328,11 +327,10 @@ def import_results(
     threshold: float = THRESHOLD,
     scale: float = 1.0,
 ) -> Run:
-    """Keep the results in a file as a run folder below `root`.
+    """Import the results in a file as a run folder below `root`.
 
     `columns` maps columns of a table (CSV, JSONL, JSON, Parquet) to fields. `threshold` is the
-    score from which a trial passed, `scale` the score that counts as 1, where the file does not
-    say whether it passed.
+    minimum passing score, `scale` the score that counts as 1, where the file has no pass/fail.
     """
     found = read_results(Path(file), source, columns or {})
     if name is not None:
@@ -343,9 +341,9 @@ def import_results(
 def read_results(
     file: Path, source: str | None = None, columns: Mapping[str, str] | None = None
 ) -> Imported:
-    """The results in a file, read and not yet kept."""
+    """Read the results in a file without saving them."""
     if not file.is_file():
-        raise ProctorError("there is no such file", where=str(file))
+        raise ProctorError("the file does not exist", where=str(file))
     form = source or guessed(file)
     if form in TABLES:
         from proctor.results.exchange import tables
@@ -359,9 +357,9 @@ def read_results(
         return readers[form](file, columns or {})
     if columns:
         raise ProctorError(
-            f"--map is for {', '.join(TABLES)}; this is {form}",
+            f"--map applies to {', '.join(TABLES)}; this is {form}",
             where=str(file),
-            hint="leave it out: what its fields mean is known",
+            hint="remove --map: the fields of this format are known",
         )
     if form == "inspect":
         from proctor.results.exchange.inspect_logs import read_inspect
@@ -383,7 +381,7 @@ _SUFFIXES = {
 
 
 def guessed(file: Path) -> str:
-    """What a file is, by its suffix and, for JSON, by what its top says."""
+    """Detect the format by suffix and, for JSON, by the top-level keys."""
     suffix = file.suffix.lower()
     if suffix in _SUFFIXES:
         return _SUFFIXES[suffix]
@@ -396,5 +394,5 @@ def guessed(file: Path) -> str:
         if b'"evalId"' in top or b'"results"' in top:
             return "promptfoo"
     raise ProctorError(
-        "it does not say what it is", where=str(file), hint=f"--from {'|'.join(SOURCES)}"
+        "the file format is not recognised", where=str(file), hint=f"--from {'|'.join(SOURCES)}"
     )

@@ -1,7 +1,7 @@
-"""Logs of Inspect: `.eval` (a zip, its parts compressed with Zstandard) and `.json`.
+"""Read Inspect logs: `.eval` (a zip compressed with Zstandard) and `.json`.
 
-Promise: every sample of every epoch becomes one trial; each score becomes a check under its
-scorer's name. A sample that errored, or that nobody scored, is an infrastructure error.
+Guarantees: every sample of every epoch becomes one trial; each score becomes a check named after
+its scorer. A sample with an error or without a score is an infrastructure error.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from proctor.results.exchange.tables import started_ns
 from proctor.results.metadata import as_list, as_mapping, as_text
 
 ZSTANDARD = 93
-"""The number of Zstandard among the methods of zip; Python's zipfile knows it from 3.14 on."""
+"""Zip compression method of Zstandard; Python's zipfile supports it from 3.14 on."""
 
 LARGEST_PART = 1 << 30
-"""Bytes of one sample, unpacked: beyond this a file is taken for a trap."""
+"""Maximum bytes of one unpacked sample: a larger one is treated as a zip bomb."""
 
 _LOCAL_HEADER = struct.Struct("<26xHH")
 
 WORDS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
-"""Inspect's letters: correct, partially correct, incorrect, no answer."""
+"""Inspect's grades: correct, partially correct, incorrect, no answer."""
 
 
 def read_inspect(path: Path) -> Imported:
-    """The trials of one log."""
+    """Read the trials of one log."""
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
@@ -50,7 +50,7 @@ def read_inspect(path: Path) -> Imported:
         raise ProctorError(f"a damaged .eval file: {error}", where=str(path)) from None
     told = as_mapping(header.get("eval"))
     if not told:
-        raise ProctorError("not a log of Inspect: it has no `eval`", where=str(path))
+        raise ProctorError("not an Inspect log: it has no `eval`", where=str(path))
     model = str(told.get("model") or "model")
     status = str(header.get("status") or "success")
     return Imported(
@@ -58,7 +58,7 @@ def read_inspect(path: Path) -> Imported:
         source="inspect",
         records=[_record(as_mapping(sample), model, where, told) for where, sample in samples],
         created=str(told["created"]) if told.get("created") else None,
-        stopped=None if status == "success" else f"the log says: {status}",
+        stopped=None if status == "success" else f"the log reports: {status}",
         about={
             "task": told.get("task"),
             "eval_id": told.get("eval_id"),
@@ -73,12 +73,12 @@ def read_inspect(path: Path) -> Imported:
 
 
 def _header(archive: zipfile.ZipFile, path: Path) -> Mapping[str, Any]:
-    """The header; of a log that was cut off, what stood at its start."""
+    """Return the header; for a truncated log, its start entry."""
     for name in ("header.json", "_journal/start.json"):
         if name in archive.namelist():
             header = _decode(_part(archive, archive.getinfo(name), path), f"{path}!{name}")
             return header if name == "header.json" else {**header, "status": "unfinished"}
-    raise ProctorError("not a log of Inspect: it has no header", where=str(path))
+    raise ProctorError("not an Inspect log: it has no header", where=str(path))
 
 
 def _parts(archive: zipfile.ZipFile, path: Path) -> Iterator[tuple[str, Any]]:
@@ -91,7 +91,9 @@ def _parts(archive: zipfile.ZipFile, path: Path) -> Iterator[tuple[str, Any]]:
 def _part(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> bytes:
     where = f"{path}!{info.filename}"
     if info.file_size > LARGEST_PART:
-        raise ProctorError(f"{info.file_size:,} bytes are more than a sample holds", where=where)
+        raise ProctorError(
+            f"{info.file_size:,} bytes exceed the size limit of a sample", where=where
+        )
     if info.compress_type != ZSTANDARD:
         return archive.read(info)
     with path.open("rb") as file:
@@ -100,12 +102,12 @@ def _part(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> bytes:
         file.seek(name + extra, 1)
         packed = file.read(info.compress_size)
     try:
-        # One frame or several, of known size or not: the directory of the archive bounds them.
+        # There may be several frames of unknown size: the zip directory bounds them.
         content = decompress(packed, info.file_size, "zstd")
     except DecompressionError as error:
         raise ProctorError(f"damaged: {error}", where=where) from None
     if len(content) != info.file_size:
-        raise ProctorError("damaged: its size is not the one it says", where=where)
+        raise ProctorError("damaged: the size differs from the zip directory", where=where)
     return content
 
 
@@ -114,7 +116,7 @@ def _decode(content: bytes, where: str) -> Mapping[str, Any]:
         found = msgspec.json.decode(content)
     except msgspec.MsgspecError:
         try:
-            found = json.loads(content)  # takes NaN, which Inspect writes
+            found = json.loads(content)  # accepts NaN, which Inspect writes
         except (ValueError, RecursionError) as error:
             raise ProctorError(f"not JSON: {error}", where=where) from None
     if not isinstance(found, dict):
@@ -130,7 +132,7 @@ def _record(sample: Mapping[str, Any], model: str, where: str, told: Mapping[str
     checks = tuple(_checks(as_mapping(sample.get("scores")), where))
     error = as_mapping(sample.get("error")).get("message")
     if error is None and not checks:
-        error = "the log holds no score of this sample"
+        error = "the log has no score for this sample"
     metadata = dict(as_mapping(sample.get("metadata")))
     epoch = int(sample.get("epoch") or 1)
     usage = [as_mapping(u) for u in as_mapping(sample.get("model_usage")).values()]
@@ -190,9 +192,9 @@ def _check(name: str, value: Any, reason: str, where: str) -> CheckResult:
         )
     if not 0 <= number <= 1:
         raise ProctorError(
-            f"the score {number:g} of {name} does not lie in 0 to 1",
+            f"the score {number:g} of {name} is not within 0 to 1",
             where=where,
-            hint="have the scorer give 0 to 1, or export the samples as CSV and use --scale",
+            hint="make the scorer return 0 to 1, or export the samples as CSV and use --scale",
         )
     return CheckResult(
         id=name,
@@ -205,7 +207,7 @@ def _check(name: str, value: Any, reason: str, where: str) -> CheckResult:
 
 
 def _number(value: Any) -> float | None:
-    """A score as Inspect itself turns it into a number; None where it would not."""
+    """Convert a score to a number as Inspect does; None where it has no number."""
     if isinstance(value, bool):
         return float(value)
     if isinstance(value, int | float):
@@ -224,7 +226,7 @@ def _number(value: Any) -> float | None:
 
 
 def _message(given: Mapping[str, Any], attached: Mapping[str, Any]) -> dict[str, Any]:
-    """A message of Inspect as OpenAI's API has it, which transcripts are read in."""
+    """Convert an Inspect message to OpenAI format, which transcripts are parsed from."""
     message = {
         "role": given.get("role"),
         "content": _resolved(given.get("content"), attached),
@@ -248,7 +250,7 @@ def _message(given: Mapping[str, Any], attached: Mapping[str, Any]) -> dict[str,
 
 
 def _resolved(value: Any, attached: Mapping[str, Any]) -> Any:
-    """Text, long parts of which a log keeps apart under a reference."""
+    """Resolve text whose long parts the log stores separately under a reference."""
     if isinstance(value, str) and value.startswith("attachment://"):
         return attached.get(value.removeprefix("attachment://"), value)
     if isinstance(value, list):

@@ -1,9 +1,9 @@
-"""Results told to an MLflow server, through its REST API.
+"""Log results to an MLflow server through its REST API.
 
-One MLflow run per run, agent and parameters: what was set as params, what came out as metrics,
-case by case as well. Telling it again updates the same MLflow run, never makes a second one. A
-figure that is not defined is not sent: MLflow has no null. (Its folder layout is no longer read
-by default, so a server is the one way that keeps working.)
+One MLflow run per run, agent and parameters: settings as params, results as metrics, also per case.
+Exporting again updates the same MLflow run instead of creating another. A figure that is not
+defined is not sent: MLflow has no null. (MLflow no longer reads its folder layout by default, so
+only a server keeps working.)
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet
 
 BATCH = 900
-"""Metrics sent at a time; the server takes 1,000 entities a request."""
+"""Metrics per request; the server accepts 1,000 entities."""
 
 LONGEST_VALUE = 6000
-"""Characters of a param, at most; the server refuses longer ones."""
+"""Maximum characters of a param; the server rejects longer ones."""
 
 TIMEOUT = 30.0
-"""Seconds for one answer: a server on another continent, not one that hangs."""
+"""Timeout of a request in seconds: enough for a distant server, short of a hang."""
 
 NOT_FOUND = 404
 
@@ -36,15 +36,15 @@ _NAME = re.compile(r"[^\w\-. :/]")
 
 
 class TrackingServer:
-    """A tracking server, by its address (or `MLFLOW_TRACKING_URI`)."""
+    """A tracking server at an address (or `MLFLOW_TRACKING_URI`)."""
 
     def __init__(self, address: str = "", environ: Mapping[str, str] | None = None) -> None:
         environ = os.environ if environ is None else environ
         self.address = (address or environ.get("MLFLOW_TRACKING_URI", "")).rstrip("/")
         if not self.address.startswith(("http://", "https://")):
             raise ProctorError(
-                "MLflow results go to a server",
-                hint="-o http://127.0.0.1:5000, or set MLFLOW_TRACKING_URI; `mlflow server` is one",
+                "no MLflow server was given",
+                hint="give -o http://127.0.0.1:5000 or set MLFLOW_TRACKING_URI",
             )
         self._headers: dict[str, str] = {}
         self._auth: tuple[str, str] | None = None
@@ -56,7 +56,7 @@ class TrackingServer:
     def ask(
         self, method: str, endpoint: str, body: Mapping[str, Any], *, missing: bool = False
     ) -> Mapping[str, Any]:
-        """One call; with `missing`, what is not there is an empty answer."""
+        """Send one request; with `missing`, a 404 is an empty response."""
         import httpx
 
         place = f"{self.address}/api/2.0/mlflow/{endpoint}"
@@ -67,7 +67,7 @@ class TrackingServer:
             )
         except httpx.HTTPError as error:
             raise ProctorError(
-                f"the MLflow server does not answer: {error}",
+                f"the MLflow server is not reachable: {error}",
                 where=self.address,
                 hint="start one with `mlflow server`, or name another with -o",
             ) from None
@@ -75,14 +75,14 @@ class TrackingServer:
             return {}
         if answer.is_error:
             raise ProctorError(
-                f"MLflow refused {endpoint}: {answer.status_code} {answer.text[:300]}",
+                f"MLflow rejected {endpoint}: {answer.status_code} {answer.text[:300]}",
                 where=self.address,
             )
         return cast("Mapping[str, Any]", answer.json())
 
 
 class MlflowRun(NamedTuple):
-    """What one MLflow run holds."""
+    """Contents of one MLflow run."""
 
     name: str
     tags: dict[str, str]
@@ -92,7 +92,7 @@ class MlflowRun(NamedTuple):
 
 
 def send(of: ResultSet, server: TrackingServer) -> int:
-    """Tell a server everything about a set; the number of MLflow runs."""
+    """Log a result set to a server; return the number of MLflow runs."""
     count = 0
     for row in of.group_by("experiment", "run").rows:
         key = row.key

@@ -1,8 +1,8 @@
-"""Results of promptfoo: the JSON that `promptfoo eval -o results.json` writes.
+"""Read promptfoo results: the JSON that `promptfoo eval -o results.json` writes.
 
 A test is a case, a provider an agent, a prompt a parameter (where there are several), a repeat a
-trial, an assertion a check. What promptfoo calls an error (the provider did not answer) is an
-infrastructure error; a failed assertion is a failure.
+trial, an assertion a check. A promptfoo error (the provider did not respond) is an infrastructure
+error; a failed assertion is a failure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONGEST_ID = 80
 
 
 def read_promptfoo(path: Path) -> Imported:
-    """The trials of one evaluation."""
+    """Read the trials of one evaluation."""
     try:
         document = json.loads(path.read_bytes())
     except OSError as error:
@@ -37,7 +37,7 @@ def read_promptfoo(path: Path) -> Imported:
     results = table.get("results")
     if not isinstance(results, list):
         raise ProctorError(
-            "not a file of promptfoo: it has no results.results",
+            "not a promptfoo file: it has no results.results",
             where=str(path),
             hint="write it with `promptfoo eval -o results.json`",
         )
@@ -60,7 +60,7 @@ def read_promptfoo(path: Path) -> Imported:
 
 
 def _case_names(rows: list[Mapping[str, Any]]) -> dict[str, str]:
-    """A name for each test: its description, else its variables. Two tests never share one."""
+    """Return a unique name for each test: its description, else its variables."""
     names: dict[str, str] = {}
     for row in rows:
         key = _identity(row)
@@ -79,7 +79,7 @@ def _case_names(rows: list[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _identity(row: Mapping[str, Any]) -> str:
-    """What makes two results repeats of one test: what was asked and what was asserted."""
+    """Return the key shared by repeats of one test: its input and its assertions."""
     test = as_mapping(row.get("testCase"))
     told = [row.get("vars") or test.get("vars"), test.get("description"), test.get("assert")]
     return json.dumps(told, sort_keys=True, default=str)
@@ -155,14 +155,14 @@ def _prompt(row: Mapping[str, Any]) -> str:
 
 
 def _share(value: Any, where: str) -> float | None:
-    """A score of promptfoo, which may be larger than 1 when an assertion of the user's gives it."""
+    """Parse a promptfoo score, which a custom assertion may put above 1."""
     number = _number(value)
     if number is None or 0 <= number <= 1:
         return number
     raise ProctorError(
-        f"the score {number:g} does not lie in 0 to 1",
+        f"the score {number:g} is not within 0 to 1",
         where=where,
-        hint="have the assertion give 0 to 1",
+        hint="make the assertion return 0 to 1",
     )
 
 

@@ -1,6 +1,6 @@
-"""Results in CSV, JSONL, JSON and Parquet: one trial a row, columns by name or by a user's map.
+"""Read results from CSV, JSONL, JSON and Parquet: one trial per row, columns by name or user map.
 
-What `proctor runs export` writes is read back as it was, in every one of these forms.
+Exports of `proctor runs export` are read back unchanged, in all of these formats.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from proctor.results.exchange.importing import Imported, Record
 from proctor.runs.trial import TrialStatus
 
 LONGEST_CELL = 100_000_000
-"""Characters of one cell: traces in a column are long, and Python's own limit is 131,072."""
+"""Maximum characters of a cell: a trace in a column exceeds Python's default of 131,072."""
 
 SYNONYMS = {
     "case": ("case_id", "test", "test_id", "question_id", "sample_id", "id", "name"),
@@ -40,7 +40,7 @@ SYNONYMS = {
     "latency_ms": ("latency",),
     "started": ("timestamp", "time", "date", "created"),
 }
-"""Names that a field goes by elsewhere, the likeliest first."""
+"""Names of a field in other programs, the likeliest first."""
 
 STATUS_WORDS = {
     "pass": "passed",
@@ -61,7 +61,7 @@ NESTED = ("params", "properties")
 
 
 def read_csv(path: Path, columns: Mapping[str, str]) -> Imported:
-    """Trials of a CSV file (comma, semicolon or tab; UTF-8, with or without a mark)."""
+    """Read the trials of a CSV file (comma, semicolon or tab; UTF-8 with or without BOM)."""
     text = _text(path)
     csv.field_size_limit(LONGEST_CELL)
     header = text.partition("\n")[0]
@@ -79,7 +79,7 @@ def read_csv(path: Path, columns: Mapping[str, str]) -> Imported:
 
 
 def _unguarded(value: Any) -> Any:
-    """A text without the quote that keeps spreadsheets from reading it as a formula."""
+    """Strip the quote that prevents spreadsheets from reading a text as a formula."""
     from proctor.results.exchange.export import FORMULA
 
     guarded = isinstance(value, str) and value[:1] == "'" and value[1:2] in FORMULA
@@ -87,7 +87,7 @@ def _unguarded(value: Any) -> Any:
 
 
 def read_jsonl(path: Path, columns: Mapping[str, str]) -> Imported:
-    """Trials of a JSONL file: one object a line."""
+    """Read the trials of a JSONL file: one object per line."""
     lines = enumerate(_text(path).split("\n"), 1)
     found = [(f"{path}:{number}", line) for number, line in lines if line.strip()]
     rows = [(where, _json(line, where)) for where, line in found]
@@ -95,7 +95,7 @@ def read_jsonl(path: Path, columns: Mapping[str, str]) -> Imported:
 
 
 def read_json(path: Path, columns: Mapping[str, str]) -> Imported:
-    """Trials of a JSON file: a list of objects, or such a list under `trials`."""
+    """Read the trials of a JSON file: a list of objects, or such a list under `trials`."""
     found = _json(_text(path), str(path))
     if isinstance(found, dict):
         found = cast("dict[str, Any]", found).get("trials")
@@ -109,11 +109,11 @@ def read_json(path: Path, columns: Mapping[str, str]) -> Imported:
 
 
 def read_parquet(path: Path, columns: Mapping[str, str]) -> Imported:
-    """Trials of a Parquet file: one a row."""
+    """Read the trials of a Parquet file, one per row."""
     import duckdb
 
     try:
-        # Brackets of a name would be read as a pattern.
+        # Brackets in a file name would be read as a pattern.
         file = re.sub(r"([*?\[])", r"[\1]", str(path))
         found = duckdb.connect().execute("SELECT * FROM read_parquet(?)", [file])
         names, values = [column[0] for column in found.description or ()], found.fetchall()
@@ -137,7 +137,7 @@ def _json(text: str, where: str) -> Any:
 def _objects(
     path: Path, source: str, found: list[tuple[str, Any]], columns: Mapping[str, str]
 ) -> Imported:
-    """Trials that are objects already; what is null was not told."""
+    """Build trials from objects; null means absent."""
     rows: list[tuple[str, dict[str, Any]]] = []
     names: dict[str, None] = {}
     for where, row in found:
@@ -170,21 +170,21 @@ def _imported(
     fields = _fields(names, columns, path)
     if "case" not in fields.values():
         raise ProctorError(
-            f"no column names the case (there are: {', '.join(names) or 'none'})",
+            f"no column contains the case (columns: {', '.join(names) or 'none'})",
             where=f"{path}:1",
             hint="--map COLUMN=case",
         )
-    # Our own exports hold trials that no figure counts; here nothing would tell them apart.
+    # Our own exports contain trials that no figure counts; an import cannot mark them.
     counted = [(w, row) for w, row in rows if str(row.get("counted", True)).lower() != "false"]
     records = [_record(row, fields, where, path) for where, row in counted]
     left = [name for name in names if name not in fields]
     if len(counted) < len(rows):
-        left.append(f"{len(rows) - len(counted)} trials that ran on after an early stop")
+        left.append(f"{len(rows) - len(counted)} trials that ended after an early stop")
     return Imported(name=path.stem, source=source, records=records, not_taken=tuple(left))
 
 
 def _fields(names: list[str], columns: Mapping[str, str], path: Path) -> dict[str, str]:
-    """Column → field: as the user says, else by its own name, else by a name it goes by."""
+    """Map columns to fields: by the user's map, else by name, else by a known alias."""
     for column, field in columns.items():
         if column not in names:
             raise ProctorError(
@@ -211,7 +211,7 @@ def _fields(names: list[str], columns: Mapping[str, str], path: Path) -> dict[st
         if field not in taken and found is not None and found not in fields:
             fields[found] = field
             taken.add(field)
-    # A table that names models and no agents is about the models.
+    # A table with models and no agents is about the models.
     if "agent" not in taken and "model" in fields:
         fields["model"] = "agent"
     return fields
@@ -231,9 +231,9 @@ def _record(row: dict[str, Any], fields: Mapping[str, str], where: str, path: Pa
             given[field] = _value(field, row[column], where)
     if "case" not in given:
         raise ProctorError(
-            "the row does not name its case",
+            "the row has no case",
             where=where,
-            hint="--map COLUMN=case says which column does",
+            hint="map a column with --map COLUMN=case",
         )
     return Record(where=where, **given)
 
@@ -285,7 +285,7 @@ def _words(value: Any) -> tuple[str, ...]:
 def _object(value: Any) -> dict[str, Any]:
     found = json.loads(value) if isinstance(value, str) else value
     if not isinstance(found, dict):
-        raise TypeError("a JSON object is needed")
+        raise TypeError("a JSON object is required")
     return cast("dict[str, Any]", found)
 
 
@@ -295,7 +295,7 @@ def _checks(value: Any) -> tuple[CheckResult, ...]:
 
 
 def _error(value: Any) -> str:
-    """An error's message; ours is an object in JSON, others' is text."""
+    """Return an error's message; ours is a JSON object, others are text."""
     if isinstance(value, str) and value.startswith("{"):
         value = json.loads(value)
     if isinstance(value, dict):
@@ -322,7 +322,7 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
 
 
 def started_ns(value: Any, where: str = "") -> int:
-    """A time as nanoseconds since 1970: ISO 8601, or seconds or milliseconds since then."""
+    """Parse a time to nanoseconds since 1970: ISO 8601, or Unix seconds or milliseconds."""
     try:
         if isinstance(value, int | float) or str(value).replace(".", "", 1).isdigit():
             seconds = float(value)
