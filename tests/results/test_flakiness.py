@@ -34,10 +34,10 @@ async def test_a_judge_that_contradicts_itself_is_found():
     with MockLLM(replies) as server:
         case = {"correctness": {"llm_judge": {"rule": "Polite.", "votes": 3}}}
         found = await judged(case, answer="hello", judges={"default": judge_at(server)})
-    (result,) = found.results
+    (result,) = found
     assert result.actual["votes_passed"] == [True, False, True]
     trial = Trial(
-        case="a", agent="x", index=0, seed=0, status=TrialStatus.PASSED, checks=found.results
+        case="a", agent="x", index=0, seed=0, status=TrialStatus.PASSED, checks=tuple(found)
     )
     votes = votes_of([trial])
     assert votes == {CellKey("a", "x"): [[True, False, True]]}
