@@ -22,7 +22,7 @@ PRELOADED = (
     *("duckdb", "psutil", "rich.console", "rich.table", "scipy.stats", "yaml", "zstandard"),
     *("proctor.cli.main", "proctor.cli._signals", "proctor.cli._output"),
     *("proctor.cli.run", "proctor.cli.test", "proctor.cli.validate", "proctor.cli.results"),
-    *("proctor.cli.carrying", "proctor.report.html.page", "proctor.report.facts"),
+    *("proctor.report.html.page", "proctor.report.facts"),
     *("proctor.agents.python", "proctor.checks.layers", "proctor.spec.case_checks"),
     *("proctor.report.console", "proctor.report.json_report", "proctor.report.progress"),
     *("proctor.results.compare", "proctor.results.finalise", "proctor.api"),

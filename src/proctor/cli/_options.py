@@ -434,20 +434,21 @@ def _bare_type(annotation: Any) -> Any:
     return annotation
 
 
-FORMAT_OPTIONS = (
-    click.option(
+def format_options(function: Decorated) -> Decorated:
+    """Add `--format` and `-o`, as `formats` and `outputs`."""
+    formats = click.option(
         "--format",
         "formats",
         multiple=True,
         type=click.Choice(list(FORMATS)),
         help="Output format; repeatable.  [default: console]",
-    ),
-    click.option(
+    )
+    outputs = click.option(
         "-o",
         "--output",
         "outputs",
         multiple=True,
         metavar="FILE",
-        help="Output file: the first -o is for the first --format, and so on.",
-    ),
-)
+        help="Output file; the first -o is for the first --format, and so on.",
+    )
+    return formats(outputs(function))

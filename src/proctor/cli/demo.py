@@ -53,7 +53,7 @@ shop. It is tiny and mostly wrong, but its calls are real.
 def demo(ctx: click.Context, model: str | None, results: Path) -> None:
     """Run a built-in example."""
     from proctor.cli._output import wants_colour
-    from proctor.cli.carrying import carry_out_here
+    from proctor.cli.run import execute_run
     from proctor.report import console
     from proctor.report.facts import ReportFacts
     from proctor.spec import Configuration, Settings, load_suite
@@ -73,14 +73,14 @@ def demo(ctx: click.Context, model: str | None, results: Path) -> None:
         settings = Configuration(Settings(), suite.folder, (), Tree(DEFAULT, {}))
         options = RunOptions(concurrency=None if model is None else 1)
         ready = prepare(suite, options, configuration=settings)
-        carried = carry_out_here(ready, new_folder(ready, results, "demo"))
-        click.echo(console.render(ReportFacts(carried.run)), color=wants_colour(), nl=False)
-        if carried.signal is not None:
-            ctx.exit(carried.exit_code)
-        _show_failure(carried.run)
-        _next_steps(carried.run, path)
+        ended = execute_run(ready, new_folder(ready, results, "demo"))
+        click.echo(console.render(ReportFacts(ended.run)), color=wants_colour(), nl=False)
+        if ended.signal is not None:
+            ctx.exit(ended.exit_code)
+        _show_failure(ended.run)
+        _next_steps(ended.run, path)
     # Failing agents are the point of the demo; infrastructure errors are not.
-    ctx.exit(EXIT_CANNOT_JUDGE if carried.run.totals.infra_error else 0)
+    ctx.exit(EXIT_CANNOT_JUDGE if ended.run.totals.infra_error else 0)
 
 
 def _require_local_model() -> None:

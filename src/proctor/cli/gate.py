@@ -142,8 +142,7 @@ def gate(
             must_pass=must_pass,
         )
     else:
-        from proctor.cli.carrying import Carried, carry_out_here
-        from proctor.cli.run import find_modules_here
+        from proctor.cli.run import EndedRun, allow_local_imports, execute_run
         from proctor.stats.gate import GateRule
         from proctor.trials.extend import Extending, judge_extending
 
@@ -155,12 +154,12 @@ def gate(
                     where=address,
                     hint="download it with `proctor runs sync ADDRESS FOLDER`",
                 )
-        find_modules_here()
-        carried: list[Carried] = []
+        allow_local_imports()
+        ended: list[EndedRun] = []
 
         def carry(ready: RunContext, folder: RunFolder) -> Run:
-            carried.append(carry_out_here(ready, folder, quiet=quiet, events=as_json))
-            return carried[-1].run
+            ended.append(execute_run(ready, folder, quiet=quiet, events=as_json))
+            return ended[-1].run
 
         facts = judge_extending(
             tested,
@@ -170,7 +169,7 @@ def gate(
             extending=Extending(extend_rounds, extend_by),
             must_pass=must_pass,
         )
-        signal = carried[-1].signal if carried else None
+        signal = ended[-1].signal if ended else None
     code = facts.exit_code(inconclusive) if signal is None else 128 + signal
     if as_json:
         more = {"exit_code": code, "policy": inconclusive, "error_rate": facts.error_rate}

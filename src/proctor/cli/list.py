@@ -93,12 +93,12 @@ def experiments(ctx: click.Context, expression: str, as_json: bool) -> None:
 
     Exits with 2 if one cannot be read; the others are listed.
     """
-    from proctor.cli.run import find_modules_here
+    from proctor.cli.run import allow_local_imports
     from proctor.spec import load_configuration, select_cases
     from proctor.spec.load import find_experiments
     from proctor.trials.targets import listed_experiments
 
-    find_modules_here()
+    allow_local_imports()
     configuration = load_configuration()
     rows: list[dict[str, Any]] = []
     broken = False

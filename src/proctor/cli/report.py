@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from proctor.cli._command import Command, Example
-from proctor.cli._options import FORMAT_OPTIONS, open_run, results_option, results_root
+from proctor.cli._options import format_options, open_run, results_option, results_root
 from proctor.cli._output import echo_report
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ EXAMPLES = [
     metavar="RUN|TAG",
     help="Compare with this run.  [default: the run of the same experiment tagged `baseline`]",
 )
-@FORMAT_OPTIONS[0]
-@FORMAT_OPTIONS[1]
+@format_options
 @results_option
 def report(
     *,

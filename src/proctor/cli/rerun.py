@@ -57,24 +57,23 @@ def rerun(
     Exits with 0 if all results are identical, 1 if they differ, 2 if they cannot be compared.
     """
     from proctor.cli._options import results_root
-    from proctor.cli.carrying import carry_out_here
-    from proctor.cli.run import find_modules_here
+    from proctor.cli.run import allow_local_imports, execute_run
     from proctor.runs.find import find_run
     from proctor.trials.rerun import compared, prepare_rerun
 
-    find_modules_here()
+    allow_local_imports()
     options: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
     first, ready, folder = prepare_rerun(
         find_run(run, results_root(None)), results=results, **options
     )
-    carried = carry_out_here(ready, folder, quiet=quiet, events=as_json)
-    done = compared(first, carried.run)
+    ended = execute_run(ready, folder, quiet=quiet, events=as_json)
+    done = compared(first, ended.run)
     if as_json:
         click.echo(_document(done))
     else:
         _echo(done)
-    if carried.signal is not None:
-        ctx.exit(carried.exit_code)
+    if ended.signal is not None:
+        ctx.exit(ended.exit_code)
     ctx.exit(0 if done.sameness.identical else 1)
 
 

@@ -11,8 +11,8 @@ import click
 
 from proctor.cli._command import Command, Example
 from proctor.cli._options import (
-    FORMAT_OPTIONS,
     folder_or_address,
+    format_options,
     from_options,
     log_options,
     options_of,
@@ -23,7 +23,6 @@ from proctor.trials.options import RunOptions
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from proctor.cli.carrying import Carried
     from proctor.ops.notify import Notifier
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
@@ -147,8 +146,7 @@ class Invocation(NamedTuple):
     is_flag=True,
     help="Print events to stderr and one JSON document to stdout.",
 )
-@FORMAT_OPTIONS[0]
-@FORMAT_OPTIONS[1]
+@format_options
 @click.option(
     "--notify",
     "notify_to",
@@ -195,7 +193,7 @@ def run(ctx: click.Context, targets: tuple[str, ...], **given: Any) -> None:
         if how.as_json:
             raise click.UsageError("--json prints its own document: leave out --format and -o")
         plan_outputs(how.formats, how.outputs, os.environ)  # refuses what cannot be written
-    find_modules_here()
+    allow_local_imports()
     if not targets:
         with Notifications(how, resumed[0].parent.name) as notifications:
             ctx.exit(_resume(resumed[0], how, given, notifications))
@@ -225,7 +223,7 @@ def _is_selection(targets: tuple[str, ...], how: Invocation) -> bool:
     return not Path(target).exists() and any(sign in target for sign in "*?[:,")
 
 
-def find_modules_here() -> None:
+def allow_local_imports() -> None:
     """Make modules in the working folder importable, as `python -m proctor` does."""
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
@@ -256,20 +254,20 @@ class Notifications:
             notifier = Notifier(wish, _warn_notification)
             self._notifier = None if how.dry_run else notifier
 
-    def ended(self, carried: Carried) -> None:
+    def ended(self, ended: EndedRun) -> None:
         """Start to send the notification for a run that has ended."""
         if self._notifier is None:
             return
         from proctor.ops.notify import of_run
         from proctor.runs.audit import root_of
 
-        interrupted = carried.signal is not None
+        interrupted = ended.signal is not None
         self._interrupted = self._interrupted or interrupted
         worse = None
         if self._notifier.wants_regressions and not interrupted:
-            worse = self._notifier.regression(carried.run, root_of(carried.run.path))
+            worse = self._notifier.regression(ended.run, root_of(ended.run.path))
         self._notifier.send(
-            of_run(carried.run, carried.exit_code, interrupted=interrupted, regression=worse)
+            of_run(ended.run, ended.exit_code, interrupted=interrupted, regression=worse)
         )
 
     def __enter__(self) -> Self:
@@ -316,13 +314,16 @@ def _start(
     names = [(how.name or each.name) + suffix for each in ready]
     if how.dry_run:
         return _echo_plans(ready, how, names)
-    carried: list[Carried] = []
+    ended: list[EndedRun] = []
     for each, name in zip(ready, names, strict=True):
-        carried.append(_carry_out(each, folder_for(each, how.results, name), how))
-        notifications.ended(carried[-1])
-        if carried[-1].signal is not None:
+        run = execute_run(
+            each, folder_for(each, how.results, name), quiet=how.quiet, events=how.as_json
+        )
+        ended.append(run)
+        notifications.ended(run)
+        if run.signal is not None:
             break
-    return _echo_runs(carried, how)
+    return _echo_runs(ended, how)
 
 
 def _split(texts: tuple[str, ...]) -> list[str]:
@@ -350,9 +351,9 @@ def _resume(
     ready, folder = restore(find_run(path, results_root(None)), **changes)
     rerun = FAILED if how.retry_failed else INFRA if how.retry_infra else UNFINISHED
     if not how.dry_run:
-        carried = _carry_out(ready, folder, how, rerun)
-        notifications.ended(carried)
-        return _echo_runs([carried], how)
+        ended = execute_run(ready, folder, rerun=rerun, quiet=how.quiet, events=how.as_json)
+        notifications.ended(ended)
+        return _echo_runs([ended], how)
     if ready.unfolding is not None:
         # In research the remaining trials depend on results: print the plan it started with.
         return _echo_plans([ready], how, [""])
@@ -365,18 +366,74 @@ def _resume(
     return _echo_plans([rest], how._replace(results=root_of(folder.path)), [ready.name])
 
 
-def _carry_out(
-    ready: RunContext,
+class EndedRun(NamedTuple):
+    """A run that has ended, and the signal that ended it, if one did."""
+
+    run: Run
+    signal: int | None
+    uploaded: bool = True
+    """Whether its results reached their address; false if the object store was unreachable."""
+
+    @property
+    def exit_code(self) -> int:
+        """Return the code of the signal, else that of the verdicts."""
+        if self.signal is not None:
+            return 128 + self.signal
+        return self.run.exit_code or (0 if self.uploaded else EXIT_CANNOT_JUDGE)
+
+
+def execute_run(
+    context: RunContext,
     folder: RunFolder,
-    how: Invocation,
+    *,
     rerun: frozenset[TrialStatus] | None = None,
-) -> Carried:
-    from proctor.cli.carrying import carry_out_here
+    quiet: bool = False,
+    events: bool = False,
+) -> EndedRun:
+    """Run the remaining trials of a run, with progress, and with Ctrl-C to stop it in order."""
+    from proctor.background import run_sync
+    from proctor.cli._output import stdout_reserved
+    from proctor.cli._signals import Interrupts
+    from proctor.report.console import resume_command
+    from proctor.report.progress import ProgressGroup, RunLog, logs_runs, progress_for
+    from proctor.runs.folder import run_name
+    from proctor.runs.remote.upload import shipped
+    from proctor.trials.session import UNFINISHED, run_session
 
-    return carry_out_here(ready, folder, rerun=rerun, quiet=how.quiet, events=how.as_json)
+    progress = progress_for(sys.stderr, quiet=quiet, events=events)
+    log = RunLog(run_name(folder.path)) if logs_runs() else None
+    observer = progress if log is None else ProgressGroup(progress, log)
+    interrupts = Interrupts(resume_command(folder.path))
+    with shipped(folder, _warn_upload) as shipping, stdout_reserved(), interrupts.listening():
+        work = run_session(
+            context,
+            folder,
+            rerun=rerun or UNFINISHED,
+            observer=observer,
+            on_session=interrupts.watch,
+        )
+        try:
+            run = run_sync(work)
+        finally:
+            for each in (progress, log):
+                if each is not None:
+                    each.close()
+    ended = EndedRun(run, interrupts.signal, shipping.arrived)
+    if log is not None:
+        log.ended(run, ended.exit_code)
+    return ended
 
 
-def _echo_runs(carried: list[Carried], how: Invocation) -> int:
+def _warn_upload(text: str) -> None:
+    import logging
+
+    from proctor.cli._options import warn
+
+    logging.getLogger("proctor.run").info("warning: %s", text)
+    warn(text)
+
+
+def _echo_runs(ended: list[EndedRun], how: Invocation) -> int:
     """Print the runs; return the worst exit code: a failed cell counts before an unjudged one."""
     from proctor.cli._output import echo_report
     from proctor.report import console
@@ -384,17 +441,17 @@ def _echo_runs(carried: list[Carried], how: Invocation) -> int:
     from proctor.report.json_report import render_summary
     from proctor.report.outputs import plan_outputs, write_outputs
 
-    codes = [each.exit_code for each in carried]
+    codes = [each.exit_code for each in ended]
     interrupted = next((code for code in codes if code > EXIT_CANNOT_JUDGE), None)
     exit_code = interrupted or (1 if 1 in codes else max(codes))
     if how.formats or how.outputs:
-        runs = [each.run for each in carried]
+        runs = [each.run for each in ended]
         facts = ReportFacts(*runs, labels=[str(run.spec["name"]) for run in runs])
-        facts.exit_code, facts.signal = exit_code, carried[-1].signal
+        facts.exit_code, facts.signal = exit_code, ended[-1].signal
         write_outputs(facts, plan_outputs(how.formats, how.outputs, os.environ), os.environ)
         return exit_code
     documents: list[str] = []
-    for each in carried:
+    for each in ended:
         facts = ReportFacts(each.run, signal=each.signal)
         facts.exit_code = each.exit_code  # which knows whether the results have arrived
         if how.as_json:

@@ -144,11 +144,11 @@ def check(
     """
     from proctor.background import run_sync
     from proctor.cli._output import stdout_reserved
-    from proctor.cli.run import find_modules_here
+    from proctor.cli.run import allow_local_imports
     from proctor.spec.experiment import read_seeds
     from proctor.trials.sanity import acheck
 
-    find_modules_here()
+    allow_local_imports()
     try:
         wanted = read_seeds(seeds)
     except ValueError as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli._command import Command, Example
-from proctor.cli._options import FORMAT_OPTIONS, POSITIVE
+from proctor.cli._options import POSITIVE, format_options
 from proctor.cli.validate import print_problems
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 
@@ -52,8 +52,7 @@ EXAMPLES = [
     metavar="AGENT",
     help="Override the suite's agent; repeatable.",
 )
-@FORMAT_OPTIONS[0]
-@FORMAT_OPTIONS[1]
+@format_options
 @click.option("--traces", multiple=True, metavar="PATH", help="Check these traces, run nothing.")
 @click.option(
     "--map",
@@ -81,12 +80,12 @@ def test(
     builds scenarios and solves them.) Exits with 0 if all cases passed, 1 if a blocking check
     failed, 2 if something could not be judged (a crashed agent, a missing trace, an invalid suite).
     """
-    from proctor.cli.run import find_modules_here
+    from proctor.cli.run import allow_local_imports
     from proctor.report.outputs import plan_outputs, write_outputs
     from proctor.spec import SpecError
 
     planned = plan_outputs(formats, outputs, os.environ)
-    find_modules_here()
+    allow_local_imports()
     try:
         facts = _run_suites(suites, fail_fast=fail_fast, **selection)
     except SpecError as error:

@@ -115,7 +115,7 @@ def run(ctx: click.Context, **given: Any) -> None:
 
     The same command resumes an interrupted experiment and retries traces that failed.
     """
-    from proctor.cli.carrying import carry_out_here
+    from proctor.cli.run import execute_run
     from proctor.trail.experiment import TrailConfig, begin, conclude
     from proctor.trail.report import score_lines
     from proctor.trials.session import INFRA
@@ -130,8 +130,8 @@ def run(ctx: click.Context, **given: Any) -> None:
         )
     if experiment.going_on:
         click.echo(f"resuming {experiment.folder.path}", err=True)
-    carried = carry_out_here(experiment.ready, experiment.folder, rerun=INFRA, quiet=given["quiet"])
-    done = conclude(carried.run)
+    ended = execute_run(experiment.ready, experiment.folder, rerun=INFRA, quiet=given["quiet"])
+    done = conclude(ended.run)
     _echo_problems("gold", done.metrics["gold_problems"])
     if given["as_json"]:
         click.echo(json.dumps(done.metrics))
@@ -140,9 +140,9 @@ def run(ctx: click.Context, **given: Any) -> None:
         for name, why in done.metrics["failed"].items():
             click.echo(f"  not judged: {name}: {why}")
         click.echo(f"stored in {done.path}")
-    if carried.signal is not None:
-        ctx.exit(carried.exit_code)
-    if done.metrics["failed"] or carried.run.stopped:
+    if ended.signal is not None:
+        ctx.exit(ended.exit_code)
+    if done.metrics["failed"] or ended.run.stopped:
         ctx.exit(EXIT_CANNOT_JUDGE)
 
 

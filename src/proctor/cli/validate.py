@@ -121,10 +121,10 @@ def _template(path: Path) -> Valid:
 
 def _resolved(experiments: list[Experiment]) -> Valid:
     """Resolve every name in the experiments."""
-    from proctor.cli.run import find_modules_here
+    from proctor.cli.run import allow_local_imports
     from proctor.trials.experiments import resolve_experiment
 
-    find_modules_here()
+    allow_local_imports()
     return Valid(experiments=tuple(resolve_experiment(each) for each in experiments))
 
 
