@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from report_runs import HOSTILE, check, make_run
 
+from proctor.formatting import money, percent
 from proctor.report import console
 from proctor.report.console_results import render_groups
 from proctor.report.facts import ReportFacts
@@ -18,7 +19,6 @@ from proctor.report.run_words import places
 from proctor.results import query
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial, TrialError, TrialStatus
-from proctor.words import money, percent
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from proctor.errors import ProctorError
+from proctor.formatting import plural
 from proctor.stats.compare import stratified
 from proctor.stats.gate import GateRule, judge_gate
-from proctor.words import plural
 
 
 def suite(rows):

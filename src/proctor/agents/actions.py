@@ -21,7 +21,7 @@ from random import Random
 from typing import Any, NamedTuple, cast
 
 from proctor.agents.base import AgentRequest
-from proctor.words import and_more, clipped
+from proctor.formatting import and_more, clipped
 
 Actions = Sequence[Any] | Mapping[str, Any]
 

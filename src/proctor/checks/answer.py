@@ -25,7 +25,7 @@ from proctor.checks.base import (
     unscored,
 )
 from proctor.errors import ProctorError
-from proctor.words import and_more
+from proctor.formatting import and_more
 
 PATTERN_SECONDS = 1.0
 """Time for one pattern on one answer: a sound pattern reads 10 MB in a fraction of it."""

@@ -23,8 +23,8 @@ from proctor.checks.base import (
     passed,
     skipped,
 )
+from proctor.formatting import at_least, dollars
 from proctor.trace import Span, Trace
-from proctor.words import at_least, dollars
 
 
 class MaxCost(Check):

@@ -15,8 +15,8 @@ from proctor.checks.grounding import CheckedClaim, Grounding, ground
 from proctor.checks.judge_prompt import JudgeInput
 from proctor.checks.quality_dimensions import Dimension
 from proctor.checks.structured import as_json
+from proctor.formatting import level_of
 from proctor.trace import Trace
-from proctor.words import level_of
 
 DEFAULT_THRESHOLD = 0.8
 """Words are compared, not meaning: one claim in five may be worded too freely to be found."""

@@ -55,11 +55,11 @@ from proctor.checks.quality import score_context
 from proctor.checks.quality_dimensions import DIMENSIONS
 from proctor.checks.structured import contains_value, same_value
 from proctor.errors import hint_among
+from proctor.formatting import and_more, plural
 from proctor.sanitize import printable
 from proctor.strict import Strict
 from proctor.trace import Span, SpanQuery, Trace, TraceQuery, parse_query
 from proctor.trace.conventions.values import structure
-from proctor.words import and_more, plural
 
 SHOWN = 5
 """How many names a reason lists; `expected`, `actual` and the span ids hold them all."""

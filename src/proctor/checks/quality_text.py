@@ -19,8 +19,8 @@ from proctor.checks.quality_dimensions import (
     QualityLevel,
     SpanLatency,
 )
+from proctor.formatting import percent, plural
 from proctor.sanitize import line
-from proctor.words import percent, plural
 
 SHOWN_TIMES = 20
 """Rows of the latency breakdown that fit a screen with the rest; `--json` has them all."""

@@ -292,7 +292,7 @@ async def _ask(
 
 
 def _show(run: Run) -> None:
-    from proctor.words import money, seconds
+    from proctor.formatting import money, seconds
 
     (trial,) = run.trials
     trace = run.trace(trial)

@@ -20,8 +20,8 @@ from proctor.cli._command import Command, Example
 from proctor.cli._options import json_option
 from proctor.cli._output import wants_colour
 from proctor.errors import ProctorError
+from proctor.formatting import plural
 from proctor.sanitize import printable
-from proctor.words import plural
 
 State = Literal["ok", "note", "problem"]
 

@@ -15,8 +15,8 @@ from proctor.cli._options import (
     results_root,
 )
 from proctor.cli.results import echo_problems, query_trials
+from proctor.formatting import plural
 from proctor.sanitize import printable
-from proctor.words import plural
 
 
 @click.command(

@@ -9,8 +9,8 @@ import click
 
 from proctor.cli._command import Command, Entry, Example, LazyGroup
 from proctor.cli._options import chat_model, chat_model_options, json_option
+from proctor.formatting import level_of, money, plural
 from proctor.sanitize import printable
-from proctor.words import level_of, money, plural
 
 if TYPE_CHECKING:
     from proctor.checks.judge_audit import Audit, LabelledAnswer

@@ -10,9 +10,9 @@ import click
 from proctor.cli._command import Command, Entry, Example, LazyGroup
 from proctor.cli._options import filter_option, json_option
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
+from proctor.formatting import clipped
 from proctor.sanitize import printable
 from proctor.tables import table
-from proctor.words import clipped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

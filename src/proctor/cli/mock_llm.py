@@ -11,9 +11,9 @@ import click
 
 from proctor.cli._command import Command, Example
 from proctor.errors import ProctorError
+from proctor.formatting import plural
 from proctor.sanitize import printable
 from proctor.user_dirs import room_for
-from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.llm.mock import ScriptRequest

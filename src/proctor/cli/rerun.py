@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from proctor.cli._command import Command, Example
+from proctor.formatting import clipped, plural
 from proctor.sanitize import printable
-from proctor.words import clipped, plural
 
 if TYPE_CHECKING:
     from proctor.trials.rerun import Rerun

@@ -11,8 +11,8 @@ import click
 
 from proctor.cli._command import Command, Example
 from proctor.cli._options import Decorated, readable_results_option, results_root
+from proctor.formatting import plural, some
 from proctor.sanitize import printable
-from proctor.words import plural, some
 
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet

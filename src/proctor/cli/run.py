@@ -334,11 +334,11 @@ def _resume(
     path: Path, how: Invocation, given: dict[str, Any], notifications: Notifications
 ) -> int:
     from proctor.cli._options import results_root
+    from proctor.formatting import plural
     from proctor.runs.audit import root_of
     from proctor.runs.find import find_run
     from proctor.trials.resume import left_of, restore
     from proctor.trials.session import FAILED, INFRA, UNFINISHED
-    from proctor.words import plural
 
     unused = {"--agent": how.agents, "--agents": how.listed_agents, "--seeds": how.seeds}
     unused |= {"--set": how.settings, "--tags": how.tags, "--filter": how.expression}
@@ -467,7 +467,7 @@ def _echo_workdirs(run: Run) -> None:
     """Print the working directories that `--keep-workdirs` kept."""
     if not run.spec["options"].get("keep_workdirs"):
         return
-    from proctor.words import and_more, plural
+    from proctor.formatting import and_more, plural
 
     kept = [trial.workdir for trial in run.trials if trial.workdir is not None]
     if kept:

@@ -138,8 +138,8 @@ def _life(sign: Sign, now: datetime) -> str:
 
 
 def _counts(beat: Beat) -> list[str]:
+    from proctor.formatting import money
     from proctor.report.progress import duration
-    from proctor.words import money
 
     parts = [f"{beat.done}/{beat.planned - beat.not_needed} done"]
     parts += [f"{beat.running} running"] if beat.running else []
@@ -356,11 +356,11 @@ def share(*, run: str, output: Path | None, results: Path | None) -> None:
     RUN is a run folder, a tag, or `latest`. Secrets are redacted again. Prints what the file
     contains.
     """
+    from proctor.formatting import plural
     from proctor.report.share import share as share_run
     from proctor.sanitize import line
     from proctor.spec import load_configuration
     from proctor.trace.redact import Redactor
-    from proctor.words import plural
 
     root = results_root(results)
     found = open_run(run, root)

@@ -10,9 +10,9 @@ import click
 from proctor.cli._command import Command, Entry, Example, LazyGroup
 from proctor.cli._options import filter_option, json_option, key_values
 from proctor.errors import ProctorError
+from proctor.formatting import plural
 from proctor.sanitize import printable
 from proctor.tables import table
-from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.scenarios import Template

@@ -9,9 +9,9 @@ import click
 
 from proctor.cli._command import Command, Entry, Example, LazyGroup
 from proctor.cli._options import json_option, log_options
+from proctor.formatting import plural
 from proctor.sanitize import printable
 from proctor.tables import table
-from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.ops.schedule import Book, Schedule, State

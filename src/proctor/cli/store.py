@@ -15,7 +15,7 @@ from proctor.cli._options import Decorated, Duration, json_option
 from proctor.cli.serve import DEFAULT_STORE
 from proctor.cli.trace import TraceFiles, files_argument, redaction_option
 from proctor.errors import EXIT_CANNOT_JUDGE
-from proctor.words import dollars, plural
+from proctor.formatting import dollars, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

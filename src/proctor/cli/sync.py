@@ -11,8 +11,8 @@ import click
 
 from proctor.cli._command import Command, Example
 from proctor.cli._options import POSITIVE, json_option, record_audit, results_option, results_root
+from proctor.formatting import plural
 from proctor.sanitize import printable
-from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.runs.remote.object_store import Patience

@@ -217,8 +217,8 @@ def _sources(context: RunContext) -> dict[tuple[str, int], str | None]:
 
 def _trace_remarks(contexts: Sequence[RunContext]) -> Iterator[str]:
     """What a reader should know of recorded traces beside how they were judged."""
+    from proctor.formatting import plural
     from proctor.trials.recorded import strangers
-    from proctor.words import plural
 
     (replay,) = contexts[0].agents.values()
     found: Any = getattr(replay, "recordings", None)
@@ -230,7 +230,7 @@ def _trace_remarks(contexts: Sequence[RunContext]) -> Iterator[str]:
 
 def _unchecked_cases(contexts: Sequence[RunContext]) -> Iterator[str]:
     """Name cases without checks: they pass whatever is answered."""
-    from proctor.words import plural, some
+    from proctor.formatting import plural, some
 
     for context in contexts:
         if names := [name for name, case in context.cases.items() if not case.checks]:

@@ -17,8 +17,8 @@ import click
 from proctor.cli._command import Command, Entry, Example, LazyGroup
 from proctor.cli._options import json_option
 from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.formatting import at_least, plural
 from proctor.tables import table
-from proctor.words import at_least, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -181,8 +181,8 @@ def _facts(traces: Iterator[Trace], loaded: TraceFiles) -> Iterator[dict[str, An
 
 
 def _echo_table(traces: Iterator[Trace], loaded: TraceFiles) -> None:
+    from proctor.formatting import seconds
     from proctor.sanitize import line
-    from proctor.words import seconds
 
     head = ("spans", "tools", "errors", "time", "cost", "query", "file")
     rows: list[list[str]] = []

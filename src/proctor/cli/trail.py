@@ -15,7 +15,7 @@ import click
 from proctor.cli._command import Command, Entry, Example, LazyGroup
 from proctor.cli._options import chat_model_options
 from proctor.errors import EXIT_CANNOT_JUDGE
-from proctor.words import plural
+from proctor.formatting import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

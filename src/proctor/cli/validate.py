@@ -14,8 +14,8 @@ import click
 from proctor.cli._command import Command, Example
 from proctor.cli._options import json_option
 from proctor.errors import EXIT_CANNOT_JUDGE
+from proctor.formatting import plural
 from proctor.sanitize import printable
-from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.scenarios.template import Template

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from proctor.diagnose.finding import Impact, Score
 from proctor.diagnose.taxonomy import Category, Group
-from proctor.words import plural
+from proctor.formatting import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
+from proctor.formatting import plural
 from proctor.llm._httpx_patch import MISS_STATUS, ReceivedResponse, patch, unpatch
 from proctor.llm.cassette_file import (
     RecordedCall,
@@ -35,7 +36,6 @@ from proctor.llm.cassette_file import (
 )
 from proctor.llm.retry import is_transient_status
 from proctor.trace.redact import Redactor, default_redactor
-from proctor.words import plural
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, did_you_mean, hint_among
+from proctor.formatting import money
 from proctor.imports import needs_extra
 from proctor.report.run_words import sentence
 from proctor.runs.provenance import host
 from proctor.runs.run import Run
 from proctor.sanitize import line
 from proctor.trace.redact import default_redactor
-from proctor.words import money
 
 if TYPE_CHECKING:
     from proctor.spec import Configuration

@@ -21,10 +21,10 @@ import pytest
 
 from proctor.checks.base import CheckResult, CheckStatus
 from proctor.errors import did_you_mean
+from proctor.formatting import plural
 from proctor.sanitize import line, shown
 from proctor.trace import Trace
 from proctor.trace.render import span_line, tree_lines
-from proctor.words import plural
 
 _ROUNDING = 1e-9
 """0.55 × 100 is a little more than 55 in floating point, and 55 passes must be enough."""

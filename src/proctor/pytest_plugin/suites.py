@@ -18,6 +18,7 @@ import pytest
 from proctor.background import run_sync
 from proctor.checks.base import CheckStatus
 from proctor.errors import ProctorError
+from proctor.formatting import plural
 from proctor.pytest_plugin.repeat import NotJudged, asked, explain, reason_of
 from proctor.runs.run import Run
 from proctor.runs.summary import CellSummary, Verdict
@@ -28,7 +29,6 @@ from proctor.trials.choose import ChosenAgent, choose_agents
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import prepare
 from proctor.trials.session import run_session
-from proctor.words import plural
 
 _NO_MARKER = re.compile(r"[^\w.+-]")
 """What the expressions after `-m` cannot hold."""

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from proctor.errors import ProctorError
 from proctor.files import write_atomic
+from proctor.formatting import at_least
 from proctor.report.facts import ReportFacts, TrialRow
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import visible
 from proctor.user_dirs import room_for
-from proctor.words import at_least
 
 if TYPE_CHECKING:
     import altair as alt
@@ -82,7 +82,7 @@ _INK: dict[Theme, tuple[str, str, str]] = {
     "dark": ("#e8ecf1", "#a3adb8", "#343b44"),
 }
 SHARE = ".1~%"
-"""A share of one, formatted like `percent` in proctor/words.py."""
+"""A share of one, formatted like `percent` in proctor/formatting.py."""
 
 _NUMBERS = {
     "decimal": ".",

@@ -18,13 +18,13 @@ from pathlib import Path
 import click
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer
+from proctor.formatting import DASH, money, percent, plural, seconds
 from proctor.report.facts import MOST_SPANS, REPORTED, ReportFacts, TrialFacts
 from proctor.report.run_words import cost_line, error_lines, not_judged, score
 from proctor.runs.summary import CellSummary, RankedFailure, Verdict
 from proctor.runs.trial import COST_REACHED, TOKENS_REACHED, TrialStatus
 from proctor.sanitize import line, shown
 from proctor.tables import table
-from proctor.words import DASH, money, percent, plural, seconds
 
 MOST_FAILURES = 8
 """Ranked failures shown: the rest matter less by construction; results.json has them."""

@@ -15,12 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from proctor.formatting import (
+    DASH,
+    in_points,
+    level_of,
+    money,
+    p_text,
+    percent,
+    plural,
+    points,
+    seconds,
+)
 from proctor.report.figures import METRIC_WORDS, change, document, ends, figure, named
 from proctor.report.run_words import places
 from proctor.results.compare import LOOK_HERE
 from proctor.sanitize import line
 from proctor.tables import table
-from proctor.words import DASH, in_points, level_of, money, p_text, percent, plural, points, seconds
 
 if TYPE_CHECKING:
     from proctor.results.aggregate import GroupRow

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from proctor.diagnose.quotes import in_words
+from proctor.formatting import money, percent, plural
 from proctor.sanitize import line, markdown, markdown_code
-from proctor.words import money, percent, plural
 
 if TYPE_CHECKING:
     from proctor.diagnose.clusters import Cluster

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from proctor.checks.base import Layer
+from proctor.formatting import plural
 from proctor.runs.diff import CaseDiff, Change, ChangeKind, Diff, Severity, WordChange
 from proctor.sanitize import json_value, line, markdown, markdown_code
-from proctor.words import plural
 
 JSON_FORMAT = 1
 """Version of the JSON document."""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from proctor.formatting import money, plural
 from proctor.report.progress import duration
 from proctor.sanitize import line
 from proctor.tables import table
-from proctor.words import money, plural
 
 if TYPE_CHECKING:
     from proctor.runs.trial import CellKey

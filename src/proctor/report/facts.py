@@ -22,6 +22,7 @@ import msgspec
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer, worst
 from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL
+from proctor.formatting import plural
 from proctor.report.run_words import case_text, research_lines, sentence
 from proctor.results.metadata import as_text
 from proctor.results.outcomes import case_properties
@@ -29,7 +30,6 @@ from proctor.runs.annotations import Note, annotations_of, runs_tagged, tags_of
 from proctor.runs.run import Run, RunTotals
 from proctor.runs.summary import CellSummary, RankedError, RankedFailure, Verdict
 from proctor.runs.trial import Trial, TrialStatus
-from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.results.gate import GateResult

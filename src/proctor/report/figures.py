@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
+from proctor.formatting import DASH, MINUS, money, percent, points, seconds
 from proctor.sanitize import json_value, line
 from proctor.stats.types import Interval
-from proctor.words import DASH, MINUS, money, percent, points, seconds
 
 METRIC_WORDS = {
     "pass_rate": "pass rate",

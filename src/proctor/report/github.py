@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from proctor.checks.base import CheckStatus
+from proctor.formatting import plural
 from proctor.report import markdown
 from proctor.report.facts import CasePlace, ReportFacts, TrialFacts
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import line, shown
-from proctor.words import plural
 
 MOST_INLINE = 10
 """What GitHub shows of a step; more would push each other out."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer
+from proctor.formatting import DASH, markdown_table, money, percent, plural, points, seconds
 from proctor.report.facts import MOST_SPANS, REPORTED, ReportFacts, TrialFacts, when
 from proctor.report.figures import ends
 from proctor.report.run_words import (
@@ -28,7 +29,6 @@ from proctor.runs.folder import run_name
 from proctor.runs.summary import CellSummary, RankedFailure
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import markdown, markdown_code, shown
-from proctor.words import DASH, markdown_table, money, percent, plural, points, seconds
 
 MOST_CASES = 60
 """Rows of the table of cases, the worst first: what a pull request shows without being scrolled."""

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
+from proctor.formatting import money, percent, plural
 from proctor.runs.run import RunTotals
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import line
-from proctor.words import money, percent, plural
 
 if TYPE_CHECKING:
     from proctor.runs.run import Run

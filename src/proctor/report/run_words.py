@@ -10,10 +10,10 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from proctor.formatting import DASH, in_points, level_of, money, p_text, plural, points
 from proctor.runs.run import RunTotals
 from proctor.runs.summary import CellSummary, RankedError, Verdict
 from proctor.sanitize import json_value, line
-from proctor.words import DASH, in_points, level_of, money, p_text, plural, points
 
 if TYPE_CHECKING:
     from proctor.results.leaderboard import Leaderboard

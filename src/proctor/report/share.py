@@ -25,6 +25,7 @@ import msgspec
 
 from proctor.errors import ProctorError
 from proctor.files import write_atomic
+from proctor.formatting import plural
 from proctor.report import markdown
 from proctor.report.facts import ReportFacts
 from proctor.report.html.page import render_page
@@ -38,7 +39,6 @@ from proctor.runs.trial import Trial
 from proctor.sanitize import json_bytes
 from proctor.trace.redact import Redactor
 from proctor.user_dirs import room_for
-from proctor.words import plural
 
 PRIVATE = ("host", "user", "platform")
 """Provenance that identifies a machine or a person and says nothing about the run."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import msgspec
 
 from proctor.errors import ProctorError, hint_among
+from proctor.formatting import p_text, percent, plural, points
 from proctor.results.aggregate import OF_JUDGED, cell_of
 from proctor.results.comparability import changed_cases, remarks
 from proctor.results.database import named
@@ -38,7 +39,6 @@ from proctor.stats.describe import Correlation, Effect, cohen_dz, cohen_h, corre
 from proctor.stats.intervals import bootstrap_over_cases, case_rate
 from proctor.stats.ranking import benjamini_hochberg, holm
 from proctor.stats.types import LEVEL, STOPPED, CaseCounts, DifferenceTest, Interval, mean
-from proctor.words import p_text, percent, plural, points
 
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet

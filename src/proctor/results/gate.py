@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
+from proctor.formatting import plural, some
 from proctor.results.comparability import changed_cases, remarks
 from proctor.results.metadata import as_mapping
 from proctor.results.outcomes import AgentOutcomes, CaseOutcome, outcomes_of
@@ -32,7 +33,6 @@ from proctor.stats.gate import (
     judge_flakiness,
     judge_gate,
 )
-from proctor.words import plural, some
 
 # Flakiness of each case by source: the agent, the judge and the infrastructure. Three rates with
 # their own denominators, never one label. A judge is only known to be flaky where it voted more

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from proctor.errors import ProctorError, hint_among
+from proctor.formatting import plural
 from proctor.results.aggregate import rate_over
 from proctor.results.compare import stopped_note
 from proctor.results.outcomes import AgentOutcomes, CaseOutcome, outcomes_of
@@ -25,7 +26,6 @@ from proctor.stats.describe import percentile
 from proctor.stats.intervals import PassK, bootstrap_over_cases, pass_at_k, pass_hat_k
 from proctor.stats.ranking import PairedTest, rank_sets
 from proctor.stats.types import LEVEL, STOPPED, Interval, mean
-from proctor.words import plural
 
 if TYPE_CHECKING:
     from proctor.runs.run import Run

@@ -14,12 +14,12 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
+from proctor.formatting import plural
 from proctor.results.metadata import CLUSTER, as_mapping, as_text
 from proctor.runs.early_stop import CellPlan, FinishedTrial, find_stop, rules_named
 from proctor.runs.run import Run
 from proctor.runs.trial import CellKey, Trial, TrialStatus, arm_name
 from proctor.stats.types import CaseCounts, mean
-from proctor.words import plural
 
 # Exclusions, shown next to the figure.
 

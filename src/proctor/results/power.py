@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from proctor.formatting import plural
 from proctor.results.outcomes import AgentOutcomes, pair
 from proctor.stats.power import (
     SampleSize,
@@ -24,7 +25,6 @@ from proctor.stats.power import (
     plan_suite,
     within_variance,
 )
-from proctor.words import plural
 
 TYPICAL_NOISE = 0.10
 """Typical within-case variance of one trial in suites where some cases always pass or fail."""

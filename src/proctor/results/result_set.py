@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.formatting import plural
 from proctor.results.aggregate import (
     OF_JUDGED,
     TALLY,
@@ -34,7 +35,6 @@ from proctor.results.filters import Filters, SqlCondition, conditions
 from proctor.results.outcomes import Excluded
 from proctor.stats.describe import PERCENTILES
 from proctor.stats.types import LEVEL, Interval
-from proctor.words import plural
 
 if TYPE_CHECKING:
     import polars as pl

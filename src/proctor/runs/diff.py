@@ -22,11 +22,11 @@ from proctor.checks.metrics import ABSENT, Match, match_calls, sequence_similari
 from proctor.checks.metrics.alignment import lcs_alignment, positions_of
 from proctor.checks.metrics.matching import shortened
 from proctor.checks.path import offered_handoffs
+from proctor.formatting import and_more, dollars
 from proctor.runs.baselines import Precheck, models_of
 from proctor.sanitize import json_value, line
 from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.conventions.values import structure
-from proctor.words import and_more, dollars
 
 LEAST_SIMILARITY = 0.5
 """Below it less than half of both sequences is shared: another path altogether, an error."""

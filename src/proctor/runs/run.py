@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL, EXIT_PASS, ProctorError
+from proctor.formatting import money, percent, plural
 from proctor.runs.early_stop import rules_named
 from proctor.runs.folder import RunFolder
 from proctor.runs.summary import (
@@ -26,7 +27,6 @@ from proctor.runs.summary import (
 )
 from proctor.runs.trial import JUDGED, CellKey, Trial, TrialStatus, params_key
 from proctor.trace import Trace
-from proctor.words import money, percent, plural
 
 # Totals over all trials of a run. Unknown stays unknown: a cost is the sum of known prices beside
 # the number of unpriced calls; without any call it is None, not zero. Every trial counts here, also

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, NoReturn, cast
 
 from proctor.errors import did_you_mean
+from proctor.formatting import clipped
 from proctor.scenarios.expressions import ExpressionError
 from proctor.scenarios.functions import RefusedError, Value, bounded
 from proctor.scenarios.interpreter import Budget, Scope, UnknownNameError, evaluate
@@ -18,7 +19,6 @@ from proctor.scenarios.params import Param
 from proctor.scenarios.randomness import Place, RandomSource, Stream
 from proctor.spec.located import SourceLocation as FilePlace
 from proctor.spec.located import SpecError, SpecProblem, Tree, replace_content
-from proctor.words import clipped
 
 EV, REF = "!ev", "!ref"
 TAGS = (EV, REF)

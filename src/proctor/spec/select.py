@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from proctor.errors import ProctorError, did_you_mean, hint_among
-from proctor.words import some
+from proctor.formatting import some
 
 
 class Selectable(Protocol):

@@ -19,6 +19,7 @@ import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.files import ZSTD_MAGIC, DecompressionError, decompress
+from proctor.formatting import plural
 from proctor.sanitize import printable
 from proctor.trace import formats
 from proctor.trace.assemble import Collector, LogPool, TraceProblem, assemble
@@ -26,7 +27,6 @@ from proctor.trace.formats import transcript
 from proctor.trace.formats.documents import looks_like_json, read_documents
 from proctor.trace.formats.fields import is_array, is_object, kind_of
 from proctor.trace.model import Trace
-from proctor.words import plural
 
 __all__ = [
     "LoadedTraces",

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from proctor.formatting import dollars, money, plural
 from proctor.sanitize import ELLIPSIS, json_bytes, line
 from proctor.trace.assemble import TraceProblem
 from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
 from proctor.trace.tree import SpanTree
-from proctor.words import dollars, money, plural
 
 # Deeper than this, lines of a normal terminal would be all indentation.
 MAX_INDENT = 16

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from proctor.diagnose.llm.parse import without_trailing_commas
 from proctor.diagnose.taxonomy import Category, official_label, parse_category
 from proctor.errors import ProctorError
-from proctor.words import SHOWN_NAMES, and_more
+from proctor.formatting import SHOWN_NAMES, and_more
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

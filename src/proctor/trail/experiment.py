@@ -21,6 +21,7 @@ from proctor.background import threads
 from proctor.checks.base import CheckResult, skipped, unscored
 from proctor.errors import ProctorError
 from proctor.files import write_atomic
+from proctor.formatting import percent
 from proctor.runs.folder import RunFolder, safe_name
 from proctor.runs.run import Run
 from proctor.spec import Case, Suite
@@ -34,7 +35,6 @@ from proctor.trials.options import RunOptions
 from proctor.trials.prepare import RunContext, prepare
 from proctor.trials.resume import restore
 from proctor.trials.session import new_folder
-from proctor.words import percent
 
 if TYPE_CHECKING:
     from proctor.checks.base import CheckContext

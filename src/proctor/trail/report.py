@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from proctor.formatting import plural
 from proctor.sanitize import line
 from proctor.tables import table
-from proctor.words import plural
 
 FIGURES = {
     "joint_accuracy": "joint",

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.formatting import plural
 from proctor.results.gate import GateResult, judge_runs
 from proctor.runs.folder import RunFolder
 from proctor.runs.provenance import git_state
@@ -24,7 +25,6 @@ from proctor.runs.run import Run
 from proctor.stats.gate import GateRule
 from proctor.trials.prepare import AgentLike, RunContext
 from proctor.trials.resume import restore
-from proctor.words import plural
 
 Carry = Callable[[RunContext, RunFolder], Run]
 """Does what is left of a run; how it shows that is up to whoever asks."""

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from proctor.errors import ProctorError
+from proctor.formatting import dollars, plural
 from proctor.llm.retry import MAX_RETRIES
 from proctor.runs.early_stop import FREE_RULES, rule_named
 from proctor.runs.journal import Sync
 from proctor.runs.trial import COST_REACHED, TOKENS_REACHED, Trial
 from proctor.strict import Strict
-from proctor.words import dollars, plural
 
 if TYPE_CHECKING:
     from proctor.spec.config import LimitSettings as SettingLimits

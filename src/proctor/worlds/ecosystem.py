@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from proctor.agents.actions import Actions
 from proctor.errors import did_you_mean
-from proctor.words import percent
+from proctor.formatting import percent
 from proctor.worlds.base import InvalidAction, Scores, WorldError
 
 # Population dynamics: how the numbers of several species change from day to day.

@@ -16,8 +16,8 @@ from pydantic import Field
 
 from proctor.checks.base import Check, CheckContext, CheckResult, unscored
 from proctor.errors import hint_among
+from proctor.formatting import plural
 from proctor.imports import load_object
-from proctor.words import plural
 from proctor.worlds.base import Scores, Trajectory, World, WorldError
 
 Scoring = Mapping[str, Any] | str | Callable[..., Any] | None

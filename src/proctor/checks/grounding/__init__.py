@@ -19,8 +19,8 @@ from proctor.checks.grounding.claims import (
     content_words,
 )
 from proctor.checks.grounding.evidence import Evidence, EvidencePosition
+from proctor.formatting import and_more
 from proctor.sanitize import line
-from proctor.words import and_more
 
 __all__ = [
     "CheckedClaim",

@@ -22,8 +22,8 @@ from proctor.checks.metrics.alignment import (
 )
 from proctor.checks.metrics.arguments import ABSENT, ArgumentDifference, ArgumentRule, ArgumentRules
 from proctor.errors import ProctorError, hint_among
+from proctor.formatting import and_more, clipped, plural
 from proctor.sanitize import printable
-from proctor.words import and_more, clipped, plural
 
 # What a match has to say: a verdict, the calls it is about, and one line a person can act on.
 #

@@ -21,11 +21,11 @@ from proctor.diagnose.llm import parse, prompt
 from proctor.diagnose.llm.digest import DEFAULT_LIMIT, digest
 from proctor.diagnose.quotes import in_words, scores_of
 from proctor.errors import ProctorError, did_you_mean
+from proctor.formatting import dollars
 from proctor.llm.cache import DiskCache, request_key
 from proctor.llm.chat_model import ChatModel, ChatReply, ChatRequest, ModelError, ModelUse
 from proctor.llm.retry import RetryPolicy, complete_with_retries
 from proctor.trace.conventions.values import encode_json
-from proctor.words import dollars
 
 if TYPE_CHECKING:
     from proctor.trace import Span, Trace

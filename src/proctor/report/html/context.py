@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from proctor.formatting import DASH, at_least, money, percent, plural, points, seconds
 from proctor.report.charts import HEATMAP_CASES, STATUS_WORDS, STATUSES
 from proctor.report.facts import ReportFacts, TrialRow, when
 from proctor.report.figures import ends
@@ -29,7 +30,6 @@ from proctor.results.gate import ArmGate, GateResult
 from proctor.runs.folder import run_name
 from proctor.runs.summary import CellSummary, percentile
 from proctor.runs.trial import TrialStatus
-from proctor.words import DASH, at_least, money, percent, plural, points, seconds
 
 MAX_FAILURES = 20
 """Ranked failures in the page. The rest are the least harmful ones and are in results.json."""

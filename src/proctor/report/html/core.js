@@ -93,7 +93,7 @@ function inTime(ms) {
   return ms < 120000 ? `${(ms / 1000).toFixed(1)} s` : `${(ms / 60000).toFixed(1)} min`;
 }
 
-/** A cost, written as `dollars` of proctor/words.py does; `≥` where calls have no known price. */
+/** A cost, written as `dollars` of proctor/formatting.py does; `≥` where calls have no known price. */
 function inMoney(usd, unpriced = 0) {
   if (usd === null || usd === undefined) return DASH;
   const size = Math.abs(usd);

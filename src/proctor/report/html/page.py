@@ -22,6 +22,7 @@ import msgspec
 
 from proctor.errors import ProctorError
 from proctor.files import write_atomic
+from proctor.formatting import plural
 from proctor.llm.cache import cache_folder
 from proctor.report import charts
 from proctor.report.charts import config
@@ -40,7 +41,6 @@ from proctor.runs.run import Run
 from proctor.runs.trial import Trial
 from proctor.sanitize import visible
 from proctor.trace.redact import Redactor, default_redactor
-from proctor.words import plural
 
 if TYPE_CHECKING:
     from jinja2 import Environment

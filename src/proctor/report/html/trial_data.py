@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.formatting import tokens
 from proctor.runs.trial import Trial, TrialStatus
 from proctor.sanitize import json_value, visible
 from proctor.trace import Span, Trace
 from proctor.trace.model import Message
 from proctor.trace.redact import MARK, Redactor
-from proctor.words import tokens
 
 BLOCK_BYTES = 96 * 1024
 """JSON bytes of a block: a few milliseconds to inflate, large enough to compress well."""

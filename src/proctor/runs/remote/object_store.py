@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from proctor.errors import ProctorError, did_you_mean, first_of
+from proctor.formatting import plural
 from proctor.imports import needs_extra
 from proctor.llm.retry import retry_delay
 from proctor.runs.remote.manifest import MOST_BYTES, RemoteError
-from proctor.words import plural
 
 if TYPE_CHECKING:
     from obstore import GetOptions

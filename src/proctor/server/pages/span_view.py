@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from proctor.formatting import tokens
 from proctor.sanitize import line, visible
 from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.conventions.values import encode_json
 from proctor.trace.model import Message
-from proctor.words import tokens
 
 MAX_TEXT = 100_000
 """Characters shown of one text; the API returns all of it."""

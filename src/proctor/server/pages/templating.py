@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from starlette.responses import HTMLResponse, Response
 
+from proctor.formatting import money, percent
 from proctor.sanitize import line, valid_unicode
-from proctor.words import money, percent
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from proctor.formatting import level_of, percent
 from proctor.runs.trial import Trial
 from proctor.spec.research import Adaptive
 from proctor.trials.research.outline import Stage
 from proctor.trials.research.rounds import Course, CourseResult, Round, Setup, planned, side_by_side
 from proctor.trials.research.staircase import Staircase
 from proctor.trials.research.threshold import ObservedDifficulty, Posterior
-from proctor.words import level_of, percent
 
 STUCK = 3
 """Moves in a row against an end of the scale after which a staircase stops: it is not on it."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from proctor.formatting import level_of
 from proctor.runs.trial import PlannedTrial, Trial
 from proctor.spec.research import Curriculum
 from proctor.trials.research.outline import Stage
 from proctor.trials.research.rounds import Course, CourseResult, Round, Setup, planned, side_by_side
-from proctor.words import level_of
 
 
 def curriculum(setup: Setup) -> Course:

@@ -15,9 +15,18 @@ from rich.cells import cell_len
 
 import proctor
 from proctor.errors import hint_among
+from proctor.formatting import (
+    at_least,
+    dollars,
+    in_points,
+    level_of,
+    money,
+    p_text,
+    percent,
+    points,
+)
 from proctor.sanitize import line
 from proctor.tables import table
-from proctor.words import at_least, dollars, in_points, level_of, money, p_text, percent, points
 
 AMOUNTS = [
     (0.0, "$0.00"),
