@@ -1,6 +1,6 @@
-"""How things are said to people: counts, money, shares, short lists of names.
+"""Numbers as people read them: counts, money, durations, percentages, short lists of names.
 
-Promise: the same thing reads the same in every report, message and error. English only.
+Promise: the same value reads the same in every report, message and error. English only.
 """
 
 import math
@@ -10,43 +10,43 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 SHOWN_NAMES = 3
-"""Enough to know what is meant, few enough for a line that says more than the names."""
+"""Enough to recognise a list by, few enough for a line that says more than the names."""
 
 DASH = "–"
-"""Not known, or not defined."""
+"""Unknown or undefined."""
 
 MINUS = "−"
 
 _NOTHING = 1e-9
-"""What arithmetic leaves of an exact 0 or 1."""
+"""The rounding error of an exact 0 or 1."""
 
 _SMALLEST_IN_FULL = 1e-6
 """Below a millionth of a dollar, zeros after the point are harder to count than an exponent."""
 
 
 def plural(number: int, noun: str, several: str | None = None) -> str:
-    """`1 case`, `2 cases`, `1,000 cases`; `several` is the plural that has more than an `s`."""
+    """Return `1 case`, `2 cases`, `1,000 cases`; `several` is an irregular plural."""
     return f"{number:,} {noun if number == 1 else several or f'{noun}s'}"
 
 
 def some(names: Sequence[str]) -> str:
-    """`a, b, c, …`: the first few of them, by name."""
+    """Return the first few names: `a, b, c, …`."""
     return ", ".join([*names[:SHOWN_NAMES], *(["…"] if len(names) > SHOWN_NAMES else [])])
 
 
 def and_more(items: Sequence[Item], most: int, say: Callable[[Item], str]) -> str:
-    """`a, b and 7 more`: the first `most` of them in words, and how many are left."""
+    """Return the first `most` items and the number of the others: `a, b and 7 more`."""
     shown = ", ".join(map(say, items[:most]))
     return f"{shown} and {len(items) - most} more" if len(items) > most else shown
 
 
 def clipped(text: str, most: int) -> str:
-    """The text, or as much of it as fits into `most` characters with a mark that it was cut."""
+    """Return the text, cut to `most` characters with an ellipsis where it is longer."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def dollars(amount: float) -> str:
-    """`$1,234.50`, `$0.50`, `$0.0123`, `$0.000012`: cents, and of less than a dollar three digits.
+    """Return `$1,234.50`, `$0.50`, `$0.0123`, `$0.000012`: cents, or three digits below a dollar.
 
     `inMoney` of the pages (report/html/core.js) writes the same.
     """
@@ -61,7 +61,7 @@ def dollars(amount: float) -> str:
 
 
 def money(usd: float | None, unpriced: int = 0) -> str:
-    """A cost as told to people; a lower bound says so, an unknown one is not zero."""
+    """Return a cost; a lower bound says so, and an unknown one is not zero."""
     calls = f"{plural(unpriced, 'call')} unpriced"
     if usd is None:
         return f"unknown, {calls}" if unpriced else ""
@@ -69,14 +69,14 @@ def money(usd: float | None, unpriced: int = 0) -> str:
 
 
 def at_least(usd: float | None, unpriced: int) -> str:
-    """A cost where there is room for a figure only: `≥` says that some calls have no price."""
+    """Return a cost in one figure: `≥` says that some calls have no known price."""
     if usd is None:
         return ""
     return f"≥ {dollars(usd)}" if unpriced else dollars(usd)
 
 
 def percent(share: float | None) -> str:
-    """`83.3 %`, `80 %`: a share of one that was measured; what is not defined is a dash.
+    """Return a measured share of one: `83.3 %`, `80 %`; undefined is a dash.
 
     Nearly none is not none, and nearly all is not all: `< 0.1 %`, `> 99.9 %`.
     """
@@ -91,12 +91,12 @@ def percent(share: float | None) -> str:
 
 
 def level_of(share: float) -> str:
-    """`95 %`, `99.99 %`: a share that somebody chose, with the digits they gave it."""
+    """Return a share that a user chose, with all its digits: `95 %`, `99.99 %`."""
     return f"{100 * share:g} %"
 
 
 def points(difference: float | None) -> str:
-    """`+3.3`, `−20`, `0`: a difference of shares in points, with its sign."""
+    """Return a difference of shares in points, with its sign: `+3.3`, `−20`, `0`."""
     if difference is None:
         return DASH
     told = _tenths(difference)
@@ -104,19 +104,19 @@ def points(difference: float | None) -> str:
 
 
 def in_points(size: float | None) -> str:
-    """`3.3 points`: the size of a difference of shares, without its sign where it has none."""
+    """Return the size of a difference of shares: `3.3 points`."""
     return DASH if size is None else f"{_tenths(size).replace('-', MINUS)} points"
 
 
 def p_text(value: float | None) -> str:
-    """`0.043`, `0.0021`, `< 0.0001`: never 0, which no test can say."""
+    """Return a p-value: `0.043`, `0.0021`, `< 0.0001`; never 0, which no test can show."""
     if value is None:
         return DASH
     return "< 0.0001" if value < 0.0001 else f"{value:.4f}" if value < 0.01 else f"{value:.3f}"
 
 
 def _tenths(share: float) -> str:
-    """Hundredths of one with a decimal, which is left out where it is 0."""
+    """Return a share in hundredths with one decimal, left out where it is 0."""
     return f"{100 * share:z.1f}".removesuffix(".0")
 
 
@@ -136,10 +136,36 @@ def tokens(sent: int | None, got: int | None) -> str | None:
     return f"{read} in, {written} out"
 
 
-def seconds(milliseconds: float | None) -> str:
-    """Return a duration for people."""
+def duration_ms(milliseconds: float | None) -> str:
+    """Return a measured duration: `340 µs`, `3.4 ms`, `340 ms`, `3.4 s`, `2.5 min`, `2.5 h`.
+
+    Unknown is empty. `inTime` of the pages (report/html/core.js) writes the same.
+    """
     if milliseconds is None:
         return ""
-    if milliseconds < 1000:
-        return f"{milliseconds:.0f} ms"
-    return f"{milliseconds / 1000:.1f} s"
+    size = abs(milliseconds)
+    if 0 < size < 1:
+        return f"{milliseconds * 1000:.0f} µs"
+    if size < 1000:
+        return f"{milliseconds:.{1 if 0 < size < 10 else 0}f} ms"
+    for unit, length, until in (("s", 1e3, 120e3), ("min", 60e3, 7200e3), ("h", 3600e3, math.inf)):
+        if size < until:
+            return f"{milliseconds / length:,.1f} {unit}"
+    return "∞"
+
+
+def rough_duration(seconds: float) -> str:
+    """Return an estimated duration or an age, without false precision: `8 s`, `3 min`, `2.5 h`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def byte_size(count: int) -> str:
+    """Return `900 bytes`, `1.5 kB`, `64.0 MB`, `2.1 GB`."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:,.1f} {unit}"
+    return plural(count, "byte")

@@ -17,16 +17,25 @@ import proctor
 from proctor.errors import hint_among
 from proctor.formatting import (
     at_least,
+    byte_size,
     dollars,
+    duration_ms,
     in_points,
     level_of,
     money,
     p_text,
     percent,
     points,
+    rough_duration,
 )
+from proctor.report.figures import figure
+from proctor.report.run_words import cost_line
+from proctor.runs.run import RunTotals
 from proctor.sanitize import line
+from proctor.server.pages.templating import in_ms
 from proctor.tables import table
+from proctor.trace import Span, Trace
+from proctor.trace.render import tree_text
 
 AMOUNTS = [
     (0.0, "$0.00"),
@@ -78,6 +87,59 @@ def test_pages_write_amounts_as_the_rest_does() -> None:
         bounds = page.evaluate("[inMoney(0.41, 3), inMoney(null, 3), inMoney(undefined)]")
     assert shown == [dollars(amount) for amount in amounts]
     assert bounds == ["≥ $0.41", "–", "–"]
+
+
+DURATIONS = [
+    (0.0, "0 ms"),
+    (0.34, "340 µs"),
+    (3.44, "3.4 ms"),
+    (12.6, "13 ms"),
+    (340.0, "340 ms"),
+    (999.4, "999 ms"),
+    (1_000.0, "1.0 s"),
+    (3_460.0, "3.5 s"),
+    (119_900.0, "119.9 s"),
+    (150_000.0, "2.5 min"),
+    (9_000_000.0, "2.5 h"),
+]
+
+
+@pytest.mark.parametrize(("milliseconds", "words"), DURATIONS)
+def test_a_duration_reads_the_same_everywhere(milliseconds: float, words: str) -> None:
+    """R-Q5: on the console, in a trace as text, on pages and in Markdown."""
+    assert duration_ms(milliseconds) == words
+    assert in_ms(milliseconds) == words
+    assert figure("latency_ms", milliseconds) == words
+    span = Span(span_id="1", trace_id="t", name="x", start_ns=0, end_ns=round(milliseconds * 1e6))
+    assert f"  {words}" in tree_text(Trace(trace_id="t", spans=[span]))
+
+
+def test_pages_write_durations_as_the_rest_does() -> None:
+    """R-Q5: `inTime` of the report and the viewer says what `duration_ms` says."""
+    core = (files("proctor.report.html") / "core.js").read_text(encoding="utf-8")
+    with browser() as running:
+        page = running.new_page()
+        page.add_script_tag(content=core)
+        times = [milliseconds for milliseconds, _ in DURATIONS]
+        assert page.evaluate("times => times.map(inTime)", times) == [w for _, w in DURATIONS]
+
+
+def test_an_unknown_duration_is_not_zero() -> None:
+    """R-Q5: nothing in Markdown, a dash in tables."""
+    assert (duration_ms(None), in_ms(None), figure("latency_ms", None)) == ("", "–", "–")
+
+
+def test_estimates_and_sizes_have_no_false_precision() -> None:
+    """R-Q5: how long a run may take, how large a file is."""
+    assert [rough_duration(s) for s in (8.2, 180, 9000)] == ["8 s", "3 min", "2.5 h"]
+    sizes = [byte_size(n) for n in (1, 999, 1500, 64_000_000, 2_147_483_648)]
+    assert sizes == ["1 byte", "999 bytes", "1.5 kB", "64.0 MB", "2.1 GB"]
+
+
+def test_a_run_without_model_calls_has_no_cost() -> None:
+    """R-A4: `n/a` and why, not zero and not unknown."""
+    assert cost_line(RunTotals()) == "cost: n/a (no model calls)"
+    assert cost_line(RunTotals(llm_calls=2, unpriced_calls=2)) == "cost unknown, 2 calls unpriced"
 
 
 SHARES = [

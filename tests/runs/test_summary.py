@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.runs.early_stop import CellPlan, FinishedTrial, find_stop, hard_fail, out_of_reach
-from proctor.runs.summary import CellSummary, Verdict, percentile, rank_failures, summarise_cell
+from proctor.runs.summary import CellSummary, Verdict, rank_failures, summarise_cell
 from proctor.runs.trial import CellKey, Trial, TrialStatus
 
 KEY = CellKey("c", "a")
@@ -83,13 +80,6 @@ def test_what_was_not_observed_is_none() -> None:
     cell = summary(trial(0, INFRA), asked=1)
     assert cell.pass_rate is cell.score_mean is cell.cost_usd is cell.tokens is None
     assert cell.latency_p95_ms is None
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.floats(0, 1))
-def test_percentiles_are_numpys(values: list[float], q: float) -> None:
-    """R-R13: percentiles are linear interpolation between order statistics."""
-    expected = float(np.quantile(values, q))
-    assert percentile(values, q) == pytest.approx(expected, abs=1e-12)
 
 
 def failing(index: int, **scores: float) -> Trial:

@@ -53,12 +53,12 @@ def test_the_tree_says_what_happened() -> None:
         "  query    Will it rain?",
         "  response Yes.",
         (
-            "  total    5 spans, 3.00 s, 1 llm call, 1 tool call, 1,200→34 tokens, cost $0.0125, "
+            "  total    5 spans, 3.0 s, 1 llm call, 1 tool call, 1,200→34 tokens, cost $0.0125, "
             "1 error"
         ),
-        "· agent run (helper)  3.00 s",
+        "· agent run (helper)  3.0 s",
         "├─ ✓ planning plan  10 ms",
-        "├─ · llm chat (gpt-4o)  1.50 s  1,200→34 tokens  $0.0125",
+        "├─ · llm chat (gpt-4o)  1.5 s  1,200→34 tokens  $0.0125",
         "└─ ✗ tool search  10 ms  (q=weather in Paris, n=3)  error: HTTPError: 503 from upstream",
         "   └─ · retrieval look  10 ms  2 documents",
     ]

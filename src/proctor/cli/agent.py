@@ -292,7 +292,7 @@ async def _ask(
 
 
 def _show(run: Run) -> None:
-    from proctor.formatting import money, seconds
+    from proctor.formatting import duration_ms, money
 
     (trial,) = run.trials
     trace = run.trace(trial)
@@ -305,7 +305,7 @@ def _show(run: Run) -> None:
         click.echo(f"answer   {printable(trial.answer or '', keep=chr(10)) or '(empty)'}")
     uncounted = "unknown" if trial.llm_calls else ""
     facts = {
-        "latency": seconds(trial.latency_ms),
+        "latency": duration_ms(trial.latency_ms),
         "calls": f"{trial.llm_calls or 0} to models, {trial.tool_calls or 0} to tools",
         "tokens": uncounted if trial.tokens is None else f"{trial.tokens:,}",
         "cost": money(trial.cost_usd, trial.unpriced_calls or 0),

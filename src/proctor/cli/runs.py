@@ -138,8 +138,7 @@ def _life(sign: Sign, now: datetime) -> str:
 
 
 def _counts(beat: Beat) -> list[str]:
-    from proctor.formatting import money
-    from proctor.report.progress import duration
+    from proctor.formatting import money, rough_duration
 
     parts = [f"{beat.done}/{beat.planned - beat.not_needed} done"]
     parts += [f"{beat.running} running"] if beat.running else []
@@ -148,14 +147,14 @@ def _counts(beat: Beat) -> list[str]:
     parts += [f"{beat.errors} could not be judged"] if beat.errors else []
     cost = money(beat.cost_usd, beat.unpriced_calls)
     parts += [cost] if cost else []
-    parts += [f"about {duration(beat.eta_s)} left"] if beat.eta_s is not None else []
+    parts += [f"about {rough_duration(beat.eta_s)} left"] if beat.eta_s is not None else []
     return parts
 
 
 def _ago(moment: datetime, now: datetime) -> str:
-    from proctor.report.progress import duration
+    from proctor.formatting import rough_duration
 
-    return duration(max(0.0, (now - moment).total_seconds()))
+    return rough_duration(max(0.0, (now - moment).total_seconds()))
 
 
 def _name(path: Path, root: Path) -> str:

@@ -15,7 +15,7 @@ from proctor.cli._options import Decorated, Duration, json_option
 from proctor.cli.serve import DEFAULT_STORE
 from proctor.cli.trace import TraceFiles, files_argument, redaction_option
 from proctor.errors import EXIT_CANNOT_JUDGE
-from proctor.formatting import dollars, plural
+from proctor.formatting import byte_size, dollars, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -96,7 +96,7 @@ def _text(name: str, value: Any) -> str:
     if value is None:
         return "unknown" if name == "cost_usd" else "–"
     if name == "bytes":
-        return f"{value / 1e6:,.1f} MB"
+        return byte_size(value)
     if name == "cost_usd":
         return dollars(value)
     if isinstance(value, float):

@@ -181,7 +181,7 @@ def _facts(traces: Iterator[Trace], loaded: TraceFiles) -> Iterator[dict[str, An
 
 
 def _echo_table(traces: Iterator[Trace], loaded: TraceFiles) -> None:
-    from proctor.formatting import seconds
+    from proctor.formatting import duration_ms
     from proctor.sanitize import line
 
     head = ("spans", "tools", "errors", "time", "cost", "query", "file")
@@ -193,7 +193,7 @@ def _echo_table(traces: Iterator[Trace], loaded: TraceFiles) -> None:
                 str(len(trace.spans)),
                 str(len(trace.tool_calls)),
                 str(len(trace.errors)),
-                "–" if duration is None else seconds(duration * 1000),
+                "–" if duration is None else duration_ms(duration * 1000),
                 at_least(trace.usage.cost_usd, trace.usage.unpriced) or "–",
                 "–" if trace.query is None else line(trace.query, MAX_QUERY),
                 line(loaded.file),

@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer
-from proctor.formatting import DASH, money, percent, plural, seconds
+from proctor.formatting import DASH, duration_ms, money, percent, plural
 from proctor.report.facts import MOST_SPANS, REPORTED, ReportFacts, TrialFacts
 from proctor.report.run_words import cost_line, error_lines, not_judged, score
 from proctor.runs.summary import CellSummary, RankedFailure, Verdict
@@ -102,7 +102,7 @@ def trial_table(facts: ReportFacts) -> list[str]:
                 *([line(each.trial.agent, 40)] if several else []),
                 score(each.trial.score),
                 *(click.style(word, fg=_CHECK_COLOURS[status]) for word, status in layers),
-                seconds(each.trial.latency_ms),
+                duration_ms(each.trial.latency_ms),
             ]
         )
     first, *lines = table(head, rows)
@@ -166,8 +166,8 @@ def cell_table(cells: Sequence[CellSummary]) -> list[str]:
             click.style(c.verdict.value, fg=_VERDICT_COLOURS[c.verdict]),
             f"{c.passed}/{c.judged}",
             score(c.score_mean),
-            seconds(c.latency_p50_ms) or DASH,
-            seconds(c.latency_p95_ms) or DASH,
+            duration_ms(c.latency_p50_ms) or DASH,
+            duration_ms(c.latency_p95_ms) or DASH,
             money(c.cost_usd, c.unpriced_calls) or DASH,
         ]
         for c in cells
@@ -269,7 +269,7 @@ def closing_lines(facts: ReportFacts) -> list[str]:
         out.append(f"not judged: {missing}")
         out += [f"  {line(each, 600)}" for each in error_lines(facts.errors)]
     # Of repeated trials of a saved run it would have to be read back from the journal.
-    took = seconds(facts.duration_ms) if facts.detailed else ""
+    took = duration_ms(facts.duration_ms) if facts.detailed else ""
     out.append(f"{cost_line(totals)}{f' · {took}' if took else ''}")
     if not facts.saved:
         return out

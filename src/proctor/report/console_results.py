@@ -17,6 +17,7 @@ import click
 
 from proctor.formatting import (
     DASH,
+    duration_ms,
     in_points,
     level_of,
     money,
@@ -24,7 +25,6 @@ from proctor.formatting import (
     percent,
     plural,
     points,
-    seconds,
 )
 from proctor.report.figures import METRIC_WORDS, change, document, ends, figure, named
 from proctor.report.run_words import places
@@ -166,8 +166,8 @@ def _leaderboard(board: Leaderboard) -> Iterator[str]:
                 else percent(row.pass_rate.value),
                 figure("score", row.score.value),
                 money(row.cost_usd, row.unpriced_calls) or DASH,
-                seconds(row.latency_p50_ms) or DASH,
-                seconds(row.latency_p95_ms) or DASH,
+                duration_ms(row.latency_p50_ms) or DASH,
+                duration_ms(row.latency_p95_ms) or DASH,
             )
             for row in board.rows
         ],

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from proctor.formatting import money, plural
-from proctor.report.progress import duration
+from proctor.formatting import money, plural, rough_duration
 from proctor.sanitize import line
 from proctor.tables import table
 
@@ -72,7 +71,7 @@ def _seeds(seeds: tuple[int, ...]) -> str:
 def _time(estimate: Estimate) -> str:
     if estimate.seconds is None:
         return "unknown (no earlier run)"
-    return f"about {duration(estimate.seconds)}{_part(estimate.timed, estimate.trials)}"
+    return f"about {rough_duration(estimate.seconds)}{_part(estimate.timed, estimate.trials)}"
 
 
 def _cost(estimate: Estimate) -> str:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-from proctor.formatting import DASH, MINUS, money, percent, points, seconds
+from proctor.formatting import DASH, MINUS, duration_ms, money, percent, points
 from proctor.sanitize import json_value, line
 from proctor.stats.types import Interval
 
@@ -21,9 +21,6 @@ METRIC_WORDS = {
     "latency_ms": "latency",
 }
 """Metric → its display name."""
-
-SHORT_MS = 10.0
-"""Milliseconds below which a duration needs decimals."""
 
 FORMAT = 1
 """Version of the JSON documents; it rises when a key has to change."""
@@ -38,7 +35,7 @@ def figure(metric: str, value: float | None) -> str:
     if metric == "cost_usd":
         return money(value)
     if metric == "latency_ms":
-        return f"{value:.2f} ms" if value < SHORT_MS else seconds(value)
+        return duration_ms(value)
     return f"{value:z.3f}"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer
-from proctor.formatting import DASH, markdown_table, money, percent, plural, points, seconds
+from proctor.formatting import DASH, duration_ms, markdown_table, money, percent, plural, points
 from proctor.report.facts import MOST_SPANS, REPORTED, ReportFacts, TrialFacts, when
 from proctor.report.figures import ends
 from proctor.report.run_words import (
@@ -78,7 +78,7 @@ def _top(facts: ReportFacts) -> list[str]:
         lines += ["", *(f"- {markdown(said)}" for said in error_lines(facts.errors))]
     if len(facts.agents) > 1 and facts.saved and (order := leading(facts.board)):
         lines += ["", markdown(order)]
-    took = seconds(facts.duration_ms)
+    took = duration_ms(facts.duration_ms)
     return [*lines, "", markdown(f"{cost_line(totals)}{f' · {took}' if took else ''}")]
 
 
@@ -135,7 +135,7 @@ def _trial_table(facts: ReportFacts) -> Iterator[str]:
             *([markdown(each.trial.agent)] if several else []),
             score(each.trial.score),
             *each.layer_words,
-            seconds(each.trial.latency_ms),
+            duration_ms(each.trial.latency_ms),
         ]
         for each in facts.trials
     ]
@@ -196,8 +196,8 @@ def _arm(row: LeaderboardRow, facts: ReportFacts) -> Sequence[str]:
         score(row.score.value),
         f"{cells.passed}/{cells.cells}",
         f"{row.passes}/{row.trials}",
-        seconds(row.latency_p50_ms) or DASH,
-        seconds(row.latency_p95_ms) or DASH,
+        duration_ms(row.latency_p50_ms) or DASH,
+        duration_ms(row.latency_p95_ms) or DASH,
         money(row.cost_usd, row.unpriced_calls) or DASH,
     )
 

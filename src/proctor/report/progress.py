@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
-from proctor.formatting import money, percent, plural
+from proctor.formatting import duration_ms, money, percent, plural, rough_duration
 from proctor.runs.run import RunTotals
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import line
@@ -120,17 +120,8 @@ def progress_line(progress: Progress) -> str:
     if cost := money(totals.cost_usd, totals.unpriced_calls):
         parts.append(cost)
     if progress.left is not None and progress.done < progress.total:
-        parts.append(f"about {duration(progress.left)} left")
+        parts.append(f"about {rough_duration(progress.left)} left")
     return " · ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """Return `8 s`, `3 min`, `2.5 h`."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
 
 
 # -- on a terminal and in logs -------------------------------------------------------------------
@@ -258,7 +249,7 @@ class RunLog(_Ticking):
         level = _LOG_LEVELS[trial.status]
         if log.isEnabledFor(level):
             error = f": {trial.error.type}: {trial.error.message}" if trial.error else ""
-            lasted = f"{trial.duration_ms:.0f} ms"
+            lasted = duration_ms(trial.duration_ms)
             log.log(level, "%s: %s %s in %s%s", self._name, trial.name, trial.status, lasted, error)
 
     def show(self) -> None:

@@ -25,7 +25,7 @@ import msgspec
 
 from proctor.errors import ProctorError
 from proctor.files import write_atomic
-from proctor.formatting import plural
+from proctor.formatting import byte_size, plural
 from proctor.report import markdown
 from proctor.report.facts import ReportFacts
 from proctor.report.html.page import render_page
@@ -105,7 +105,7 @@ def _share_zip(run: Run, target: Path, redactor: Redactor) -> Shared:
     redacted = texts.redacted + page.redacted
     files = {"CONTENTS.md": _contents(facts, files, redacted).encode(), **files}
     _write_zip(target, files)
-    inside = tuple(f"{name}  {_size(len(content))}" for name, content in files.items())
+    inside = tuple(f"{name}  {byte_size(len(content))}" for name, content in files.items())
     return Shared(target, target.stat().st_size, inside, redacted)
 
 
@@ -178,7 +178,3 @@ def _write_zip(target: Path, files: dict[str, bytes]) -> None:
                 archive.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED)
         aside.seek(0)
         write_atomic(target, aside.read())
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from proctor.checks.base import FAILED, CheckResult
 from proctor.runs.early_stop import CellPlan, FinishedTrial, StoppingRule, find_stop
 from proctor.runs.trial import JUDGED, CellKey, Trial, TrialError, TrialStatus
+from proctor.stats.describe import percentile
 
 SAMPLES = 3
 """Examples kept with a ranked failure: enough to see a pattern, few enough to read."""
@@ -107,17 +108,6 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
         return self.passed + self.failed + self.hard_fail
 
 
-def percentile(values: Sequence[float], q: float) -> float | None:
-    """The q-quantile (0..1) by linear interpolation; None of nothing."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    rank = q * (len(ordered) - 1)
-    low = int(rank)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (rank - low)
-
-
 def verdict_of(trials: Sequence[Trial], threshold: float, *, allow_infra: bool = False) -> Verdict:
     """Infrastructure first (unless allowed), then hard failures, then the mean, then pass.
 
@@ -176,11 +166,11 @@ def summarise_cell(
         pass_rate=of[TrialStatus.PASSED] / len(judged) if judged else None,
         score_mean=sum(scores) / len(scores) if scores else None,
         score_min=min(scores, default=None),
-        score_p50=percentile(scores, 0.5),
-        score_p95=percentile(scores, 0.95),
+        score_p50=percentile(scores, 50),
+        score_p95=percentile(scores, 95),
         threshold=threshold,
-        latency_p50_ms=percentile(latencies, 0.5),
-        latency_p95_ms=percentile(latencies, 0.95),
+        latency_p50_ms=percentile(latencies, 50),
+        latency_p95_ms=percentile(latencies, 95),
         cost_usd=sum(costs) if costs else None,
         cost_mean_usd=sum(costs) / len(costs) if costs else None,
         unpriced_calls=sum([t.unpriced_calls for t in counted]),

@@ -58,10 +58,14 @@ def describe(values: Iterable[float], percentiles: Iterable[float] = PERCENTILES
     return Description(n, mean, deviation, error, ordered[0], ordered[-1], at)
 
 
-def percentile(ordered: list[float], q: float) -> float | None:
-    """The q-th percentile of values already in order; None without a value."""
+def percentile(values: Iterable[float], q: float) -> float | None:
+    """Return the q-th percentile (0 to 100) of values in any order; None without a value.
+
+    percentile([1, 2, 3, 4], 50)  # 2.5
+    """
     if not 0 <= q <= 100:
         raise ProctorError(f"there is no percentile {q}", hint="percentiles lie from 0 to 100")
+    ordered = sorted(values)
     if not ordered:
         return None
     place = q / 100 * (len(ordered) - 1)

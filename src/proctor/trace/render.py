@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from proctor.formatting import dollars, money, plural
+from proctor.formatting import dollars, duration_ms, money, plural
 from proctor.sanitize import ELLIPSIS, json_bytes, line
 from proctor.trace.assemble import TraceProblem
 from proctor.trace.model import Span, SpanKind, SpanStatus, Trace
@@ -204,16 +204,7 @@ def _shown(value: Any, limit: int) -> str:
 
 
 def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    for unit, size, digits in (("µs", 1e-6, 0), ("ms", 1e-3, 1 if seconds < 0.01 else 0)):
-        if abs(seconds) < size * 1000:
-            return f"{seconds / size:.{digits}f} {unit}"
-    if abs(seconds) < 120:
-        return f"{seconds:.2f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+    return duration_ms(None if seconds is None else seconds * 1000)
 
 
 def _tokens(sent: int | None, received: int | None) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from proctor.formatting import DASH, at_least, money, percent, plural, points, seconds
+from proctor.formatting import DASH, at_least, duration_ms, money, percent, plural, points
 from proctor.report.charts import HEATMAP_CASES, STATUS_WORDS, STATUSES
 from proctor.report.facts import ReportFacts, TrialRow, when
 from proctor.report.figures import ends
@@ -28,8 +28,9 @@ from proctor.report.run_words import (
 )
 from proctor.results.gate import ArmGate, GateResult
 from proctor.runs.folder import run_name
-from proctor.runs.summary import CellSummary, percentile
+from proctor.runs.summary import CellSummary
 from proctor.runs.trial import TrialStatus
+from proctor.stats.describe import percentile
 
 MAX_FAILURES = 20
 """Ranked failures in the page. The rest are the least harmful ones and are in results.json."""
@@ -163,7 +164,7 @@ def _top(facts: ReportFacts) -> dict[str, Any]:
             at_least(totals.cost_usd, totals.unpriced_calls) or DASH,
             cost_line(totals).removeprefix("cost").lstrip(": "),
         ),
-        ("Time", seconds(facts.duration_ms) or DASH, "from first start to last end"),
+        ("Time", duration_ms(facts.duration_ms) or DASH, "from first start to last end"),
     )
     sign, tone = _VERDICTS[facts.verdict]
     return {
@@ -256,8 +257,8 @@ def _leaderboard(facts: ReportFacts) -> dict[str, Any]:
                     f"{cells.passed}/{cells.cells}",
                     f"{row.passes}/{row.trials}",
                     row.infra + row.cancelled,
-                    seconds(row.latency_p50_ms) or DASH,
-                    seconds(row.latency_p95_ms) or DASH,
+                    duration_ms(row.latency_p50_ms) or DASH,
+                    duration_ms(row.latency_p95_ms) or DASH,
                     money(row.cost_usd, row.unpriced_calls) or DASH,
                 ),
             }
@@ -442,9 +443,9 @@ def _timeline(facts: ReportFacts) -> dict[str, Any]:
         durations = [row.duration_ms for row in own]
         started = min((row.start_ms for row in own), default=None)
         ended = max((row.start_ms + row.duration_ms for row in own), default=None)
-        times = (started, ended, percentile(durations, 0.5), percentile(durations, 0.95))
+        times = (started, ended, percentile(durations, 50), percentile(durations, 95))
         rows.append(
-            {"agent": agent, "figures": (len(own), *(seconds(time) or DASH for time in times))}
+            {"agent": agent, "figures": (len(own), *(duration_ms(time) or DASH for time in times))}
         )
     lanes = 1 + max((row.lane for row in facts.rows), default=0)
     note = f"Up to {plural(lanes, 'trial')} at once. Durations include judging."

@@ -86,11 +86,13 @@ function inScore(value) {
   return value === null || value === undefined ? DASH : value.toFixed(2);
 }
 
+/** A duration, written as `duration_ms` of proctor/formatting.py does. */
 function inTime(ms) {
   if (ms === null || ms === undefined) return DASH;
-  if (ms < 1) return `${Math.round(ms * 1000)} µs`;
-  if (ms < 1000) return `${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;
-  return ms < 120000 ? `${(ms / 1000).toFixed(1)} s` : `${(ms / 60000).toFixed(1)} min`;
+  if (ms > 0 && ms < 1) return `${Math.round(ms * 1000)} µs`;
+  if (ms < 1000) return `${ms > 0 && ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;
+  if (ms < 120e3) return `${(ms / 1e3).toFixed(1)} s`;
+  return ms < 7200e3 ? `${(ms / 60e3).toFixed(1)} min` : `${(ms / 3600e3).toFixed(1)} h`;
 }
 
 /** A cost, written as `dollars` of proctor/formatting.py does; `≥` where calls have no known price. */

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from starlette.responses import HTMLResponse, Response
 
-from proctor.formatting import money, percent
+from proctor.formatting import DASH, duration_ms, money, percent
 from proctor.sanitize import line, valid_unicode
 
 if TYPE_CHECKING:
@@ -82,23 +82,18 @@ def brief(text: object, limit: int = 120) -> str:
 def in_time(nanoseconds: int | None) -> str:
     """Return a time in UTC."""
     if nanoseconds is None:
-        return "–"
+        return DASH
     return f"{datetime.fromtimestamp(nanoseconds / 1e9, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def in_ms(milliseconds: float | None) -> str:
-    """Return a duration."""
-    if milliseconds is None:
-        return "–"
-    if milliseconds < 1000:
-        return f"{milliseconds:.0f} ms"
-    seconds = milliseconds / 1000
-    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
+    """Return a duration; a dash where it is unknown."""
+    return duration_ms(milliseconds) or DASH
 
 
 def in_figure(value: float | None) -> str:
     """Return a score."""
-    return "–" if value is None else f"{value:.2f}"
+    return DASH if value is None else f"{value:.2f}"
 
 
 def in_thread(
