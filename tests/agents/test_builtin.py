@@ -37,7 +37,7 @@ async def test_random_is_uniform_and_repeats_with_its_seed():
 
 async def test_random_needs_actions():
     """R-A2: without a list of actions there is nothing to choose from, and it is said."""
-    with pytest.raises(AgentError, match="does not say what may be answered"):
+    with pytest.raises(AgentError, match="lists no possible answers"):
         await answer({"kind": "random"}, "free text")
     with capture("q") as trace:
         reply = await answer({"kind": "random", "actions": ["yes"]}, "free text")
@@ -55,7 +55,7 @@ async def test_scripted_by_case_and_by_trial():
     once = {"kind": "scripted", "cases": {"b": ["1"]}, "repeat": False}
     with pytest.raises(AgentError, match="only 1 answers"):
         await answer(once, case="b", index=1)
-    with pytest.raises(AgentError, match="no answer is written for case 'c'"):
+    with pytest.raises(AgentError, match="no scripted answer for case 'c'"):
         await answer(once)
 
 
@@ -96,9 +96,9 @@ def test_a_person_chooses_by_number_or_in_words():
 
 def test_a_person_may_leave_and_text_cannot_take_the_terminal():
     """R-A2: leaving, or nobody being there, is an error; escapes are shown, not obeyed."""
-    with pytest.raises(AgentError, match="left without an answer"):
+    with pytest.raises(AgentError, match="quit without an answer"):
         asked("q", "/quit\n")
-    with pytest.raises(AgentError, match="nobody is there"):
+    with pytest.raises(AgentError, match="standard input is closed"):
         asked("q")
     _, shown = asked("a\x1b[2Jb", "x\n")
     assert "\x1b" not in shown

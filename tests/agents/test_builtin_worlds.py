@@ -76,7 +76,7 @@ async def test_scripted_plays_its_actions():
     looped = await played(Corridor, {"kind": "scripted", "actions": ["right", "left"]}, max_steps=5)
     assert looped.trajectory.actions == ["right", "left", "right", "left", "right"]
     once = {"kind": "scripted", "actions": ["right"], "repeat": False}
-    with pytest.raises(AgentError, match=r"only 1 answers are written for case 'c'.*step 2"):
+    with pytest.raises(AgentError, match=r"only 1 answers are scripted for case 'c'.*step 2"):
         await played(Corridor, once)
 
 
@@ -103,8 +103,8 @@ async def test_scripted_without_a_script_stands_for_the_solution():
     config = agent_config({"kind": "scripted"})
     agent = config.create()
     assert isinstance(agent, ScriptedAgent)
-    assert agent.unwritten
-    with pytest.raises(AgentError, match="no answer is written") as raised:
+    assert agent.uses_solution
+    with pytest.raises(AgentError, match="no scripted answer") as raised:
         await agent.run(AgentRequest("q", case="c"))
     assert "solution" in raised.value.hint
 
@@ -149,8 +149,8 @@ def at_the_keyboard(tmp_path: Path, typed: str, length: int = 3):
 def test_a_person_plays_quits_and_goes_on(tmp_path):
     """R-A2: state and valid actions are shown; who quits goes on where they stopped."""
     left, shown = at_the_keyboard(tmp_path, "right\nfly\n/task\n/quit\n")
-    assert left["error"] == "the person left at step 1"
-    assert "goes on" in left["hint"]
+    assert left["error"] == "the person quit at step 1"
+    assert "resume with" in left["hint"]
     assert "step 1 of at most 1000" in shown
     assert '"at": 0' in shown
     assert "2) right" in shown
@@ -159,7 +159,7 @@ def test_a_person_plays_quits_and_goes_on(tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
     done, shown = at_the_keyboard(tmp_path, "\nright\n2\nopen\n")
     assert done == {"actions": ["right"] * 3 + ["open"], "score": 1.0}
-    assert "This one was left after 1 moves" in shown
+    assert "This trial was interrupted after 1 moves" in shown
     assert "step 1 of" not in shown
     assert "over after 4 steps (terminated): score 1; the door" in shown
     assert not list(tmp_path.iterdir())
@@ -191,9 +191,9 @@ def test_moves_are_not_repeated_in_another_world(tmp_path):
 def test_a_terminal_that_goes_away_loses_nothing(tmp_path):
     """R-A2: the end of input is no answer, and the moves are kept."""
     left, _ = at_the_keyboard(tmp_path, "right\n")
-    assert left["error"] == "nobody is there to answer"
+    assert left["error"] == "standard input is closed: no answer"
     again, _ = at_the_keyboard(tmp_path, "")
-    assert again["error"] == "nobody is there to answer"
+    assert again["error"] == "standard input is closed: no answer"
     assert at_the_keyboard(tmp_path, "\n2\n2\n3\n")[0]["score"] == 1.0
 
 
@@ -235,5 +235,5 @@ def test_calls_and_numbers_at_the_keyboard():
     assert said == 0.25
     assert "number 0..1" in text
     _, text = asked(["a"], "/task\n", "a\n", last={"error": "no\x1b[1m"})
-    assert "that did not work" in text
+    assert "not accepted" in text
     assert "\x1b" not in text

@@ -253,8 +253,8 @@ async def test_a_failed_call_is_an_error_span():
     ("options", "said"),
     [
         ({"tools": [{"name": "x"}]}, "a tool needs one of"),
-        ({"tools": [{"name": "x", "reply": 1, "error": "e"}]}, "answers in one way"),
-        ({"tools": [{"name": "x", "python": "a:b", "reply": 1}]}, "answers in one way"),
+        ({"tools": [{"name": "x", "reply": 1, "error": "e"}]}, "one kind of reply"),
+        ({"tools": [{"name": "x", "python": "a:b", "reply": 1}]}, "one kind of reply"),
         ({"tools": [{"reply": 1}]}, "needs a name"),
         ({"tools": [{"name": "x y", "reply": 1}]}, "tools.0.name"),
         ({"tools": [{"name": "x", "reply": 1}, {"name": "x", "reply": 2}]}, "two tools"),
@@ -275,7 +275,7 @@ def test_slips_in_the_options_are_said(options, said):
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("chat_tools_used:unhintable", "no schema can be made"),
+        ("chat_tools_used:unhintable", "cannot derive a schema"),
         ("chat_tools_used:not_a_function", "cannot be called"),
         ("chat_tools_used:ad", "did you mean 'add'"),
     ],

@@ -88,7 +88,7 @@ async def test_a_missing_program_is_named() -> None:
     trial = (await run_one(CommandAgentConfig(command="no-such-program-here --x"))).trial
     assert trial.error is not None
     assert "no-such-program-here" in trial.error.message
-    assert "on the PATH, or a file beside the suite" in trial.error.message
+    assert "on the PATH, or a file in the suite's folder" in trial.error.message
 
 
 async def test_a_program_that_may_not_be_run_is_told_how(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ async def test_a_date_without_a_zone_is_waited_for(service: str) -> None:
     [
         ((307, {"Location": "/other"}, b""), "HTTP 307: the address leads to /other"),
         ((401, {}, {"detail": "bad key"}), "HTTP 401"),
-        ((200, {}, b"{"), "says it is JSON and is not"),
+        ((200, {}, b"{"), "is not valid JSON"),
         ((200, {}, {"other": 1}), "no answer at"),
     ],
 )

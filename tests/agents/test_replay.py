@@ -76,7 +76,7 @@ async def test_a_missing_trace_is_an_error(folder):
     with pytest.raises(AgentError, match="no recorded trace for case 'nobody'") as raised:
         await answer(replay(folder), "nobody", "never asked")
     assert not raised.value.transient
-    with pytest.raises(AgentError, match="no recorded trace is called 'nowhere'"):
+    with pytest.raises(AgentError, match="no recorded trace named 'nowhere'"):
         await answer(replay(folder, map={"named": "nowhere"}), "named")
 
 

@@ -231,7 +231,7 @@ def test_a_state_has_a_limit(tmp_path: Path) -> None:
     run = proctor.run(suite(tmp_path, "bots:huge"), results=tmp_path / "r")
     (trial,) = run.trials()
     assert trial.answer is not None
-    assert f"more than the {MOST_BYTES:,} kept" in trial.answer
+    assert f"more than the limit of {MOST_BYTES:,}" in trial.answer
     assert trial.answer.endswith("kept {'small': 1}")
 
 

@@ -81,12 +81,12 @@ def test_a_person_quits_a_run_and_goes_on(home):
     (run,) = runs
     first = json.loads((run / "trials.jsonl").read_text().splitlines()[0])
     assert first["status"] == "infra_error"
-    assert first["error"]["message"].startswith("the person left at step 2 (the moves are kept: ")
+    assert first["error"]["message"].startswith("the person quit at step 2 (the moves are saved: ")
     done = proctor(
         home, "run", "--retry-infra", str(run), "--quiet",
         typed=f"\nprotect {cause}\ndeclare {cause}\n",
     )  # fmt: skip
-    assert "This one was left after 2 moves" in done.stderr
+    assert "This trial was interrupted after 2 moves" in done.stderr
     assert done.returncode == 0, done.stderr
     last = json.loads((run / "trials.jsonl").read_text().splitlines()[-1])
     assert (last["status"], last["score"], last["tool_calls"]) == ("passed", 1.0, 4)

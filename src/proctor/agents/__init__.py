@@ -1,7 +1,7 @@
-"""Agents: what is under test, each kind in a module of its own.
+"""Agents under test, one module per kind.
 
-Start at `Agent` and `AgentConfig`; `registry` finds agents by name or kind. Names are imported
-when first used.
+Start at `Agent` and `AgentConfig`; `registry` finds agents by name or kind. Names are imported on
+first use.
 """
 
 from typing import TYPE_CHECKING
@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Agent", "AgentConfig", "AgentError", "AgentReply", "AgentRequest"]
 
-if not TYPE_CHECKING:  # otherwise a type checker would accept any name
+if not TYPE_CHECKING:  # without this guard a type checker would accept any attribute name
     _HOME_OF = dict.fromkeys(__all__, "proctor.agents.base")
     __getattr__, __dir__ = imported_when_used(__name__, _HOME_OF, globals())

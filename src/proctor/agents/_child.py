@@ -1,4 +1,4 @@
-"""The other end of `process`: run one trial in this process and send back what came of it."""
+"""Run one trial in this child process and send the result back: the other end of `process`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main() -> None:
         result = run_sync(_run(job))
     with replacing(place, sync=False) as aside:
         aside.write_bytes(msgspec.json.encode(result, enc_hook=str))
-    # Threads the agent left running must not keep the process.
+    # Threads left running by the agent must not keep the process alive.
     os._exit(0)
 
 

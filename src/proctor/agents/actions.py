@@ -1,13 +1,13 @@
-"""What may be done in a world, written so that any agent can read it, and how an answer is read.
+"""Describe the actions of a world in a form any agent can read, and parse answers into actions.
 
 Actions are either a list (one of these) or a mapping (a space of values):
 
     ["left", "right", {"call": "add", "arguments": {"species": ["s1", "s2"], "percent": {…}}}]
     {"type": "number", "low": 0, "high": 1}       integer, text, array and object likewise
 
-Promise: what `sample` draws `understand` accepts, and whatever `understand` returns lies within
-what was offered, with its types put right. Text is read generously (JSON, a call, the last line),
-because models talk; the price is that a text with several readings gets the first that fits.
+Guarantees: `understand` accepts every value drawn by `sample`, and every value it returns is one of
+the offered actions with corrected types. Parsing is lenient (JSON, a call, the last line) because
+models add prose; the trade-off is that an ambiguous text gets the first interpretation that fits.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from proctor.formatting import and_more, clipped
 Actions = Sequence[Any] | Mapping[str, Any]
 
 CALL_NAMES = ("call", "action", "tool", "name")
-"""Keys under which the name of a call may stand; the first is how we write it ourselves."""
+"""Keys that may hold the name of a call; the first is the one Proctor writes."""
 
 MAX_SAMPLED_LENGTH = 16
-"""Items or characters of a random value whose length is not limited."""
+"""Maximum items or characters of a random value whose length is not limited."""
 
 MAX_READ = 100_000
-"""Characters of an answer that are searched for an action: a longer one is text, or a flood."""
+"""Characters of an answer searched for an action; longer answers are prose or runaway output."""
 
 _SHOWN = 12
-"""Actions named in a message: a person reads no more, and a model gets the list anyway."""
+"""Maximum actions listed in a message; a model gets the full list anyway."""
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 _FENCED = re.compile(r"```[\w-]*[^\S\n]*\n(.*?)```", re.DOTALL)
@@ -45,7 +45,7 @@ _ARGUMENT = re.compile(r"""(?:(\w+)\s*[=:]\s*)?("[^"]*"|'[^']*'|[^\s,]+)""")
 
 
 class BadAction(ValueError):
-    """An answer that is no valid action. `depth` says how far it was understood."""
+    """Raised for an answer that is not a valid action; `depth` is how far parsing got."""
 
     def __init__(self, message: str, depth: int = 0, call: str | None = None) -> None:
         super().__init__(message)
@@ -61,14 +61,14 @@ class ActionCall(NamedTuple):
 
 
 def is_call(option: Any) -> bool:
-    """Whether one of the offered actions is a call with arguments to fill in."""
+    """Return whether an offered action is a call with arguments."""
     return isinstance(option, Mapping) and isinstance(
         cast("Mapping[str, Any]", option).get("call"), str
     )
 
 
 def call_of(action: Any, default: str = "act") -> ActionCall:
-    """An action as a tool call: its own name, or the words it is, or `default` with its value."""
+    """Return an action as (tool name, arguments); a bare value is an argument of `default`."""
     if is_call(action):
         return ActionCall(action["call"], dict(action.get("arguments") or {}))
     if isinstance(action, str) and action.isprintable() and len(action) <= 64:
@@ -76,28 +76,30 @@ def call_of(action: Any, default: str = "act") -> ActionCall:
     return ActionCall(default, {"action": action})
 
 
-# -- reading an answer ---------------------------------------------------------------------------
+# -- parsing an answer ---------------------------------------------------------------------------
 
 
-def understand(said: Any, actions: Actions) -> Any:
-    """The valid action meant by an answer, text or structured; raises `BadAction`."""
+def understand(answer: Any, actions: Actions) -> Any:
+    """Return the valid action in an answer (text or structured); raise `BadAction` if none."""
     failure: BadAction | None = None
-    for reading in _readings(said):
+    for candidate in _interpretations(answer):
         try:
-            return _fitted(reading, actions)
+            return _fit(candidate, actions)
         except BadAction as problem:
+            # The deepest failure explains most: a wrong argument, not "unknown action".
             if failure is None or problem.depth > failure.depth:
                 failure = problem
-    assert failure is not None
+    assert failure is not None  # there is always one interpretation
     raise failure
 
 
-def _readings(said: Any) -> Iterator[Any]:
-    """What an answer may mean, the most literal first."""
-    yield said
-    if not isinstance(said, str) or len(said) > MAX_READ:
+def _interpretations(answer: Any) -> Iterator[Any]:
+    """Yield the interpretations of an answer, the most literal first."""
+    yield answer
+    if not isinstance(answer, str) or len(answer) > MAX_READ:
         return
-    text = said.strip()
+    text = answer.strip()
+    # The last code block first: models put their final answer last.
     parts = [text, *(block.strip() for block in reversed(_FENCED.findall(text)))]
     lines = [line.strip() for line in text.splitlines() if line.strip(" `\t")]
     if lines:
@@ -113,7 +115,9 @@ def _readings(said: Any) -> Iterator[Any]:
 
 
 def _json(text: str) -> Any:
-    """JSON or None. NaN and infinities are no JSON, and no action either."""
+    """Parse JSON or return None. NaN and infinity are rejected: they are neither JSON nor
+    actions.
+    """
     try:
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
@@ -124,7 +128,7 @@ def _refuse(word: str) -> Any:
     raise ValueError(word)
 
 
-def _fitted(value: Any, actions: Actions) -> Any:
+def _fit(value: Any, actions: Actions) -> Any:
     if isinstance(actions, Mapping):
         return _in_space(value, actions)
     return _one_of(value, actions)
@@ -143,40 +147,41 @@ def _one_of(value: Any, options: Sequence[Any]) -> Any:
     if calls:
         named = _named(value, calls)
         if named is not None:
-            return _filled(*named)
+            return _validated_call(*named)
     raise BadAction(f"{_short(value)} is not one of {_listed(options)}")
 
 
 def _same(value: Any, option: Any) -> bool:
+    # `True == 1` in Python, but not in JSON.
     if isinstance(value, bool) is not isinstance(option, bool):
         return False
     return bool(value == option)
 
 
 def _named(value: Any, calls: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any] | None:
-    """The call a value names, and the arguments it gives, by name or in order."""
+    """Return the name and the arguments (by name or in order) of a call."""
     if isinstance(value, str):
         match = _CALL.fullmatch(value.strip())
         if match is None or match[1] not in calls:
             return None
-        return calls[match[1]], _written_arguments(match[2] or match[3] or "")
+        return calls[match[1]], _parse_arguments(match[2] or match[3] or "")
     if not isinstance(value, Mapping):
         return None
-    given = cast("Mapping[str, Any]", value)
+    supplied = cast("Mapping[str, Any]", value)
     for key in CALL_NAMES:
-        name = given.get(key)
+        name = supplied.get(key)
         if isinstance(name, str) and name in calls:
-            arguments = given.get("arguments", {k: v for k, v in given.items() if k != key})
+            arguments = supplied.get("arguments", {k: v for k, v in supplied.items() if k != key})
             return calls[name], _json(arguments) if isinstance(arguments, str) else arguments
-    if len(given) == 1:
-        ((name, arguments),) = given.items()
+    if len(supplied) == 1:
+        ((name, arguments),) = supplied.items()
         if name in calls:
             return calls[name], arguments
     return None
 
 
-def _written_arguments(text: str) -> Any:
-    """`species=s3, percent=50`, `s3 50` or a JSON object."""
+def _parse_arguments(text: str) -> Any:
+    """Parse `species=s3, percent=50`, `s3 50` or a JSON object."""
     whole = _json(text)
     if isinstance(whole, dict):
         return cast("dict[str, Any]", whole)
@@ -192,15 +197,15 @@ def _written_arguments(text: str) -> Any:
     return {**named, "": ordered} if ordered else named
 
 
-def _filled(option: Mapping[str, Any], given: Any) -> dict[str, Any]:
-    """The call with every argument checked, in the order in which they are declared."""
+def _validated_call(option: Mapping[str, Any], supplied: Any) -> dict[str, Any]:
+    """Return the call with validated arguments, in declaration order."""
     name = option["call"]
     wanted = cast("Mapping[str, Any]", option.get("arguments") or {})
-    if given is None:
-        given = {}
-    if not isinstance(given, Mapping):
-        raise BadAction(f"{name}: arguments are an object, not {_short(given)}", 1, name)
-    arguments = dict(cast("Mapping[str, Any]", given))
+    if supplied is None:
+        supplied = {}
+    if not isinstance(supplied, Mapping):
+        raise BadAction(f"{name}: arguments are an object, not {_short(supplied)}", 1, name)
+    arguments = dict(cast("Mapping[str, Any]", supplied))
     ordered = arguments.pop("", ())
     left = [each for each in wanted if each not in arguments]
     if len(ordered) > len(left):
@@ -208,8 +213,8 @@ def _filled(option: Mapping[str, Any], given: Any) -> dict[str, Any]:
     arguments.update(zip(left, ordered, strict=False))
     unknown = [each for each in arguments if each not in wanted]
     if unknown:
-        taken = ", ".join(wanted) or "none"
-        raise BadAction(f"{name}: unknown argument {unknown[0]!r}; it takes {taken}", 1, name)
+        accepted = ", ".join(wanted) or "none"
+        raise BadAction(f"{name}: unknown argument {unknown[0]!r}; it takes {accepted}", 1, name)
     filled: dict[str, Any] = {}
     for each, space in wanted.items():
         if each in arguments:
@@ -223,7 +228,7 @@ def _filled(option: Mapping[str, Any], given: Any) -> dict[str, Any]:
 
 def _argument(call: str, name: str, value: Any, space: Actions) -> Any:
     try:
-        return _fitted(value, space)
+        return _fit(value, space)
     except BadAction as problem:
         raise BadAction(f"{call}: {name}: {problem}", 2 + problem.depth, call) from None
 
@@ -276,35 +281,37 @@ def _text(value: Any, space: Mapping[str, Any]) -> str:
 def _array(value: Any, space: Mapping[str, Any]) -> list[Any]:
     if not isinstance(value, list | tuple):
         raise BadAction(f"{_short(value)} is not a list")
-    given = list(cast("Sequence[Any]", value))
+    supplied = list(cast("Sequence[Any]", value))
     each = cast("Sequence[Actions] | None", space.get("each"))
     length = space.get("length") if each is None else len(each)
     most, least = space.get("max_length", length), space.get("min_length", length or 0)
-    if (most is not None and len(given) > most) or len(given) < least:
-        raise BadAction(f"the list has {len(given)} items; it needs {most if most else least}")
-    wanted = each if each is not None else [cast("Actions", space["items"])] * len(given)
-    return [_fitted(item, inner) for item, inner in zip(given, wanted, strict=True)]
+    if (most is not None and len(supplied) > most) or len(supplied) < least:
+        raise BadAction(f"the list has {len(supplied)} items; it needs {most if most else least}")
+    wanted = each if each is not None else [cast("Actions", space["items"])] * len(supplied)
+    return [_fit(item, inner) for item, inner in zip(supplied, wanted, strict=True)]
 
 
 def _object(value: Any, space: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise BadAction(f"{_short(value)} is not an object")
-    given = cast("Mapping[str, Any]", value)
+    supplied = cast("Mapping[str, Any]", value)
     wanted = cast("Mapping[str, Any]", space["properties"])
-    odd = [key for key in given if key not in wanted] or [key for key in wanted if key not in given]
+    odd = [key for key in supplied if key not in wanted] or [
+        key for key in wanted if key not in supplied
+    ]
     if odd:
         raise BadAction(f"{odd[0]!r} is unknown or missing; the keys are {', '.join(wanted)}", 1)
-    return {key: _argument("object", key, given[key], inner) for key, inner in wanted.items()}
+    return {key: _argument("object", key, supplied[key], inner) for key, inner in wanted.items()}
 
 
-# -- drawing at random ---------------------------------------------------------------------------
+# -- random actions ------------------------------------------------------------------------------
 
 
 def sample(actions: Actions, random: Random) -> Any:
-    """A valid action, uniformly: each of a list equally likely, then each of its arguments.
+    """Draw a valid action uniformly: first an entry of the list, then each of its arguments.
 
-    Values without bounds have no uniform draw; they come from the standard normal or, with one
-    bound, from an exponential beyond it, as Gymnasium draws them.
+    Unbounded values have no uniform distribution; they are drawn from the standard normal or, with
+    one bound, from an exponential beyond it, as in Gymnasium.
     """
     if not isinstance(actions, Mapping):
         option = random.choice(actions)
@@ -352,11 +359,11 @@ def _drawn_length(space: Mapping[str, Any], random: Random) -> int:
     return random.randint(least, min(most, least + MAX_SAMPLED_LENGTH))
 
 
-# -- showing -------------------------------------------------------------------------------------
+# -- formatting ----------------------------------------------------------------------------------
 
 
 def shown(actions: Actions) -> str:
-    """One action or space in a line a person can read."""
+    """Return one action or space as a readable line."""
     if is_call(actions):
         call = cast("Mapping[str, Any]", actions)
         wanted = cast("Mapping[str, Any]", call.get("arguments") or {})
@@ -392,23 +399,22 @@ def _short(value: Any) -> str:
     return clipped(text, 80)
 
 
-# One turn of an agent in a world: what it sees, and what it may do.
-#
-# A turn is an `AgentRequest`, so every kind of agent can act: its input is a plain mapping with
-# the task, the observation, the valid actions and what happened so far. Agents in Python that
-# take `request` get the same as attributes. The past is part of each turn because most kinds
-# remember nothing between two calls; `history` bounds what that costs.
+# One turn of an agent in a world: the observation and the valid actions.  A turn is an
+# `AgentRequest`, so every kind of agent can act: its input is a plain mapping with the task, the
+# observation, the valid actions and the history. Python agents that take `request` get the same
+# values as attributes. Each turn includes the past because most kinds have no memory between calls;
+# `history` limits the cost of that.
 
 
 HOW = (
     "Answer with exactly one action and nothing else: one of the list, a value of the kind "
     'described, or for a call {"call": NAME, "arguments": {…}}.'
 )
-"""Told with each turn, since a model sees nothing but the turn."""
+"""Repeated in every turn, since most models see nothing but the turn."""
 
 
 class ActionTurn(AgentRequest):
-    """What an agent is asked at one step of an episode."""
+    """Request to an agent at one step of an episode."""
 
     __slots__ = (
         "_trial", "actions", "history", "last", "max_steps", "observation", "picture", "step",
@@ -445,22 +451,24 @@ class ActionTurn(AgentRequest):
         self.last = last
         self.history = history
         self.picture: str | None = None
-        """The state as the world draws it, for agents that look (see `HumanAgent`)."""
+        """The state rendered as text by the world, for agents that display it (see
+        `HumanAgent`).
+        """
         self.input = self._as_input()
 
     @property
     def workdir(self) -> Path:
-        """The trial's directory: one for the whole episode."""
+        """The trial's directory, one for the whole episode."""
         return self._trial.workdir
 
     @property
     def error(self) -> str | None:
-        """Why the last answer was no valid action, when it was not."""
+        """Why the last answer was not a valid action; None if it was."""
         return None if self.last is None else self.last.get("error")
 
     def _as_input(self) -> dict[str, Any]:
-        given: dict[str, Any] = {"task": self.task} if self.task not in (None, "") else {}
-        given |= {
+        supplied: dict[str, Any] = {"task": self.task} if self.task not in (None, "") else {}
+        supplied |= {
             "observation": self.observation,
             "actions": self.actions,
             "how": HOW,
@@ -468,7 +476,7 @@ class ActionTurn(AgentRequest):
             "max_steps": self.max_steps,
         }
         if self.last is not None:
-            given["last"] = self.last
+            supplied["last"] = self.last
         if self.history:
-            given["history"] = self.history
-        return given
+            supplied["history"] = self.history
+        return supplied

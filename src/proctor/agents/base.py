@@ -1,8 +1,8 @@
-"""What is under test: the one interface every kind of agent has.
+"""The interface shared by every kind of agent.
 
-An agent kind is one class of options (a `Strict` model deriving `AgentConfig`) that makes fresh
-`Agent`s. Promise to agents: a new instance per trial, a seed, a temporary directory of its own
-that exists only if asked for, and never a changed working directory.
+An agent kind is one options class (a `Strict` model deriving from `AgentConfig`) that creates
+`Agent`s. Guarantees to agents: a new instance per trial, a seed, a private temporary directory
+created on first use, and an unchanged working directory.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from proctor.trace import Trace
 
 
 class AgentError(ProctorError):
-    """The agent could not be run.
+    """Raised when the agent could not be run.
 
-    `transient` says whether another attempt may help; None lets the status code decide.
+    `transient` says whether a retry may help; None lets the status code decide.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class AgentError(ProctorError):
 
 
 class AgentRequest:
-    """What an agent is given for one trial."""
+    """Input of an agent for one trial."""
 
     __slots__ = (
         "_checkpoint",
@@ -84,41 +84,43 @@ class AgentRequest:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """State of this trial that outlives the process: see `proctor.agents.checkpoint`."""
+        """State of this trial that survives a crash: see `proctor.agents.checkpoint`."""
         if self._checkpoint is None:
             self._checkpoint = Checkpoint(*self._kept_states())
         return self._checkpoint
 
     def keep_states(self, store: CheckpointStore, key: str) -> None:
-        """Say where states of this trial are kept, and as what."""
+        """Set the store of this trial's states, and their key."""
         self._checkpoint = Checkpoint(store, key)
 
     def _kept_states(self) -> tuple[CheckpointStore, str]:
-        """Where states are kept, and as what, where nothing was said."""
+        """Return the store and key of states; in memory when none was set."""
         return MemoryStore(), self.trial
 
     @property
     def workdir(self) -> Path:
-        """A directory of this trial's own, made on first use and removed afterwards."""
+        """Return a private directory for this trial, created on first use and removed
+        afterwards.
+        """
         if self._workdir is None:
             self._workdir = Path(tempfile.mkdtemp(prefix="proctor-"))
         return self._workdir
 
     def give_workdir(self, path: Path) -> None:
-        """Use a directory that exists already (the other side of a process made it)."""
+        """Use an existing directory (created by the parent process)."""
         self._workdir = path
 
     @property
     def used_workdir(self) -> Path | None:
-        """The directory, if the agent asked for it."""
+        """Return the directory if the agent used it, else None."""
         return self._workdir
 
 
 class AgentReply(msgspec.Struct, omit_defaults=True):
-    """What an agent came back with.
+    """Result of an agent for one trial.
 
-    `answer` is the text that is checked; `output` the value behind it when it is structured. A
-    `trace` is given only by agents that bring their own (a recording, another process).
+    `answer` is the text that is checked; `output` is the structured value behind it, if any.
+    `trace` is set only by agents that supply their own (a recording, another process).
     """
 
     answer: str
@@ -128,65 +130,66 @@ class AgentReply(msgspec.Struct, omit_defaults=True):
 
 
 class Agent(Protocol):
-    """One instance, for one trial."""
+    """An agent instance, used for one trial."""
 
     async def run(self, request: AgentRequest) -> AgentReply:
-        """Do the work; raise to say that it could not be done."""
+        """Run the trial; raise if it could not be run."""
         ...
 
 
 class AgentConfig(Strict):
-    """Options of one kind of agent: what a user writes after `kind:`."""
+    """Options of one kind of agent: the YAML below `kind:`."""
 
     kind: Any
     resources: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
-    """What a worker of another process or machine needs to run it: cpu (1), gpu (0), and others by
-    the names they have there. Means nothing where trials run in this process."""
+    """Resources a remote worker needs to run it: cpu (default 1), gpu (default 0) and custom
+    resources by name. Ignored when trials run in this process.
+    """
 
     @abstractmethod
     def create(self) -> Agent:
-        """A fresh agent for one trial. Cheap: what is shared is kept on the config."""
+        """Create an agent for one trial. Cheap: shared objects are cached on the config."""
 
     @property
     def asynchronous(self) -> bool:
-        """Whether one process can run several of its trials at a time to some use."""
+        """Return whether running several trials at once in one process is useful."""
         return True
 
     @property
     def made_in_code(self) -> bool:
-        """Whether it holds a Python object that its options do not lead to."""
+        """Return whether it wraps a Python object that cannot be rebuilt from its options."""
         return False
 
     def __getstate__(self) -> dict[Any, Any]:
-        """For another process: the options, without what was worked out from them here."""
+        """Pickle the options only, without cached values."""
         state = super().__getstate__()
         fields = type(self).model_fields
         return {**state, "__dict__": {k: v for k, v in state["__dict__"].items() if k in fields}}
 
     @property
     def provider(self) -> str | None:
-        """Whose rate limits calls of this agent count against, if known."""
+        """Return the provider whose rate limits apply to this agent, if known."""
         return None
 
     def version(self) -> dict[str, Any]:
-        """What identifies the code or model under test, for the record of a run."""
+        """Return what identifies the code or model under test, for the run record."""
         return {}
 
 
 MAX_ANSWER_CHARS = 10_000_000
-"""Longest answer that is kept and checked: beyond it no text is an answer but a flood."""
+"""Maximum characters of an answer that are stored and checked; longer output is a runaway agent."""
 
 
 def shortened(answer: str) -> str:
-    """An answer no longer than is kept, and said so where it is cut."""
+    """Return the answer cut to the maximum length, with a note where it was cut."""
     return answer if len(answer) <= MAX_ANSWER_CHARS else f"{answer[:MAX_ANSWER_CHARS]}… [cut]"
 
 
 def as_reply(value: Any) -> AgentReply:
-    """A reply from whatever a function returned.
+    """Return the reply for a function's return value.
 
-    Text stays text; None is an empty answer; bytes are decoded; anything else is kept as `output`
-    and answered as its JSON (or its text, where JSON cannot hold it).
+    Text stays text; None is an empty answer; bytes are decoded; any other value is stored as
+    `output`, with its JSON (or its `str` if JSON cannot represent it) as the answer.
     """
     if isinstance(value, str):
         return AgentReply(answer=shortened(value))

@@ -1,8 +1,8 @@
-"""Agents that need no model: `random`, `scripted` and `human`.
+"""Agents without a model: `random`, `scripted` and `human`.
 
-They set the scale: chance, a known course, and a person. A case tells what may be answered by
-listing `actions` in its input, and a world at every step; `random` cannot do without them. All
-three work on questions and in worlds.
+They provide reference points: chance, a known solution and a person. A case lists the allowed
+answers under `actions` in its input, a world at every step; `random` requires them. All three work
+on questions and in worlds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 from proctor.agents.actions import Actions, ActionTurn, BadAction, sample
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
-from proctor.agents.human import SavedMoves, actions_of, ask_person, offer_to_go_on, tell_person
+from proctor.agents.human import SavedMoves, actions_of, ask_person, offer_to_resume, show_person
 from proctor.background import threads
 from proctor.imports import load_object
 from proctor.trace.capture import current_trace, span
@@ -27,46 +27,46 @@ from proctor.trace.capture import current_trace, span
 
 
 class RandomAgentConfig(AgentConfig):
-    """Answers with one of the valid actions, each as likely as the others."""
+    """Answer with a uniformly random valid action."""
 
     kind: Literal["random"] = "random"
     actions: list[Any] | dict[str, Any] | None = Field(default=None, min_length=1)
-    """What to choose from where a case lists nothing."""
+    """Actions for cases that list none."""
 
     def create(self) -> Agent:
-        """A die of its own, thrown by the trial's seed."""
+        """Create an agent seeded by its trial."""
         return RandomAgent(self.actions)
 
 
 class RandomAgent:
-    """Chance. In a world each step has a draw of its own, from the trial's seed and the step."""
+    """Random agent. In a world each step has its own draw, from the trial's seed and the step."""
 
     def __init__(self, actions: Actions | None) -> None:
         self._actions = actions
-        self._asked: tuple[int, int] = (-1, 0)
+        self._last_draw: tuple[int, int] = (-1, 0)
 
     async def run(self, request: AgentRequest) -> AgentReply:
-        """One of the actions; the same for the same seed (and step)."""
+        """Return one of the actions, deterministic for a seed and step."""
         if isinstance(request, ActionTurn):
-            return as_reply(self._drawn(request.actions, self._turn_random(request), request))
+            return as_reply(self._draw(request.actions, self._turn_random(request), request))
         actions = actions_of(request.input) or self._actions
         if actions is None:
             raise AgentError(
-                f"case {request.case!r} does not say what may be answered",
+                f"case {request.case!r} lists no possible answers",
                 hint="list `actions` in the case's input, or in the agent's options",
             )
-        chosen = self._drawn(actions, Random(request.seed), request)  # noqa: S311 (chance, not secrecy)
+        chosen = self._draw(actions, Random(request.seed), request)  # noqa: S311 (chance, not secrecy)
         with span("choose", input=actions, output=chosen):
             return as_reply(chosen)
 
     def _turn_random(self, turn: ActionTurn) -> Random:
-        """A generator for this step; another when the world refused what was drawn before."""
-        step, tries = self._asked
-        self._asked = (turn.step, tries + 1 if turn.step == step else 0)
-        # Text as seed: Python hashes it the same on every machine.
-        return Random(f"{turn.seed}/{turn.step}/{self._asked[1]}")  # noqa: S311 (repeatable chance)
+        """Return the generator of this step; a different one after a rejected action."""
+        step, draws = self._last_draw
+        self._last_draw = (turn.step, draws + 1 if turn.step == step else 0)
+        # A text seed: Python hashes it the same way on every machine.
+        return Random(f"{turn.seed}/{turn.step}/{self._last_draw[1]}")  # noqa: S311 (repeatable chance)
 
-    def _drawn(self, actions: Actions, random: Random, request: AgentRequest) -> Any:
+    def _draw(self, actions: Actions, random: Random, request: AgentRequest) -> Any:
         try:
             return sample(actions, random)
         except (BadAction, KeyError, IndexError) as problem:
@@ -77,57 +77,58 @@ class RandomAgent:
 
 
 class ScriptedAgentConfig(AgentConfig):
-    """Answers what was written down: by case, in order, or by a function.
+    """Answer from a script: by case, in order, or by a function.
 
-    With none of it, it stands for the scenario's own solution.
+    With none of these it follows the scenario's own `solution`.
     """
 
     kind: Literal["scripted"] = "scripted"
     replies: list[Any] | None = Field(default=None, min_length=1)
-    """The answer of the first trial of a case, of the second, …"""
+    """Answers of the first, second, … trial of a case."""
     cases: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Case id → its answer, or a list: answers by trial; in a world, actions by step."""
+    """Case id → answer, or a list: answers by trial; in a world, actions by step."""
     actions: list[Any] | None = Field(default=None, min_length=1)
-    """In worlds: the action of the first step, of the second, …"""
+    """In worlds: the actions of the first, second, … step."""
     script: str | None = Field(default=None, min_length=1)
-    """`package.module:function`: a generator that yields actions and is sent each next turn, or
-    a function called with each turn. It may take `truth`, and `options` by name."""
+    """`package.module:function`: a generator that yields actions and is sent the next turn, or a
+    function called with each turn. It may take `truth`, and `options` by name.
+    """
     options: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Further arguments of the script."""
+    """Additional arguments of the script."""
     repeat: bool = True
-    """Begin again when the answers run out; otherwise that is an error."""
+    """Restart the list when the answers run out; otherwise that is an error."""
     base_dir: Path | None = Field(default=None, exclude=True)
-    """Where import paths start from; the suite's folder."""
+    """Base folder of import paths: the suite's folder."""
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> ScriptedAgentConfig:
-        empty = [case for case, said in self.cases.items() if said == []]
+    def _check_options(self) -> ScriptedAgentConfig:
+        empty = [case for case, answers in self.cases.items() if answers == []]
         if empty:
-            raise ValueError(f"no answer is written for case {empty[0]!r}")
+            raise ValueError(f"no scripted answer for case {empty[0]!r}")
         if self.options and self.script is None:
-            raise ValueError("`options` are a script's; there is no `script`")
+            raise ValueError("`options` needs a `script`")
         if self.script is not None and self.actions is not None:
-            raise ValueError("`script` and `actions` both say what to do; give one of them")
+            raise ValueError("`script` and `actions` exclude each other; give one of them")
         return self
 
     @property
-    def unwritten(self) -> bool:
-        """Whether it has nothing of its own to say: then a scenario's solution takes its place."""
+    def uses_solution(self) -> bool:
+        """Return whether no script is set, so that the scenario's solution is used."""
         return not (self.replies or self.cases or self.actions or self.script)
 
     @cached_property
     def loaded(self) -> Any:
-        """The script's function, imported once."""
+        """Return the script's function, imported once."""
         assert self.script is not None
         return load_object(self.script, self.base_dir)
 
     def create(self) -> Agent:
-        """A reader of the script."""
+        """Create an agent that reads the script."""
         return ScriptedAgent(self)
 
 
 class ScriptedAgent:
-    """A known course. Which answer a trial gets depends on its number alone, not on its turn."""
+    """Scripted agent. The answer depends on the trial number, not on the execution order."""
 
     def __init__(self, config: ScriptedAgentConfig) -> None:
         self._config = config
@@ -135,56 +136,58 @@ class ScriptedAgent:
         self._course: Generator[Any, Any, Any] | None = None
 
     @property
-    def unwritten(self) -> bool:
-        """Whether it stands for the scenario's own solution."""
-        return self._config.unwritten
+    def uses_solution(self) -> bool:
+        """Return whether the scenario's own solution is used."""
+        return self._config.uses_solution
 
-    def told(self, truth: Mapping[str, Any]) -> None:
-        """The truth of the scenario: a reference course may know it. No other kind is told."""
+    def set_truth(self, truth: Mapping[str, Any]) -> None:
+        """Set the scenario's truth, which a reference script may use. No other kind gets it."""
         self._truth = truth
 
     async def run(self, request: AgentRequest) -> AgentReply:
-        """The answer written for this case, trial and step."""
+        """Return the scripted answer for this case, trial and step."""
         config = self._config
         if request.case not in config.cases and config.script is not None:
-            return as_reply(await threads.run(self._followed, request))
+            return as_reply(await threads.run(self._next_action, request))
         if isinstance(request, ActionTurn):
-            return as_reply(self._listed(_course(config, request), request.step, request, "step"))
-        written = config.cases.get(request.case, config.replies)
-        if written is None:
-            raise _nothing_written(request)
-        return as_reply(self._listed(_as_list(written), request.index, request, "trial"))
+            return as_reply(
+                self._answer_at(_course(config, request), request.step, request, "step")
+            )
+        answers = config.cases.get(request.case, config.replies)
+        if answers is None:
+            raise _no_answer_error(request)
+        return as_reply(self._answer_at(_as_list(answers), request.index, request, "trial"))
 
-    def _listed(self, answers: list[Any], at: int, request: AgentRequest, word: str) -> Any:
+    def _answer_at(self, answers: list[Any], at: int, request: AgentRequest, word: str) -> Any:
         if at >= len(answers) and not self._config.repeat:
             raise AgentError(
-                f"only {len(answers)} answers are written for case {request.case!r}, "
+                f"only {len(answers)} answers are scripted for case {request.case!r}, "
                 f"and this is {word} {at + 1}"
             )
         return answers[at % len(answers)]
 
-    def _followed(self, request: AgentRequest) -> Any:
-        """What the script says next."""
+    def _next_action(self, request: AgentRequest) -> Any:
+        """Return the next action of the script."""
         config = self._config
         if self._course is not None:
             try:
-                return _sent(self._course, request)
+                return _send_turn(self._course, request)
             except StopIteration:
-                raise _script_ended(config, request) from None
+                raise _exhausted_error(config, request) from None
         function = config.loaded
-        given = {"truth": self._truth} if "truth" in inspect.signature(function).parameters else {}
-        value = function(request, **given, **config.options)
+        truth = {"truth": self._truth} if "truth" in inspect.signature(function).parameters else {}
+        value = function(request, **truth, **config.options)
         if not inspect.isgenerator(value):
             return value
         self._course = cast("Generator[Any, Any, Any]", value)
         try:
             return next(self._course)
         except StopIteration:
-            raise _script_ended(config, request) from None
+            raise _exhausted_error(config, request) from None
 
 
-def _sent(course: Generator[Any, Any, Any], request: AgentRequest) -> Any:
-    """The course's next action; `yield from` a list takes nothing that is sent to it."""
+def _send_turn(course: Generator[Any, Any, Any], request: AgentRequest) -> Any:
+    """Return the next action of a script; `yield from` over a list ignores sent values."""
     inner: Any = course
     while inspect.isgenerator(inner):
         inner = inner.gi_yieldfrom
@@ -192,28 +195,28 @@ def _sent(course: Generator[Any, Any, Any], request: AgentRequest) -> Any:
 
 
 def _course(config: ScriptedAgentConfig, turn: ActionTurn) -> list[Any]:
-    """The actions of an episode: the case's, those of all cases, or the reply of this trial."""
-    written = config.cases.get(turn.case, config.actions)
-    if written is None and config.replies is not None:
-        written = config.replies[turn.index % len(config.replies)]
-    if written is None:
-        raise _nothing_written(turn)
-    return _as_list(written)
+    """Return the actions of an episode: those of the case, of all cases, or this trial's reply."""
+    answers = config.cases.get(turn.case, config.actions)
+    if answers is None and config.replies is not None:
+        answers = config.replies[turn.index % len(config.replies)]
+    if answers is None:
+        raise _no_answer_error(turn)
+    return _as_list(answers)
 
 
-def _as_list(written: Any) -> list[Any]:
-    return cast("list[Any]", written) if isinstance(written, list) else [written]
+def _as_list(answers: Any) -> list[Any]:
+    return cast("list[Any]", answers) if isinstance(answers, list) else [answers]
 
 
-def _nothing_written(request: AgentRequest) -> AgentError:
+def _no_answer_error(request: AgentRequest) -> AgentError:
     return AgentError(
-        f"no answer is written for case {request.case!r}",
-        hint="add it under `cases`; without anything written, only scenarios with a `solution` "
-        "of their own can be played",
+        f"no scripted answer for case {request.case!r}",
+        hint="add it under `cases`; without a script only scenarios with "
+        "their own `solution` can be played",
     )
 
 
-def _script_ended(config: ScriptedAgentConfig, request: AgentRequest) -> AgentError:
+def _exhausted_error(config: ScriptedAgentConfig, request: AgentRequest) -> AgentError:
     step = f" at step {request.step}" if isinstance(request, ActionTurn) else ""
     return AgentError(f"the script {config.script} ended{step}, before the episode did")
 
@@ -222,55 +225,55 @@ def _script_ended(config: ScriptedAgentConfig, request: AgentRequest) -> AgentEr
 
 
 class HumanAgentConfig(AgentConfig):
-    """Asks the person at the terminal."""
+    """Ask a person at the terminal."""
 
     kind: Literal["human"] = "human"
     keep_dir: Path | None = None
-    """Where unfinished episodes are kept; `$XDG_STATE_HOME/proctor/human` unless given."""
+    """Folder of unfinished episodes; default `$XDG_STATE_HOME/proctor/human`."""
     participant: str | None = Field(default=None, min_length=1, max_length=200)
-    """Who that is, on record with the run and in each trace: a name or a code."""
+    """Name or code of the person, recorded with the run and in each trace."""
 
     def create(self) -> Agent:
-        """The person at the terminal."""
+        """Create an agent that asks at the terminal."""
         return HumanAgent(self.keep_dir, self.participant)
 
     def version(self) -> dict[str, Any]:
-        """Who answers: another person is another agent."""
+        """Return the person's name: a different person is a different agent."""
         return {} if self.participant is None else {"participant": self.participant}
 
 
 class HumanAgent:
-    """A person, asked one question at a time however many trials run at once."""
+    """Human agent: one question at a time, even when several trials run in parallel."""
 
     looks = True
-    """People are shown what the world draws as text, where it draws."""
+    """Request the text rendering of the world, if it has one."""
 
     def __init__(self, keep_dir: Path | None = None, participant: str | None = None) -> None:
         self._keep_dir = keep_dir
         self._participant = participant
-        self._kept: SavedMoves | None = None
+        self._saved: SavedMoves | None = None
 
     async def run(self, request: AgentRequest) -> AgentReply:
-        """Show the input, read the answer; in a world, go on where the person left."""
+        """Show the input and read the answer; in a world, resume an unfinished episode."""
         if self._participant is not None and (trace := current_trace()) is not None:
             trace.metadata["participant"] = self._participant
         if not isinstance(request, ActionTurn):
             return as_reply(await threads.run(ask_person, request))
-        if self._kept is None:
-            self._kept = SavedMoves(self._keep_dir, request, self._participant)
-            if self._kept.moves:
-                await threads.run(offer_to_go_on, self._kept)
-        before = self._kept.again(request) if request.error is None else None
+        if self._saved is None:
+            self._saved = SavedMoves(self._keep_dir, request, self._participant)
+            if self._saved.moves:
+                await threads.run(offer_to_resume, self._saved)
+        before = self._saved.again(request) if request.error is None else None
         if before is not None:
             return as_reply(before.action)
         action = await threads.run(ask_person, request)
-        self._kept.add(request, action)
+        self._saved.add(request, action)
         return as_reply(action)
 
     async def ended(self, outcome: Any) -> None:
-        """The episode is over: nothing to come back to."""
-        if self._kept is not None:
-            self._kept.forget()
+        """Delete the saved moves: the episode is over."""
+        if self._saved is not None:
+            self._saved.forget()
         score = "no score" if outcome.score is None else f"score {outcome.score:.3g}"
         words = f"── over after {outcome.steps} steps ({outcome.ended}): {score}"
-        await threads.run(tell_person, f"{words}; {outcome.reason}".rstrip("; "))
+        await threads.run(show_person, f"{words}; {outcome.reason}".rstrip("; "))

@@ -1,10 +1,11 @@
-"""An agent that is a chat model with tools: a loop small enough to read.
+"""Chat model with tools, in a short loop.
 
-    ask the model → call the tools it asks for → tell it the results → … → its answer
+    call the model → call the tools it requests → send it the results → … → its answer
 
-Promise: every model call is an llm span and every tool call a tool span; a failing or unknown
-tool is told to the model, not raised; a failing model is raised as the `ModelError` it is, so the
-trial decides about another try. Running out of turns is the agent's failure and gives an answer.
+Guarantees: every model call is an llm span and every tool call a tool span; the error of a failing
+or unknown tool is sent to the model, not raised; a model failure is raised as `ModelError`, so that
+the trial decides about a retry. Reaching the turn limit is a failure of the agent, and still gives
+an answer.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from proctor.trace import Message, ToolCall
 from proctor.trace.capture import capture, span
 
 DEFAULT_MAX_TURNS = 10
-"""Enough for the tasks suites hold; an agent that needs more is usually going in circles."""
+"""Enough for the tasks in typical suites; an agent that needs more is usually in a loop."""
 
 LOCAL = "local:"
-"""Prefix of models served on this machine by the extra `local-llm`."""
+"""Prefix of local models (extra `local-llm`)."""
 
 VARIED = ("model", "system", "temperature", "max_tokens")
-"""Options that a trial's params may set, so that experiments can vary them."""
+"""Options that a trial's params may override, so that experiments can vary them."""
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -49,31 +50,31 @@ class ChatAgentConfig(AgentConfig):
     model: str = Field(min_length=1)
     """`PROVIDER:MODEL`, `litellm/PROVIDER/MODEL`, or `local:smollm2`."""
     base_url: str | None = None
-    """An endpoint of your own; with `openai:NAME` any that speaks OpenAI chat completions."""
+    """Custom endpoint; with `openai:NAME` any OpenAI-compatible chat completions API."""
     api_key_env: str | None = None
-    """The environment variable that holds its key; the provider's usual one when absent."""
+    """Environment variable with the API key; default: the provider's standard variable."""
     system: str | None = None
     """The system prompt."""
     tools: list[ToolConfig] = Field(default_factory=list[ToolConfig])
-    """What the model may call."""
+    """Tools the model may call."""
     max_turns: Annotated[int, Field(ge=1)] = DEFAULT_MAX_TURNS
-    """Model calls at most."""
+    """Maximum number of model calls."""
     temperature: Annotated[float, Field(ge=0)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Tokens of one model reply at most."""
+    """Maximum tokens of one model reply."""
     use_seed: bool = True
-    """Pass the trial's seed to models that take one."""
+    """Pass the trial's seed to models that accept one."""
     request_timeout: Annotated[float, Field(gt=0)] = 120.0
-    """Seconds for one model call."""
+    """Timeout of one model call in seconds."""
     base_dir: Path | None = Field(default=None, exclude=True)
-    """Where import paths of tools start; the suite's folder."""
+    """Base folder of import paths of tools: the suite's folder."""
 
     _models: dict[str, ChatModel] = PrivateAttr(default_factory=dict[str, ChatModel])
 
     @field_validator("model")
     @classmethod
     def _a_model(cls, value: str) -> str:
-        """Told before anything runs, not once for every trial."""
+        """Reject duplicate tool names before any trial runs."""
         if not is_model_name(value):
             raise ValueError(
                 f"{value!r} is not a model name; write PROVIDER:MODEL, such as "
@@ -85,7 +86,7 @@ class ChatAgentConfig(AgentConfig):
     @classmethod
     def _a_name(cls, value: str | None) -> str | None:
         if value is not None and not (value.isidentifier() and value.upper() == value):
-            # Not repeated in the message: it may well be the key itself.
+            # The value is not repeated in the message: it may be the key.
             raise ValueError("api_key_env is the NAME of an environment variable, in capitals")
         return value
 
@@ -99,7 +100,7 @@ class ChatAgentConfig(AgentConfig):
 
     @cached_property
     def loaded_tools(self) -> list[LoadedTool]:
-        """The tools, imported once."""
+        """Return the tools, imported once."""
         loaded = [tool.load(self.base_dir) for tool in self.tools]
         names = [tool.spec.name for tool in loaded]
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -108,7 +109,7 @@ class ChatAgentConfig(AgentConfig):
         return loaded
 
     def chat_model(self, name: str) -> ChatModel:
-        """A model by name, at this agent's endpoint; made once, shared by trials."""
+        """Return the model of a name at this agent's endpoint, shared by all trials."""
         model = self._models.get(name)
         if model is None:
             if name.startswith(LOCAL):
@@ -125,20 +126,20 @@ class ChatAgentConfig(AgentConfig):
         return model
 
     def create(self) -> Agent:
-        """A conversation of its own, over a shared client."""
+        """Create an agent with a new conversation over the shared client."""
         return ChatAgent(self)
 
     @property
     def provider(self) -> str | None:
-        """The provider in the model's name, or the host of an endpoint of one's own."""
+        """Return the provider in the model's name, or the host of a custom endpoint."""
         return self.provider_for(self.model)
 
     def provider_for(self, model: str) -> str | None:
-        """Whose limits and prices calls of a model count against."""
+        """Return the provider whose limits and prices apply to a model."""
         return urlsplit(self.base_url).netloc if self.base_url else provider_of(model)
 
     def version(self) -> dict[str, Any]:
-        """The model, the prompt and the names of the tools."""
+        """Return the model, the prompt and the names of the tools."""
         import hashlib
 
         system = self.system or ""
@@ -156,7 +157,7 @@ _local_servers: dict[str, Any] = {}
 
 
 def _local_model(which: str) -> ChatModel:
-    """The model on this machine: `smollm2`, or a GGUF file. Loaded once, kept for the process."""
+    """Return the local model (`smollm2` or a GGUF file), loaded once per process."""
     from proctor.llm import LocalModel
 
     with _local_lock:
@@ -168,13 +169,13 @@ def _local_model(which: str) -> ChatModel:
 
 
 class ChatAgent:
-    """One conversation."""
+    """Agent that holds one conversation."""
 
     def __init__(self, config: ChatAgentConfig) -> None:
         self._config = config
 
     async def run(self, request: AgentRequest) -> AgentReply:
-        """Ask, call tools, ask again, until the model answers or its turns are used up."""
+        """Call the model and its tools until it answers or reaches the turn limit."""
         config = self._config
         options = {key: getattr(config, key) for key in VARIED}
         options.update({key: request.params[key] for key in VARIED if key in request.params})
@@ -183,21 +184,21 @@ class ChatAgent:
         asker = _Asker(config, limited, options, request.seed)
         tools = ToolBox(config.loaded_tools)
         messages = opening(options["system"], request.input)
-        said = ""
+        text = ""
         for _ in range(config.max_turns):
             reply = await asker.ask(messages)
-            said = reply.text or said
+            text = reply.text or text
             if not reply.tool_calls:
                 return AgentReply(answer=reply.text, metadata={"finish": reply.finish_reason})
             messages.append(Message("assistant", reply.text or None, reply.tool_calls))
             for call in reply.tool_calls:
                 messages.append(await _called(tools, call))
         _record_exhaustion(config.max_turns)
-        return AgentReply(answer=said, metadata={"finish": "max_turns"})
+        return AgentReply(answer=text, metadata={"finish": "max_turns"})
 
 
 def _record_exhaustion(turns: int) -> None:
-    """A span that checks can find: the model still wanted to go on."""
+    """Record a span, which checks can find, for a conversation that reached the turn limit."""
     from proctor.trace import SpanStatus
 
     with span("max_turns") as step:
@@ -207,7 +208,7 @@ def _record_exhaustion(turns: int) -> None:
 
 
 async def _called(tools: ToolBox, call: ToolCall) -> Message:
-    """The result of one tool call, as the message that tells the model."""
+    """Return the result of one tool call as a message to the model."""
     try:
         with capture.tool_call(call.name, call.arguments, call_id=call.id) as step:
             step.tool_output = result = await tools.call(call.name, call.arguments)
@@ -218,7 +219,7 @@ async def _called(tools: ToolBox, call: ToolCall) -> Message:
 
 
 class _Asker:
-    """Asks the model and records each call."""
+    """Calls the model and records each call."""
 
     def __init__(
         self, config: ChatAgentConfig, model: ChatModel, options: Mapping[str, Any], seed: int
@@ -230,7 +231,7 @@ class _Asker:
         self._tools = tuple(tool.spec for tool in config.loaded_tools)
 
     async def ask(self, messages: list[Message]) -> ChatReply:
-        """One model call, in a span of its own."""
+        """Make one model call in its own span."""
         request = ChatRequest(
             messages=tuple(messages),
             tools=self._tools,
@@ -241,8 +242,8 @@ class _Asker:
         )
         name = self._options["model"]
         with capture.llm_call(_bare(name), input_messages=request.messages) as step:
-            # For an endpoint of one's own this is its host, which no price table lists: its
-            # prices are unknown, whatever its model is called.
+            # For a custom endpoint this is its host, which no price table lists: its prices are
+            # unknown, even if the model's name is known.
             provider = self._config.provider_for(name)
             facts: dict[str, Any] = {"gen_ai.provider.name": provider} if provider else {}
             step.attributes = facts
@@ -260,12 +261,14 @@ class _Asker:
 
 
 def _bare(name: str) -> str:
-    """The model without its provider, as providers report it."""
+    """Return the model name without its provider, as providers report it."""
     return name.removeprefix("litellm/").rpartition("/" if "/" in name else ":")[2]
 
 
 def opening(system: str | None, value: Any) -> list[Message]:
-    """The first messages: the system prompt, and the input as text or as a conversation."""
+    """Return the initial messages: the system prompt, and the input as text or as a
+    conversation.
+    """
     first = [Message("system", system)] if system else []
     turns: Any = value.get("messages", value) if isinstance(value, Mapping) else value  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     if isinstance(turns, list) and turns and all(isinstance(turn, Mapping) for turn in turns):  # pyright: ignore[reportUnknownVariableType]
@@ -278,7 +281,7 @@ def _turn(turn: Mapping[str, Any], position: int) -> Message:
     role, content = turn.get("role"), turn.get("content")
     if role not in ROLES or not isinstance(content, str):
         raise AgentError(
-            f"messages[{position}] of the input needs a role and a text as content",
+            f"messages[{position}] of the input needs a role and text content",
             hint=f"roles are {', '.join(ROLES)}",
         )
     return Message(role, content)

@@ -1,8 +1,8 @@
-"""Tools of a chat agent: a Python function, or a mock that answers what it was told to.
+"""Tools of a chat agent: Python functions and mocks.
 
-Promise: arguments are held against the tool's schema before anything is called, and whatever goes
-wrong in a tool is a `ToolError` for the model to read, never the end of the trial. A mock counts
-its calls per trial, so trials do not see each other.
+Guarantees: arguments are validated against the tool's schema before the call, and every failure in
+a tool is a `ToolError` sent to the model, never the end of the trial. Mock calls are counted per
+trial, so trials are independent.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _ANSWERS = ("reply", "replies", "when", "error", "python")
 
 
 class ToolError(Exception):
-    """A tool call that failed; its text is what the model is told."""
+    """Raised for a failed tool call; the text is sent to the model."""
 
 
 class ReplyWhen(Strict):
-    """A reply for calls with certain arguments."""
+    """Mock reply to calls with certain arguments."""
 
     arguments: dict[str, Any]
-    """Arguments that must be equal; a call may have more."""
+    """Arguments that must be equal; a call may have others."""
     reply: Any = None
-    """What the tool answers."""
+    """Result of the tool."""
     error: str | None = None
-    """What the tool fails with."""
+    """Error of the tool."""
 
     def matches(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether a call has these arguments."""
+        """Return whether a call has these arguments."""
         return all(
             name in arguments and arguments[name] == value for name, value in self.arguments.items()
         )
@@ -55,30 +55,32 @@ class ToolConfig(Strict):
     model_config = ConfigDict(protected_namespaces=())
 
     name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{1,64}$")
-    """What the model calls it; a Python function's own name when absent."""
+    """Name shown to the model; default: the Python function's name."""
     description: str | None = None
-    """What the model is told about it; a Python function's docstring when absent."""
+    """Description shown to the model; default: the Python function's docstring."""
     parameters: dict[str, Any] | None = None
-    """JSON Schema of the arguments; from a Python function's signature when absent."""
+    """JSON Schema of the arguments; default: from the Python function's signature."""
     python: str | None = None
     """`module:function` to call."""
     reply: Any = None
-    """What a mock answers."""
+    """Result of a mock."""
     replies: list[Any] | None = Field(default=None, min_length=1)
-    """What a mock answers first, second, …; the last one stays. `{error: TEXT}` fails instead."""
+    """Results of a mock's first, second, … call; the last one repeats. `{error: TEXT}` fails
+    instead.
+    """
     when: list[ReplyWhen] = Field(default_factory=list[ReplyWhen])
-    """Replies by arguments; the first that matches, before any other reply."""
+    """Replies by arguments; the first match wins, before any other reply."""
     error: str | None = None
-    """What a mock fails with."""
+    """Error of a mock."""
 
     @model_validator(mode="after")
     def _one_way_to_answer(self) -> ToolConfig:
-        given = [key for key in _ANSWERS if key in self.model_fields_set]
-        if not given:
+        set_keys = [key for key in _ANSWERS if key in self.model_fields_set]
+        if not set_keys:
             raise ValueError(f"a tool needs one of {', '.join(_ANSWERS)}")
-        plain = [key for key in given if key != "when"]
-        if len(plain) > 1 or ("python" in given and len(given) > 1):
-            raise ValueError(f"a tool answers in one way, not by {' and '.join(given)}")
+        plain = [key for key in set_keys if key != "when"]
+        if len(plain) > 1 or ("python" in set_keys and len(set_keys) > 1):
+            raise ValueError(f"a tool has one kind of reply, not both {' and '.join(set_keys)}")
         if self.name is None and self.python is None:
             raise ValueError("a mock tool needs a name")
         if self.parameters is not None:
@@ -86,7 +88,7 @@ class ToolConfig(Strict):
         return self
 
     def load(self, base_dir: Path | None) -> LoadedTool:
-        """The tool, its function imported and its schema known."""
+        """Return the tool with its function imported and its schema built."""
         if self.python is None:
             spec = ToolSpec(
                 str(self.name), self.description or "", self.parameters or {**NO_ARGUMENTS}
@@ -118,7 +120,7 @@ def _schema_of(function: Any, path: str) -> dict[str, Any]:
         schema = TypeAdapter(function).json_schema()
     except Exception as error:
         raise ProctorError(
-            f"no schema can be made from its signature: {type(error).__name__}: {error}",
+            f"cannot derive a schema from its signature: {type(error).__name__}: {error}",
             where=path,
             hint="annotate its parameters with plain types, or write `parameters`",
         ) from error
@@ -132,7 +134,7 @@ def _schema_of(function: Any, path: str) -> dict[str, Any]:
 
 
 class LoadedTool:
-    """A tool ready to be given to trials; shared between them, so it holds no counts."""
+    """A loaded tool, shared between trials; it therefore holds no call counts."""
 
     def __init__(self, spec: ToolSpec, config: ToolConfig, function: Any) -> None:
         self.spec = spec
@@ -150,7 +152,7 @@ class LoadedTool:
         return TypeAdapter(self.function)
 
     def accept(self, arguments: Any) -> dict[str, Any]:
-        """The arguments of a call, or a `ToolError` that says what is wrong with them."""
+        """Return the validated arguments of a call; raise `ToolError` if they are invalid."""
         if arguments is None:
             arguments = {}
         if not isinstance(arguments, dict):
@@ -162,7 +164,7 @@ class LoadedTool:
         return cast("dict[str, Any]", arguments)
 
     async def call(self, arguments: dict[str, Any], earlier: int) -> Any:
-        """What the tool answers, having been called `earlier` times in this trial."""
+        """Return the result of the tool after `earlier` calls in this trial."""
         if self.function is not None:
             return await self._call_function(arguments)
         config = self.config
@@ -173,7 +175,7 @@ class LoadedTool:
             reply = config.replies[min(earlier, len(config.replies) - 1)]
             return _said(reply, _error_in(reply))
         if "reply" not in config.model_fields_set and config.error is None:
-            raise ToolError("no reply is written for these arguments")
+            raise ToolError("no reply is defined for these arguments")
         return _said(config.reply, config.error)
 
     async def _call_function(self, arguments: dict[str, Any]) -> Any:
@@ -192,7 +194,7 @@ class LoadedTool:
 
 
 def _error_in(reply: Any) -> str | None:
-    """`{error: TEXT}` among replies is a failure."""
+    """Return the reply, or raise if it is `{error: TEXT}`."""
     if isinstance(reply, dict) and list(cast("dict[str, Any]", reply)) == ["error"]:
         return str(cast("dict[str, Any]", reply)["error"])
     return None
@@ -205,7 +207,7 @@ def _said(reply: Any, error: str | None) -> Any:
 
 
 class ToolBox:
-    """The tools of one trial, with how often each was called."""
+    """Tools of one trial, with the call count of each."""
 
     def __init__(self, tools: Sequence[LoadedTool]) -> None:
         self._tools = {tool.spec.name: tool for tool in tools}
@@ -224,5 +226,5 @@ class ToolBox:
 
 
 def as_text(value: Any) -> str:
-    """A tool's result as the model reads it."""
+    """Return a tool's result as text for the model."""
     return value if isinstance(value, str) else json_bytes(json_value(value)).decode()

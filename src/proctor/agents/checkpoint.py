@@ -1,13 +1,13 @@
-"""State an agent saves while a long trial goes on, and is given back when the trial is resumed.
+"""State that an agent saves during a long trial and gets back when the trial is resumed.
 
     def agent(input, checkpoint):
         state = checkpoint.load() or {"step": 0}
         …
         checkpoint.save(state)
 
-Promise: when `save` returns, the state outlives a `kill -9`; what `load` gives back was saved by
-an earlier sitting of this very trial, never by another. The agent's side only: where states are
-kept is the run's business (a `CheckpointStore`), so that it works on any machine.
+Guarantees: when `save` returns, the state survives a `kill -9`; `load` returns only state saved by
+an earlier session of the same trial. This is the agent's side only: the run provides the storage (a
+`CheckpointStore`), so that it works on any machine.
 """
 
 from __future__ import annotations
@@ -26,54 +26,55 @@ import msgspec
 from proctor.errors import ProctorError
 
 MOST_BYTES = 64 << 20
-"""Bytes of one state: what an agent needs to go on, not all it has seen. States are written whole
-each time, and many trials may have one."""
+"""Maximum bytes of one state. A state is rewritten whole on every save, and many trials may have
+one, so it should hold what is needed to resume, not the full history.
+"""
 
 _JSON, _BYTES = b"j", b"b"
-"""The first byte of what a store holds: how the rest is read."""
+"""First byte of a stored state: the encoding of the rest."""
 
 
 class CheckpointError(ProctorError):
-    """A state that cannot be saved; the one saved before stays."""
+    """Raised for a state that cannot be saved; the previous state is left in place."""
 
 
 class CheckpointStore(Protocol):
-    """Where states are kept, by the identity of their trial."""
+    """Storage of states by trial key."""
 
     def load(self, key: str) -> bytes | None:
-        """What was saved last; None when nothing was."""
+        """Return the last saved state, or None."""
         ...
 
     def save(self, key: str, content: bytes) -> None:
-        """Keep a state in place of the one before, wholly or not at all."""
+        """Replace the stored state atomically."""
         ...
 
     def forget(self, key: str) -> None:
-        """Keep nothing any more."""
+        """Delete the state."""
         ...
 
 
 class MemoryStore:
-    """States of a trial that no run folder belongs to: kept while it lasts, and gone."""
+    """Storage in memory, for trials outside a run folder."""
 
     def __init__(self) -> None:
         self._states: dict[str, bytes] = {}
 
     def load(self, key: str) -> bytes | None:
-        """What was saved last."""
+        """Return the last saved state."""
         return self._states.get(key)
 
     def save(self, key: str, content: bytes) -> None:
-        """Keep a state."""
+        """Store a state."""
         self._states[key] = content
 
     def forget(self, key: str) -> None:
-        """Keep nothing any more."""
+        """Delete the state."""
         self._states.pop(key, None)
 
 
 class Checkpoint:
-    """The state of one trial, in the hands of its agent. Any thread may use it."""
+    """State of one trial, as the agent sees it. Thread-safe."""
 
     __slots__ = ("_key", "_lock", "_store")
 
@@ -83,33 +84,33 @@ class Checkpoint:
         self._lock = threading.Lock()
 
     def load(self) -> Any:
-        """The state saved last, bytes or as JSON has it; None when this trial begins afresh."""
-        kept = self.load_encoded()
-        if not kept:
+        """Return the last saved state (bytes or JSON value), or None on a fresh start."""
+        encoded = self.load_encoded()
+        if not encoded:
             return None
-        return kept[1:] if kept[:1] == _BYTES else msgspec.json.decode(kept[1:])
+        return encoded[1:] if encoded[:1] == _BYTES else msgspec.json.decode(encoded[1:])
 
     def save(self, state: Any) -> None:
-        """Keep a state: bytes, or anything that is JSON. When this returns, it is safe."""
+        """Save a state (bytes or a JSON value). It is durable when this returns."""
         self.save_encoded(encoded(state))
 
     def load_encoded(self) -> bytes | None:
-        """The state as a store holds it."""
+        """Return the state as stored."""
         return self._store.load(self._key)
 
     def save_encoded(self, content: bytes) -> None:
-        """Keep a state that is encoded already."""
+        """Save a state that is already encoded."""
         if len(content) > MOST_BYTES:
             raise CheckpointError(
-                f"the state has {len(content):,} bytes, more than the {MOST_BYTES:,} kept",
-                hint="save what is needed to go on, and where the rest is",
+                f"the state has {len(content):,} bytes, more than the limit of {MOST_BYTES:,}",
+                hint="save only what is needed to resume, and the path of the rest",
             )
         with self._lock:
             self._store.save(self._key, content)
 
 
 def encoded(state: Any) -> bytes:
-    """A state as a store holds it."""
+    """Return a state encoded for storage."""
     if isinstance(state, bytes | bytearray | memoryview):
         return _BYTES + bytes(cast("bytes", state))
     try:
@@ -120,35 +121,33 @@ def encoded(state: Any) -> bytes:
         ) from None
 
 
-# Checkpoints of an agent in a process of its own: it asks, the process that owns the trial
-# keeps.
-#
-# Promise: `save` in the child returns once the parent has the state safe, so the promise of
-# `checkpoint` holds there too, and the child needs no access to the run. Over a pair of sockets:
+# Checkpoints of an agent in its own process: the parent process stores the state.  Guarantee:
+# `save` in the child returns once the parent has stored the state, so the guarantee of `Checkpoint`
+# holds there too, and the child needs no access to the run folder. Protocol over a socket pair:
 
 
 _HEAD = struct.Struct(">cQ")
 
 
 class LinkedStore:
-    """The child's end: a store that is somewhere else."""
+    """Store of the child process: forwards to the parent."""
 
     def __init__(self, number: int) -> None:
         self._socket = socket.socket(fileno=number)
         self._lock = threading.Lock()
 
     def load(self, key: str) -> bytes | None:
-        """What the parent has."""
+        """Load the state from the parent."""
         del key  # the parent knows which trial this is
         return self._asked(b"L", b"")
 
     def save(self, key: str, content: bytes) -> None:
-        """Hand a state over; raises when the parent could not keep it."""
+        """Send a state to the parent; raise if it could not be stored."""
         del key
         self._asked(b"S", content)
 
     def forget(self, key: str) -> None:
-        """States are taken away by the parent, once the trial is finished."""
+        """Do nothing: the parent deletes the state once the trial is finished."""
 
     def _asked(self, verb: bytes, content: bytes) -> bytes | None:
         with self._lock:
@@ -157,25 +156,27 @@ class LinkedStore:
                 kind, size = _HEAD.unpack(self._read(_HEAD.size))
                 answer = self._read(size)
             except OSError as error:
-                raise CheckpointError(f"the run that started this trial is gone: {error}") from None
+                raise CheckpointError(
+                    f"the parent process of this trial is gone: {error}"
+                ) from None
         if kind == b"!":
             raise CheckpointError(answer.decode())
         return answer if kind == b"+" else None
 
     def _read(self, size: int) -> bytes:
-        found = bytearray()
-        while len(found) < size:
-            block = self._socket.recv(min(size - len(found), 1 << 20))
+        content_read = bytearray()
+        while len(content_read) < size:
+            block = self._socket.recv(min(size - len(content_read), 1 << 20))
             if not block:
                 raise ConnectionResetError("it closed the connection")
-            found += block
-        return bytes(found)
+            content_read += block
+        return bytes(content_read)
 
 
 @contextlib.asynccontextmanager
 async def linked(checkpoint: Checkpoint) -> AsyncGenerator[int | None]:
-    """Answer a child meanwhile; the number of the socket to hand it, None where it cannot be."""
-    if os.name == "nt":  # no socket can be handed to a child by its number
+    """Serve a child's requests; yield the socket number for it, or None where unsupported."""
+    if os.name == "nt":  # Windows cannot pass a socket to a child by its number
         yield None
         return
     ours, theirs = socket.socketpair()
@@ -196,15 +197,15 @@ async def _answer(
         while True:
             verb, size = _HEAD.unpack(await reader.readexactly(_HEAD.size))
             if size > MOST_BYTES + 1:
-                return  # not one of ours: our end refuses before it sends
+                return  # not from our client, which checks the size before it sends
             content = await reader.readexactly(size)
             try:
                 if verb == b"S":
                     await asyncio.to_thread(checkpoint.save_encoded, content)
                     answer, kind = b"", b"+"
                 else:
-                    found = await asyncio.to_thread(checkpoint.load_encoded)
-                    answer, kind = found or b"", b"0" if found is None else b"+"
+                    content_read = await asyncio.to_thread(checkpoint.load_encoded)
+                    answer, kind = content_read or b"", b"0" if content_read is None else b"+"
             except CheckpointError as error:
                 answer, kind = str(error).encode(), b"!"
             writer.write(_HEAD.pack(kind, len(answer)) + answer)

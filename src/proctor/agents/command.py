@@ -1,17 +1,16 @@
-"""An agent that is a command: a program in any language, one process per trial.
+"""Run a command, a program in any language, with one process per trial.
 
-The input goes to its standard input and the answer comes from its standard output. With
-`protocol: json` one JSON object goes each way:
+The input is written to standard input and the answer is read from standard output. With `protocol:
+json` both are one JSON object:
 
     in:  {"input": …, "case": "…", "trial": "…", "seed": 7, "params": {…}, "workdir": "…"}
     out: {"answer": "…", "output": …, "tool_calls": [{"name", "arguments", "result"}],
           "usage": {"model", "input_tokens", "output_tokens", "cost_usd"}, "error": "…"}
 
-Only `answer` (or `error`) is needed. The last line of standard output that is a JSON object is
-the reply, so a program may print other things before it. A line `{"checkpoint": …}`, whenever it
-comes, is state to be saved; a resumed trial is given it back as `checkpoint` beside `input`. With
-`protocol: text` plain text goes each way. Spans sent to OTEL_EXPORTER_OTLP_ENDPOINT under
-TRACEPARENT join the trial's trace.
+Only `answer` (or `error`) is required. The last line of standard output that is a JSON object is
+the reply, so a program may print other text before it. A line `{"checkpoint": …}` at any time saves
+state; a resumed trial gets it back as `checkpoint` next to `input`. With `protocol: text` both are
+plain text. Spans sent to OTEL_EXPORTER_OTLP_ENDPOINT under TRACEPARENT join the trial's trace.
 """
 
 from __future__ import annotations
@@ -41,19 +40,19 @@ from proctor.agents.process import end_group
 from proctor.trace.capture import capture
 
 MAX_OUTPUT = 64 * 1024 * 1024
-"""Bytes of standard output read: beyond it a program is flooding, not answering."""
+"""Maximum bytes of standard output; a program that writes more is out of control."""
 
 MAX_STDERR = 4000
 
 _HOW_TO_ANSWER = 'print {"answer": "…"} as the last line, or set protocol: text'
 
 
-def _words(value: Any) -> Any:
+def _split_command(value: Any) -> Any:
     return shlex.split(value) if isinstance(value, str) else value
 
 
 class CommandReply(msgspec.Struct, omit_defaults=True):
-    """What a program may answer under `protocol: json`; unknown keys are ignored."""
+    """Reply of a program under `protocol: json`; unknown keys are ignored."""
 
     answer: str | msgspec.UnsetType | None = msgspec.UNSET
     output: Any = None
@@ -64,7 +63,7 @@ class CommandReply(msgspec.Struct, omit_defaults=True):
 
 
 class CommandToolCall(msgspec.Struct, omit_defaults=True):
-    """A tool call the program made."""
+    """A tool call made by the program."""
 
     name: str
     arguments: Any = None
@@ -73,7 +72,7 @@ class CommandToolCall(msgspec.Struct, omit_defaults=True):
 
 
 class CommandUsage(msgspec.Struct, omit_defaults=True):
-    """What the program's model calls used."""
+    """Usage of the program's model calls."""
 
     model: str | None = None
     input_tokens: int | None = None
@@ -82,24 +81,24 @@ class CommandUsage(msgspec.Struct, omit_defaults=True):
 
 
 class CommandAgentConfig(AgentConfig):
-    """A program that reads a question and writes an answer."""
+    """A program that reads the input and writes the answer."""
 
     kind: Literal["command"] = "command"
-    command: Annotated[list[str], BeforeValidator(_words), Field(min_length=1)]
-    """The program and its arguments; run directly, never through a shell."""
+    command: Annotated[list[str], BeforeValidator(_split_command), Field(min_length=1)]
+    """Program and arguments; executed directly, never through a shell."""
     protocol: Literal["json", "text"] = "json"
-    """How input and answer are written."""
+    """Format of input and answer."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Environment variables beside those of this process."""
+    """Additional environment variables."""
     base_dir: Path | None = Field(default=None, exclude=True)
-    """Where relative program paths start: the suite's folder."""
+    """Base folder of relative program paths: the suite's folder."""
 
     def create(self) -> Agent:
-        """A process of its own."""
+        """Create an agent that runs its own process."""
         return CommandAgent(self)
 
     def version(self) -> dict[str, Any]:
-        """The command as written."""
+        """Return the command line."""
         return {"command": self.command}
 
 
@@ -110,23 +109,23 @@ class CommandAgent:
         self._config = config
 
     async def run(self, request: AgentRequest) -> AgentReply:
-        """Start it, tell it, wait for it; whatever happens, it ends with the trial."""
+        """Start the process, send the input and wait; the process never outlives the trial."""
         child = await self._start(request)
         try:
             lines = _Lines(request.checkpoint if self._config.protocol == "json" else None)
-            out, said = await _converse(child, self._question(request), lines)
+            out, stderr = await _converse(child, self._input_bytes(request), lines)
         finally:
             await end_group(child)
         if child.returncode:
-            last = said.strip().splitlines()[-1:] or [""]
+            last = stderr.strip().splitlines()[-1:] or [""]
             raise AgentError(
                 f"the command exited with code {child.returncode}: {last[0]}".rstrip(": ")
             )
         if self._config.protocol == "text":
             return as_reply(out.decode(errors="replace").strip())
-        return _understood(out)
+        return _parse_reply(out)
 
-    def _question(self, request: AgentRequest) -> bytes:
+    def _input_bytes(self, request: AgentRequest) -> bytes:
         if self._config.protocol == "text":
             value = request.input
             return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
@@ -162,20 +161,16 @@ class CommandAgent:
                 start_new_session=True,
             )
         except OSError as error:
-            raise _not_started(program, error) from None
-
-
-def _not_started(program: str, error: OSError) -> AgentError:
-    hint = None
-    if isinstance(error, FileNotFoundError):
-        hint = "name a program on the PATH, or a file beside the suite"
-    elif isinstance(error, PermissionError):
-        hint = f"chmod +x {program}"
-    return AgentError(f"cannot run {program}: {error.strerror}", hint=hint)
+            hint = None
+            if isinstance(error, FileNotFoundError):
+                hint = "use a program on the PATH, or a file in the suite's folder"
+            elif isinstance(error, PermissionError):
+                hint = f"chmod +x {program}"
+            raise AgentError(f"cannot run {program}: {error.strerror}", hint=hint) from None
 
 
 def _relative(argument: str, base: Path | None) -> str:
-    """A file of the suite's folder by its full path, since the program runs elsewhere."""
+    """Return the full path of a file in the suite's folder, since the program runs elsewhere."""
     if base is None or argument.startswith("-") or not (base / argument).is_file():
         return argument
     return str((base / argument).resolve())
@@ -187,23 +182,25 @@ async def _converse(
     assert child.stdin is not None
     assert child.stdout is not None
     assert child.stderr is not None
+    # Both streams are read while the input is written: a full pipe would block the program.
     reading = asyncio.ensure_future(lines.read(child.stdout, MAX_OUTPUT))
-    listening = asyncio.ensure_future(_tail(child.stderr))
+    listening = asyncio.ensure_future(_read_tail(child.stderr))
     try:
+        # A program may answer without reading its input.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             child.stdin.write(question)
             await child.stdin.drain()
         child.stdin.close()
-        out, said = await asyncio.gather(reading, listening)
+        out, stderr = await asyncio.gather(reading, listening)
         await child.wait()
     finally:
         reading.cancel()
         listening.cancel()
-    return out, said
+    return out, stderr
 
 
 class _Lines:
-    """Takes what a command writes: states to be saved are, at once; the rest is its answer."""
+    """Reads the output of a command: saves states immediately and collects the rest."""
 
     def __init__(self, checkpoint: Checkpoint | None) -> None:
         self._checkpoint = checkpoint
@@ -211,7 +208,7 @@ class _Lines:
         self._line = bytearray()
 
     async def read(self, stream: asyncio.StreamReader, most: int) -> bytes:
-        """Everything but states, until the command closes its output."""
+        """Return everything but states, until the command closes its output."""
         while chunk := await stream.read(65536):
             if self._checkpoint is None:
                 self._out += chunk
@@ -226,51 +223,42 @@ class _Lines:
         for part in whole:
             line = bytes(self._line + part)
             self._line.clear()
-            if (state := _state_in(line)) is None:
-                self._out += line + b"\n"
-            else:
-                await asyncio.to_thread(checkpoint.save, state.checkpoint)
+            # The cheap test first: most lines are output, and decoding each would be slow.
+            if line.lstrip().startswith(b"{") and b'"checkpoint"' in line:
+                with contextlib.suppress(msgspec.DecodeError):
+                    state = msgspec.json.decode(line, type=CommandState)
+                    await asyncio.to_thread(checkpoint.save, state.checkpoint)
+                    continue
+            self._out += line + b"\n"
         self._line += rest
 
 
 class CommandState(msgspec.Struct, forbid_unknown_fields=True):
-    """A line by which a program saves its state."""
+    """Line of output by which a program saves its state."""
 
     checkpoint: Any
 
 
-def _state_in(line: bytes) -> CommandState | None:
-    if not line.lstrip().startswith(b"{") or b'"checkpoint"' not in line:
-        return None
-    try:
-        return msgspec.json.decode(line, type=CommandState)
-    except msgspec.DecodeError:
-        return None
-
-
-async def _tail(stream: asyncio.StreamReader) -> str:
+async def _read_tail(stream: asyncio.StreamReader) -> str:
     tail = b""
     while chunk := await stream.read(65536):
         tail = (tail + chunk)[-MAX_STDERR:]
     return tail.decode(errors="replace")
 
 
-def _understood(out: bytes) -> AgentReply:
+def _parse_reply(out: bytes) -> AgentReply:
     for line in reversed(out.splitlines()):
         if line.lstrip().startswith(b"{"):
             try:
                 reply = msgspec.json.decode(line, type=CommandReply)
             except msgspec.DecodeError:
                 continue
-            return _recorded(reply)
-    raise AgentError(
-        "the command wrote no JSON object",
-        hint=_HOW_TO_ANSWER,
-    )
+            return _record(reply)
+    raise AgentError("the command wrote no JSON object", hint=_HOW_TO_ANSWER)
 
 
-def _recorded(reply: CommandReply) -> AgentReply:
-    """The reply, with the calls it tells of put into the trace."""
+def _record(reply: CommandReply) -> AgentReply:
+    """Return the reply and record the calls it reports in the trace."""
     for call in reply.tool_calls:
         with contextlib.suppress(AgentError), capture.tool_call(call.name, call.arguments) as step:
             step.tool_output = call.result
@@ -285,7 +273,7 @@ def _recorded(reply: CommandReply) -> AgentReply:
         raise AgentError(reply.error)
     answer = reply.answer
     if answer is msgspec.UNSET and reply.output is None and not reply.tool_calls:
-        # A misspelt key must not pass for an agent that had nothing to say.
+        # A misspelt key must not count as an empty answer.
         raise AgentError('the JSON object has no "answer"', hint=_HOW_TO_ANSWER)
     if answer is msgspec.UNSET or answer is None:
         answer = "" if reply.output is None else msgspec.json.encode(reply.output).decode()

@@ -1,10 +1,10 @@
-"""Several agents as one: each is asked, and a majority or a judge decides what is said.
+"""Combine several agents into one: a majority or a judge selects the answer.
 
-Promise: members are fresh for each trial, play whole episodes, see what the ensemble sees (never
-each other) and have seeds and folders of their own. A tie goes to the member written first. A
-member that fails, or says what is no valid action, abstains and is recorded as such; below the
-quorum the trial could not be run. A failure that may pass fails the trial, which is tried again:
-a vote without somebody who was merely rate-limited would be another ensemble.
+Guarantees: members are new for each trial, play whole episodes, see the ensemble's input (never
+each other's answers) and have their own seeds and folders. A tie goes to the member listed first. A
+member that fails or gives an invalid action abstains, which is recorded; below the quorum the trial
+is an infrastructure error. A transient failure fails the whole trial, which is then retried: a vote
+without a rate-limited member would be a different ensemble.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.capture import current_trace, span
 
 MOST_MEMBERS = 99
-"""More is a slip: each is asked at every step."""
+"""More members are probably a mistake: each one is called at every step."""
 
 HOW_TO_JUDGE = "Answer with the number of the best candidate and nothing else."
 
@@ -43,56 +43,59 @@ def _members(value: Any) -> Any:
         return value
     names = [str(name) for name in cast("Sequence[Any]", value)]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"the member {twice!r} is there twice; write a mapping of names to agents")
+        raise ValueError(
+            f"the member {twice!r} is listed twice; write a mapping of names to agents"
+        )
     return {name: name for name in names}
 
 
 class EnsembleAgentConfig(AgentConfig):
-    """Asks several agents and says what most of them, or a judge, prefer."""
+    """Call several agents and answer with the majority's or a judge's choice."""
 
     kind: Literal["ensemble"] = "ensemble"
     members: Annotated[
         dict[str, Any], Field(min_length=2, max_length=MOST_MEMBERS), BeforeValidator(_members)
     ]
-    """Names of agents, or a mapping of names to agents; ties go to the first."""
+    """Agent names, or a mapping of names to agents; ties go to the first."""
     vote: Literal["majority", "judge"] = "majority"
-    """Who decides."""
+    """Voting rule."""
     judge: Any = None
-    """With `vote: judge`, an agent of any kind: it is given the question and the candidates, in an
-    order drawn for each question and without names, and answers with a number."""
+    """With `vote: judge`, an agent of any kind: it gets the question and the candidates, shuffled
+    for each question and without names, and answers with a number.
+    """
     quorum: int | None = Field(default=None, ge=1)
-    """Members that must say something; more than half when absent."""
+    """Minimum number of members that must answer; default: more than half."""
     base_dir: Path | None = Field(default=None, exclude=True)
-    """Where import paths of members start from; the suite's folder."""
+    """Base folder of import paths of members: the suite's folder."""
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> EnsembleAgentConfig:
+    def _check_options(self) -> EnsembleAgentConfig:
         if (self.vote == "judge") is (self.judge is None):
-            raise ValueError("`vote: judge` and `judge` go together")
+            raise ValueError("`vote: judge` and `judge` must be given together")
         if self.quorum is not None and self.quorum > len(self.members):
             raise ValueError(f"a quorum of {self.quorum} needs more than {len(self.members)}")
         return self
 
     @property
     def needed(self) -> int:
-        """How many members must say something."""
+        """Return the minimum number of members that must answer."""
         return self.quorum or len(self.members) // 2 + 1
 
     @cached_property
     def configs(self) -> dict[str, AgentConfig]:
-        """The members, found once."""
-        return {name: self._found(ref) for name, ref in self.members.items()}
+        """Return the members, resolved once."""
+        return {name: self._resolve(ref) for name, ref in self.members.items()}
 
     @cached_property
     def judge_config(self) -> AgentConfig | None:
-        """The judge, found once."""
-        return None if self.judge is None else self._found(self.judge)
+        """Return the judge, resolved once."""
+        return None if self.judge is None else self._resolve(self.judge)
 
-    def _found(self, ref: Any) -> AgentConfig:
+    def _resolve(self, ref: Any) -> AgentConfig:
         return resolve_agent(ref, base_dir=self.base_dir)
 
     def create(self) -> Agent:
-        """Fresh members."""
+        """Create an ensemble with new members."""
         judge = self.judge_config
         return EnsembleAgent(
             {name: config.create() for name, config in self.configs.items()},
@@ -101,14 +104,14 @@ class EnsembleAgentConfig(AgentConfig):
         )
 
     def version(self) -> dict[str, Any]:
-        """What identifies each member, and the judge."""
+        """Return what identifies each member, and the judge."""
         judge = self.judge_config
         members = {name: config.version() for name, config in self.configs.items()}
         return {"members": members, **({} if judge is None else {"judge": judge.version()})}
 
 
 class _Vote(NamedTuple):
-    """What a member said, and what it counts as: equal keys are one opinion."""
+    """Reply of a member, and its vote: equal keys are one opinion."""
 
     member: str
     reply: AgentReply
@@ -116,7 +119,7 @@ class _Vote(NamedTuple):
 
 
 class EnsembleAgent:
-    """One instance, for one trial."""
+    """An ensemble, used for one trial."""
 
     def __init__(
         self, members: Mapping[str, Agent], *, needed: int, judge: Agent | None = None
@@ -126,77 +129,77 @@ class EnsembleAgent:
         self._judge = judge
         self.looks = any(getattr(member, "looks", False) for member in members.values())
 
-    def told(self, truth: Mapping[str, Any]) -> None:
-        """Members that may know the truth (scripts) are told."""
+    def set_truth(self, truth: Mapping[str, Any]) -> None:
+        """Pass the truth on to members that may use it (scripts)."""
         for member in self._members.values():
-            if (told := getattr(member, "told", None)) is not None:
-                told(truth)
+            if (set_truth := getattr(member, "set_truth", None)) is not None:
+                set_truth(truth)
 
     async def ended(self, outcome: Any) -> None:
-        """The episode is over for the members as well."""
+        """End the episode of the members as well."""
         for member in self._members.values():
             if (ended := getattr(member, "ended", None)) is not None:
                 await ended(outcome)
 
     async def run(self, request: AgentRequest) -> AgentReply:
-        """Ask all, at once, then decide."""
-        asked = [self._ask(name, member, request) for name, member in self._members.items()]
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        said: list[_Vote] = []
+        """Call all members concurrently, then decide."""
+        calls = [self._call(name, member, request) for name, member in self._members.items()]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        cast_votes: list[_Vote] = []
         unusable: list[AgentReply] = []
         problems: list[str] = []
-        for name, each in zip(self._members, found, strict=True):
+        for name, each in zip(self._members, results, strict=True):
             if isinstance(each, BaseException):
                 if not isinstance(each, Exception) or transient(each) is not None:
-                    raise each
+                    raise each  # a retry of the trial asks this member again
                 problems.append(f"{name}: {each}")
             elif (key := _key(each, request)) is None:
                 unusable.append(each)
             else:
-                said.append(_Vote(name, each, key))
-        if not said and unusable:
-            return _plain(unusable[0])  # the world says what is wrong with it
-        if len(said) + len(unusable) < self._needed:
+                cast_votes.append(_Vote(name, each, key))
+        if not cast_votes and unusable:
+            return _without_trace(unusable[0])  # the world reports what is wrong with it
+        if len(cast_votes) + len(unusable) < self._needed:
             raise AgentError(
-                f"only {len(said)} of {len(self._members)} members said anything, "
+                f"only {len(cast_votes)} of {len(self._members)} members answered, "
                 f"{self._needed} are needed: {'; '.join(problems)}"
             )
-        return await self._decided(said, request)
+        return await self._decide(cast_votes, request)
 
-    async def _ask(self, name: str, member: Agent, request: AgentRequest) -> AgentReply:
-        with span(f"member {name}", kind=SpanKind.AGENT, input=_shown(request)) as step:
-            reply = await member.run(_own(request, name))
+    async def _call(self, name: str, member: Agent, request: AgentRequest) -> AgentReply:
+        with span(f"member {name}", kind=SpanKind.AGENT, input=_question(request)) as step:
+            reply = await member.run(_member_request(request, name))
             step.output = reply.answer
             if reply.trace is not None:
-                _file(reply.trace, step)
+                _attach(reply.trace, step)
             return reply
 
-    async def _decided(self, said: Sequence[_Vote], request: AgentRequest) -> AgentReply:
+    async def _decide(self, cast_votes: Sequence[_Vote], request: AgentRequest) -> AgentReply:
         by_key: dict[str, list[_Vote]] = {}
-        for each in said:
+        for each in cast_votes:
             by_key.setdefault(each.key, []).append(each)
         groups = list(by_key.values())
         votes = {group[0].reply.answer: [each.member for each in group] for group in groups}
         with span("vote", input=votes) as step:
             if self._judge is None or len(groups) == 1:
-                # The first of the largest: groups stand in the order of their first member.
+                # The first of the largest: groups are in the order of their first member.
                 chosen = max(groups, key=len)[0].reply
             else:
                 firsts = [group[0].reply for group in groups]
-                chosen = await self._preferred(self._judge, firsts, request)
+                chosen = await self._judged(self._judge, firsts, request)
             step.output = chosen.answer
-        reply = _plain(chosen)
+        reply = _without_trace(chosen)
         reply.metadata = {**chosen.metadata, "votes": votes}
         return reply
 
-    async def _preferred(
+    async def _judged(
         self, judge: Agent, candidates: list[AgentReply], request: AgentRequest
     ) -> AgentReply:
         step = request.step if isinstance(request, ActionTurn) else 0
-        # Judges prefer what stands first; a draw of its own for each question evens that out.
+        # Model judges prefer the first candidate; shuffling per question evens that out.
         Random(f"{request.seed}/{step}/judge").shuffle(candidates)  # noqa: S311 (not secrecy)
         question = _Member(request, "judge", input={
-            "question": _shown(request),
+            "question": _question(request),
             "candidates": [
                 {"number": number, "answer": each.answer if each.output is None else each.output}
                 for number, each in enumerate(candidates, 1)
@@ -207,7 +210,7 @@ class EnsembleAgent:
             reply = await judge.run(question)
             record.output = reply.answer
             if reply.trace is not None:
-                _file(reply.trace, record)
+                _attach(reply.trace, record)
         numbers = [int(text) for text in _NUMBER.findall(reply.answer)[:1]]
         if not numbers or not 1 <= numbers[0] <= len(candidates):
             raise AgentError(
@@ -221,7 +224,7 @@ class EnsembleAgent:
 
 
 class _Member(AgentRequest):
-    """The request as one member gets it: a seed and a directory of its own inside the trial's."""
+    """Request for one member: its own seed, and a directory inside the trial's."""
 
     __slots__ = ("_name", "_whole")
 
@@ -242,14 +245,14 @@ class _Member(AgentRequest):
 
     @property
     def workdir(self) -> Path:
-        """A directory inside the trial's, made on first use."""
-        # Names are the user's, not an agent's; yet one may hold a slash.
+        """Return a directory inside the trial's, created on first use."""
+        # Member names come from the user, and may contain a slash.
         own = self._whole.workdir / sha256(self._name.encode()).hexdigest()[:12]
         own.mkdir(exist_ok=True)
         return own
 
 
-def _own(request: AgentRequest, name: str) -> AgentRequest:
+def _member_request(request: AgentRequest, name: str) -> AgentRequest:
     if not isinstance(request, ActionTurn):
         return _Member(request, name, request.input)
     turn = ActionTurn(
@@ -266,34 +269,34 @@ def _own(request: AgentRequest, name: str) -> AgentRequest:
 
 
 def _key(reply: AgentReply, request: AgentRequest) -> str | None:
-    """What a reply counts as: the action it means, the value it is, else its words; None: nothing.
+    """Return the vote of a reply: its action, its value or its text; None for no vote.
 
-    Case and white space of words do not make another opinion.
+    Case and white space of a text are ignored.
     """
-    said = reply.answer if reply.output is None else reply.output
+    value = reply.answer if reply.output is None else reply.output
     if isinstance(request, ActionTurn):
         try:
-            said = understand(said, request.actions)
+            value = understand(value, request.actions)
         except BadAction:
             return None
-    if isinstance(said, str):
-        return " ".join(said.casefold().split())
-    return msgspec.json.encode(said, enc_hook=str, order="sorted").decode()
+    if isinstance(value, str):
+        return " ".join(value.casefold().split())
+    return msgspec.json.encode(value, enc_hook=str, order="sorted").decode()
 
 
-def _plain(reply: AgentReply) -> AgentReply:
-    """A reply without its trace: that stands among the ensemble's spans."""
+def _without_trace(reply: AgentReply) -> AgentReply:
+    """Return a reply without its trace, which is already among the ensemble's spans."""
     return as_reply(msgspec.structs.replace(reply, trace=None))
 
 
-def _shown(request: AgentRequest) -> Any:
+def _question(request: AgentRequest) -> Any:
     if not isinstance(request, ActionTurn):
         return request.input
     return {"task": request.task, "observation": request.observation, "step": request.step}
 
 
-def _file(trace: Trace, under: Span) -> None:
-    """File the spans that a member brought under its own, so that they are counted and seen."""
+def _attach(trace: Trace, under: Span) -> None:
+    """Attach the spans of a member's own trace to the member's span, so that they are counted."""
     here = current_trace()
     if here is None:
         return

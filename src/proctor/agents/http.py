@@ -1,11 +1,10 @@
-"""An agent behind an HTTP endpoint: one POST per trial, or one for each step of a long one.
+"""Call an HTTP endpoint: one POST per trial, or one for each step of a long trial.
 
-The body is the input under `input_key` with the trial's facts beside it (or exactly `body`, with
-`{input}` filled in); the answer is taken from the reply by a JMESPath expression. A reply that is
-`{"checkpoint": …}` and no more says that the trial goes on: the state is saved and the service
-asked again, with it as `checkpoint` beside the input, and so is a trial that is resumed. The header
-`traceparent` carries the trial's trace: a service that exports its spans to the receiver at
-`otlp_port` has them in the trial's trace.
+The body is the input under `input_key` with the trial's metadata next to it (or exactly `body`,
+with `{input}` filled in); a JMESPath expression extracts the answer from the reply. A reply of just
+`{"checkpoint": …}` means that the trial is unfinished: the state is saved and sent with the next
+request as `checkpoint` next to the input, also when a trial is resumed. The header `traceparent`
+carries the trial's trace: spans that the service exports to the receiver at `otlp_port` join it.
 """
 
 from __future__ import annotations
@@ -24,23 +23,24 @@ from proctor.llm.retry import parse_retry_after
 from proctor.trace import otel
 
 CHECKPOINT = "checkpoint"
-"""The key of a state, in requests and replies."""
+"""Key of a state in requests and replies."""
 
 HTTP_REDIRECT, HTTP_ERROR = 300, 400
 MAX_ERROR_TEXT = 300
 
 MAX_REPLY = 64 * 1024 * 1024
-"""Bytes of a reply that are read: beyond it a service is flooding, not answering."""
+"""Maximum bytes of a reply; a service that sends more is out of control."""
 
 ANSWER_PATHS = ("answer", "response", "output", "choices[0].message.content", "text")
-"""Where answers stand in the replies people build; the first that is there is taken, if empty."""
+"""Common places of an answer in a reply; the first one present wins, even if empty."""
 
 PAUSE = 1.0
-"""Seconds before a service is asked again that gave back the state it was given: it waits for
-something. One that made a step is asked at once; `Retry-After` wins over both."""
+"""Seconds to wait before the next request when the service returned an unchanged state: it waits
+for something. After a changed state the next request is immediate; `Retry-After` wins over both.
+"""
 
 _READ = ("content-type", "retry-after", "location")
-"""Headers of a reply that are looked at."""
+"""Reply headers that are read."""
 
 
 class HttpAgentConfig(AgentConfig):
@@ -48,30 +48,30 @@ class HttpAgentConfig(AgentConfig):
 
     kind: Literal["http"] = "http"
     url: str
-    """Where to post; http or https."""
+    """URL of the endpoint; http or https."""
     headers: dict[str, str] = Field(default_factory=dict)
-    """Headers beside ours; write keys as `${NAME}` so that they stay in the environment."""
+    """Additional headers; write keys as `${NAME}` so that they stay in the environment."""
     input_key: str = "input"
-    """The key of the input in the body."""
+    """Key of the input in the body."""
     body: dict[str, Any] | None = None
-    """A body of your own; the text `{input}` in it is replaced by the input."""
+    """Custom body; the text `{input}` in it is replaced by the input."""
     answer: str | None = None
-    """JMESPath of the answer in a JSON reply; where people usually put it when absent."""
+    """JMESPath of the answer in a JSON reply; default: the common places."""
     request_timeout: Annotated[float, Field(gt=0)] = 120.0
-    """Seconds for one request."""
+    """Timeout of one request in seconds."""
     otlp_port: int | None = None
-    """Port on loopback where the service sends its spans."""
+    """Loopback port that receives the service's spans."""
 
     @field_validator("url")
     @classmethod
-    def _web(cls, value: str) -> str:
+    def _check_url(cls, value: str) -> str:
         if urlsplit(value).scheme not in ("http", "https") or not urlsplit(value).hostname:
             raise ValueError(f"{value!r} is not an http or https address")
         return value
 
     @field_validator("answer")
     @classmethod
-    def _expression(cls, value: str | None) -> str | None:
+    def _check_expression(cls, value: str | None) -> str | None:
         if value is None:
             return None
         import jmespath
@@ -80,29 +80,29 @@ class HttpAgentConfig(AgentConfig):
         try:
             jmespath.compile(value)
         except JMESPathError as error:
-            # Its first line; the others draw an arrow below the expression.
-            said = str(error).partition(", for expression")[0].splitlines()[0]
-            raise ValueError(f"not a JMESPath expression: {said}") from None
+            # First line only; the others draw an arrow below the expression.
+            reason = str(error).partition(", for expression")[0].splitlines()[0]
+            raise ValueError(f"not a JMESPath expression: {reason}") from None
         return value
 
     def create(self) -> Agent:
-        """A client of its own, so that no cookie passes from trial to trial."""
+        """Create an agent with its own client, so that cookies are not shared between trials."""
         return HttpAgent(self)
 
     def version(self) -> dict[str, Any]:
-        """The host asked; the whole address may hold a key."""
+        """Return the host only: the full URL may contain a key."""
         return {"host": urlsplit(self.url).hostname}
 
 
-class _NotYet(NamedTuple):
-    """A reply that is no answer but a state to go on from."""
+class _Unfinished(NamedTuple):
+    """Reply that holds a state instead of an answer."""
 
     state: Any
     pause: float | None
 
 
 class HttpAgent:
-    """Asks the service, until it has an answer."""
+    """Calls the service until it answers."""
 
     def __init__(
         self, config: HttpAgentConfig, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -111,11 +111,11 @@ class HttpAgent:
         self._sleep = sleep
 
     async def run(self, request: AgentRequest) -> AgentReply:
-        """Post the question and read the answer; what is saved on the way outlives a crash."""
+        """Post the input and return the answer; states saved on the way survive a crash."""
         import httpx
 
         config = self._config
-        steps = config.body is None  # a body of the user's own has no place for a state
+        steps = config.body is None  # a custom body has no place for a state
         state = await asyncio.to_thread(request.checkpoint.load) if steps else None
         if config.otlp_port is not None:
             from proctor.agents.otlp_receiver import shared_receiver
@@ -125,16 +125,18 @@ class HttpAgent:
         headers = {**config.headers, **({"traceparent": parent} if parent else {})}
         async with httpx.AsyncClient(timeout=config.request_timeout) as client:
             while True:
-                reply = await self._asked(client, self._body(request, state), headers)
-                if not isinstance(reply, _NotYet):
+                reply = await self._request(client, self._body(request, state), headers)
+                if not isinstance(reply, _Unfinished):
                     return reply
                 await asyncio.to_thread(request.checkpoint.save, reply.state)
                 waits = PAUSE if reply.state == state else 0.0
                 await self._sleep(waits if reply.pause is None else reply.pause)
                 state = reply.state
 
-    async def _asked(self, client: Any, body: Any, headers: dict[str, str]) -> AgentReply | _NotYet:
-        """What the service says to one request."""
+    async def _request(
+        self, client: Any, body: Any, headers: dict[str, str]
+    ) -> AgentReply | _Unfinished:
+        """Return the service's reply to one request."""
         import httpx
 
         try:
@@ -153,6 +155,7 @@ class HttpAgent:
             )
         if response.status_code >= HTTP_REDIRECT:
             leads = response.headers.get("location", "nowhere")
+            # Not followed: a redirected POST would become a GET, and headers may hold keys.
             raise AgentError(
                 f"HTTP {response.status_code}: the address leads to {leads}",
                 hint="set `url` to the address that answers",
@@ -160,7 +163,7 @@ class HttpAgent:
         return self._reply(response)
 
     async def _post(self, client: Any, question: Any, headers: dict[str, str]) -> Any:
-        """The reply with its body read, within bounds."""
+        """Return the reply with its body, read up to the size limit."""
         import httpx
 
         content = msgspec.json.encode(question, enc_hook=str)
@@ -174,12 +177,12 @@ class HttpAgent:
                 body += chunk
                 if len(body) > MAX_REPLY:
                     raise AgentError(f"the service wrote more than {MAX_REPLY // 2**20} MB")
-        kept = {name: response.headers[name] for name in _READ if name in response.headers}
-        return httpx.Response(response.status_code, headers=kept, content=bytes(body))
+        headers_read = {name: response.headers[name] for name in _READ if name in response.headers}
+        return httpx.Response(response.status_code, headers=headers_read, content=bytes(body))
 
     def _body(self, request: AgentRequest, state: Any) -> Any:
         if self._config.body is not None:
-            return _filled(self._config.body, request.input)
+            return _fill(self._config.body, request.input)
         return {
             self._config.input_key: request.input,
             "case": request.case,
@@ -188,57 +191,59 @@ class HttpAgent:
             **({CHECKPOINT: state} if state is not None else {}),
         }
 
-    def _reply(self, response: Any) -> AgentReply | _NotYet:
-        asked = self._config.answer
-        said = "json" in response.headers.get("content-type", "")
-        if not said and asked is None:
+    def _reply(self, response: Any) -> AgentReply | _Unfinished:
+        path = self._config.answer
+        declared_json = "json" in response.headers.get("content-type", "")
+        if not declared_json and path is None:
             return as_reply(response.text)
         try:
             document = response.json()
         except ValueError:
-            why = f"is not JSON, so there is nothing at {asked!r} in it"
+            why = f"is not JSON, so there is nothing at {path!r} in it"
             raise AgentError(
-                "the reply says it is JSON and is not" if said else f"the reply {why}",
+                "the reply has a JSON content type but is not valid JSON"
+                if declared_json
+                else f"the reply {why}",
                 transient=False,
             ) from None
-        if self._config.body is None and asked != CHECKPOINT and _is_state(document):
-            return _NotYet(
+        if self._config.body is None and path != CHECKPOINT and _is_state(document):
+            return _Unfinished(
                 document[CHECKPOINT], parse_retry_after(response.headers.get("retry-after"))
             )
-        reply = as_reply(_found(document, ANSWER_PATHS if asked is None else (asked,)))
+        reply = as_reply(_first_value(document, ANSWER_PATHS if path is None else (path,)))
         reply.output = document
         return reply
 
 
 def _is_state(document: Any) -> bool:
-    """Whether a reply is a state and nothing else: beside an answer it would be of no use."""
+    """Return whether a reply holds only a state; next to an answer a state has no use."""
     if not isinstance(document, dict):
         return False
     entries = cast("dict[str, Any]", document)
     return entries.keys() == {CHECKPOINT} and entries[CHECKPOINT] is not None
 
 
-def _found(document: Any, paths: Sequence[str]) -> Any:
-    """What stands at the first of these places that has something, be it empty."""
+def _first_value(document: Any, paths: Sequence[str]) -> Any:
+    """Return the value at the first of these paths that exists, even if empty."""
     import jmespath
 
     if isinstance(document, str):
         return document
     for path in paths:
-        if (found := jmespath.search(path, document)) is not None:
-            return found
+        if (value := jmespath.search(path, document)) is not None:
+            return value
     raise AgentError(
         f"no answer at {' or '.join(map(repr, paths))} in the reply",
         hint="set `answer` to the JMESPath of the answer",
     )
 
 
-def _filled(template: Any, value: Any) -> Any:
+def _fill(template: Any, value: Any) -> Any:
     if isinstance(template, dict):
         entries = cast("dict[str, Any]", template)
-        return {key: _filled(item, value) for key, item in entries.items()}
+        return {key: _fill(item, value) for key, item in entries.items()}
     if isinstance(template, list):
-        return [_filled(item, value) for item in cast("list[Any]", template)]
+        return [_fill(item, value) for item in cast("list[Any]", template)]
     if template == "{input}":
         return value
     if isinstance(template, str) and "{input}" in template:

@@ -1,9 +1,9 @@
-"""A person at the terminal: what they are shown, what they may say, and where they left off.
+"""Ask a person at the terminal, and resume unfinished episodes.
 
-Promise: nothing a case or a world says is obeyed by the terminal; only a valid action is taken.
-In a world every move is kept in a file of its own until the episode ends, so whoever quits (or
-loses the terminal) goes on where they stopped when the same trial is put to them again: the moves
-are made once more, as long as the world shows what it showed then.
+Guarantees: text from a case or a world cannot control the terminal, and only valid actions are
+accepted. In a world every move is saved to a file until the episode ends, so a person who quits (or
+loses the terminal) resumes when the same trial runs again: the moves are replayed as long as the
+world shows the same observations.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from proctor.sanitize import printable
 from proctor.user_dirs import user_folder
 
 ACTION_KEYS = ("actions", "valid_actions", "choices", "options")
-"""Keys of an input under which its possible answers may stand; the first there is is taken."""
+"""Input keys that may hold the possible answers; the first one present wins."""
 
 QUIT_WORDS = frozenset({"/quit", "/exit"})
 TASK_WORD = "/task"
-"""Shows the task again, which stands above the first turn only."""
+"""Command that shows the task again, which is printed at the first turn only."""
 
 _TERMINAL = Path("/dev/tty")
 _one_at_a_time = threading.Lock()
 
 
 def actions_of(value: Any) -> Actions | None:
-    """The answers that an input allows, or None when it does not say."""
+    """Return the answers that an input allows, or None if it lists none."""
     if not isinstance(value, Mapping):
         return None
     given = cast("Mapping[str, Any]", value)
@@ -53,47 +53,48 @@ def actions_of(value: Any) -> Actions | None:
 
 
 class HumanMove(msgspec.Struct, frozen=True):
-    """An action, and what the world showed when it was chosen."""
+    """An action, and the observation it was chosen for."""
 
     seen: str
     action: Any
 
 
 class SavedMoves:
-    """The moves of one trial, in a file `<folder>/<hash of the trial>.json`; gone when it ends."""
+    """Moves of one trial, in `<folder>/<hash of the trial>.json`; deleted when it ends."""
 
     def __init__(
         self, folder: Path | None, turn: ActionTurn, participant: str | None = None
     ) -> None:
         trial = [turn.case, turn.trial, turn.seed, turn.params]
-        if participant is not None:  # nobody goes on with another's moves
+        if participant is not None:  # another person's moves are not resumed
             trial.append(participant)
         name = sha256(msgspec.json.encode(trial, enc_hook=str, order="sorted")).hexdigest()[:32]
         self.path = (folder or default_folder()) / f"{name}.json"
         self.moves = self._read()
 
     def again(self, turn: ActionTurn) -> HumanMove | None:
-        """The move made at this step before, if the world shows the same."""
+        """Return the saved move of this step if the world shows the same observation."""
         if turn.step >= len(self.moves):
             return None
         move = self.moves[turn.step]
         if move.seen == _digest(turn.observation):
             return move
+        # The world went another way: the later moves were chosen for a different state.
         del self.moves[turn.step :]
         return None
 
     def add(self, turn: ActionTurn, action: Any) -> None:
-        """Keep a move; a second one at the same step takes the place of the first."""
+        """Save a move; a second one at the same step replaces the first."""
         del self.moves[turn.step :]
         self.moves.append(HumanMove(_digest(turn.observation), action))
-        # A person may play where nothing can be kept; they lose the way back, not the game.
+        # An unwritable folder must not end the game: only resuming is lost.
         with suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(self.path, sync=False) as aside:
                 aside.write_bytes(msgspec.json.encode(self.moves, enc_hook=str))
 
     def forget(self) -> None:
-        """The episode is over, or begun anew."""
+        """Delete the moves: the episode is over or restarts."""
         self.moves = []
         with suppress(OSError):
             self.path.unlink()
@@ -106,7 +107,7 @@ class SavedMoves:
 
 
 def default_folder() -> Path:
-    """Where unfinished episodes are kept: the XDG state directory."""
+    """Return the folder of unfinished episodes in the XDG state directory."""
     return user_folder("state", "human")
 
 
@@ -114,23 +115,35 @@ def _digest(observation: Any) -> str:
     return sha256(msgspec.json.encode(observation, enc_hook=str)).hexdigest()[:16]
 
 
-# -- talking -------------------------------------------------------------------------------------
+# -- dialogue ------------------------------------------------------------------------------------
 
 
 def ask_person(request: AgentRequest) -> Any:
-    """Ask on the terminal, or on standard input and error where there is none."""
+    """Ask on the terminal, or on standard input and error if there is none."""
     with _one_at_a_time, ExitStack() as files:
         return converse(request, *_streams(files))
 
 
-def offer_to_go_on(kept: SavedMoves) -> None:
-    """Ask whether to take up what was left, and forget it if not."""
+def offer_to_resume(saved: SavedMoves) -> None:
+    """Ask whether to resume the saved moves, and delete them if not."""
     with _one_at_a_time, ExitStack() as files:
-        _offer(kept, *_streams(files))
+        read, write = _streams(files)
+        write.write(
+            f"\nThis trial was interrupted after {len(saved.moves)} moves. "
+            "Press Enter to continue, or type `new` to restart: "
+        )
+        write.flush()
+        line = read.readline()
+        if not line:
+            raise _no_input_error()
+        if line.strip() in QUIT_WORDS:
+            raise _quit_error(len(saved.moves))
+        if line.strip().casefold() == "new":
+            saved.forget()
 
 
-def tell_person(text: str) -> None:
-    """Say something that needs no answer."""
+def show_person(text: str) -> None:
+    """Print a message that needs no answer."""
     with _one_at_a_time, ExitStack() as files:
         _, write = _streams(files)
         write.write(f"{printable(text, keep=chr(10))}\n")
@@ -138,6 +151,7 @@ def tell_person(text: str) -> None:
 
 
 def _streams(files: ExitStack) -> tuple[TextIO, TextIO]:
+    # The terminal itself, because standard output may be redirected to a file.
     try:
         read = files.enter_context(_TERMINAL.open(encoding="utf-8", errors="replace"))
         return read, files.enter_context(_TERMINAL.open("w", encoding="utf-8"))
@@ -145,74 +159,61 @@ def _streams(files: ExitStack) -> tuple[TextIO, TextIO]:
         return sys.stdin, sys.stderr
 
 
-def _offer(kept: SavedMoves, read: TextIO, write: TextIO) -> None:
-    write.write(
-        f"\nThis one was left after {len(kept.moves)} moves. Enter to go on, `new` to begin again: "
-    )
-    write.flush()
-    line = read.readline()
-    if not line:
-        raise _nobody()
-    if line.strip() in QUIT_WORDS:
-        raise _left(len(kept.moves))
-    if line.strip().casefold() == "new":
-        kept.forget()
-
-
 def converse(request: AgentRequest, read: TextIO, write: TextIO) -> Any:
-    """The person's answer: one of the actions, by number or in words, or free text."""
+    """Return the person's answer: an action, by number or by text, or free text."""
     turn = request if isinstance(request, ActionTurn) else None
     actions = actions_of(request.input) if turn is None else turn.actions
     write.write(_heading(request, turn))
     write.write(printable(_question(request.input, turn), keep="\n\t") + "\n")
-    write.write(_offered(actions))
+    write.write(_action_list(actions))
     prompt = "answer" if actions is None else "number or answer"
     while True:
-        write.write(f"{prompt} (/quit to leave it): ")
+        write.write(f"{prompt} (/quit to stop): ")
         write.flush()
         line = read.readline()
         if not line:
-            raise _nobody()
-        said = line.strip()
-        if said in QUIT_WORDS:
-            raise _left(None if turn is None else turn.step)
-        if turn is not None and said == TASK_WORD:
+            raise _no_input_error()
+        answer = line.strip()
+        if answer in QUIT_WORDS:
+            raise _quit_error(None if turn is None else turn.step)
+        if turn is not None and answer == TASK_WORD:
             write.write(printable(_text(turn.task), keep="\n\t") + "\n")
             continue
         if actions is None:
-            return said
+            return answer
         try:
-            return _chosen(said, actions)
+            return _select(answer, actions)
         except BadAction as problem:
             write.write(f"{printable(str(problem))}\n")
 
 
-def _chosen(said: str, actions: Actions) -> Any:
-    """The action meant: its own words first, since they may be numbers too, then its number."""
+def _select(answer: str, actions: Actions) -> Any:
+    """Return the selected action: by its text first, which may be a number too, then by number."""
     try:
-        return understand(said, actions)
+        return understand(answer, actions)
     except BadAction as problem:
-        if isinstance(actions, Mapping) or not said.isdecimal():
+        if isinstance(actions, Mapping) or not answer.isdecimal():
             raise
-        number = int(said)
+        number = int(answer)
         if not 1 <= number <= len(actions):
-            raise BadAction(f"{said} is not one of the {len(actions)} actions") from problem
+            raise BadAction(f"{answer} is not one of the {len(actions)} actions") from problem
         option = actions[number - 1]
         return understand(option["call"], actions) if is_call(option) else option
 
 
-def _left(step: int | None) -> AgentError:
+def _quit_error(step: int | None) -> AgentError:
     if step is None:
-        return AgentError("the person left without an answer")
+        return AgentError("the person quit without an answer")
     return AgentError(
-        f"the person left at step {step}",
-        hint="the moves are kept: `proctor run --retry-infra RUN`, or the same run again, goes on",
+        f"the person quit at step {step}",
+        hint="the moves are saved: resume with `proctor run --retry-infra RUN` "
+        "or by repeating the same run",
     )
 
 
-def _nobody() -> AgentError:
+def _no_input_error() -> AgentError:
     return AgentError(
-        "nobody is there to answer",
+        "standard input is closed: no answer",
         hint="run it at a terminal, or give the answers on standard input",
     )
 
@@ -222,7 +223,7 @@ def _heading(request: AgentRequest, turn: ActionTurn | None) -> str:
     return f"\n── case {printable(request.case)}, trial {request.index + 1}{where} ──\n"
 
 
-def _offered(actions: Actions | None) -> str:
+def _action_list(actions: Actions | None) -> str:
     if actions is None:
         return ""
     if isinstance(actions, Mapping):
@@ -238,7 +239,7 @@ def _question(value: Any, turn: ActionTurn | None) -> str:
     if turn.step == 0 and turn.error is None and turn.task not in (None, ""):
         parts.append(_text(turn.task) + "\n")
     if turn.error is not None:
-        parts.append(f"that did not work: {turn.error}")
+        parts.append(f"not accepted: {turn.error}")
     elif turn.last is not None:
         parts += [
             f"{key}: {_words(turn.last[key])}" for key in ("reward", "info") if key in turn.last
@@ -250,7 +251,7 @@ def _question(value: Any, turn: ActionTurn | None) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value as a person reads it: its one text, or JSON over several lines."""
+    """Return a value as readable text: its only text, or indented JSON."""
     if not isinstance(value, Mapping):
         return _words(value)
     plain: Any = {k: v for k, v in cast("Mapping[str, Any]", value).items() if k not in ACTION_KEYS}

@@ -1,8 +1,8 @@
 """Receive spans over OTLP/HTTP on loopback, from agents that run in other processes.
 
-Promise: spans with the trace id of a running trial are in that trial's trace before the sender
-gets its response; other spans are counted and dropped. Protobuf and JSON, plain or gzip. Nothing
-is stored, and only this machine can connect.
+Guarantees: spans with the trace id of a running trial are in that trial's trace before the sender
+gets its response; other spans are counted and dropped. Protobuf and JSON, plain or gzip. Nothing is
+stored, and only this machine can connect.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A Python agent in a process of its own, one per trial.
+"""Run a Python agent in a child process, one per trial.
 
-Promise: whatever the agent does to its process (segfault, `os._exit`, endless loop, all the
-memory it can get) ends that trial and nothing else, and at the time limit the whole process group
-is killed. The price is a Python start per trial. What the agent prints is not read as an answer:
-the reply comes back through a file of its own.
+Guarantees: whatever the agent does to its process (segfault, `os._exit`, endless loop, memory
+exhaustion) ends only that trial, and at the time limit the whole process group is killed. The
+trade-off is a Python start per trial. Printed output is not an answer: the reply comes back through
+a separate file.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from proctor.agents.python import PythonAgentConfig
 
 
-# Processes that agents run in: ended with their trial, whatever they started.
+# Agent processes, killed with their trial, including their descendants.
 
 
 async def end_group(child: asyncio.subprocess.Process) -> None:
-    """Leave neither the process behind nor any of its group; it was started as a group leader."""
+    """Kill the process and its group; it was started as a group leader."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(child.pid, signal.SIGKILL)
@@ -45,11 +45,11 @@ async def end_group(child: asyncio.subprocess.Process) -> None:
 
 
 MAX_STDERR = 4000
-"""Bytes of what a dead process said last: a traceback fits, a flood does not."""
+"""Maximum bytes of a dead process's last output: enough for a traceback."""
 
 
 class ChildJob(msgspec.Struct, frozen=True):
-    """What the child process is told."""
+    """Job of the child process."""
 
     target: str
     factory: bool
@@ -66,11 +66,11 @@ class ChildJob(msgspec.Struct, frozen=True):
     timeout: float | None = None
     cassette: HandedOver | None = None
     checkpoint: int | None = None
-    """The number of the socket that states are saved through."""
+    """Number of the checkpoint socket."""
 
 
 class ChildResult(msgspec.Struct, omit_defaults=True):
-    """What the child process sends back: a reply, or the error that stopped it."""
+    """Result of the child process: a reply, or the error that stopped it."""
 
     reply: AgentReply | None = None
     trace: Trace | None = None
@@ -88,12 +88,12 @@ class ProcessAgent:
         self._config = config
 
     async def run(self, request: AgentRequest) -> AgentReply:
-        """Start the child, hand it the job, wait for its result or its death."""
+        """Start the child, send the job, and wait for its result or its death."""
         with tempfile.TemporaryDirectory(prefix="proctor-child-") as folder:
-            # Files, not pipes: a process the agent leaves behind would hold a pipe open for ever.
-            result, said = Path(folder, "result.json"), Path(folder, "stderr.txt")
+            # Files, not pipes: a process left behind by the agent would hold a pipe open forever.
+            result, stderr_file = Path(folder, "result.json"), Path(folder, "stderr.txt")
             async with linked(request.checkpoint) as link:
-                with said.open("wb") as stderr:  # noqa: ASYNC230 (a new file on a local disk)
+                with stderr_file.open("wb") as stderr:  # noqa: ASYNC230 (a new file on a local disk)
                     child = await asyncio.create_subprocess_exec(
                         sys.executable,
                         "-m",
@@ -107,11 +107,11 @@ class ProcessAgent:
                         pass_fds=() if link is None else (link,),
                     )
                 try:
-                    await _tell(child, self._job(request, link))
+                    await _send(child, self._job(request, link))
                     code = await child.wait()
                 finally:
                     await end_group(child)
-            return _understood(_content(result), code, _last_words(said))
+            return _parse_result(result, code, _last_output(stderr_file))
 
     def _job(self, request: AgentRequest, link: int | None) -> bytes:
         config = self._config
@@ -135,33 +135,30 @@ class ProcessAgent:
         return msgspec.json.encode(job, enc_hook=str)
 
 
-async def _tell(child: asyncio.subprocess.Process, job: bytes) -> None:
+async def _send(child: asyncio.subprocess.Process, job: bytes) -> None:
     assert child.stdin is not None
+    # A child that died already is reported by its exit code, not by the broken pipe.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         child.stdin.write(job)
         await child.stdin.drain()
     child.stdin.close()
 
 
-def _content(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""
-
-
-def _last_words(path: Path) -> str:
+def _last_output(path: Path) -> str:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - MAX_STDERR))
         return file.read().decode(errors="replace").strip()
 
 
-def _understood(content: bytes, code: int, said: str) -> AgentReply:
+def _parse_result(file: Path, code: int, stderr: str) -> AgentReply:
     try:
-        result = msgspec.json.decode(content, type=ChildResult)
-    except msgspec.DecodeError:
+        result = msgspec.json.decode(file.read_bytes(), type=ChildResult)
+    except (FileNotFoundError, msgspec.DecodeError):  # the process died early
         raise AgentError(
-            f"the agent's process {_ending(code)} before it answered"
-            + (f"; it said last: {said.splitlines()[-1]}" if said else "")
+            f"the agent's process {_exit_reason(code)} before it replied"
+            + (f"; last output: {stderr.splitlines()[-1]}" if stderr else "")
         ) from None
-    _adopt(result.trace)
+    _add_spans(result.trace)
     if result.reply is None:
         raise AgentError(
             f"{result.error_type}: {result.error_message}",
@@ -172,8 +169,8 @@ def _understood(content: bytes, code: int, said: str) -> AgentReply:
     return result.reply
 
 
-def _adopt(trace: Trace | None) -> None:
-    """Hang the child's spans into the trace being captured here."""
+def _add_spans(trace: Trace | None) -> None:
+    """Add the child's spans to the trace being captured here."""
     here = current_trace()
     if trace is None or here is None:
         return
@@ -184,7 +181,7 @@ def _adopt(trace: Trace | None) -> None:
     here.add(trace.spans)
 
 
-def _ending(code: int) -> str:
+def _exit_reason(code: int) -> str:
     if code >= 0:
         return f"exited with code {code}"
     with contextlib.suppress(ValueError):

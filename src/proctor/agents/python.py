@@ -1,8 +1,8 @@
-"""An agent that is a Python callable: `module:function`, a class, or the object itself.
+"""Run a Python callable: `module:function`, a class, or the object itself.
 
-The callable takes the input alone or, by name, any of input, seed, workdir, params,
-checkpoint, request; a first argument of any other name is the input. It may be plain (run in a
-thread) or async. `isolation: process` gives every trial its own process.
+The callable takes only the input or, by name, any of input, seed, workdir, params, checkpoint,
+request; a first argument of any other name is the input. It may be plain (run in a thread) or
+async. `isolation: process` gives every trial its own process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from proctor.errors import ProctorError
 from proctor.imports import load_object
 
 DIGEST = 16
-"""Hex digits of a file's digest that are kept: two files that agree in them by chance are none."""
+"""Hex digits of a file's digest: enough to make a collision by chance practically impossible."""
 
 _BY_NAME = ("input", "seed", "workdir", "params", "checkpoint", "request")
 
@@ -35,19 +35,19 @@ class PythonAgentConfig(AgentConfig):
     target: str = Field(min_length=1)
     """`module:function`, `module:Class` or `module:factory` with `factory: true`."""
     factory: bool = False
-    """Call the target without arguments for a fresh agent each trial."""
+    """Call the target without arguments to create a new agent for each trial."""
     isolation: Literal["none", "process"] = "none"
-    """`process` runs each trial in a process of its own: a crash or a hang ends that trial only."""
+    """`process` runs each trial in its own process: a crash or a hang ends only that trial."""
     memory_mb: int | None = Field(default=None, ge=64)
-    """With `isolation: process`: how much memory a trial may use."""
+    """Memory limit of a trial with `isolation: process`."""
     base_dir: Path | None = Field(default=None, exclude=True)
-    """Where import paths start from; the suite's folder."""
+    """Base folder of import paths: the suite's folder."""
 
     _callable: Any = PrivateAttr(default=None)
 
     @classmethod
     def of(cls, function: Callable[..., Any], *, name: str | None = None) -> PythonAgentConfig:
-        """An agent from a callable at hand."""
+        """Wrap an existing callable."""
         label = name or getattr(function, "__qualname__", type(function).__name__)
         module = getattr(function, "__module__", "__main__")
         config = cls(target=f"{module}:{label}")
@@ -56,42 +56,42 @@ class PythonAgentConfig(AgentConfig):
 
     @cached_property
     def loaded(self) -> Any:
-        """What the target names, imported once."""
+        """Return the target, imported once."""
         if self._callable is not None:
             return self._callable
-        found = load_object(self.target, self.base_dir)
-        if not callable(found):
+        target = load_object(self.target, self.base_dir)
+        if not callable(target):
             from proctor.agents.registry import kind_of_object
 
-            kind = kind_of_object(found)
+            kind = kind_of_object(target)
             raise ProctorError(
-                f"{self.target} is not a function but an object of type {type(found).__name__}",
+                f"{self.target} is not a function but an object of type {type(target).__name__}",
                 hint=f"write {{kind: {kind}, target: {self.target}}}" if kind else None,
             )
-        return found
+        return target
 
     @cached_property
     def loaded_is_async(self) -> bool:
-        """Whether calling the target gives a coroutine."""
+        """Return whether calling the target gives a coroutine."""
         return is_async(self.loaded)
 
     @property
     def asynchronous(self) -> bool:
-        """Plain functions keep a process to themselves."""
+        """Return False for plain functions, which block their process."""
         return self.loaded_is_async
 
     @property
     def made_in_code(self) -> bool:
-        """Whether the callable was at hand."""
+        """Return whether it wraps an existing callable."""
         return self._callable is not None
 
     def create(self) -> Agent:
-        """A fresh wrapper; a fresh instance where the target is a class or factory."""
+        """Create an agent; a class or factory target is called for a new instance."""
         return self._creator()
 
     @cached_property
     def _creator(self) -> Callable[[], Agent]:
-        """What `create` comes to for this target, worked out once."""
+        """Return the function behind `create`, resolved once."""
         if self.isolation == "process":
             from proctor.agents.process import ProcessAgent
 
@@ -101,7 +101,7 @@ class PythonAgentConfig(AgentConfig):
         return partial(PythonAgent, self.loaded, _shape(self.loaded), self.loaded_is_async)
 
     def version(self) -> dict[str, Any]:
-        """The import path, and the file it came from with a digest of what it says."""
+        """Return the import path, the source file and its digest."""
         try:
             source = inspect.getsourcefile(self.loaded)
         except TypeError:
@@ -121,7 +121,7 @@ def _instance(make: Callable[[], Any]) -> PythonAgent:
 
 
 class _Shape(NamedTuple):
-    """How a callable is called: with these by name, and before them perhaps the input."""
+    """Signature of a callable: these parameters by name, and perhaps the input before them."""
 
     named: frozenset[str] = frozenset()
     input_first: bool = True
@@ -139,14 +139,14 @@ def _shape(function: Any) -> _Shape:
 
 
 class PythonAgent(msgspec.Struct, eq=False):
-    """One call of the callable."""
+    """Agent that calls the callable once."""
 
     _function: Any
     _shape: _Shape
     _is_async: bool
 
     async def run(self, request: AgentRequest) -> AgentReply:
-        """Call it: async ones here, plain ones in a thread."""
+        """Call it: async callables here, plain ones in a thread."""
         function = self._function
         named, input_first = self._shape
         arguments = {name: _argument(name, request) for name in named} if named else {}
@@ -165,7 +165,7 @@ class PythonAgent(msgspec.Struct, eq=False):
 
 
 def is_async(function: Any) -> bool:
-    """Whether a function, or an object that can be called, is async."""
+    """Return whether a function, or a callable object, is async."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 (a bound __call__ may be async)
     )

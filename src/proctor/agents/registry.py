@@ -1,7 +1,7 @@
-"""From what a user wrote to an agent that can be run.
+"""Resolve a user's agent definition to an agent that can run.
 
-A kind is one class deriving `AgentConfig`, listed here or published by a package under the entry
-point group `proctor.agents`. Nothing of a kind is imported before an agent of it is asked for.
+A kind is one class deriving from `AgentConfig`, listed here or published by a package under the
+entry point group `proctor.agents`. The module of a kind is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ OBJECTS = {
     ("langgraph", "Pregel"): "langgraph",
     ("pydantic_ai", "AbstractAgent"): "pydantic_ai",
 }
-"""Packages and classes of theirs whose objects are agents as they are, and of which kind."""
+"""Framework packages → classes whose objects can be used as agents, and their kind."""
 
 GROUP = "proctor.agents"
-"""Entry points of kinds: name → a class deriving `AgentConfig`."""
+"""Entry points of kinds: name → a class deriving from `AgentConfig`."""
 
 NAMED_GROUP = "proctor.named_agents"
 """Entry points of agents: name → options, an `AgentConfig` or a callable."""
 
 
 class UnknownAgentError(ProctorError):
-    """An agent, or a kind of agent, that does not exist."""
+    """Raised for an agent, or a kind of agent, that does not exist."""
 
 
 def kind_class(kind: str) -> type[AgentConfig]:
-    """The class of a kind's options."""
+    """Return the options class of a kind."""
     place = KINDS.get(kind)
     if place is not None:
         module, _, name = place.partition(":")
@@ -67,13 +67,13 @@ def kind_class(kind: str) -> type[AgentConfig]:
 
 
 def known_kinds() -> list[str]:
-    """Every kind there is, built in or installed."""
+    """Return every kind, built in or installed."""
     return sorted({*KINDS, *(entry.name for entry in entry_points(group=GROUP))})
 
 
-def kind_of_object(made: object) -> str | None:
-    """The kind that an object of a framework is an agent of, if any."""
-    for base in type(made).__mro__:
+def kind_of_object(value: object) -> str | None:
+    """Return the agent kind of a framework object, if any."""
+    for base in type(value).__mro__:
         package, dot, _ = base.__module__.partition(".")
         # A user's own `agents.py` is a module, not a package.
         if dot and (kind := OBJECTS.get((package, base.__name__))) is not None:
@@ -84,7 +84,7 @@ def kind_of_object(made: object) -> str | None:
 def agent_config(
     options: Mapping[str, Any] | Callable[..., Any], *, base_dir: Path | None = None
 ) -> AgentConfig:
-    """An agent's configuration from its options (`{kind: python, target: …}`) or what it is."""
+    """Return the configuration for options (`{kind: python, target: …}`) or an agent object."""
     if isinstance(options, AgentConfig):
         return options
     if (kind := kind_of_object(options)) is not None:
@@ -93,10 +93,10 @@ def agent_config(
         from proctor.agents.python import PythonAgentConfig
 
         return PythonAgentConfig.of(options)
-    given: Any = options
-    if not isinstance(given, Mapping):
+    value: Any = options
+    if not isinstance(value, Mapping):
         raise UnknownAgentError(
-            f"an object of type {type(given).__name__} is not an agent",
+            f"an object of type {type(value).__name__} is not an agent",
             hint="give a function, options with a `kind`, or an object of pydantic-ai, LangGraph "
             "or the OpenAI Agents SDK",
         )
@@ -111,9 +111,9 @@ def agent_config(
 
 
 def _refused(options: type[AgentConfig], kind: str, error: ValidationError) -> UnknownAgentError:
-    """What is wrong with an agent's options; a key nobody knows may be the one that is missing."""
-    found = error.errors()
-    first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
+    """Return the error for invalid options; an unknown key may be a typo of a missing one."""
+    errors = error.errors()
+    first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
     key, hint = ".".join(str(part) for part in first["loc"]), None
     if first["type"] == "missing":
         message = f"the key {key!r} is missing"
@@ -130,7 +130,7 @@ AgentLike = AgentConfig | Mapping[str, Any] | Callable[..., Any]
 
 
 class NamedAgent(NamedTuple):
-    """An agent that can be asked for by name, and who registered it."""
+    """A named agent, and its source."""
 
     name: str
     agent: AgentLike
@@ -138,30 +138,30 @@ class NamedAgent(NamedTuple):
 
 
 def named_agents(settings: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, NamedAgent]:
-    """Every agent there is a name for: shipped, installed, and of the settings, which win.
+    """Return every named agent: built in, installed, and from the settings, which win.
 
-    Installed ones are listed without being imported; `find_agent` imports the one asked for.
+    Installed agents are listed without an import; `find_agent` imports the requested one.
     """
 
-    found = {name: NamedAgent(name, options, "proctor") for name, options in PROFILES.items()}
+    agents = {name: NamedAgent(name, options, "proctor") for name, options in PROFILES.items()}
     for entry in entry_points(group=NAMED_GROUP):
         package = entry.dist.name if entry.dist is not None else entry.value
-        found[entry.name] = NamedAgent(entry.name, {"entry_point": entry.value}, package)
+        agents[entry.name] = NamedAgent(entry.name, {"entry_point": entry.value}, package)
     for name, options in (settings or {}).items():
-        found[name] = NamedAgent(name, options, "settings")
-    return found
+        agents[name] = NamedAgent(name, options, "settings")
+    return agents
 
 
 def find_agent(
     name: str, settings: Mapping[str, Mapping[str, Any]] | None = None
 ) -> NamedAgent | None:
-    """The agent of a name, or None."""
-    found = named_agents(settings).get(name)
-    if found is None or found.origin in ("settings", "proctor"):
-        return found
+    """Return the agent with this name, or None."""
+    named = named_agents(settings).get(name)
+    if named is None or named.origin in ("settings", "proctor"):
+        return named
     for entry in entry_points(group=NAMED_GROUP, name=name):
-        return found._replace(agent=cast("AgentLike", entry.load()))
-    return found
+        return named._replace(agent=cast("AgentLike", entry.load()))
+    return named
 
 
 def resolve_agent(
@@ -171,7 +171,7 @@ def resolve_agent(
     *,
     settings_dir: Path | None = None,
 ) -> AgentConfig:
-    """An agent from a name, an import path, options, or a name with options laid over it.
+    """Return the agent for a name, an import path, options, or a name with overrides.
 
     Import paths in the settings start at `settings_dir`, all others at `base_dir`.
     """
@@ -184,16 +184,18 @@ def resolve_agent(
     if name is None or options.get("kind") is not None:
         return agent_config(options, base_dir=base_dir)
     options.pop("kind", None)
-    found = find_agent(str(name), settings)
-    if found is None:
+    named = find_agent(str(name), settings)
+    if named is None:
         if re.fullmatch(IMPORT_PATH, str(name)):
             return agent_config({"kind": "python", "target": name, **options}, base_dir=base_dir)
         raise unknown_agent(str(name), settings)
-    place = (settings_dir or base_dir) if found.origin == "settings" else base_dir
-    agent = found.agent
+    place = (settings_dir or base_dir) if named.origin == "settings" else base_dir
+    agent = named.agent
     if options:
         if not isinstance(agent, Mapping):
-            raise UnknownAgentError(f"the agent {name!r} takes no options here: it is not written")
+            raise UnknownAgentError(
+                f"the agent {name!r} cannot take options here: it is an object, not a definition"
+            )
         agent = {**cast("Mapping[str, Any]", agent), **options}
     return agent_config(cast("Any", agent), base_dir=place)
 
@@ -201,21 +203,20 @@ def resolve_agent(
 def unknown_agent(
     name: str, settings: Mapping[str, Mapping[str, Any]] | None = None
 ) -> UnknownAgentError:
-    """What to say about a name that nobody registered."""
+    """Return the error for an unknown name."""
     known = named_agents(settings)
     if name in known_kinds():
         hint = f"{name!r} is a kind of agent: write it with its options, as {{kind: {name}, …}}"
     else:
         hint = did_you_mean(name, known) or (
-            "`proctor agent list` shows those there are; package.module:function needs no name"
+            "`proctor agent list` shows the available agents; package.module:function needs no name"
         )
     return UnknownAgentError(f"there is no agent {name!r}", hint=hint)
 
 
-# Agents that come with Proctor, by name: common models as they are, and the built-ins.
-#
-# A profile is what a user would write in `agents:`; an agent of the same name there takes its
-# place. Keys stay in the providers' usual environment variables.
+# Built-in agents by name: common models with default options, and agents without a model.  A
+# profile has the same form as an entry of `agents:`; an entry of the same name replaces it. API
+# keys stay in the providers' standard environment variables.
 
 
 _MODELS = (
@@ -239,7 +240,7 @@ _MODELS = (
     "mistral:mistral-large-latest",
     "groq:llama-3.3-70b-versatile",
 )
-"""In the names of their providers; the profile is called by the part after the colon."""
+"""Model names of the providers; the profile is named by the part after the colon."""
 
 PROFILES: dict[str, dict[str, Any]] = {
     **{name.partition(":")[2]: {"kind": "chat", "model": name} for name in _MODELS},
@@ -248,4 +249,4 @@ PROFILES: dict[str, dict[str, Any]] = {
     "human": {"kind": "human"},
     "scripted": {"kind": "scripted"},
 }
-"""Name → options. `scripted` without a script follows the solution that a scenario declares."""
+"""Name → options. `scripted` without a script follows the scenario's solution."""

@@ -1,8 +1,8 @@
-"""An agent that answers from recorded traces: nothing runs, everything is judged again.
+"""Answer from recorded traces: no agent runs, only the checks.
 
-A trace belongs to a case when a map says so, else when it names the case (in its metadata, as its
-trace id or as the name of its file), else when its query is the case's input. A case without a
-trace is an error of infrastructure, never skipped.
+A trace belongs to a case if the map says so, else if it names the case (in its metadata, as its
+trace id or as its file name), else if its query equals the case's input. A case without a trace is
+an infrastructure error, never skipped.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from proctor.trace import Trace
 from proctor.trace.load import TraceProblem, load_traces
 
 CASE_KEYS = ("case", "case_id", "proctor.case")
-"""Metadata keys under which a trace may name its case."""
+"""Metadata keys that may hold the case id of a trace."""
 
 
 class Recordings:
-    """Traces by what they can be found by."""
+    """Index of traces by id, file, case and input."""
 
     def __init__(self, chosen: Mapping[str, str | list[str]]) -> None:
         self._by_name: dict[str, list[Trace]] = defaultdict(list)
@@ -35,20 +35,22 @@ class Recordings:
         self._files: dict[int, str] = {}
         self.traces: list[Trace] = []
         self.problems: list[TraceProblem] = []
-        """What was wrong with the files on the way."""
+        """Problems found in the files."""
 
     def add(self, trace: Trace, file: str | None = None) -> None:
-        """Take a trace, and the file it was read from."""
+        """Add a trace and its source file."""
         self.traces.append(trace)
         if file is not None:
-            self._files[id(trace)] = file  # kept above, so nothing else gets its id
+            self._files[id(trace)] = (
+                file  # the reference above keeps the object alive, so that its id is not reused
+            )
         for name in _names(trace, file):
             self._by_name[name].append(trace)
         if trace.query is not None:
             self._by_input[_normal(trace.query)].append(trace)
 
     def of(self, case: str, value: Any) -> list[Trace]:
-        """The traces of a case, in the order they were loaded."""
+        """Return the traces of a case, in loading order."""
         chosen = self._chosen.get(case)
         if chosen is not None:
             names = [chosen] if isinstance(chosen, str) else chosen
@@ -56,29 +58,29 @@ class Recordings:
         return self._by_name.get(case) or self._by_input.get(_normal(value), [])
 
     def file_of(self, trace: Trace) -> str | None:
-        """The file a trace was read from."""
+        """Return the source file of a trace."""
         return self._files.get(id(trace))
 
     def why_none(self, case: str) -> str:
-        """Why a case has no trace, in words."""
+        """Return why a case has no trace."""
         chosen = self._chosen.get(case)
         if chosen is None:
             return f"no recorded trace for case {case!r}, by name or by input"
-        return f"no recorded trace is called {chosen!r}, as the map says for case {case!r}"
+        return f"no recorded trace named {chosen!r}, as the map says for case {case!r}"
 
 
 def _names(trace: Trace, file: str | None) -> set[str]:
     names = {str(trace.metadata[key]) for key in CASE_KEYS if trace.metadata.get(key)}
     if file is not None:
         parts = PurePath(file).parts
-        # A map may name a file from wherever its writer stood: by any end of its path.
+        # A map may name a file relative to any folder, so any suffix of its path matches.
         names |= {"/".join(parts[start:]) for start in range(len(parts))}
         names |= {file, parts[-1].split(".", 1)[0]}
     return {trace.trace_id, *names}
 
 
 def _normal(value: Any) -> str:
-    """Inputs are the same when they differ only in white space, or in how JSON is written."""
+    """Return the input normalised for white space and JSON formatting."""
     if isinstance(value, str):
         if value.lstrip()[:1] in ("{", "["):
             with suppress(msgspec.DecodeError, RecursionError):
@@ -94,7 +96,7 @@ class ReplayAgentConfig(AgentConfig):
     traces: list[str] = Field(min_length=1)
     """Files, folders or globs."""
     map: dict[str, str | list[str]] = Field(default_factory=dict)
-    """Case id → trace id, file name or several of them, where they cannot be found otherwise."""
+    """Case id → trace id, file name or a list of them, for traces not found otherwise."""
     base_dir: Path | None = Field(default=None, exclude=True)
 
     _recordings: Recordings | None = PrivateAttr(default=None)
@@ -103,7 +105,7 @@ class ReplayAgentConfig(AgentConfig):
     def of(
         cls, traces: Iterable[Trace], chosen: Mapping[str, str | list[str]] | None = None
     ) -> ReplayAgentConfig:
-        """A replay of traces at hand."""
+        """Create a replay of traces in memory."""
         config = cls(traces=["-"], map=dict(chosen or {}))
         config._recordings = Recordings(config.map)
         for trace in traces:
@@ -112,7 +114,7 @@ class ReplayAgentConfig(AgentConfig):
 
     @cached_property
     def recordings(self) -> Recordings:
-        """The traces, loaded once."""
+        """Return the traces, loaded once."""
         if self._recordings is not None:
             return self._recordings
         base = self.base_dir or Path()
@@ -124,7 +126,7 @@ class ReplayAgentConfig(AgentConfig):
         return recordings
 
     def create(self) -> Agent:
-        """A reader of the recordings."""
+        """Create an agent that reads the recordings."""
         return ReplayAgent(self.recordings)
 
 
@@ -135,7 +137,7 @@ class ReplayAgent:
         self._recordings = recordings
 
     async def run(self, request: AgentRequest) -> AgentReply:
-        """The recorded trace of this case; of several, the one with this trial's number."""
+        """Return the recorded trace of this case; if there are several, by trial number."""
         found = self._recordings.of(request.case, request.input)
         if request.index >= len(found):
             raise self._missing(request, len(found))
@@ -151,5 +153,5 @@ class ReplayAgent:
         return AgentError(
             f"trial {request.index + 1} of case {request.case!r} has no recorded trace: "
             f"there are {found} of them",
-            hint=f"ask for --trials {found}, or record more",
+            hint=f"use --trials {found}, or record more",
         )

@@ -131,7 +131,7 @@ async def _trials(
     return list((await run_session(context)).trials)
 
 
-_NO_ACTIONS = "does not say what may be answered"
+_NO_ACTIONS = "lists no possible answers"
 """What the random agent says of a question that lists no actions."""
 
 

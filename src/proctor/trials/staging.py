@@ -233,7 +233,7 @@ def _question(built: Built) -> Play:
 
 def _actor(agent: Agent, built: Built) -> Agent:
     """The agent, or the scenario's own solution for a scripted agent that has no script."""
-    if not getattr(agent, "unwritten", False):
+    if not getattr(agent, "uses_solution", False):
         return agent
     if built.solution is None:
         raise ProctorError(

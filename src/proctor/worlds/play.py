@@ -1,10 +1,10 @@
-"""One episode: an agent and a world, turn by turn.
+"""Play one episode: an agent and a world, turn by turn.
 
-Promise: the same agent instance plays the whole episode; every step is a tool span (named by the
-action, its arguments and what came of it), so path checks, quality and diagnosis see worlds as
-they see tools; an episode always ends. An answer that is no valid action is told to the agent,
-recorded as a failed call and asked again, `MAX_INVALID` times; then the episode ends and is
-scored as it stands. A world that fails is an error of the trial, never the agent's.
+Guarantees: the same agent instance plays the whole episode; every step is a tool span (named by the
+action, with its arguments and result), so that path checks, quality and diagnosis treat worlds like
+tools; an episode always ends. An invalid action is reported to the agent, recorded as a failed call
+and requested again, `MAX_INVALID` times; then the episode ends and is scored in its current state.
+A failing world is an error of the trial, never of the agent.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from proctor.worlds.base import EpisodeOutcome, InvalidAction, Step, Trajectory,
 from proctor.worlds.scoring import Scoring, check_scoring, scored
 
 MAX_INVALID = 3
-"""Answers in a row that may be no valid action: enough to learn from the message, not to guess."""
+"""Maximum consecutive invalid actions: enough to learn from the message, not to guess."""
 
 DEFAULT_MAX_STEPS = 1000
-"""Steps of an episode where neither the world nor the user sets a limit: each must end."""
+"""Step limit if neither the world nor the user sets one: every episode must end."""
 
 MAX_SAID = 2000
-"""Characters kept of an answer that was no action: enough to see what it was."""
+"""Characters stored of an invalid answer: enough to recognise it."""
 
 HISTORY = 50
-"""Past steps told with each turn. Kinds that remember nothing need them; more costs tokens."""
+"""Past steps included in each turn. Agents without memory need them; more cost tokens."""
 
 Truth = Mapping[str, Any]
 
@@ -52,9 +52,8 @@ async def play(
     scoring: Scoring = None,
     truth: Truth | None = None,
 ) -> AgentReply:
-    """Put an agent into a world for one trial. The outcome stands in the reply's and the
-    trace's metadata under `world`; the answer is what the agent did last, or the world's own
-    `info["answer"]`.
+    """Run an agent in a world for one trial. The outcome is in the metadata of the reply and the
+    trace under `world`; the answer is the agent's last action, or the world's `info["answer"]`.
     """
     outcome = await episode(
         world_factory,
@@ -78,7 +77,7 @@ async def episode(
     scoring: Scoring = None,
     truth: Truth | None = None,
 ) -> EpisodeOutcome:
-    """The same, with every step that was taken."""
+    """Play the episode like `play`, and return every step."""
     check_scoring(scoring)
     outcome = EpisodeOutcome(trajectory=Trajectory(seed))
     world = await _of_world(world_factory)
@@ -88,9 +87,9 @@ async def episode(
             game = _Game(world, agent, request, outcome, limit)
             seen = await game.begin()
             known: Truth = truth if truth is not None else getattr(world, "truth", None) or {}
-            told = getattr(agent, "told", None)
-            if told is not None:
-                told(known)
+            set_truth = getattr(agent, "set_truth", None)
+            if set_truth is not None:
+                set_truth(known)
             await game.play(seen)
             found = await _of_world(scored, world, outcome.trajectory, scoring, known)
             outcome.score, outcome.reason = found.score, found.reason
@@ -109,7 +108,7 @@ async def episode(
 
 
 class _Observation(NamedTuple):
-    """What the world shows after a reset or a step."""
+    """Result of a reset or a step."""
 
     observation: Any
     reward: float
@@ -120,7 +119,7 @@ class _Observation(NamedTuple):
 
 
 class _Game:
-    """An episode in progress."""
+    """A running episode."""
 
     def __init__(
         self,
@@ -151,7 +150,7 @@ class _Game:
         return seen
 
     async def play(self, seen: _Observation) -> None:
-        """From what is first seen to the end."""
+        """Play from the first observation to the end."""
         outcome, trajectory = self._outcome, self._outcome.trajectory
         while len(trajectory.steps) < self._max_steps:
             taken = await self._step(seen)
@@ -168,7 +167,7 @@ class _Game:
         outcome.ended = "max_steps"
 
     async def _step(self, seen: _Observation) -> tuple[Any, _Observation] | None:
-        """The next action that the world takes, and what came of it; None when there was none."""
+        """Return the next accepted action and its result; None if there was none."""
         for _ in range(1 + MAX_INVALID):
             said = await self._ask(seen)
             try:
@@ -193,7 +192,9 @@ class _Game:
         turn = ActionTurn(
             self._request,
             observation=json_value(seen.observation),
-            actions=json_value(seen.actions),  # a copy: what is valid is not the agent's to change
+            actions=json_value(
+                seen.actions
+            ),  # a copy, so that the agent cannot change the valid actions
             step=len(self._outcome.trajectory.steps),
             max_steps=self._max_steps,
             last=self._last,
@@ -206,7 +207,7 @@ class _Game:
         reply = await self._agent.run(turn)
         if reply.trace is not None:
             raise AgentError(
-                "a recorded trace cannot act in a world", hint="use an agent that answers turns"
+                "a recorded trace cannot act in a world", hint="use an agent that can act in turns"
             )
         return reply.answer if reply.output is None else reply.output
 
@@ -233,7 +234,7 @@ class _Game:
 
 
 def _kept(said: Any) -> Any:
-    """What was said, as far as it is worth keeping; a flood is not told twice."""
+    """Return the answer cut to the stored length."""
     text = said if isinstance(said, str) else None
     return (
         json_value(said) if text is None or len(text) <= MAX_SAID else text[:MAX_SAID] + "… [cut]"
@@ -247,7 +248,7 @@ def _failed(step: Span, problem: str) -> None:
 
 
 def _result(seen: _Observation) -> dict[str, Any]:
-    """What a step's span says came of it."""
+    """Return the result of a step for its span."""
     result: dict[str, Any] = {"observation": seen.observation, "reward": seen.reward}
     if seen.info:
         result["info"] = seen.info
@@ -260,11 +261,11 @@ def _words(action: Any) -> str:
     return action if isinstance(action, str) else msgspec.json.encode(action).decode()
 
 
-# -- the world's side ----------------------------------------------------------------------------
+# -- calls to the world --------------------------------------------------------------------------
 
 
 async def _of_world(function: Callable[..., Any], *args: Any, quick: bool = False) -> Any:
-    """What the world says, in a thread unless it is quick; its failures are its own."""
+    """Call the world, in a thread unless it is quick; its failures become `WorldError`."""
     try:
         return function(*args) if quick else await threads.run(function, *args)
     except (ProctorError, InvalidAction):
@@ -283,7 +284,7 @@ def _begun(world: World, seed: int) -> _Observation:
 def _stepped(world: World, action: Any) -> _Observation:
     observation, reward, terminated, truncated, info = world.step(action)
     if not math.isfinite(reward):
-        raise WorldError(f"the world gave the reward {reward}")
+        raise WorldError(f"the world returned the reward {reward}")
     over = terminated or truncated
     actions = cast("Actions", [] if over else json_value(world.actions()))
     return _Observation(

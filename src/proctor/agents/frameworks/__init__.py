@@ -1,8 +1,8 @@
-"""What agents made with a framework have in common: an object by import path, and a span book.
+"""Shared base of framework agents: an object by import path, and a `SpanBook`.
 
-The object is used as the user wrote it, or made afresh for each trial by a factory. Frameworks
-that speak OpenTelemetry are captured by that; for the others `SpanBook` turns their callbacks into
-spans. A framework that is not installed is one line with the pip command.
+The object is used as it is, or created for each trial by a factory. Frameworks that emit
+OpenTelemetry are captured that way; for the others `SpanBook` converts callbacks to spans. A
+missing framework is reported in one line with the pip command.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from proctor.trace.capture import current_trace, new_span_id
 
 
 class FrameworkAgentConfig(AgentConfig):
-    """An object of a framework by import path."""
+    """A framework object by import path."""
 
     target: str = Field(min_length=1)
     """`module:object`."""
     factory: bool = False
-    """Call the target without arguments for a fresh object each trial."""
+    """Call the target without arguments to create a new object for each trial."""
     base_dir: Path | None = Field(default=None, exclude=True)
-    """Where import paths start from; the suite's folder."""
+    """Base folder of import paths: the suite's folder."""
 
     package: ClassVar[str] = ""
-    """What is imported."""
+    """Name of the imported module."""
     requirement: ClassVar[str] = ""
-    """What is installed."""
+    """Name of the installed package."""
 
     _object: Any = PrivateAttr(default=None)
 
     @classmethod
-    def of(cls, made: Any, *, factory: bool = False) -> Self:
-        """An agent from an object at hand."""
-        name = f"{type(made).__module__}:{type(made).__qualname__}"
+    def of(cls, target: Any, *, factory: bool = False) -> Self:
+        """Wrap an existing object."""
+        name = f"{type(target).__module__}:{type(target).__qualname__}"
         config = cls.model_validate({"target": name, "factory": factory})
-        config._object = made  # noqa: SLF001 (our own)
+        config._object = target  # noqa: SLF001 (our own)
         return config
 
     @cached_property
     def loaded(self) -> Any:
-        """What the target names, once the framework is there."""
+        """Return the imported target, after checking that the framework is installed."""
         self.need_framework()
         if self._object is not None:
             return self._object
@@ -59,11 +59,11 @@ class FrameworkAgentConfig(AgentConfig):
 
     @property
     def made_in_code(self) -> bool:
-        """Whether the object was at hand."""
+        """Return whether it wraps an existing object."""
         return self._object is not None
 
     def need_framework(self) -> None:
-        """Raise the one line that says what to install."""
+        """Raise an error with the pip command if the framework is missing."""
         try:
             importlib.import_module(self.package)
         except ImportError as error:
@@ -73,18 +73,18 @@ class FrameworkAgentConfig(AgentConfig):
             ) from error
 
     def instance(self) -> Any:
-        """The object of one trial."""
+        """Return the object for one trial."""
         return self.loaded() if self.factory else self.loaded
 
-    def refuse(self, found: Any, wanted: str) -> ProctorError:
-        """What to say when the target is something else."""
-        hint = "set `factory: true` if it makes one" if callable(found) else None
+    def refuse(self, target: Any, wanted: str) -> ProctorError:
+        """Return the error for a target of the wrong type."""
+        hint = "set `factory: true` if it makes one" if callable(target) else None
         return ProctorError(
-            f"{self.target} is not {wanted} but {_a(type(found).__name__)}", hint=hint
+            f"{self.target} is not {wanted} but {_a(type(target).__name__)}", hint=hint
         )
 
     def version(self) -> dict[str, Any]:
-        """The import path and the version of the framework."""
+        """Return the import path and the version of the framework."""
         from importlib import metadata
 
         try:
@@ -99,7 +99,7 @@ def _a(word: str) -> str:
 
 
 def reply_of(output: Any) -> AgentReply:
-    """A reply from a framework's output: text, a pydantic model, a dataclass, anything."""
+    """Return the reply for a framework's output: text, a pydantic model, a dataclass, anything."""
     dump = getattr(output, "model_dump", None)
     if callable(dump) and not inspect.isclass(output):
         output = dump(mode="json")
@@ -107,10 +107,10 @@ def reply_of(output: Any) -> AgentReply:
 
 
 class SpanBook:
-    """Spans of a framework's own steps, by the ids it gives them, in the trace being captured.
+    """Record a framework's steps as spans of the captured trace, by the framework's own ids.
 
-    A step without a known parent hangs where the agent runs. Steps are written down when they
-    begin, so that a trial that is cut short shows how far it came.
+    A step without a known parent is attached to the agent's span. Steps are recorded when they
+    start, so that the trace of an interrupted trial shows how far it got.
     """
 
     def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
@@ -121,13 +121,13 @@ class SpanBook:
         self._aliases: dict[Hashable, Hashable] = {}
 
     def skip(self, key: Hashable, parent: Hashable) -> None:
-        """A step of no interest: what happens in it hangs from its parent."""
+        """Skip a step: its children are attached to its parent."""
         self._aliases[key] = parent
 
     def begin(
         self, key: Hashable, parent: Hashable, name: str, kind: SpanKind, **fields: Any
     ) -> Span:
-        """A step begins."""
+        """Start a step."""
         span = Span(
             span_id=new_span_id(),
             trace_id=self._trace.trace_id if self._trace is not None else "",
@@ -151,14 +151,14 @@ class SpanBook:
         return self._root if span is None else span.span_id
 
     def end(self, key: Hashable) -> Span | None:
-        """A step ends; the span to write its result on, or None when it was skipped."""
+        """End a step; return the span for its result, or None if it was skipped."""
         span = self._spans.get(key)
         if span is not None:
             span.end_ns = max(self._clock(), span.start_ns)
         return span
 
     def fail(self, key: Hashable, kind: str, message: str) -> None:
-        """A step ends with an error."""
+        """End a step with an error."""
         span = self.end(key)
         if span is not None:
             span.status = SpanStatus.ERROR
@@ -167,10 +167,10 @@ class SpanBook:
 
 
 def token_count(value: Any) -> int | None:
-    """A count of tokens as frameworks give it; what is not a whole number is not known."""
+    """Return a token count; None if it is not a whole number."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
-    """A mapping, or an empty one."""
+    """Return the value if it is a mapping, else an empty one."""
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}

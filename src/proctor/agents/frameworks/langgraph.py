@@ -1,6 +1,6 @@
-"""LangGraph graphs, and any LangChain runnable: a callback handler makes the spans.
+"""Run LangGraph graphs and any LangChain runnable; a callback handler records the spans.
 
-The input becomes a user message under `messages` (or the state itself, when the case's input is a
+The input becomes a user message under `messages` (or the state itself, if the case's input is a
 mapping); the answer is the text of the last message, or the value under `output_key`.
 """
 
@@ -23,10 +23,10 @@ from proctor.agents.frameworks import (
 from proctor.trace import Document, Message, SpanKind, SpanStatus, ToolCall
 
 HIDDEN = "langsmith:hidden"
-"""LangGraph's mark on its inner machinery."""
+"""LangGraph's tag for internal steps."""
 
 ROLES = {"human": "user", "ai": "assistant", "AIMessageChunk": "assistant"}
-"""LangChain's words for who speaks → those of everyone else."""
+"""LangChain's role names → the common ones."""
 
 
 class LangGraphAgentConfig(FrameworkAgentConfig):
@@ -34,28 +34,28 @@ class LangGraphAgentConfig(FrameworkAgentConfig):
 
     kind: Literal["langgraph"] = "langgraph"
     input_key: str = "messages"
-    """Where in the state the input goes; `messages` makes it a user message."""
+    """State key of the input; `messages` makes it a user message."""
     output_key: str | None = None
-    """Where in the state the answer stands, when it is not the last message."""
+    """State key of the answer, if it is not the last message."""
     recursion_limit: int | None = Field(default=None, ge=1)
-    """Steps of the graph at most; LangGraph's own limit when absent."""
+    """Maximum steps of the graph; default: LangGraph's limit."""
 
     package: ClassVar[str] = "langchain_core"
     requirement: ClassVar[str] = "langgraph>=1.0"
 
     def create(self) -> Agent:
-        """One run of the graph."""
+        """Create an agent for one run of the graph."""
         return LangGraphAgent(self)
 
 
 class LangGraphAgent:
-    """One run."""
+    """Agent that invokes the graph once."""
 
     def __init__(self, config: LangGraphAgentConfig) -> None:
         self._config = config
 
     async def run(self, request: AgentRequest) -> AgentReply:
-        """Invoke it with a handler of our own."""
+        """Invoke the graph with our callback handler."""
         config = self._config
         graph = config.instance()
         if not callable(getattr(graph, "ainvoke", None)):
@@ -63,7 +63,7 @@ class LangGraphAgent:
             raise config.refuse(graph, f"a compiled graph or runnable{hint}")
         options: dict[str, Any] = {
             "callbacks": [_handler_class()(SpanBook())],
-            # A graph with a checkpointer needs a thread; each trial has one of its own.
+            # A graph with a checkpointer needs a thread id; each trial has its own.
             "configurable": {"thread_id": request.trace_id or request.trial or "trial"},
         }
         if config.recursion_limit is not None:
@@ -90,13 +90,13 @@ class LangGraphAgent:
         messages = values.get("messages")
         if isinstance(messages, Sequence) and messages:
             return AgentReply(answer=_text(cast("Sequence[Any]", messages)[-1]))
-        said = getattr(state, "content", None)
-        return AgentReply(answer=said) if isinstance(said, str) else reply_of(state)
+        content = getattr(state, "content", None)
+        return AgentReply(answer=content) if isinstance(content, str) else reply_of(state)
 
 
 def _text(message: Any) -> str:
     text = getattr(message, "text", None)
-    # A method in older versions, a property that can still be called in newer ones.
+    # A method in older versions, a callable property in newer ones.
     return text if isinstance(text, str) else str(getattr(message, "content", message))
 
 
@@ -114,18 +114,18 @@ def _message(message: Any) -> Message:
 
 @functools.cache
 def _handler_class() -> Any:
-    """The handler, made when LangChain is there to derive it from."""
+    """Return the handler class, created lazily because it derives from LangChain's."""
     from langchain_core.callbacks import BaseCallbackHandler
 
     class Handler(_Steps, BaseCallbackHandler):
-        run_inline = True  # in the task that runs the step, so that spans begin in order
+        run_inline = True  # run handlers in the task of the step, so that spans start in order
         raise_error = False
 
     return Handler
 
 
 class _Steps:
-    """What LangChain tells of, as spans."""
+    """Records LangChain's callbacks as spans."""
 
     def __init__(self, book: SpanBook) -> None:
         self._book = book
@@ -135,7 +135,7 @@ class _Steps:
     def on_chain_start(
         self, serialized: Any, inputs: Any, *, run_id: Any, parent_run_id: Any = None, **more: Any
     ) -> None:
-        """A graph, a node of it, or a runnable begins."""
+        """Start the span of a graph, a node or a runnable."""
         if HIDDEN in (more.get("tags") or ()):
             self._book.skip(run_id, parent_run_id)
             return
@@ -143,11 +143,11 @@ class _Steps:
         self._book.begin(run_id, parent_run_id, str(name), SpanKind.CHAIN)
 
     def on_chain_end(self, outputs: Any, *, run_id: Any, **more: Any) -> None:
-        """It ends."""
+        """End the span."""
         self._book.end(run_id)
 
     def on_chain_error(self, error: BaseException, *, run_id: Any, **more: Any) -> None:
-        """It fails; so do models, tools and retrievers."""
+        """End the span with an error; also used for models, tools and retrievers."""
         self._book.fail(run_id, type(error).__name__, str(error))
 
     on_llm_error = on_tool_error = on_retriever_error = on_chain_error
@@ -157,19 +157,19 @@ class _Steps:
     def on_chat_model_start(
         self, serialized: Any, messages: Any, *, run_id: Any, parent_run_id: Any = None, **more: Any
     ) -> None:
-        """A chat model is asked."""
-        asked = tuple(_message(message) for message in (messages[0] if messages else ()))
-        self._model(run_id, parent_run_id, asked, more)
+        """Start the span of a chat model call."""
+        messages_in = tuple(_message(message) for message in (messages[0] if messages else ()))
+        self._model(run_id, parent_run_id, messages_in, more)
 
     def on_llm_start(
         self, serialized: Any, prompts: Any, *, run_id: Any, parent_run_id: Any = None, **more: Any
     ) -> None:
-        """A model that completes text is asked."""
-        asked = tuple(Message("user", prompt) for prompt in prompts)
-        self._model(run_id, parent_run_id, asked, more)
+        """Start the span of a text completion call."""
+        messages_in = tuple(Message("user", prompt) for prompt in prompts)
+        self._model(run_id, parent_run_id, messages_in, more)
 
     def _model(
-        self, run_id: Any, parent: Any, asked: tuple[Message, ...], more: Mapping[str, Any]
+        self, run_id: Any, parent: Any, messages_in: tuple[Message, ...], more: Mapping[str, Any]
     ) -> None:
         about = as_mapping(more.get("metadata"))
         provider = about.get("ls_provider")
@@ -179,12 +179,12 @@ class _Steps:
             "chat",
             SpanKind.LLM,
             model=about.get("ls_model_name"),
-            input_messages=asked,
+            input_messages=messages_in,
             attributes={"gen_ai.provider.name": provider} if isinstance(provider, str) else {},
         )
 
     def on_llm_end(self, response: Any, *, run_id: Any, **more: Any) -> None:
-        """A model has answered."""
+        """End the span of a model call."""
         span = self._book.end(run_id)
         rounds = response.generations
         if span is None or not rounds or not rounds[0]:
@@ -212,7 +212,7 @@ class _Steps:
         parent_run_id: Any = None,
         **more: Any,
     ) -> None:
-        """A tool is called."""
+        """Start the span of a tool call."""
         name = str(as_mapping(serialized).get("name") or more.get("name") or "tool")
         arguments = more.get("inputs")
         self._book.begin(
@@ -225,7 +225,7 @@ class _Steps:
         )
 
     def on_tool_end(self, output: Any, *, run_id: Any, **more: Any) -> None:
-        """A tool has answered; one that reports an error has failed."""
+        """End the span of a tool call; a reported error marks it as failed."""
         span = self._book.end(run_id)
         if span is None:
             return
@@ -238,19 +238,19 @@ class _Steps:
     def on_retriever_start(
         self, serialized: Any, query: str, *, run_id: Any, parent_run_id: Any = None, **more: Any
     ) -> None:
-        """Documents are looked up."""
+        """Start the span of a retrieval."""
         name = str(more.get("name") or "retrieve")
         self._book.begin(run_id, parent_run_id, name, SpanKind.RETRIEVAL, input=query)
 
     def on_retriever_end(self, documents: Any, *, run_id: Any, **more: Any) -> None:
-        """Documents were found."""
+        """End the span of a retrieval."""
         span = self._book.end(run_id)
         if span is not None:
             span.documents = tuple(
                 Document(
-                    id=getattr(found, "id", None),
-                    text=getattr(found, "page_content", None),
-                    metadata=dict(getattr(found, "metadata", None) or {}),
+                    id=getattr(document, "id", None),
+                    text=getattr(document, "page_content", None),
+                    metadata=dict(getattr(document, "metadata", None) or {}),
                 )
-                for found in documents
+                for document in documents
             )

@@ -1,8 +1,8 @@
-"""OpenAI Agents SDK: its own tracing makes the spans, turned aside into the trial's trace.
+"""Run agents of the OpenAI Agents SDK; its tracing is redirected into the trial's trace.
 
-The SDK sends its traces to OpenAI unless told otherwise. Inside a trial they come here and
-nowhere else; outside, whatever the user set up goes on as before. That takes one provider in
-front of theirs, put there at the first trial.
+By default the SDK sends its traces to OpenAI. Inside a trial they go to the trial's trace only;
+outside, the user's configuration is unchanged. This takes one provider in front of the user's,
+installed at the first trial.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ class OpenAIAgentsConfig(FrameworkAgentConfig):
 
     kind: Literal["openai_agents"] = "openai_agents"
     max_turns: int | None = Field(default=None, ge=1)
-    """Turns at most; the SDK's own limit when absent."""
+    """Maximum turns; default: the SDK's limit."""
 
     package: ClassVar[str] = "agents"
     requirement: ClassVar[str] = "openai-agents>=0.6"
 
     def create(self) -> Agent:
-        """One run of the agent."""
+        """Create an agent for one run."""
         return OpenAIAgent(self)
 
 
 class OpenAIAgent:
-    """One run."""
+    """Agent that runs the SDK agent once."""
 
     def __init__(self, config: OpenAIAgentsConfig) -> None:
         self._config = config
 
     async def run(self, request: AgentRequest) -> AgentReply:
-        """Run it with its traces turned to us."""
+        """Run the agent with its traces redirected to the trial."""
         agent = self._config.instance()
         sdk: Any = importlib.import_module("agents")
         if not isinstance(agent, sdk.Agent):
@@ -77,7 +77,7 @@ _installing = threading.Lock()
 
 
 def _stand_in_front() -> None:
-    """Put our provider before the one in force, whenever it is not there already."""
+    """Install our provider in front of the active one, unless it is already there."""
     tracing: Any = importlib.import_module("agents.tracing")
     with _installing:
         current = tracing.get_trace_provider()
@@ -87,14 +87,14 @@ def _stand_in_front() -> None:
 
 @functools.cache
 def _provider_class() -> Any:
-    """The provider, made when the SDK is there to derive it from."""
+    """Return the provider class, created lazily because it derives from the SDK's."""
     from agents.tracing.provider import DefaultTraceProvider, TraceProvider
 
     class Provider(_Turned, TraceProvider):
         def __init__(self, users: Any) -> None:
             ours = DefaultTraceProvider()
             ours.set_processors([_processor_class()()])
-            # The user may have switched tracing off; a trial needs its spans all the same.
+            # The user may have disabled tracing; a trial needs its spans regardless.
             ours.set_disabled(False)
             super().__init__(users, ours)
 
@@ -102,7 +102,7 @@ def _provider_class() -> Any:
 
 
 class _Turned:
-    """A trace provider that is ours inside a trial and the user's everywhere else."""
+    """Trace provider that is ours inside a trial and the user's everywhere else."""
 
     def __init__(self, users: Any, ours: Any) -> None:
         self._users = users
@@ -162,7 +162,7 @@ def _processor_class() -> Any:
 
 
 class _Listener:
-    """Writes the SDK's spans into the book of the trial they are made in."""
+    """Records the SDK's spans in the `SpanBook` of the current trial."""
 
     def on_trace_start(self, trace: Any) -> None:
         pass
@@ -197,7 +197,7 @@ _KINDS = {
 }
 
 _MACHINERY = frozenset({"task", "turn"})
-"""Spans of the SDK's own bookkeeping, which only repeat what is inside them."""
+"""Internal spans of the SDK, which only repeat the spans inside them."""
 
 
 def _begin(book: SpanBook, span: Any) -> None:
@@ -211,7 +211,7 @@ def _begin(book: SpanBook, span: Any) -> None:
 
 
 def _end(book: SpanBook, span: Any) -> None:
-    """A span's data is complete only now."""
+    """End the span; its data is complete only now."""
     ours = book.end(span.span_id)
     if ours is None:
         return

@@ -1,7 +1,6 @@
-"""pydantic-ai agents: its own instrumentation makes the spans, through OpenTelemetry.
+"""Run pydantic-ai agents; their own instrumentation emits the spans through OpenTelemetry.
 
-Nothing about the agent is changed: instrumentation is added to the one run, with content, as the
-trace of a trial needs it.
+The agent itself is not changed: instrumentation with content is added to the one run.
 """
 
 from __future__ import annotations
@@ -21,33 +20,33 @@ class PydanticAIAgentConfig(FrameworkAgentConfig):
 
     kind: Literal["pydantic_ai"] = "pydantic_ai"
     deps: str | None = None
-    """`module:name` of the run's dependencies; a class or function is called for fresh ones."""
+    """`module:name` of the run's dependencies; a class or function is called for each trial."""
 
     package: ClassVar[str] = "pydantic_ai"
     requirement: ClassVar[str] = "pydantic-ai-slim>=1.0"
 
     def create(self) -> Agent:
-        """One run of the agent."""
+        """Create an agent for one run."""
         return PydanticAIAgent(self)
 
     def dependencies(self) -> Any:
-        """What the agent's tools are given."""
+        """Return the dependencies of the run."""
         if self.deps is None:
             return None
         from proctor.imports import load_object
 
-        found = load_object(self.deps, self.base_dir)
-        return found() if callable(found) else found
+        deps = load_object(self.deps, self.base_dir)
+        return deps() if callable(deps) else deps
 
 
 class PydanticAIAgent:
-    """One run."""
+    """Agent that runs the pydantic-ai agent once."""
 
     def __init__(self, config: PydanticAIAgentConfig) -> None:
         self._config = config
 
     async def run(self, request: AgentRequest) -> AgentReply:
-        """Run it with its spans switched on."""
+        """Run the agent with spans enabled."""
         agent: Any = self._config.instance()
         framework: Any = importlib.import_module("pydantic_ai.agent")
         if not isinstance(agent, framework.AbstractAgent):
@@ -63,7 +62,7 @@ class PydanticAIAgent:
 
 
 def _instrumented(agent: Any) -> dict[str, Any]:
-    """How to ask for spans of one run; versions before 2 know it only as a property."""
+    """Return a copy with spans enabled; versions before 2 have only a property for it."""
     if "capabilities" in inspect.signature(agent.run).parameters:
         from pydantic_ai.capabilities import Instrumentation
 
