@@ -112,7 +112,7 @@ async def test_a_miss_is_an_error_and_never_a_live_call(tmp_path, ask):
             await ask(server.url, "second question")
         assert len(server.requests) == 1
     assert "POST http://127.0.0.1/v1/" in str(missed.value)
-    assert "never asked" in str(missed.value)
+    assert "was not made" in str(missed.value)
     assert transient(missed.value) is None
 
 
@@ -258,7 +258,10 @@ def test_slips_are_said(tmp_path):
     with pytest.raises(ProctorError, match="not a cassette of version 1"), Cassette(other):
         pass
     other.write_text('{"version": 1}\n{"key": 3}\n')
-    with pytest.raises(ProctorError, match=r"other\.jsonl:2: not an answer"), Cassette(other):
+    with (
+        pytest.raises(ProctorError, match=r"other\.jsonl:2: not a recorded response"),
+        Cassette(other),
+    ):
         pass
     with pytest.raises(ProctorError) as raised:
         Cassette(other, cast(Any, "recrod"))

@@ -13,7 +13,7 @@ from proctor.errors import ProctorError
 from proctor.llm import MockLLM
 from proctor.runs.run import Run
 from proctor.trail.data import read_annotations
-from proctor.trail.experiment import TrailConfig, begin, choose
+from proctor.trail.experiment import TrailConfig, begin, select_traces
 from proctor.trail.scorer import score
 from proctor.trials.session import run_session
 
@@ -99,10 +99,10 @@ def test_an_interrupted_experiment_goes_on(few: Path) -> None:
     run_sync(run_session(first.ready, first.folder))
     assert len(list(Run(first.folder.path).trials())) == 2
     second = begin(config, few / "out")
-    assert second.going_on
+    assert second.resumed
     assert second.folder.path == first.folder.path
     other = begin(config.model_copy(update={"approach": "offline"}), few / "out")
-    assert not other.going_on
+    assert not other.resumed
 
 
 def test_experiments_side_by_side(few: Path) -> None:
@@ -159,8 +159,10 @@ def test_what_cannot_count_is_named(few: Path) -> None:
     done = invoke("score", "--gold-dir", str(gold), "--generated-dir", str(told))
     assert done.exit_code == 0
     assert f"{first.name}: errors[0]: no location, errors[1]: the category 'Blue" in done.output
-    assert f"{second.name}: reliability_score is no number, overall is no number" in done.output
-    assert f"{third.name}: it has no `errors`" in done.output
+    assert (
+        f"{second.name}: reliability_score is not a number, overall is not a number" in done.output
+    )
+    assert f"{third.name}: `errors` is missing" in done.output
     assert "nan" not in done.output.split("traces\n", 1)[1].split("category")[0]
     shutil.copy(first, gold / first.name)
     run = invoke(*run_args(few, "odd", "--approach", "rules"))
@@ -172,19 +174,19 @@ def test_subsets(shared: Path, few: Path) -> None:
     whole = {"trail_data_dir": shared / "trail" / "data", "gold_dir": shared / "trail"}
     for split in ("GAIA", "SWE Bench"):
         config = TrailConfig(experiment_id="x", split=split, subset="dev18", **whole)
-        chosen = choose(config)
+        chosen = select_traces(config)
         assert len(chosen.files) == 18
         assert not chosen.missing
     ids = sorted(path.stem for path in (few / "data" / "GAIA").iterdir())[:2]
     (few / "ids.txt").write_text("\n".join([*ids, "gone"]))
     here = {"trail_data_dir": few / "data", "gold_dir": few}
-    named = choose(TrailConfig(experiment_id="x", subset=str(few / "ids.txt"), **here))
+    named = select_traces(TrailConfig(experiment_id="x", subset=str(few / "ids.txt"), **here))
     assert [path.stem for path in named.files] == ids
     assert named.missing == ["gone"]
     (few / "broken.json").write_text('["one",')
     for subset in ("nowhere.txt", str(few / "broken.json"), str(few)):
         with pytest.raises(ProctorError, match="cannot be read"):
-            choose(TrailConfig(experiment_id="x", subset=subset, **here))
+            select_traces(TrailConfig(experiment_id="x", subset=subset, **here))
 
 
 def test_a_model_as_the_detector(few: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,4 +219,4 @@ def test_an_experiment_whose_model_is_silent(few: Path, monkeypatch: pytest.Monk
     assert len(json.loads((path / "metrics.json").read_text())["fallen_back"]) == 6
     assert "not the model's own answer for 6 traces" in (path / "summary.md").read_text()
     heads, row = invoke("compare", "--output-dir", str(few / "out")).output.splitlines()
-    assert row[heads.index("fallen back") :].split()[0] == "6"
+    assert row[heads.index("fallback") :].split()[0] == "6"

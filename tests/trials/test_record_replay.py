@@ -113,4 +113,4 @@ def test_more_trials_than_were_recorded_are_missed(tmp_path: Path) -> None:
     more = proctor.run(path, trials=4, replay_from=cassette, results=tmp_path / "again")
     assert (more.totals.passed, more.totals.infra_error) == (3, 1)
     (error,) = more.errors
-    assert "was not recorded, others like it were" in error.error.message
+    assert "was not recorded, although other trials of the case were" in error.error.message

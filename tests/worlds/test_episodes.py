@@ -285,7 +285,7 @@ async def test_a_recording_cannot_act():
         ("gym:CartPol-v1", {}, "did you mean 'CartPole-v1'"),
         ("gym:CartPole-v1", {"observe": "smell"}, "structure or text"),
         ("gym:CartPole-v1", {"action_names": ["left"]}, "one name for each"),
-        ("gym:CartPole-v1", {"gravity_": 3}, "could not be made"),
+        ("gym:CartPole-v1", {"gravity_": 3}, "could not be created"),
     ],
 )
 def test_a_world_that_cannot_be_made(use, options, message):

@@ -116,7 +116,7 @@ def run(ctx: click.Context, **given: Any) -> None:
     The same command resumes an interrupted experiment and retries traces that failed.
     """
     from proctor.cli.run import execute_run
-    from proctor.trail.experiment import TrailConfig, begin, conclude
+    from proctor.trail.experiment import TrailConfig, begin, write_results
     from proctor.trail.report import score_lines
     from proctor.trials.session import INFRA
 
@@ -128,10 +128,10 @@ def run(ctx: click.Context, **given: Any) -> None:
         click.echo(
             f"warning: {plural(len(experiment.missing), 'trace')} not found: {names}", err=True
         )
-    if experiment.going_on:
+    if experiment.resumed:
         click.echo(f"resuming {experiment.folder.path}", err=True)
     ended = execute_run(experiment.ready, experiment.folder, rerun=INFRA, quiet=given["quiet"])
-    done = conclude(ended.run)
+    done = write_results(ended.run)
     _echo_problems("gold", done.metrics["gold_problems"])
     if given["as_json"]:
         click.echo(json.dumps(done.metrics))
@@ -204,10 +204,10 @@ def _echo_problems(side: str, problems: Iterable[str]) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def compare(names: tuple[str, ...], output_dir: Path, *, as_json: bool) -> None:
     """Compare experiments."""
-    from proctor.trail.experiment import logged
+    from proctor.trail.experiment import load_results
     from proctor.trail.report import log_lines
 
-    found = logged(output_dir, names)
+    found = load_results(output_dir, names)
     if as_json:
         rows = [{"config": t.config, "metrics": t.metrics, "run": str(t.path)} for t in found]
         click.echo(json.dumps(rows))

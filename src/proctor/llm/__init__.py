@@ -1,7 +1,7 @@
-"""Language models: one small protocol to ask them, prices, and a scripted server for tests.
+"""Language models: one small client protocol, prices, and a scripted server for tests.
 
-Nothing here knows of agents, checks or runs. Start at `get_model`, `ChatRequest` and `MockLLM`;
-names are imported when first used, because clients and price tables are slow to load.
+Independent of agents, checks and runs. Start at `get_model`, `ChatRequest` and `MockLLM`; names are
+imported on first use, because clients and price tables are slow to load.
 """
 
 from typing import TYPE_CHECKING
@@ -54,5 +54,5 @@ _HOME_OF = {
 }
 """Public name → the module that defines it."""
 
-if not TYPE_CHECKING:  # else a type checker would believe that any name exists
+if not TYPE_CHECKING:  # without this guard a type checker would accept any attribute name
     __getattr__, __dir__ = imported_when_used(__name__, _HOME_OF, globals())

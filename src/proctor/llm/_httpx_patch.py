@@ -1,8 +1,8 @@
-"""Stand between every httpx client of this process and the network.
+"""Intercept every httpx request of this process, for cassettes.
 
-Promise: while patched, a request is answered from the cassette in use or its answer is recorded,
-plain or streamed, sync or async. The method patched is the one that every client library, proxy
-and transport of httpx goes through, so a client made before counts as well.
+Guarantees: while patched, a request is replayed from the active cassette or its response is
+recorded, plain or streamed, sync or async. The patched method is the one used by every client
+library, proxy and transport of httpx, so existing clients are covered as well.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, NamedTuple, Protocol
 from proctor.llm.cassette_file import RecordedRequest, RecordedResponse
 
 LIBRARIES = ("httpx", "httpx2")
-"""Both are in use: client libraries moved from the first to the second."""
+"""Both packages are patched: client libraries moved from the first to the second."""
 
 MISS_STATUS = 400
-"""What a client is answered on a miss: a status that none of them tries again."""
+"""Status returned on a miss: one that no client library retries."""
 
 
 class ReceivedResponse(NamedTuple):
-    """A response as it came."""
+    """A response as received."""
 
     status: int
     content_type: str
@@ -31,20 +31,20 @@ class ReceivedResponse(NamedTuple):
 
 
 class Deck(Protocol):
-    """What a cassette does for clients."""
+    """Interface between the patch and a cassette."""
 
     mode: Any
 
     def request(self, method: str, url: str, body: bytes) -> RecordedRequest:
-        """A request in the form it is kept and compared in."""
+        """Return a request in the form that is stored and compared."""
         ...
 
     def play(self, request: RecordedRequest) -> RecordedResponse:
-        """The recorded answer."""
+        """Return the recorded response."""
         ...
 
     def listener(self, request: RecordedRequest) -> Callable[[ReceivedResponse], None]:
-        """What to call with the answer when it has come in."""
+        """Return the callback for the complete response."""
         ...
 
 
@@ -54,7 +54,7 @@ _originals: list[tuple[Any, Any]] = []
 
 
 def patch(in_use: InUse) -> None:
-    """Put ourselves between every client and its transport, at the method all requests take."""
+    """Patch the method that all requests pass through."""
     for name in LIBRARIES:
         try:
             library = importlib.import_module(name)
@@ -66,7 +66,7 @@ def patch(in_use: InUse) -> None:
 
 
 def unpatch() -> None:
-    """Give every client its own method back."""
+    """Restore the original methods."""
     while _originals:
         client, send = _originals.pop()
         client.send = send
@@ -121,7 +121,7 @@ def _response(library: Any, request: Any, answer: RecordedResponse, stream: bool
 def _listen(
     library: Any, keep: Callable[[ReceivedResponse], None], response: Any, stream: bool
 ) -> None:
-    """Record a response: at once when it has been read, else when its stream ends."""
+    """Record a response: immediately if it has been read, else when its stream ends."""
     status, headers = response.status_code, response.headers
     content_type = headers.get("content-type", "")
     if not stream:
@@ -129,7 +129,7 @@ def _listen(
         return
 
     def ended(raw: bytes) -> None:
-        # The stream is as sent, perhaps compressed; the library knows how to undo that.
+        # The stream may be compressed; httpx decodes it.
         copy = library.Response(status, headers=headers, content=raw)
         keep(ReceivedResponse(status, content_type, copy.content))
 
@@ -137,10 +137,10 @@ def _listen(
 
 
 def _tee(library: Any) -> Any:
-    """A stream that hands on what it reads and, at its end, tells what that was.
+    """Stream wrapper that passes data on and reports all of it at the end.
 
-    Clients may stop reading at the last event and close; what they read is then the answer. A
-    stream that broke is no answer.
+    Clients may stop reading at the last event and close; the part they read is then the answer. A
+    stream that failed is not recorded.
     """
 
     class Tee(library.SyncByteStream, library.AsyncByteStream):

@@ -1,8 +1,8 @@
-"""A folder of things kept by what they depend on, so that the same question is paid for once.
+"""Cache results on disk by their inputs, so that the same model call is paid for once.
 
-A file is whole or absent: it is written aside, synced and renamed. Anything unreadable in the
-folder is a miss, and the next answer replaces it. A folder that cannot be written costs money,
-not correctness.
+A file is complete or absent: it is written to a temporary name, fsynced and renamed. An unreadable
+file is a miss, and the next result replaces it. If the folder cannot be written, calls cost money
+again, but results stay correct.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from proctor.user_dirs import user_folder
 Thing = TypeVar("Thing")
 
 PRIVATE = 0o600
-"""What was asked and answered is for the eyes of the user who asked."""
+"""Prompts and answers are readable by this user only."""
 
 
 class DiskCache(Generic[Thing]):
-    """Things of one type by the hash of what was asked.
+    """Cache of one type of value by the hash of its inputs.
 
     <folder>/
       3f/
@@ -37,14 +37,14 @@ class DiskCache(Generic[Thing]):
         self._kind = kind
 
     def get(self, key: str) -> Thing | None:
-        """What is kept under a key, or None when it is absent or unreadable."""
+        """Return the value of a key, or None if it is absent or unreadable."""
         try:
             return msgspec.json.decode(self._path(key).read_bytes(), type=self._kind)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
     def put(self, key: str, thing: Thing) -> None:
-        """Keep a thing, if the folder can be written."""
+        """Store a value if the folder is writable."""
         path = self._path(key)
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,9 +56,9 @@ class DiskCache(Generic[Thing]):
 
 
 def request_key(identity: str, request: ChatRequest, prompt: object) -> str:
-    """SHA-256 over everything an answer depends on; the time allowed for the call is left out.
+    """Return the SHA-256 of everything an answer depends on; the timeout is left out.
 
-    `prompt` is the version of the words around the question.
+    `prompt` is the version of the prompt template.
     """
     asked: dict[str, Any] = {
         "prompt": prompt,
@@ -73,5 +73,5 @@ def request_key(identity: str, request: ChatRequest, prompt: object) -> str:
 
 
 def cache_folder(name: str) -> Path:
-    """A folder of the user's cache for things of one kind."""
+    """Return the folder of one kind of values in the user's cache."""
     return user_folder("cache", name)

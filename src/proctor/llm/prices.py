@@ -20,17 +20,17 @@ from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.conventions.values import count, first
 
 PER_TOKENS = 1_000_000
-"""Prices are written per million tokens, as providers publish them."""
+"""Prices are per million tokens, as providers publish them."""
 
 
 LINEAR_TOKENS = 30_000
-"""Tokens up to which no published price has tiers: the lowest tier begins at 32,000."""
+"""Tokens below which no published price has tiers: the lowest tier begins at 32,000."""
 
 _SAMPLE_TOKENS = 10_000
-"""Tokens that are priced to learn the price of one."""
+"""Number of tokens priced to derive the price of one."""
 
 _REMEMBER_SECONDS = 3600
-"""How long a price per token is remembered: some models are cheaper at night."""
+"""Seconds to cache a price per token: some models are cheaper at night."""
 
 _PROVIDER_KEYS = ("gen_ai.provider.name", "gen_ai.system", "llm.provider", "llm.system")
 # The dotted names are those of the OpenTelemetry conventions; the others are older spellings that
@@ -184,7 +184,7 @@ def cost_usd(
 def _own_cost(price: ModelPrice, counts: tuple[int, int, int, int]) -> float | None:
     tokens_in, tokens_out, cached, written = counts
     plain = max(tokens_in - cached - written, 0)
-    # A cache price that was not given is the price of plain input.
+    # A missing cache price is the price of plain input.
     lines = (
         (plain, price.input),
         (cached, price.input if price.cached_input is None else price.cached_input),

@@ -1,9 +1,9 @@
-"""How often a provider may be asked: requests and tokens per minute, first come first served.
+"""Limit requests and tokens per minute of a provider, first come first served.
 
-Promise: in no 60 seconds are more requests started, or more tokens reserved, than the limit says,
-wherever those 60 seconds begin. That is why this is a sliding window and not a token bucket,
-which lets through twice its rate around a refill. Tokens are estimated before a call and put
-right after it; a call larger than the whole limit goes alone.
+Guarantees: in no window of 60 seconds, wherever it begins, are more requests started or more tokens
+reserved than the limit. That is why this is a sliding window and not a token bucket, which lets
+through twice its rate around a refill. Tokens are estimated before a call and corrected after it; a
+call larger than the whole limit runs alone.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ WINDOW = 60.0
 """Seconds; providers state their limits per minute."""
 
 CHARS_PER_TOKEN = 4
-"""English text in the tokenizers of today; close enough for a reservation."""
+"""Characters per token of English text; close enough for a reservation."""
 
 REPLY_TOKENS = 500
-"""Reserved for a reply when the request sets no maximum."""
+"""Tokens reserved for a reply when the request sets no maximum."""
 
 Clock = Callable[[], float]
 Sleep = Callable[[float], Coroutine[Any, Any, None]]
@@ -45,18 +45,18 @@ _ALIASES = {
     "google-vertex": "google",
     "google-cloud": "google",
 }
-"""Prefixes that spend from the same account → its name in the settings."""
+"""Prefixes that use the same account → its name in the settings."""
 
 
 class RateLimit(Strict):
-    """What one provider may be asked in a minute; None is no limit."""
+    """Limits of one provider per minute; None is no limit."""
 
     requests_per_minute: Annotated[int, Field(ge=1)] | None = None
     tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
 
 
 class Reservation:
-    """What one call took from a limit. `settle` puts the estimate right."""
+    """Reservation of one call. `settle` corrects the estimate."""
 
     __slots__ = ("_limiter", "at", "tokens")
 
@@ -66,7 +66,7 @@ class Reservation:
         self._limiter = limiter
 
     def settle(self, tokens: int | None) -> None:
-        """The call used this many tokens; None when it is not known, and the estimate stays."""
+        """Set the tokens used by the call; None (unknown) leaves the estimate."""
         if tokens is None:
             return
         if self._limiter is None:
@@ -76,15 +76,15 @@ class Reservation:
 
 
 class Permit(Protocol):
-    """What one call may take."""
+    """Permission for one call."""
 
     def settle(self, tokens: int | None) -> None:
-        """The call used this many tokens; None when it is not known."""
+        """Set the tokens used by the call; None if unknown."""
         ...
 
 
 class Limiter(Protocol):
-    """Whoever hands out permits: a `RateLimiter` here, or one that another process keeps."""
+    """Source of permits: a `RateLimiter` here, or one in another process."""
 
     async def acquire(self, tokens: int = 0) -> Permit:
         """Wait for one request of about `tokens` tokens."""
@@ -92,7 +92,7 @@ class Limiter(Protocol):
 
 
 class RateLimiter:
-    """Lets calls through in the order they came, as fast as the limit allows."""
+    """Admits calls in order of arrival, as fast as the limit allows."""
 
     def __init__(
         self, limit: RateLimit, *, clock: Clock = time.monotonic, sleep: Sleep = asyncio.sleep
@@ -101,10 +101,10 @@ class RateLimiter:
         self._clock = clock
         self._sleep = sleep
         self._recent: deque[Reservation] = deque()
-        # Kept, not added up: a window may hold tens of thousands of calls.
+        # A running total, because a window may hold tens of thousands of calls.
         self._used = 0
         self._guard = threading.Lock()
-        # A lock of asyncio belongs to one event loop, a limiter to the process.
+        # An asyncio lock belongs to one event loop, a limiter to the process.
         self._queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
             weakref.WeakKeyDictionary()
         )
@@ -112,7 +112,7 @@ class RateLimiter:
     async def acquire(self, tokens: int = 0) -> Reservation:
         """Wait for one request of about `tokens` tokens."""
         queue = self._queues.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-        async with queue:  # whoever waits longest holds it, so nobody overtakes
+        async with queue:  # held by the longest waiting call, so none overtakes it
             while True:
                 taken = self._take(tokens)
                 if isinstance(taken, Reservation):
@@ -120,7 +120,7 @@ class RateLimiter:
                 await self._sleep(taken)
 
     def _take(self, tokens: int) -> Reservation | float:
-        """A reservation, or the seconds until one may be had."""
+        """Return a reservation, or the seconds until one is possible."""
         with self._guard:
             now = self._clock()
             while self._recent and _leaves(self._recent[0]) <= now:
@@ -134,7 +134,7 @@ class RateLimiter:
             return taken
 
     def put_right(self, taken: Reservation, tokens: int) -> None:
-        """A call used so many tokens; of one that has left the window nothing is counted."""
+        """Correct the tokens of a call, unless it has left the window."""
         with self._guard:
             if self._recent and taken.at >= self._recent[0].at:
                 self._used += tokens - taken.tokens
@@ -153,7 +153,7 @@ class RateLimiter:
         used = self._used
         free_at = now
         for taken in self._recent:
-            # With nothing left in the window even a call beyond the limit may go.
+            # With an empty window even a call beyond the limit may run.
             if used + tokens <= most or used <= 0:
                 break
             used -= taken.tokens
@@ -162,12 +162,12 @@ class RateLimiter:
 
 
 def _leaves(taken: Reservation) -> float:
-    """When a call is no longer in the window, later than any rounding could say."""
+    """Return when a call leaves the window, rounded up."""
     return math.nextafter(taken.at + WINDOW, math.inf)
 
 
 class RateLimited:
-    """A `ChatModel` that asks its limiter first."""
+    """A `ChatModel` that waits for its limiter."""
 
     def __init__(self, model: ChatModel, limiter: Limiter) -> None:
         self._model = model
@@ -175,16 +175,16 @@ class RateLimited:
 
     @property
     def name(self) -> str:
-        """The model as the user wrote it."""
+        """Return the model name as the user wrote it."""
         return self._model.name
 
     @property
     def identity(self) -> str:
-        """The model and where it runs."""
+        """Return the model and its endpoint."""
         return self._model.identity
 
     async def complete(self, request: ChatRequest) -> ChatReply:
-        """Wait for a place, then answer once."""
+        """Wait for a permit, then make one call."""
         reservation = await self._limiter.acquire(estimate_tokens(request))
         reply = await self._model.complete(request)
         usage = reply.usage
@@ -194,7 +194,7 @@ class RateLimited:
 
 
 def estimate_tokens(request: ChatRequest) -> int:
-    """About how many tokens a call will use, input and reply."""
+    """Return the estimated tokens of a call, input and reply."""
     characters = sum(len(message.content or "") for message in request.messages)
     characters += sum(
         len(str(call.arguments)) for message in request.messages for call in message.tool_calls
@@ -205,7 +205,7 @@ def estimate_tokens(request: ChatRequest) -> int:
 
 
 def provider_of(model: str) -> str | None:
-    """Whose limits a model's name counts against: `openai:gpt-4o` → `openai`."""
+    """Return the provider whose limits apply to a model: `openai:gpt-4o` → `openai`."""
     if model.startswith("litellm/"):
         provider = model.removeprefix("litellm/").partition("/")[0]
     else:
@@ -224,7 +224,7 @@ _in_force: ContextVar[Mapping[str, Limiter] | None] = ContextVar("proctor_rates"
 def rates_in_force(
     rates: Mapping[str, RateLimit], *, clock: Clock = time.monotonic, sleep: Sleep = asyncio.sleep
 ) -> Generator[None]:
-    """Hold every model call made inside the block, and in tasks started in it, to these limits."""
+    """Apply these limits to every model call inside the block, and in tasks started in it."""
     limiters = {
         _ALIASES.get(provider, provider): RateLimiter(limit, clock=clock, sleep=sleep)
         for provider, limit in rates.items()
@@ -235,7 +235,7 @@ def rates_in_force(
 
 @contextmanager
 def limiters_in_force(limiters: Mapping[str, Limiter]) -> Generator[None]:
-    """As `rates_in_force`, with whoever hands out the permits of each provider."""
+    """Apply limits like `rates_in_force`, with a given limiter for each provider."""
     token = _in_force.set(limiters)
     try:
         yield
@@ -244,16 +244,16 @@ def limiters_in_force(limiters: Mapping[str, Limiter]) -> Generator[None]:
 
 
 def limiter_in_force(provider: str) -> Limiter | None:
-    """Who hands out permits of a provider here; None when it has no limit."""
+    """Return the limiter of a provider; None if it has no limit."""
     return (_in_force.get() or {}).get(provider)
 
 
 def limited_providers() -> tuple[str, ...]:
-    """The providers that have limits here."""
+    """Return the providers that have limits."""
     return tuple(_in_force.get() or ())
 
 
 def rate_limited(model: ChatModel, provider: str | None = None) -> ChatModel:
-    """The model, held to the limits in force for its provider, if there are any."""
+    """Return the model with the active limits of its provider, if there are any."""
     limiter = limiter_in_force(provider or provider_of(model.name) or "")
     return model if limiter is None else RateLimited(model, limiter)

@@ -1,7 +1,7 @@
-"""TRAIL experiments: a detector of errors runs over annotated traces, as a run like any other.
+"""TRAIL experiments: run an error detector over annotated traces, as an ordinary run.
 
-A trace is a case, a method of diagnosis is the agent, the share of annotated pairs it found is the
-score. So experiments resume, run in parallel, record their cost and can be queried like all runs.
+A trace is a case, a diagnosis method is the agent, the share of annotated pairs found is the score.
+So experiments resume, run in parallel, record their cost and can be queried like all runs.
 
     annotations = proctor.trail.read_annotations(folder).by_trace
     proctor.trail.score(annotations, predictions)
@@ -37,5 +37,5 @@ _HOME_OF = {
 }
 """Public name → the module that defines it."""
 
-if not TYPE_CHECKING:  # otherwise a type checker would accept any name
+if not TYPE_CHECKING:  # without this guard a type checker would accept any attribute name
     __getattr__, __dir__ = imported_when_used(__name__, _HOME_OF, globals())

@@ -1,8 +1,8 @@
-"""TRAIL annotation and prediction files, read so that nothing goes missing in silence.
+"""Read TRAIL annotation and prediction files without losing anything silently.
 
-Promise: a file gives an annotation or a problem that says where and why. The one repair is a
-comma before a closing bracket, which has one meaning only; it is reported all the same. So are
-entries that cannot count: without a place, of an unknown category, a score that is no number.
+Guarantees: a file gives an annotation, or a problem with place and reason. The only repair is a
+comma before a closing bracket, which is unambiguous; it is reported too. So are entries that cannot
+count: no location, an unknown category, a score that is not a number.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAMES = frozenset(category.value for category in Category)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One error of a gold or prediction file: where, and of which kind."""
+    """One error of a gold or prediction file: location and category."""
 
     location: str
     label: str
@@ -34,26 +34,26 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """One file: the errors and the scores of one trace."""
+    """One file: errors and scores of one trace."""
 
     marks: tuple[Mark, ...] = ()
     scores: Mapping[str, Any] = field(default_factory=dict[str, Any])
     oddities: tuple[str, ...] = field(default=(), compare=False)
-    """What in it cannot count as it stands, in words."""
+    """Problems: entries that cannot count."""
 
 
 @dataclass(slots=True)
 class Annotations:
-    """A folder of files by trace (the file's stem), with what was wrong in it."""
+    """Files of a folder by trace (the file's stem), with their problems."""
 
     by_trace: dict[str, Annotation] = field(default_factory=dict[str, Annotation])
     problems: list[str] = field(default_factory=list[str])
     unread: int = 0
-    """Files that gave nothing."""
+    """Unreadable files."""
 
 
 def read_annotations(folder: Path) -> Annotations:
-    """Read every `*.json` of a folder, in order of name."""
+    """Read every `*.json` file of a folder, ordered by name."""
     if not folder.is_dir():
         raise ProctorError(
             "no such folder", where=str(folder), hint="name the folder of annotation files"
@@ -77,9 +77,9 @@ def read_annotations(folder: Path) -> Annotations:
 
 
 def parse_annotation(text: str) -> tuple[Annotation, bool]:
-    """One file's annotation, and whether a trailing comma had to be taken out.
+    """Return one file's annotation, and whether a trailing comma was removed.
 
-    Raises ValueError when the text is not JSON or has another shape.
+    Raises ValueError if the text is not JSON or has another shape.
     """
     try:
         data, repaired = json.loads(text), False
@@ -92,14 +92,14 @@ def parse_annotation(text: str) -> tuple[Annotation, bool]:
     errors = _objects(document.get("errors") or [], "errors")
     marks = tuple(Mark(str(e.get("location") or ""), str(e.get("category") or "")) for e in errors)
     scored = scores[0] if scores else {}
-    odd = [] if "errors" in document else ["it has no `errors`"]
+    odd = [] if "errors" in document else ["`errors` is missing"]
     odd += [f"errors[{n}]: {why}" for n, mark in enumerate(marks) for why in _odd_mark(mark)]
-    odd += [f"{name} is no number" for name, value in scored.items() if _odd_score(name, value)]
+    odd += [f"{name} is not a number" for name, value in scored.items() if _odd_score(name, value)]
     return Annotation(marks, scored, tuple(odd)), repaired
 
 
 def _odd_mark(mark: Mark) -> Iterator[str]:
-    """Why an error of a file can never agree with another."""
+    """Return why an error can never match another."""
     if not mark.location:
         yield "no location"
     known = parse_category(mark.label) or official_label(mark.label) in _NAMES
@@ -110,7 +110,7 @@ def _odd_mark(mark: Mark) -> Iterator[str]:
 
 
 def _odd_score(name: str, value: Any) -> bool:
-    """Whether a score is given and is no number; missing and empty ones are told by their lack."""
+    """Return whether a score is set but not a number."""
     if not (name == "overall" or name.endswith("_score")) or value is None or value == "":
         return False
     try:

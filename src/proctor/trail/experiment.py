@@ -1,8 +1,8 @@
-"""Run a TRAIL experiment: traces × one way of diagnosing, scored against gold, kept in a run.
+"""Run a TRAIL experiment: traces × one diagnosis method, scored against gold, stored as a run.
 
-Promise: one trace that fails does not stop the others and is named; the same command goes on
-with an experiment that was interrupted. What stands beside the run (config.json, predictions/,
-metrics.json, summary.md) is derived from it and can be made again.
+Guarantees: a trace that fails is named and does not stop the others; the same command resumes an
+interrupted experiment. The other files of the run folder (config.json, predictions/, metrics.json,
+summary.md) are derived and can be regenerated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from proctor.spec.suite import CustomCheck
 from proctor.strict import Strict
 from proctor.trace.capture import capture
 from proctor.trail.data import Annotation, Annotations, parse_annotation, read_annotations
-from proctor.trail.report import TRAINED, Concluded, summary_lines
+from proctor.trail.report import TRAINED, TrailResult, summary_lines
 from proctor.trail.scorer import Scorecard, score
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import RunContext, prepare
@@ -44,37 +44,37 @@ if TYPE_CHECKING:
     from proctor.trace import Trace
 
 
-# A detector as an agent under test: it is given a trace and answers with its diagnosis.
+# A detector as an agent under test: its input is a trace, its answer a diagnosis.
 
 
 class DiagnosisAgentConfig(AgentConfig):
-    """Diagnoses the trace named in the case's input; answers in TRAIL's JSON."""
+    """Diagnose the trace named in the case's input; answer in TRAIL's JSON format."""
 
     kind: Literal["diagnosis"] = "diagnosis"
     method: str = "offline"
     """offline, rules, learned, single_pass or agentic."""
     model: str | None = None
-    """PROVIDER:MODEL, for methods that ask one."""
+    """PROVIDER:MODEL, for methods that use a model."""
     base_url: str | None = None
-    """An endpoint that speaks the provider's protocol."""
+    """Endpoint that speaks the provider's protocol."""
     api_key_env: str | None = None
-    """The environment variable that holds the key."""
+    """Environment variable with the API key."""
     prompt_version: str = "v2"
-    """The words a model is asked with."""
+    """Prompt version."""
     evidence: Literal["strict", "off"] = "strict"
-    """Whether a model's quotes must stand in their span."""
+    """Whether quotes of the model must appear verbatim in the span."""
     limit: int = Field(default=120_000, ge=1000)
-    """Characters of a trace in one prompt."""
+    """Maximum characters of a trace in one prompt."""
     max_cost_usd: float | None = Field(default=None, gt=0)
-    """Dollars for one trace at most."""
+    """Maximum cost of one trace in dollars."""
 
     def create(self) -> Agent:
-        """A detector; the model's connections are shared."""
+        """Create a detector; the model's connections are shared."""
         return DiagnosisAgent(self)
 
     @cached_property
-    def asking(self) -> DetectorOptions | None:
-        """How a model is asked, for methods that ask one."""
+    def model_options(self) -> DetectorOptions | None:
+        """Return the model options, for methods that use a model."""
         from proctor.diagnose.methods import asking, asks
         from proctor.llm.cache import DiskCache, cache_folder
         from proctor.llm.chat_model import ChatReply
@@ -96,47 +96,47 @@ class DiagnosisAgentConfig(AgentConfig):
 
     @property
     def provider(self) -> str | None:
-        """Whose rate limits its calls count against."""
+        """Return the provider whose rate limits apply."""
         from proctor.llm.rate_limits import provider_of
 
         return None if self.model is None else provider_of(self.model)
 
     def version(self) -> dict[str, Any]:
-        """The method and, where one is asked, the model and its prompt."""
-        asked = self.asking
-        if asked is None:
+        """Return the method and, if it uses one, the model and its prompt version."""
+        options = self.model_options
+        if options is None:
             return {"method": self.method}
         return {
             "method": self.method,
-            "model": asked.model.identity,
+            "model": options.model.identity,
             "prompt_version": self.prompt_version,
         }
 
 
 class DiagnosisAgent:
-    """One look at one trace."""
+    """Agent that diagnoses one trace."""
 
     def __init__(self, config: DiagnosisAgentConfig) -> None:
         self._config = config
 
     async def run(self, request: AgentRequest) -> AgentReply:
-        """Load the trace, diagnose it, answer with the findings."""
+        """Load and diagnose the trace, and answer with the findings."""
         from proctor.diagnose.methods import adiagnose, diagnose_offline
 
         trace = await threads.run(load_one, trace_path(request.input))
-        if self._config.asking is None:
-            # Pure computing: a thread keeps the loop free for the others.
-            found: Diagnosis = await threads.run(diagnose_offline, trace, self._config.method)
+        if self._config.model_options is None:
+            # CPU-bound: a thread keeps the event loop free.
+            diagnosis: Diagnosis = await threads.run(diagnose_offline, trace, self._config.method)
         else:
-            found = await adiagnose(trace, self._config.method, self._config.asking)
-        if found.use is not None:
-            _account(found.use, self._config.model)
-        answer = msgspec.json.encode(found.to_dict()).decode()
-        return AgentReply(answer=answer, output=found.to_dict())
+            diagnosis = await adiagnose(trace, self._config.method, self._config.model_options)
+        if diagnosis.use is not None:
+            _account(diagnosis.use, self._config.model)
+        answer = msgspec.json.encode(diagnosis.to_dict()).decode()
+        return AgentReply(answer=answer, output=diagnosis.to_dict())
 
 
 def trace_path(value: Any) -> Path:
-    """The file a case is about: its input, or the `trace` of its input."""
+    """Return the trace file of a case: its input, or the `trace` of its input."""
     path: Any = value.get("trace") if isinstance(value, dict) else value  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     if not isinstance(path, str):
         raise AgentError("the case does not name a trace", hint="write `input: {trace: FILE}`")
@@ -144,7 +144,7 @@ def trace_path(value: Any) -> Path:
 
 
 def load_one(path: Path) -> Trace:
-    """The only trace of a file."""
+    """Return the only trace of a file."""
     from proctor.trace.load import load_traces
 
     try:
@@ -157,34 +157,34 @@ def load_one(path: Path) -> Trace:
 
 
 def _account(use: ModelUse, model: str | None) -> None:
-    """One span for what the model was asked, so that the trial knows its tokens and its cost."""
+    """Record the model usage in one span, so that the trial has its tokens and cost."""
     with capture.llm_call(model, name="diagnose") as span:
         span.input_tokens, span.output_tokens = use.input_tokens, use.output_tokens
         span.cost_usd = use.cost_usd if not use.unpriced else None
 
 
 SPLITS = {"GAIA": "gaia", "SWE Bench": "swe_bench"}
-"""A split's folder of traces → the end of its folder of gold annotations."""
+"""Trace folder of a split → suffix of its gold annotation folder."""
 
 APPROACHES = {"on": "agentic", "off": "offline"}
-"""Names from elsewhere → ours."""
+"""External names → ours."""
 
 
 class TrailConfig(Strict):
-    """What an experiment is: kept as config.json, and compared to know whether it is the same."""
+    """Definition of an experiment: stored as config.json, and compared to detect the same one."""
 
     experiment_id: str = Field(min_length=1)
-    """What the experiment is called."""
+    """Name of the experiment."""
     trail_data_dir: Path
-    """The folder of traces: it holds the split's folder, or is it."""
+    """Trace folder: the split's folder or its parent."""
     gold_dir: Path
-    """The folder of annotations: it holds the split's folder, or is it."""
+    """Annotation folder: the split's folder or its parent."""
     split: str = "GAIA"
     """GAIA or SWE Bench."""
     approach: str = "offline"
-    """offline, rules, learned, single_pass or agentic; off and on are taken too."""
+    """offline, rules, learned, single_pass or agentic; off and on are accepted too."""
     subset: str = "full"
-    """full, dev18, or a file with one trace id a line (or a JSON list)."""
+    """full, dev18, or a file with one trace id per line (or a JSON list)."""
     model: str | None = None
     base_url: str | None = None
     api_key_env: str | None = None
@@ -193,18 +193,18 @@ class TrailConfig(Strict):
 
     @property
     def traces(self) -> Path:
-        """The folder of this split's traces."""
+        """Return the folder of this split's traces."""
         return _inside(self.trail_data_dir, self.split)
 
     @property
     def gold(self) -> Path:
-        """The folder of this split's annotations."""
+        """Return the folder of this split's annotations."""
         end = SPLITS.get(self.split, self.split)
         return _inside(self.gold_dir, f"processed_annotations_{end}")
 
     @property
     def agent(self) -> DiagnosisAgentConfig:
-        """The detector."""
+        """Return the detector."""
         return DiagnosisAgentConfig(
             method=APPROACHES.get(self.approach, self.approach),
             model=self.model,
@@ -219,18 +219,18 @@ def _inside(folder: Path, name: str) -> Path:
     return inner if inner.is_dir() else folder
 
 
-# -- choosing traces -----------------------------------------------------------------------------
+# -- trace selection -----------------------------------------------------------------------------
 
 
 class Chosen(NamedTuple):
-    """Trace files of an experiment, and ids that were asked for but are not there."""
+    """Trace files of an experiment, and requested ids that are missing."""
 
     files: list[Path]
     missing: list[str]
 
 
-def choose(config: TrailConfig) -> Chosen:
-    """The traces of the subset, in order of name."""
+def select_traces(config: TrailConfig) -> Chosen:
+    """Return the traces of the subset, ordered by name."""
     if not config.traces.is_dir():
         raise ProctorError("no such folder of traces", where=str(config.traces))
     files = {path.stem: path for path in sorted(config.traces.glob("*.json"))}
@@ -250,7 +250,7 @@ def choose(config: TrailConfig) -> Chosen:
 
 
 def _wanted(config: TrailConfig) -> list[str] | None:
-    """Ids of a subset; None for all there are."""
+    """Return the ids of a subset; None for all."""
     if config.subset == "full":
         return None
     if config.subset == "dev18":
@@ -266,7 +266,7 @@ def _wanted(config: TrailConfig) -> list[str] | None:
         raise ProctorError(
             f"the subset cannot be read: {why}",
             where=config.subset,
-            hint="write full, dev18, or a file with one trace id a line (or a JSON list)",
+            hint="use full, dev18, or a file with one trace id per line (or a JSON list)",
         ) from None
     return [line.strip() for line in text.splitlines() if line.strip()]
 
@@ -275,30 +275,30 @@ def _wanted(config: TrailConfig) -> list[str] | None:
 
 
 class TrailExperiment(NamedTuple):
-    """An experiment made ready: carry it out with `run_session(ready, folder)`, then `conclude`."""
+    """A prepared experiment: run it with `run_session(ready, folder)`, then `write_results`."""
 
     config: TrailConfig
     ready: RunContext
     folder: RunFolder
-    going_on: bool
+    resumed: bool
     missing: list[str]
 
 
 def begin(config: TrailConfig, root: Path, max_workers: int = 4, **limits: Any) -> TrailExperiment:
-    """A new run of an experiment, or the last one if it is the same and was not finished."""
-    chosen = choose(config)
+    """Return a new run of an experiment, or the last one if it is the same and unfinished."""
+    selected = select_traces(config)
     if not config.gold.is_dir():
         raise ProctorError("no such folder of annotations", where=str(config.gold))
     unfinished = _unfinished(config, root)
     if unfinished is not None:
         ready, folder = restore(unfinished.path, concurrency=max_workers, **limits)
-        return TrailExperiment(config, ready, folder, True, chosen.missing)
-    suite = Suite(cases=tuple(_case(path, config) for path in chosen.files))
+        return TrailExperiment(config, ready, folder, True, selected.missing)
+    suite = Suite(cases=tuple(_case(path, config) for path in selected.files))
     options = RunOptions(trials=1, concurrency=max_workers, **limits)
     ready = prepare(suite, options, agents={config.agent.method: config.agent})
     folder = new_folder(ready, root, config.experiment_id)
     write_atomic(folder.path / "config.json", _config_text(config))
-    return TrailExperiment(config, ready, folder, False, chosen.missing)
+    return TrailExperiment(config, ready, folder, False, selected.missing)
 
 
 def _case(path: Path, config: TrailConfig) -> Case:
@@ -322,42 +322,43 @@ def _config_text(config: TrailConfig) -> bytes:
 
 
 def _unfinished(config: TrailConfig, root: Path) -> RunFolder | None:
-    """The last run of this experiment, when it has the same config and trials left to do."""
+    """Return the last run of this experiment if it has the same config and is unfinished."""
     earlier = sorted((root / safe_name(config.experiment_id)).glob("*/_spec_.yaml"))
     if not earlier:
         return None
     run = Run(earlier[-1].parent)
-    kept = run.path / "config.json"
-    if not kept.is_file() or kept.read_bytes() != _config_text(config):
+    config_file = run.path / "config.json"
+    if not config_file.is_file() or config_file.read_bytes() != _config_text(config):
         return None
     done = sum(1 for trial in run.trials() if trial.status.judged)
-    asked = sum(int(cell["trials"]) for cell in run.spec["cells"])
-    return run.folder if done < asked else None
+    requested = sum(int(cell["trials"]) for cell in run.spec["cells"])
+    return run.folder if done < requested else None
 
 
-# -- what it came to -----------------------------------------------------------------------------
+# -- results -------------------------------------------------------------------------------------
 
 
-def conclude(run: Run) -> Concluded:
-    """Write predictions, metrics and summary beside a run; all of it derived."""
+def write_results(run: Run) -> TrailResult:
+    """Write the derived predictions, metrics and summary of a run."""
     config: dict[str, Any] = json.loads((run.path / "config.json").read_text(encoding="utf-8"))
     gold = read_annotations(TrailConfig.model_validate(config).gold)
-    predicted, failed, fallen = _predictions(run)
-    asked = {str(cell["case"]) for cell in run.spec["cells"]}
-    of_gold = {name: note for name, note in gold.by_trace.items() if name in asked}
-    card = score(of_gold, predicted)
-    metrics = _metrics(card, gold, failed, run) | {"fallen_back": fallen}
-    metrics["gold_problems"] = [p for p in gold.problems if p.split(".json:")[0] in asked]
+    predicted, failed, fallbacks = _predictions(run)
+    requested = {str(cell["case"]) for cell in run.spec["cells"]}
+    gold_traces = {name: note for name, note in gold.by_trace.items() if name in requested}
+    card = score(gold_traces, predicted)
+    metrics = _metrics(card, gold, failed, run) | {"fallen_back": fallbacks}
+    metrics["gold_problems"] = [p for p in gold.problems if p.split(".json:")[0] in requested]
     metrics["caution"] = None if config["approach"] == "rules" else TRAINED
     write_atomic(run.path / "metrics.json", _pretty(metrics))
-    told = Concluded(config, metrics, run.path)
-    write_atomic(run.path / "summary.md", "\n".join(summary_lines(told)).encode() + b"\n")
-    return told
+    result = TrailResult(config, metrics, run.path)
+    write_atomic(run.path / "summary.md", "\n".join(summary_lines(result)).encode() + b"\n")
+    return result
 
 
 class _Predictions(NamedTuple):
-    """What was predicted of each trace; why nothing was, of the others; and why it was not the
-    model that answered, where it was to."""
+    """Return the prediction of each trace, the reasons of missing ones, and the fallback reasons of
+    traces that the model did not answer.
+    """
 
     by_trace: dict[str, Annotation]
     failed: dict[str, str]
@@ -365,27 +366,27 @@ class _Predictions(NamedTuple):
 
 
 def _predictions(run: Run) -> _Predictions:
-    """The predictions of a run, written out."""
+    """Write the predictions of a run."""
     folder = run.path / "predictions"
     folder.mkdir(exist_ok=True)
     predicted: dict[str, Annotation] = {}
     failed: dict[str, str] = {}
-    fallen: dict[str, str] = {}
+    fallbacks: dict[str, str] = {}
     for trial in run.trials():
         if trial.error is not None or trial.answer is None:
             failed[trial.case] = trial.error.message if trial.error else trial.status.value
             continue
         text = _whole_answer(run, trial)
         predicted[trial.case], _ = parse_annotation(text)
-        told = json.loads(text)
-        if told.get("method", trial.agent) != trial.agent:
-            fallen[trial.case] = str(told.get("notes", [""])[-1])
+        result = json.loads(text)
+        if result.get("method", trial.agent) != trial.agent:
+            fallbacks[trial.case] = str(result.get("notes", [""])[-1])
         write_atomic(folder / f"{safe_name(trial.case)}.json", text.encode() + b"\n")
-    return _Predictions(predicted, failed, fallen)
+    return _Predictions(predicted, failed, fallbacks)
 
 
 def _whole_answer(run: Run, trial: Any) -> str:
-    """The answer of a trial; a very long one stands whole only in the trace."""
+    """Return the answer of a trial; a very long one is complete only in the trace."""
     try:
         json.loads(trial.answer)
     except ValueError:
@@ -408,7 +409,7 @@ def _metrics(
 
 
 def card_record(card: Scorecard) -> dict[str, Any]:
-    """A scorecard as JSON keeps it; the categories nobody found are named."""
+    """Return a scorecard as JSON, with the names of categories never found."""
     return {
         "traces": card.traces,
         "joint_accuracy": card.joint_accuracy,
@@ -435,67 +436,67 @@ def _pretty(value: Any) -> bytes:
 # -- the experiment log --------------------------------------------------------------------------
 
 
-def logged(root: Path, names: Sequence[str] = ()) -> list[Concluded]:
-    """Experiments under a root: the log is a view of their runs. With names, those in that order.
+def load_results(root: Path, names: Sequence[str] = ()) -> list[TrailResult]:
+    """Return the experiments under a root, from their runs; with names, those in that order.
 
     A name is an experiment id (its last finished run) or the folder of a run.
     """
     if names:
         return [_read(_run_of(root, name)) for name in names]
-    found = sorted(path.parent for path in root.glob("*/*/metrics.json"))
-    return [_read(path) for path in found]
+    paths = sorted(path.parent for path in root.glob("*/*/metrics.json"))
+    return [_read(path) for path in paths]
 
 
 def _run_of(root: Path, name: str) -> Path:
     if (Path(name) / "metrics.json").is_file():
         return Path(name)
-    found = sorted((root / safe_name(name)).glob("*/metrics.json"))
-    if not found:
+    runs = sorted((root / safe_name(name)).glob("*/metrics.json"))
+    if not runs:
         raise ProctorError(
             f"no finished experiment {name!r}",
             where=str(root),
             hint="name its folder with --output-dir; without names `proctor trail compare` lists "
             "the experiments there are",
         )
-    return found[-1].parent
+    return runs[-1].parent
 
 
-def _read(path: Path) -> Concluded:
+def _read(path: Path) -> TrailResult:
     try:
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
         metrics = json.loads((path / "metrics.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ProctorError(f"the experiment cannot be read: {error}", where=str(path)) from None
-    return Concluded(config, metrics, path)
+    return TrailResult(config, metrics, path)
 
 
-# A diagnosis against the gold annotation of its trace: the official measure, trace by trace.
+# Score of a diagnosis against the gold annotation of its trace: the official metric per trace.
 
 
 class AgainstGold:
-    """The share of gold (span, category) pairs that were found: joint accuracy of one trace."""
+    """Joint accuracy of one trace: the share of gold (span, category) pairs found."""
 
     def __init__(self, gold: str) -> None:
         self._gold = Path(gold)
 
     def __call__(self, context: CheckContext[str]) -> CheckResult:
-        """The score of the diagnosis in the answer; skipped where there is no gold."""
+        """Score the diagnosis in the answer; skip traces without gold."""
         name = str(context.case.id)
         path = self._gold / f"{name}.json"
         if not path.is_file():
-            return skipped("no gold annotation of this trace")
+            return skipped("no gold annotation for this trace")
         try:
             gold, _ = parse_annotation(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             return unscored(f"the gold annotation cannot be read: {error}")
-        told, _ = parse_annotation(context.answer)
-        return _outcome(name, gold, told)
+        result, _ = parse_annotation(context.answer)
+        return _outcome(name, gold, result)
 
 
-def _outcome(name: str, gold: Annotation, told: Annotation) -> CheckResult:
-    card = score({name: gold}, {name: told})
-    found = len({(m.location, m.label) for m in told.marks})
+def _outcome(name: str, gold: Annotation, result: Annotation) -> CheckResult:
+    card = score({name: gold}, {name: result})
+    findings = len({(m.location, m.label) for m in result.marks})
     wanted = len({(m.location, m.label) for m in gold.marks})
     share = card.joint_accuracy or 0.0
-    reason = f"{percent(share)} of {wanted} gold pairs found, with {found} findings"
+    reason = f"{percent(share)} of {wanted} gold pairs found, with {findings} findings"
     return CheckResult(passed=share > 0 or not wanted, score=share, reason=reason)

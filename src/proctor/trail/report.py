@@ -1,6 +1,6 @@
-"""What an experiment came to, as tables of plain text and Markdown.
+"""Format experiment results as plain text and Markdown tables.
 
-Undefined figures are shown as a dash, never as 0.
+Undefined values are shown as a dash, never as 0.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ FIGURES = {
     "pair_recall": "pair recall",
     "findings_per_trace": "findings/trace",
 }
-"""Metrics in the order they are told, and their short names."""
+"""Metrics in display order, and their short names."""
 
 WIDTH = 26
-"""Of the names of figures on a terminal: the longest, r(instruction_adherence), has 24."""
+"""Column width of metric names: the longest, r(instruction_adherence), has 24."""
 
 TRAINED = (
-    "the shipped detector was trained on 97 traces of TRAIL; on those these figures are far too "
-    "good. What it does on traces held out: docs/reference/diagnosis-measured.md"
+    "the shipped detector was trained on 97 traces of TRAIL, so these figures are far too good "
+    "for them; for figures on held-out traces see docs/reference/diagnosis-measured.md"
 )
-"""Said of every approach in which the detector has a part: all but the rules."""
+"""Note for every method that uses the detector: all but the rules."""
 
 SETTINGS = ("split", "subset", "approach", "model", "prompt_version")
 
 MAY_DIFFER = ("subset", "model", "prompt_version", "notes")
-"""Settings told beside figures where experiments differ in them."""
+"""Settings shown next to metrics where experiments differ."""
 
 
-class Concluded(NamedTuple):
+class TrailResult(NamedTuple):
     """An experiment's run with its metrics."""
 
     config: dict[str, Any]
@@ -48,14 +48,14 @@ class Concluded(NamedTuple):
 
 
 def figure(value: Any) -> str:
-    """A number for people."""
+    """Format a number."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return f"{value:.3f}" if isinstance(value, float) else "–"
 
 
 def score_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
-    """One set of predictions on a terminal: the figures, then each category."""
+    """Format one set of predictions for the terminal: the metrics, then each category."""
     yield f"{metrics['traces']} traces"
     for key, name in FIGURES.items():
         yield f"  {name:<{WIDTH}}{figure(metrics[key]):>8}"
@@ -72,14 +72,14 @@ def score_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
     for key, words in (("without_prediction", "no prediction"), ("without_gold", "no gold")):
         if metrics[key]:
             yield f"  {words} for {len(metrics[key])}: {line(', '.join(metrics[key]), 200)}"
-    yield from (f"  {each}" for each in _fallen_lines(metrics))
+    yield from (f"  {each}" for each in _fallback_lines(metrics))
     if metrics.get("caution"):
         yield f"  note: {line(metrics['caution'], 300)}"
 
 
-def summary_lines(told: Concluded) -> Iterator[str]:
-    """The summary kept beside a run, as Markdown."""
-    config, metrics = told.config, told.metrics
+def summary_lines(result: TrailResult) -> Iterator[str]:
+    """Return the summary of a run as Markdown."""
+    config, metrics = result.config, result.metrics
     yield f"# {_cell(config['experiment_id'])}"
     yield ""
     for key in SETTINGS:
@@ -101,7 +101,7 @@ def summary_lines(told: Concluded) -> Iterator[str]:
         yield f"| {name} | {numbers} |"
     yield ""
     yield f"Never found (F1 = 0): {', '.join(metrics['categories_at_zero']) or 'none'}."
-    for each in _fallen_lines(metrics):
+    for each in _fallback_lines(metrics):
         yield ""
         yield f"{_cell(each)}."
     if metrics.get("caution"):
@@ -112,48 +112,48 @@ def summary_lines(told: Concluded) -> Iterator[str]:
         yield f"Not judged: {_cell(name)}: {_cell(why)}"
 
 
-def _fallen_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
-    """Traces that the model gave no answer for: the figures count what stood in for it."""
-    fallen = _fallen(metrics)
-    if fallen:
-        why = line(next(iter(fallen.values())), 200)
-        yield f"not the model's own answer for {plural(len(fallen), 'trace')}, such as: {why}"
+def _fallback_lines(metrics: Mapping[str, Any]) -> Iterator[str]:
+    """Return a warning about traces answered by the fallback instead of the model."""
+    fallbacks = _fallbacks(metrics)
+    if fallbacks:
+        why = line(next(iter(fallbacks.values())), 200)
+        yield f"not the model's own answer for {plural(len(fallbacks), 'trace')}, such as: {why}"
 
 
-def _fallen(metrics: Mapping[str, Any]) -> Mapping[str, str]:
-    """Why another method answered, by trace; experiments of earlier versions do not tell."""
+def _fallbacks(metrics: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the fallback reasons by trace; empty for experiments of earlier versions."""
     return cast("Mapping[str, str]", metrics.get("fallen_back") or {})
 
 
-def log_lines(experiments: Sequence[Concluded]) -> Iterator[str]:
-    """Experiments side by side, a line each; settings that all share are left out."""
+def log_lines(experiments: Sequence[TrailResult]) -> Iterator[str]:
+    """Format experiments as a table, one per line; settings that all share are left out."""
     differing = [name for name in MAY_DIFFER if len({_setting(t, name) for t in experiments}) > 1]
     named = [name.replace("_", " ") for name in differing]
     heads = ["experiment", "split", "approach", "traces", *FIGURES.values(), "failed"]
-    heads += ["fallen back", *named]
+    heads += ["fallback", *named]
     rows = [
         [
-            line(told.config["experiment_id"], 32),
-            line(told.config["split"], 12),
-            line(told.config["approach"], 16),
-            str(told.metrics["traces"]),
-            *(figure(told.metrics[key]) for key in FIGURES),
-            str(len(told.metrics["failed"])),
-            str(len(_fallen(told.metrics))),
-            *(line(_setting(told, name), 40) for name in differing),
+            line(result.config["experiment_id"], 32),
+            line(result.config["split"], 12),
+            line(result.config["approach"], 16),
+            str(result.metrics["traces"]),
+            *(figure(result.metrics[key]) for key in FIGURES),
+            str(len(result.metrics["failed"])),
+            str(len(_fallbacks(result.metrics))),
+            *(line(_setting(result, name), 40) for name in differing),
         ]
-        for told in experiments
+        for result in experiments
     ]
     yield from table(heads, rows, indent="")
 
 
-def _setting(told: Concluded, name: str) -> str:
-    """A setting in a table; of a file its name."""
-    value = str(told.config.get(name) or "–")
+def _setting(result: TrailResult, name: str) -> str:
+    """Format a setting for a table; for a file, its name."""
+    value = str(result.config.get(name) or "–")
     return Path(value).name if name == "subset" else value
 
 
 def _cell(value: Any) -> str:
-    """A user's words in Markdown: on one line, without markup that could leave its place."""
+    """Escape user text for Markdown: one line, no markup."""
     text = line(value, 300).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
     return text.replace("`", "\\`").replace("*", "\\*").replace("[", "\\[")

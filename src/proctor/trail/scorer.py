@@ -1,9 +1,9 @@
-"""Scoring predictions against gold: the official TRAIL metrics, and what they hide.
+"""Score predictions against gold: the official TRAIL metrics, and complementary ones.
 
-Promise: location accuracy, joint accuracy, weighted F1, the per-category table and the score
+Guarantees: location accuracy, joint accuracy, weighted F1, the per-category table and the score
 correlations equal the official scorer's on every well-formed file. They reward flooding (more
-findings never hurt the accuracies), so pair precision, recall, F1 and findings per trace stand
-beside them. A trace predicted but not annotated, or the reverse, is counted and named.
+findings never reduce the accuracies), so pair precision, recall, F1 and findings per trace are
+reported too. A trace predicted but not annotated, or the reverse, is counted and named.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ SCORE_KEYS = (
 )
 
 UNKNOWN_SCORE = -1.0
-"""What the official scorer takes a missing, empty or zero score for; kept to equal its numbers."""
+"""Value that the official scorer uses for a missing, empty or zero score."""
 
 
 class CategoryScore(NamedTuple):
-    """How well one category is told, trace by trace."""
+    """Metrics of one category, by trace."""
 
     precision: float
     recall: float
@@ -42,7 +42,7 @@ class CategoryScore(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scorecard:
-    """Every metric of one set of predictions; None where nothing could be computed."""
+    """All metrics of one set of predictions; None where undefined."""
 
     traces: int
     location_accuracy: float | None
@@ -59,12 +59,12 @@ class Scorecard:
 
 
 def score(gold: Mapping[str, Annotation], predicted: Mapping[str, Annotation]) -> Scorecard:
-    """Score the traces that both sides hold; those of one side only are named in the result."""
+    """Score the traces of both sides; traces of one side only are named in the result."""
     shared = sorted(gold.keys() & predicted.keys())
     both = [(gold[name], predicted[name]) for name in shared]
-    hits, found, wanted = _pair_counts(both)
+    hits, predictions, in_gold = _pair_counts(both)
     table = {category: _category_score(both, category) for category in Category}
-    precision, recall = _ratio(hits, found), _ratio(hits, wanted)
+    precision, recall = _ratio(hits, predictions), _ratio(hits, in_gold)
     return Scorecard(
         traces=len(both),
         location_accuracy=_mean(_share(_locations(g.marks), _locations(p.marks)) for g, p in both),
@@ -72,8 +72,8 @@ def score(gold: Mapping[str, Annotation], predicted: Mapping[str, Annotation]) -
         weighted_f1=_weighted_f1(table.values()) if both else None,
         pair_precision=precision,
         pair_recall=recall,
-        pair_f1=_ratio(2 * hits, found + wanted),
-        findings_per_trace=_ratio(found, len(both)),
+        pair_f1=_ratio(2 * hits, predictions + in_gold),
+        findings_per_trace=_ratio(predictions, len(both)),
         categories=table,
         correlations={key: _correlation(both, key) for key in SCORE_KEYS},
         without_prediction=tuple(sorted(gold.keys() - predicted.keys())),
@@ -98,26 +98,30 @@ def _pairs(marks: Iterable[Mark]) -> set[tuple[str, str]]:
 
 
 def _pair_counts(both: Iterable[tuple[Annotation, Annotation]]) -> tuple[int, int, int]:
-    """Pairs right, pairs predicted, pairs in gold, over all traces together."""
-    hits = found = wanted = 0
+    """Return the correct, predicted and gold pairs of all traces together."""
+    hits = predictions = in_gold = 0
     for gold, predicted in both:
         truth, guess = _pairs(gold.marks), _pairs(predicted.marks)
-        hits, found, wanted = hits + len(truth & guess), found + len(guess), wanted + len(truth)
-    return hits, found, wanted
+        hits, predictions, in_gold = (
+            hits + len(truth & guess),
+            predictions + len(guess),
+            in_gold + len(truth),
+        )
+    return hits, predictions, in_gold
 
 
 def _share(truth: set[Any], guess: set[Any]) -> float:
-    """The part of the truth that was guessed; 0 without any truth, as officially defined."""
+    """Return the share of the truth that was predicted; 0 without any, as officially defined."""
     return len(truth & guess) / len(truth) if truth else 0.0
 
 
 def _category_score(
     both: Sequence[tuple[Annotation, Annotation]], category: Category
 ) -> CategoryScore:
-    told = [(_names(g.marks, category), _names(p.marks, category)) for g, p in both]
-    right = sum(truth and guess for truth, guess in told)
-    guessed = sum(guess for _, guess in told)
-    support = sum(truth for truth, _ in told)
+    present = [(_names(g.marks, category), _names(p.marks, category)) for g, p in both]
+    right = sum(truth and guess for truth, guess in present)
+    guessed = sum(guess for _, guess in present)
+    support = sum(truth for truth, _ in present)
     return CategoryScore(
         precision=right / guessed if guessed else 0.0,
         recall=right / support if support else 0.0,
@@ -137,9 +141,9 @@ def _weighted_f1(scores: Iterable[CategoryScore]) -> float:
 
 
 def _correlation(both: Sequence[tuple[Annotation, Annotation]], key: str) -> float | None:
-    """Pearson's r over traces that give this score on both sides; None when it is undefined."""
+    """Return Pearson's r over traces with this score on both sides; None if undefined."""
     pairs = [(g.scores[key], p.scores[key]) for g, p in both if key in g.scores and key in p.scores]
-    # The official scorer cuts a predicted reliability to a whole number, and no other score.
+    # The official scorer truncates only the predicted reliability to an integer.
     cut = key == "reliability_score"
     xs = [_number(gold) for gold, _ in pairs]
     ys = [_whole(value) if cut else _number(value) for _, value in pairs]
@@ -163,7 +167,7 @@ def _whole(value: object) -> float:
 
 
 def pearson(xs: Sequence[float], ys: Sequence[float]) -> float | None:
-    """Pearson's correlation; None for fewer than two pairs or a side that never varies."""
+    """Return Pearson's correlation; None for fewer than two pairs or a constant side."""
     if len(xs) < 2:
         return None
     mean_x, mean_y = math.fsum(xs) / len(xs), math.fsum(ys) / len(ys)
@@ -179,5 +183,5 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def _mean(values: Iterable[float]) -> float | None:
-    held = list(values)
-    return math.fsum(held) / len(held) if held else None
+    numbers = list(values)
+    return math.fsum(numbers) / len(numbers) if numbers else None

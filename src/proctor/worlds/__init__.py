@@ -1,6 +1,6 @@
-"""Worlds an agent acts in: the convention, episodes, Gymnasium environments, an ecosystem.
+"""Worlds an agent acts in: the interface, episodes, Gymnasium environments, an ecosystem.
 
-Worlds are made by name, an episode is one trial, each step is a span.
+Worlds are created by name, an episode is one trial, each step is a span.
 """
 
 from proctor.worlds.base import (

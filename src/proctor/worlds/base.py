@@ -1,9 +1,9 @@
-"""The convention of worlds: what one must offer, and what an episode in it leaves behind.
+"""The interface of worlds, and the record of an episode.
 
-A world is an object in the Gymnasium convention. Only `reset` and `step` are needed; whatever
-else it has (`actions`, `render`, `score`, `close`) is used, and `make_world` fills in the rest.
-Worlds are plain, not async: they run in a thread, so a slow one does not hold up other trials; one
-that sets `quick` is called at once, which is for steps of microseconds only.
+A world is an object that follows the Gymnasium convention. Only `reset` and `step` are required;
+other methods (`actions`, `render`, `score`, `close`) are used if present, and `make_world` supplies
+defaults. Worlds are synchronous: they run in a thread, so that a slow one does not block other
+trials; one that sets `quick` is called directly, which is for steps of microseconds only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from proctor.errors import ProctorError
 
 
 class WorldError(ProctorError):
-    """The world could not be made or failed at its work: never the agent's fault."""
+    """Raised when a world cannot be created or fails: never the agent's fault."""
 
 
 class InvalidAction(ValueError):
@@ -27,9 +27,9 @@ class InvalidAction(ValueError):
 
 
 class Scores(NamedTuple):
-    """How well an episode went: the total in 0..1, its parts, and the reason in words.
+    """Score of an episode: the total in 0..1, its parts, and the reason.
 
-    A total of None means that it could not be told.
+    A total of None means that there is no score.
     """
 
     score: float | None
@@ -38,35 +38,35 @@ class Scores(NamedTuple):
 
 
 class World(Protocol):
-    """A place to act in, complete: what `make_world` returns."""
+    """A complete world, as returned by `make_world`."""
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode: the first observation, and information beside it."""
+        """Start an episode; return the first observation and additional information."""
         ...
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Act: observation, reward, terminated, truncated, information."""
+        """Perform an action; return observation, reward, terminated, truncated, information."""
         ...
 
     def actions(self) -> Actions:
-        """What is valid now: a list, or a space (see `proctor.agents.actions`)."""
+        """Return the valid actions: a list, or a space (see `proctor.agents.actions`)."""
         ...
 
     def render(self) -> str | None:
-        """The state drawn as text, for people; None where it is not."""
+        """Return the state rendered as text, or None."""
         ...
 
     def score(self, truth: Mapping[str, Any]) -> Any:
-        """How well it went, in 0..1: a number, parts by name, `Scores`, or None."""
+        """Return the score in 0..1: a number, parts by name, `Scores`, or None."""
         ...
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release resources."""
         ...
 
 
 class Step(NamedTuple):
-    """One step that was taken."""
+    """One step of an episode."""
 
     action: Any
     observation: Any
@@ -78,30 +78,30 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class Trajectory:
-    """Everything that happened in an episode, in order. What scoring rules are given."""
+    """Full record of an episode, in order: the input of scoring rules."""
 
     seed: int
     first: Any = None
-    """The observation before any action."""
+    """Observation before the first action."""
     steps: list[Step] = field(default_factory=list[Step])
     invalid_actions: int = 0
 
     @property
     def total_reward(self) -> float:
-        """The sum of all rewards."""
+        """Return the sum of all rewards."""
         return sum(step.reward for step in self.steps)
 
     @property
     def actions(self) -> list[Any]:
-        """The actions taken."""
+        """Return the actions."""
         return [step.action for step in self.steps]
 
 
 class EpisodeOutcome(msgspec.Struct, kw_only=True):
-    """What an episode came to.
+    """Outcome of an episode.
 
-    `ended` says why it did: terminated or truncated (the world said so), max_steps (our limit),
-    no_valid_action (the agent found none), interrupted (it was not played to its end).
+    `ended` is the reason: terminated or truncated (by the world), max_steps (our limit),
+    no_valid_action (the agent gave none), interrupted (not played to the end).
     """
 
     trajectory: Trajectory
@@ -113,11 +113,11 @@ class EpisodeOutcome(msgspec.Struct, kw_only=True):
 
     @property
     def steps(self) -> int:
-        """How many steps were taken."""
+        """Return the number of steps."""
         return len(self.trajectory.steps)
 
     def summary(self) -> dict[str, Any]:
-        """The facts as they are kept with a trial, without the steps."""
+        """Return the facts stored with a trial, without the steps."""
         trajectory = self.trajectory
         last = trajectory.steps[-1] if trajectory.steps else None
         return {

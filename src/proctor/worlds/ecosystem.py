@@ -1,13 +1,13 @@
-"""An ecosystem with a hidden relation: find out which species another one's life hangs on.
+"""Ecosystem with a hidden relation: find the species that another one depends on.
 
 One species is endangered. Either it lives on another that is dying out (`dependency`) or another
-that spreads crowds it out (`competition`); decoys die out or spread just the same, without a
-hand in it. Watching is therefore not enough: the agent must interfere, measure, and infer, while
-time runs. It may place one lasting measure (protect or control one species) and must name the
-culprit. Score: half for the name, half for how well the endangered species does in the end.
+that spreads crowds it out (`competition`); decoys die out or spread in the same way without being
+the cause. Observation is therefore not enough: the agent must intervene, measure and infer within a
+limited time. It may place one lasting measure (protect or control one species) and must name the
+cause. Score: half for the name, half for the final population of the endangered species.
 
-What is hidden comes from the options (a template draws it) or else from the seed; all rates come
-from the seed. Names are opaque: they say nothing about who does what.
+The hidden values come from the options (a template draws them) or else from the seed; all rates
+come from the seed. Species names carry no information.
 """
 
 from __future__ import annotations
@@ -27,44 +27,42 @@ from proctor.errors import did_you_mean
 from proctor.formatting import percent
 from proctor.worlds.base import InvalidAction, Scores, WorldError
 
-# Population dynamics: how the numbers of several species change from day to day.
-#
-# Lotka–Volterra with an obligate mutualism, integrated by the classical Runge–Kutta rule with
-# one step a day, vectorised over species. Numbers are relative to what the habitat carries.
-# Promise: the same bits on every machine (sums run in a fixed order, nothing depends on BLAS),
-# to within what a day's step costs in accuracy: under 0.1 % of the exact solution at the rates
-# used here.
+# Population dynamics of several species, day by day.  Lotka–Volterra with an obligate mutualism,
+# integrated by the classical Runge–Kutta rule with one step a day, vectorised over species.
+# Populations are relative to the habitat's capacity. Guarantees: the same bits on every machine
+# (sums run in a fixed order, independent of BLAS); the trade-off of one step a day is an error
+# under 0.1 % of the exact solution at the rates used here.
 
 
 Vector = NDArray[np.float64]
 
 EXTINCT = 0.01
-"""Share of the usual numbers below which a species is gone: too few are left to meet."""
+"""Share of the usual population below which a species is extinct."""
 
 
 @dataclass(slots=True)
 class Need:
-    """One species lives on another: growth rises with its numbers and saturates."""
+    """Dependency of one species on another: growth rises with its population and saturates."""
 
     who: int
     on: int
     gain: float
     half: float
-    """Numbers of the other at which half of the gain is reached."""
+    """Population of the other species at half of the gain."""
 
 
 @dataclass(slots=True)
 class Dynamics:
-    """Rates per day. `effects[j, i]` is what j does to the growth of i; its diagonal limits."""
+    """Rates per day. `effects[j, i]` is the effect of j on the growth of i; the diagonal limits."""
 
     growth: Vector
     effects: Vector
     need: Need | None = None
 
     def rate(self, x: Vector, loss: Vector) -> Vector:
-        """The change of every species at once."""
-        # Row by row: adding along the first axis has one order everywhere; a matrix product
-        # would leave it to the linear algebra library of the machine.
+        """Return the change of every species at once."""
+        # Row by row: adding along the first axis has a fixed order; a matrix product would depend
+        # on the machine's linear algebra library.
         total: Vector = self.growth - loss + np.add.reduce(self.effects * x[:, None], axis=0)
         need = self.need
         if need is not None:
@@ -73,7 +71,7 @@ class Dynamics:
         return x * total
 
     def day(self, x: Vector, loss: Vector, shock: Vector | None = None) -> Vector:
-        """The numbers a day later; `shock` is what the weather multiplies them by."""
+        """Return the populations a day later; `shock` is the weather factor."""
         first = self.rate(x, loss)
         second = self.rate(x + 0.5 * first, loss)
         third = self.rate(x + 0.5 * second, loss)
@@ -85,37 +83,39 @@ class Dynamics:
         return after
 
 
-# The rates of an ecosystem, drawn from its seed.
-#
-# Promise: left alone, the endangered species is all but gone at the end, with the lasting
-# measure on the cause in good time it lives, and with it on any other it does not. Decoys look
-# like the cause and touch the endangered species no more than bystanders do. Draws come from
-# Python's generator, whose numbers are the same in every version, through the inverse normal.
+# Rates of an ecosystem, drawn from its seed.  Guarantees: without intervention the endangered
+# species is nearly extinct at the end, with the lasting measure on the cause in good time it
+# survives, and with it on any other species it does not. Decoys look like the cause and affect the
+# endangered species no more than bystanders do. Draws use Python's generator, whose numbers are the
+# same in every version, through the inverse normal.
 
 
 _NORMAL = NormalDist()
 
 GAIN, DEATH, HALF = 0.6, 0.2, 0.5
-"""Of the dependent species, per day: what it gains from plenty, what it loses in any case, and
-where its gain is halved. It holds its own while the other keeps a quarter of its numbers."""
+"""Rates of the dependent species per day: maximum gain, constant loss, and the half-saturation
+level. It is stable while the other species has a quarter of its population.
+"""
 
 CROWDING = 1.65
-"""What the competitor costs at full numbers and pressure 1, in units of the endangered species'
-growth: times the pressure it must be above 1, or the endangered species would hold out."""
+"""Effect of the competitor at full population and pressure 1, in units of the endangered species'
+growth: times the pressure it must be above 1, or the endangered species would survive.
+"""
 
 CONTROL = 1.3
-"""How hard `control` bears on a species, in units of its growth: above 1 it does not come back."""
+"""Effect of `control` on a species, in units of its growth: above 1 it does not recover."""
 
 TANGLE = 0.3
-"""What all others together take from a species at full numbers and entanglement 1, as a share of
-its own limit. It leaves the endangered species two thirds of its numbers: enough to be saved."""
+"""Total effect of all other species at full population and entanglement 1, as a share of a species'
+own limit. It leaves the endangered species two thirds of its population: enough to be saved.
+"""
 
 INVADING = 0.1
-"""Share of its later numbers at which a spreading species begins."""
+"""Initial share of a spreading species' final population."""
 
 
 class Hidden(NamedTuple):
-    """What the agent has to find out: indices of species."""
+    """The solution: indices of species."""
 
     endangered: int
     cause: int
@@ -123,7 +123,7 @@ class Hidden(NamedTuple):
 
 
 class Levers(NamedTuple):
-    """How hard it is; see `Ecosystem`."""
+    """Difficulty; see `Ecosystem`."""
 
     noise: float = 0.0
     weather: float = 0.0
@@ -132,26 +132,26 @@ class Levers(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Everything an episode is made of."""
+    """All parameters of an episode."""
 
     dynamics: Dynamics
     start: Vector
     loss: Vector
-    """What each species loses each day without help."""
+    """Daily loss of each species without help."""
     relief: Vector
-    """What it loses under the lasting measure."""
+    """Daily loss under the lasting measure."""
     usual: Vector
-    """Animals at full numbers."""
+    """Number of animals at full population."""
     errors: Vector
-    """By day and species: what a count is multiplied by."""
+    """By day and species: error factor of a count."""
     weather: Vector
-    """By day and species: what the numbers are multiplied by."""
+    """By day and species: weather factor of the population."""
 
 
 def drawn_rates(
     relation: str, species: int, hidden: Hidden, days: int, levers: Levers, seed: int
 ) -> Rates:
-    """The rates of one seed. Each kind of draw has a stream of its own."""
+    """Draw the rates of one seed. Each kind of draw has its own random stream."""
     growth = np.array(_uniform(seed, "growth", species, 0.28, 0.42))
     usual = np.floor(np.exp(np.array(_uniform(seed, "usual", species, 5.3, 8.0))))
     start = np.array(_uniform(seed, "start", species, 0.9, 1.05))
@@ -184,16 +184,18 @@ def drawn_rates(
 
 
 def _entangled(seed: int, limits: Vector, hidden: Hidden, most: float) -> Vector:
-    """Everyone limits itself, and some press a little on each of the others."""
+    """Return effects: every species limits itself, and some reduce each of the others a little."""
     random = Random(f"{seed}/effects")  # noqa: S311 (a simulation)
     species = len(limits)
-    # All are drawn, also those not used, so that one lever does not move what others draw.
+    # All are drawn, even unused ones, so that one option does not change the draws of others.
     shares = np.array([random.random() for _ in range(species * species)])
     shares = shares.reshape(species, species)
     shares[shares < 0.5] = 0.0
     np.fill_diagonal(shares, 0.0)
     shares[hidden.endangered] = 0.0
-    shares[:, hidden.cause] = 0.0  # what the endangered one needs must be able to recover
+    shares[:, hidden.cause] = (
+        0.0  # the species that the endangered one needs must be able to recover
+    )
     totals = np.add.reduce(shares, axis=0)
     effects = -most * TANGLE * limits * shares / np.where(totals > 0.0, totals, 1.0)
     np.fill_diagonal(effects, -limits)
@@ -206,11 +208,11 @@ def _uniform(seed: int, stream: str, count: int, low: float, high: float) -> lis
 
 
 def _lognormal(seed: int, stream: str, shape: tuple[int, int], sigma: float) -> Vector:
-    """Factors with mean 1."""
+    """Draw factors with mean 1."""
     if not sigma:
         return np.ones(shape)
     random = Random(f"{seed}/{stream}")  # noqa: S311 (a simulation)
-    # 1 − random() lies in (0, 1]; its half-open end is moved so that neither tail is infinite.
+    # 1 − random() is in (0, 1]; it is shifted so that neither tail is infinite.
     size = shape[0] * shape[1]
     draws = [_NORMAL.inv_cdf(random.random() * (1.0 - 2e-12) + 1e-12) for _ in range(size)]
     factors = [math.exp(sigma * z - 0.5 * sigma * sigma) for z in draws]
@@ -220,23 +222,23 @@ def _lognormal(seed: int, stream: str, shape: tuple[int, int], sigma: float) -> 
 Relation = Literal["dependency", "competition"]
 
 MEASURE = {"dependency": "protect", "competition": "control"}
-"""The lasting measure of each kind of world."""
+"""Lasting measure of each kind of world."""
 
 ENOUGH = 0.5
-"""Share of its usual numbers at which the endangered species counts as saved."""
+"""Share of its usual population at which the endangered species counts as saved."""
 
 
 class Ecosystem:
-    """The world. Options are the levers of difficulty.
+    """The ecosystem world; the options set its difficulty.
 
-    `noise` is the relative error of a count, `weather` the day-to-day jitter of the numbers,
-    `entanglement` how strongly bystanders press on each other and on the endangered species (as
-    a share of its growth), `pressure` how hard the cause bears on it (how fast it dies out, or how
-    much it crowds), `interventions` how often animals may be released or removed.
+    `noise` is the relative error of a count, `weather` the daily variation of the populations,
+    `entanglement` the effect of bystanders on each other and on the endangered species (as a share
+    of its growth), `pressure` the effect of the cause (how fast it dies out, or how much it
+    crowds), `interventions` the number of times animals may be released or removed.
     """
 
     quick = True
-    """A day takes some fifty microseconds, less than handing it to a thread."""
+    """A day takes about fifty microseconds, less than a switch to a thread."""
 
     def __init__(
         self,
@@ -265,10 +267,10 @@ class Ecosystem:
                 _one_of("species", name, names)
         self._state: _State | None = None
 
-    # -- the convention --------------------------------------------------------------------------
+    # -- world interface -------------------------------------------------------------------------
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """Day 0, with a first count of every species."""
+        """Start at day 0, with a first count of every species."""
         seed = 0 if seed is None else seed
         hidden = self._draw_hidden(Random(f"{seed}/hidden"))  # noqa: S311 (a simulation)
         rates = drawn_rates(self.relation, len(self.names), hidden, self._days, self._levers, seed)
@@ -276,7 +278,7 @@ class Ecosystem:
         return self._observation(counted=True), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Do one thing; a day passes, or as many as are waited."""
+        """Perform one action; one day passes, or the number of days waited."""
         state = self._running
         call, given = action["call"], action["arguments"]
         counted = False
@@ -302,7 +304,7 @@ class Ecosystem:
         return self._observation(counted=counted), reward, False, over, {}
 
     def actions(self) -> Actions:
-        """What may be done now."""
+        """Return the valid actions."""
         state = self._running
         others = [name for i, name in enumerate(self.names) if i != state.hidden.endangered]
         percent = {"type": "integer", "low": 10, "high": 100}
@@ -324,12 +326,12 @@ class Ecosystem:
         return calls
 
     def score(self, truth: Mapping[str, Any]) -> Scores:
-        """Half for naming the cause, half for the endangered species when the days are over."""
+        """Score half for the named cause, half for the final endangered population."""
         state = self._running
         cause = truth.get("cause", self.names[state.hidden.cause])
         named = state.declared is not None and self.names[state.declared] == cause
         share = state.at_the_end()
-        # Six digits: beyond them machines may differ, and nobody cares.
+        # Six digits: beyond them machines may differ.
         alive = round(min(1.0, share / ENOUGH), 6)
         said = "nothing" if state.declared is None else self.names[state.declared]
         who = self.names[state.hidden.endangered]
@@ -338,11 +340,11 @@ class Ecosystem:
         )
         return Scores(0.5 * named + 0.5 * alive, {"named": float(named), "alive": alive}, reason)
 
-    # -- inside ----------------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------------
 
     @property
     def truth(self) -> dict[str, Any]:
-        """What is hidden, by visible names. Never part of an observation."""
+        """Return the hidden values by visible names. Never part of an observation."""
         hidden = self._running.hidden
         return {
             "endangered": self.names[hidden.endangered],
@@ -353,7 +355,7 @@ class Ecosystem:
     @property
     def _running(self) -> _State:
         if self._state is None:
-            raise WorldError("the world has not begun", hint="call reset(seed=…) first")
+            raise WorldError("the world has not been reset", hint="call reset(seed=…) first")
         return self._state
 
     def _observation(self, *, counted: bool = False) -> dict[str, Any]:
@@ -371,7 +373,7 @@ class Ecosystem:
         return seen
 
     def _draw_hidden(self, random: Random) -> Hidden:
-        """Who is who: as given, the rest drawn."""
+        """Return the roles of the species: as given, the rest drawn."""
         order = list(range(len(self.names)))
         random.shuffle(order)
         at = self.names.index
@@ -389,7 +391,7 @@ class Ecosystem:
 
 
 class _State:
-    """An episode in progress: numbers, days, and what was done."""
+    """State of a running episode: populations, days, and interventions."""
 
     def __init__(self, rates: Rates, hidden: Hidden, days: int, interventions: int) -> None:
         self.hidden = hidden
@@ -401,7 +403,7 @@ class _State:
         self._rates = rates
         self._x = rates.start.copy()
         self._loss = rates.loss.copy()
-        self._end: float | None = None  # known until something else is done
+        self._end: float | None = None  # valid until the next action
 
     def interfere(self, how: str, who: int, percent: int) -> None:
         """Release or remove animals."""
@@ -421,18 +423,18 @@ class _State:
         self._loss[who] = self._rates.relief[who]
 
     def pass_days(self, days: int) -> None:
-        """Time passes, not beyond the last day."""
+        """Advance time, up to the last day."""
         for _ in range(min(days, self._days - self.day)):
             self._x = self._next(self._x, self.day)
             self.day += 1
 
     def counts(self) -> list[int]:
-        """A count of every species, as good as counts are."""
+        """Return a count of every species, with measurement error."""
         seen = self._x * self._rates.usual * self._rates.errors[self.day]
         return [int(value) for value in np.floor(seen + 0.5)]
 
     def at_the_end(self) -> float:
-        """The endangered species' share of its usual numbers when the days are over."""
+        """Return the endangered species' share of its usual population on the last day."""
         if self._end is None:
             x = self._x
             for day in range(self.day, self._days):

@@ -1,8 +1,8 @@
-"""Two players of the ecosystem: one that knows the truth, one that finds it out.
+"""Two agents for the ecosystem: one that knows the truth, one that infers it.
 
-`solve` is the reference course: what a perfect score takes. `Investigator` uses only what any
-agent sees. It watches who changes, interferes with each suspect in turn, and blames the one after
-whose change the endangered species did best; a floor for agents that claim to reason.
+`solve` is the reference solution with a perfect score. `Investigator` uses only what any agent
+observes. It watches for changes, intervenes on each suspect in turn, and blames the one whose
+change helped the endangered species most; a lower bound for agents that claim to reason.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from proctor.agents.actions import ActionTurn
 Moves = Generator[dict[str, Any], ActionTurn, None]
 
 WATCHED = 5
-"""Days of watching before anything is done: long enough for what changes to have changed."""
+"""Days of observation before the first action: long enough for trends to show."""
 
 CHANGED = math.log(1.5)
-"""A change of numbers that makes a suspect: well above the error of any count."""
+"""Change of population that makes a suspect: well above the error of any count."""
 
 WAITED = 2
-"""Days between interfering and counting again: the effect must outgrow the error of a count."""
+"""Days between intervention and count: the effect must exceed the error of a count."""
 
 
 def solve(turn: ActionTurn, truth: Mapping[str, Any]) -> Moves:
-    """The lasting measure where it belongs, at once, and the name."""
+    """Place the correct measure at once and name the cause."""
     cause = truth["cause"]
     yield _call(_lasting(turn), species=cause)
     yield _call("declare", species=cause)
 
 
 class Investigator:
-    """Watch, interfere, compare, act."""
+    """Observe, intervene, compare, act."""
 
     def __init__(self) -> None:
         self._moves: Moves | None = None
 
     def __call__(self, request: ActionTurn) -> dict[str, Any]:
-        """The next move."""
+        """Return the next move."""
         if self._moves is None:
             self._moves = investigate(request)
             return next(self._moves)
@@ -47,7 +47,7 @@ class Investigator:
 
 
 def investigate(turn: ActionTurn) -> Moves:
-    """The whole course, one move at a time."""
+    """Yield the moves of an episode, one at a time."""
     lasting = _lasting(turn)
     dying = lasting == "protect"
     who = turn.observation["endangered"]
@@ -76,7 +76,7 @@ def investigate(turn: ActionTurn) -> Moves:
 def _suspects(
     first: Mapping[str, int], then: Mapping[str, int], who: str, dying: bool
 ) -> list[str]:
-    """Those that changed in the way the cause must have, most changed first."""
+    """Return the species that changed like the cause must have, most changed first."""
     sign = -1.0 if dying else 1.0
     change = {name: sign * _change(first[name], then[name]) for name in first if name != who}
     ranked = sorted(change, key=lambda name: change[name], reverse=True)
@@ -84,12 +84,12 @@ def _suspects(
 
 
 def _change(before: int, after: int) -> float:
-    """The logarithm of how the numbers changed; one animal stands for none."""
+    """Return the logarithm of the population change; zero animals count as one."""
     return math.log(max(1, after) / max(1, before))
 
 
 def _lasting(turn: ActionTurn) -> str:
-    """Which lasting measure this world offers."""
+    """Return the lasting measure that this world offers."""
     calls = {call["call"] for call in cast("Sequence[Mapping[str, Any]]", turn.actions)}
     return "protect" if "protect" in calls else "control"
 

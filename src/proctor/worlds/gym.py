@@ -1,9 +1,9 @@
-"""Environments of the Gymnasium package as worlds, unchanged.
+"""Run environments of the Gymnasium package as worlds, unchanged.
 
-Spaces become descriptions that any agent can read, and actions come back as the space wants them
-(arrays of the right type and shape). Where an environment gives an `action_mask`, only what it
-allows is valid. `observe: text` shows what the environment draws as text instead of its numbers.
-Graph and OneOf spaces have no plain description and are refused.
+Spaces become descriptions that any agent can read, and actions are converted back to the space's
+types (arrays of the right type and shape). If an environment supplies an `action_mask`, only the
+allowed actions are valid. `observe: text` shows the environment's text rendering instead of its
+numbers. Graph and OneOf spaces have no plain description and are rejected.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from proctor.imports import absent_extra
 from proctor.worlds.base import WorldError
 
 SEED_BITS = 31
-"""Some environments hand their seed to C code that takes no more."""
+"""Maximum seed: some environments pass it to C code with this limit."""
 
 _OWN = ("observe", "action_names")
-"""Options that are ours and not the environment's."""
+"""Options of Proctor, not of the environment."""
 
 _COLOURED = re.compile(r"\x1b\[[1-9][\d;]*m(.*?)\x1b\[0?m", re.DOTALL)
 _ESCAPE = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
 
 
 def make_gym(name: str, options: Mapping[str, Any], max_steps: int | None) -> GymWorld:
-    """An environment of the registry; `module:Name-v0` imports the module first."""
+    """Create an environment of the registry; `module:Name-v0` imports the module first."""
     try:
         import gymnasium
         from gymnasium.error import Error as GymError
@@ -47,7 +47,7 @@ def make_gym(name: str, options: Mapping[str, Any], max_steps: int | None) -> Gy
     except (GymError, TypeError, ValueError, ImportError) as error:
         known = cast("Mapping[str, Any]", gymnasium.registry)
         raise WorldError(
-            f"the environment could not be made: {error}",
+            f"the environment could not be created: {error}",
             where=f"gym:{name}",
             hint=None if name in known else did_you_mean(name, known),
         ) from None
@@ -71,13 +71,13 @@ class GymWorld:
         self.max_steps: int | None = getattr(spec, "max_episode_steps", None)
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
+        """Start an episode."""
         given = None if seed is None else seed % 2**SEED_BITS
         observation, info = self.env.reset(seed=given)
         return self._observed(observation, info), self._rest(info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Act, with the action as the environment's space has it."""
+        """Perform an action, converted to the environment's space."""
         if self._names is not None:
             action = self._names[action]
         observation, reward, terminated, truncated, info = self.env.step(
@@ -87,7 +87,7 @@ class GymWorld:
         return seen, float(reward), bool(terminated), bool(truncated), self._rest(info)
 
     def actions(self) -> Actions:
-        """What the space holds, without what is masked now."""
+        """Return the valid actions, without the masked ones."""
         valid = self._actions
         if self._mask is not None and not isinstance(valid, Mapping):
             allowed = [each for each, open_ in zip(valid, self._mask, strict=True) if open_]
@@ -98,7 +98,7 @@ class GymWorld:
         return [words[each] for each in cast("Sequence[Any]", valid)]
 
     def render(self) -> str | None:
-        """What it draws, where that is text."""
+        """Return the text rendering, if there is one."""
         if getattr(self.env, "render_mode", None) != "ansi":
             return None
         drawn = self.env.render()
@@ -117,7 +117,7 @@ class GymWorld:
 
 
 def _uncoloured(text: str) -> str:
-    """Brackets for colours: the only thing some environments mark a place with."""
+    """Replace colours with brackets: some environments mark a position by colour only."""
     return _ESCAPE.sub("", _COLOURED.sub(r"[\1]", text))
 
 
@@ -136,11 +136,11 @@ def _checked_names(names: Sequence[str] | None, actions: Actions) -> dict[str, A
 # -- spaces --------------------------------------------------------------------------------------
 
 _KNOWN = frozenset("Discrete MultiDiscrete MultiBinary Box Text Dict Tuple Sequence".split())
-"""By name, so that nothing of gymnasium is imported for an environment that needs none of it."""
+"""By name, so that gymnasium is imported only when needed."""
 
 
 def described(space: Any) -> Actions:
-    """A space as `proctor.agents.actions` writes them."""
+    """Return a space in the form of `proctor.agents.actions`."""
     match _kind(space):
         case "Discrete":
             start = int(space.start)
@@ -174,7 +174,7 @@ def described(space: Any) -> Actions:
 
 
 def _kind(space: Any) -> str:
-    """The space it is, by name, also where an environment has made a class of its own from it."""
+    """Return the name of the space class, also for a subclass of it."""
     names = [base.__name__ for base in type(space).__mro__]
     return next((name for name in names if name in _KNOWN), names[0])
 
@@ -187,7 +187,7 @@ def _counted(space: Any, at: tuple[int, ...], count: int) -> list[int]:
 def _nested(
     array: Any, leaf: Callable[[Any, tuple[int, ...]], Any], at: tuple[int, ...] = ()
 ) -> dict[str, Any]:
-    """An array of different descriptions, dimension by dimension."""
+    """Describe an array of different spaces, dimension by dimension."""
     rows = list(array)
     if getattr(rows[0], "ndim", 0) == 0:
         each = [leaf(value, (*at, i)) for i, value in enumerate(rows)]
@@ -203,7 +203,7 @@ def _repeated(shape: tuple[int, ...], item: Any) -> dict[str, Any]:
 
 
 def _box(space: Any) -> dict[str, Any]:
-    """Numbers within bounds: one description where all bounds are alike, else one for each."""
+    """Describe bounded numbers: once if all bounds are equal, else one by one."""
     kind = "integer" if space.dtype.kind in "iu" else "number"
 
     def bounded(low: Any, high: Any) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def _box(space: Any) -> dict[str, Any]:
 
 
 def converted(action: Any, space: Any) -> Any:
-    """A plain action as the space has it."""
+    """Convert a plain action to the space's type."""
     match _kind(space):
         case "Discrete":
             return int(action)

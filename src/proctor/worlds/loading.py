@@ -1,8 +1,7 @@
-"""Worlds by name: `gym:CartPole-v1`, `package.module:Class`, or the class itself.
+"""Load worlds by name: `gym:CartPole-v1`, `package.module:Class`, or the class itself.
 
-Promise: what comes back is complete (see `World`) whatever was left out, and ends after
-`max_steps`. Environments of the Gymnasium package are recognised by their spaces and run
-unchanged.
+Guarantees: the result is complete (see `World`) even if methods are missing, and ends after
+`max_steps`. Environments of the Gymnasium package are recognised by their spaces and run unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from proctor.imports import load_object
 from proctor.worlds.base import World, WorldError
 
 GYM = "gym:"
-"""What a name of the Gymnasium registry begins with here."""
+"""Prefix of names of the Gymnasium registry."""
 
 
 def make_world(
@@ -28,7 +27,7 @@ def make_world(
     *,
     base_dir: str | Path | None = None,
 ) -> World:
-    """A fresh world; import paths are looked for in `base_dir` first."""
+    """Create a world; import paths are searched in `base_dir` first."""
     given = dict(options or {})
     if max_steps is not None and max_steps < 1:
         raise WorldError(f"max_steps is {max_steps}", hint="an episode has at least one step")
@@ -38,7 +37,7 @@ def make_world(
         return Hosted(make_gym(use.removeprefix(GYM), given, max_steps), max_steps)
     target = load_object(use, base_dir) if isinstance(use, str) else use
     if not callable(target):
-        raise WorldError(f"{use} is not a class or a function that makes a world")
+        raise WorldError(f"{use} is not a class or a function that creates a world")
     made = _made(target, given, str(use))
     if hasattr(made, "action_space"):
         from proctor.worlds.gym import GymWorld
@@ -73,12 +72,12 @@ def _made(target: Callable[..., Any], options: Mapping[str, Any], name: str) -> 
         raise
     except Exception as error:
         raise WorldError(
-            f"the world could not be made: {type(error).__name__}: {error}", where=name
+            f"the world could not be created: {type(error).__name__}: {error}", where=name
         ) from error
 
 
 class Hosted:
-    """A world with what it leaves out filled in, and a limit to its steps."""
+    """World wrapper with defaults for missing methods, and a step limit."""
 
     def __init__(self, world: Any, max_steps: int | None = None) -> None:
         self.world = world
@@ -87,28 +86,28 @@ class Hosted:
 
     @property
     def max_steps(self) -> int | None:
-        """The limit it was made with, or the world's own; None where there is neither."""
+        """Return the configured limit, or the world's own; None if there is neither."""
         own = getattr(self.world, "max_steps", None)
         return self._max_steps if self._max_steps is not None else own
 
     @property
     def quick(self) -> bool:
-        """Whether the world says that its steps are too short to be worth a thread."""
+        """Return whether the world's steps are too short to be worth a thread."""
         return bool(getattr(self.world, "quick", False))
 
     @property
     def truth(self) -> Mapping[str, Any] | None:
-        """What the world says is hidden in it, after a reset; None where it does not."""
+        """Return the hidden truth of the world after a reset, or None."""
         return getattr(self.world, "truth", None)
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
+        """Start an episode."""
         self._taken = 0
         observation, info = self.world.reset(seed=seed)
         return observation, dict(info or {})
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Act; truncated at the limit."""
+        """Perform an action; truncate at the limit."""
         observation, reward, terminated, truncated, info = self.world.step(action)
         self._taken += 1
         limit = self._max_steps
@@ -116,24 +115,24 @@ class Hosted:
         return observation, float(reward), bool(terminated), bool(truncated) or over, dict(info)
 
     def actions(self) -> Actions:
-        """What is valid now; free text where the world does not say."""
+        """Return the valid actions; free text if the world has none."""
         listed = getattr(self.world, "actions", None)
         found = cast("Actions | None", listed() if callable(listed) else listed)
         return {"type": "text"} if found is None else found
 
     def render(self) -> str | None:
-        """The state in words, where there are any."""
+        """Return the state as text, if available."""
         show = getattr(self.world, "render", None)
         shown = show() if callable(show) else None
         return shown if isinstance(shown, str) else None
 
     def score(self, truth: Mapping[str, Any]) -> Any:
-        """The world's own judgement, where it has one."""
+        """Return the world's own score, if it has one."""
         judge = getattr(self.world, "score", None)
         return judge(truth) if callable(judge) else None
 
     def close(self) -> None:
-        """Close it, where it can be closed."""
+        """Close the world, if it can be closed."""
         shut = getattr(self.world, "close", None)
         if callable(shut):
             shut()

@@ -1,8 +1,8 @@
-"""From an episode to a score in 0..1, and from there to a check.
+"""Score an episode in 0..1, and check the score.
 
-The rule is the world's own `score`, or one that stands beside it: a range of the total reward, of
-the last reward or of the steps, or a function of the trajectory and the truth. A world without
-either is unscored, never zero.
+The rule is the world's own `score`, or one given in the suite: a range of the total reward, of the
+last reward or of the steps, or a function of the trajectory and the truth. A world without either
+is unscored, never zero.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _MEASURES: dict[str, Callable[[Trajectory], float | None]] = {
     "last_reward": lambda trajectory: trajectory.steps[-1].reward if trajectory.steps else None,
     "steps": lambda trajectory: float(len(trajectory.steps)),
 }
-"""What a range may be about."""
+"""Values a range may refer to."""
 
 
 def check_scoring(scoring: Scoring) -> None:
-    """Raise for a rule that cannot be: found out before an episode is played."""
+    """Raise for an invalid rule, before an episode is played."""
     if isinstance(scoring, Mapping):
         _range_of(cast("Mapping[str, Any]", scoring))
     elif isinstance(scoring, str):
@@ -42,7 +42,7 @@ def check_scoring(scoring: Scoring) -> None:
 def scored(
     world: World, trajectory: Trajectory, scoring: Scoring, truth: Mapping[str, Any]
 ) -> Scores:
-    """How well the episode went. A rule that raises is a fault of the world."""
+    """Return the scores of an episode. A rule that raises is an error of the world."""
     if isinstance(scoring, Mapping):
         return _by_range(trajectory, cast("Mapping[str, Any]", scoring))
     rule = load_object(scoring) if isinstance(scoring, str) else scoring
@@ -62,7 +62,7 @@ def _by_range(trajectory: Trajectory, scoring: Mapping[str, Any]) -> Scores:
     name, low, high = _range_of(scoring)
     value = _MEASURES[name](trajectory)
     if value is None:
-        return Scores(None, reason=f"no {name.replace('_', ' ')}: no step was taken")
+        return Scores(None, reason=f"no {name.replace('_', ' ')}: the episode has no steps")
     share = min(1.0, max(0.0, (value - low) / (high - low)))
     words = name.replace("_", " ")
     return Scores(share, reason=f"{words} {value:g} on a scale from {low:g} to {high:g}")
@@ -90,7 +90,7 @@ def _range_of(scoring: Mapping[str, Any]) -> tuple[str, float, float]:
 
 
 def as_scores(said: Any) -> Scores:
-    """What a rule said, understood: a number, parts (`score` is the total, else their mean)."""
+    """Parse the result of a rule: a number, or parts (`score` is the total, else their mean)."""
     if isinstance(said, Scores):
         return _bounded(said)
     if said is None:
@@ -107,7 +107,7 @@ def as_scores(said: Any) -> Scores:
 
 
 def _bounded(scores: Scores) -> Scores:
-    """A total outside 0..1 is no score; a guess at what was meant would be one."""
+    """Reject a total outside 0..1 instead of guessing a scale."""
     total = scores.score
     if total is None or 0.0 <= total <= 1.0:
         return scores
@@ -118,7 +118,7 @@ def _bounded(scores: Scores) -> Scores:
 
 
 class WorldScore(Check):
-    """The score of the episode that the agent played reaches a threshold.
+    """Check that the score of the episode reaches a threshold.
 
     Example: `WorldScore(0.9)`.
     """
@@ -134,7 +134,7 @@ class WorldScore(Check):
         facts = cast("Mapping[str, Any]", found)
         score, reason = facts.get("score"), str(facts.get("reason") or "")
         if score is None:
-            return unscored(reason or "the world gave no score")
+            return unscored(reason or "the world returned no score")
         parts = cast("Mapping[str, float]", facts.get("scores") or {})
         listed = ", ".join(f"{name} {value:.3g}" for name, value in parts.items())
         steps = int(facts.get("steps") or 0)

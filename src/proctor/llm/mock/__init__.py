@@ -1,7 +1,7 @@
-"""A scripted model server for tests: real HTTP on loopback, replies written down beforehand.
+"""Scripted model server for tests: real HTTP on loopback, predefined replies.
 
-Speaks OpenAI chat completions, OpenAI responses and Anthropic messages, plain and streaming, so
-an agent under test keeps its own client library. It never thinks: what is not scripted is refused.
+Speaks OpenAI chat completions, OpenAI responses and Anthropic messages, plain and streaming, so an
+agent under test keeps its own client library. Unscripted requests are rejected.
 """
 
 from proctor.llm.mock.script import Reply, Script, ScriptRequest, load_script

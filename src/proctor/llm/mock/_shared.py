@@ -1,6 +1,6 @@
-"""What the three protocols share: reading messages, counting tokens, cutting text for a stream.
+"""Shared code of the three protocols: messages, token counts, stream chunks.
 
-A protocol is a `Wire`: it reads a conversation and writes a reply, plain or as server-sent events.
+A protocol is a `Wire`: it parses a conversation and writes a reply, plain or as server-sent events.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from proctor.llm.mock.script import Failure, Reply, ScriptRequest
 from proctor.trace import Message
 
 CREATED = 1_700_000_000
-"""Replies carry this moment instead of the clock, so that two runs are equal byte for byte."""
+"""Fixed timestamp of replies, so that two runs are equal byte for byte."""
 
 _CHARS_PER_TOKEN = 4
 """A common rule of thumb for English; only used where a script gives no usage."""
@@ -30,7 +30,7 @@ class ServerSentEvent(NamedTuple):
     name: str | None = None
 
     def encoded(self, instead: str | None = None) -> bytes:
-        """The event as it goes over the wire, with other data in its place if given."""
+        """Return the encoded event, with other data if given."""
         head = f"event: {self.name}\n" if self.name else ""
         body = instead or ("[DONE]" if self.data is None else json.dumps(self.data))
         return f"{head}data: {body}\n\n".encode()
@@ -42,27 +42,27 @@ class Wire(Protocol):
     name: str
 
     def messages(self, body: Mapping[str, Any]) -> list[Message]:
-        """The conversation of a request."""
+        """Parse the conversation of a request."""
         ...
 
     def whole(self, asked: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
-        """The reply as one JSON document."""
+        """Return the reply as one JSON document."""
         ...
 
     def events(self, asked: ScriptRequest, reply: Reply, serial: int) -> Iterator[ServerSentEvent]:
-        """The reply as a stream of events."""
+        """Return the reply as a stream of events."""
         ...
 
     def error(self, failure: Failure) -> dict[str, Any]:
-        """An error as this protocol writes it."""
+        """Return an error document of this protocol."""
         ...
 
 
 def read(
     protocol: Wire, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
 ) -> ScriptRequest:
-    """A request in common words."""
-    # OpenAI chat completions wrap a tool in what kind it is, the others do not.
+    """A request in a common form."""
+    # OpenAI chat completions nest a tool under its type, the other protocols do not.
     tools = [tool.get("function", tool) for tool in mappings(body.get("tools"))]
     return ScriptRequest(
         protocol=protocol.name,
@@ -77,7 +77,7 @@ def read(
 
 
 def usage_of(asked: ScriptRequest, reply: Reply) -> tuple[int, int] | None:
-    """Input and output tokens to report; None to report none."""
+    """Return the input and output tokens to report; None to report none."""
     if reply.usage is False:
         return None
     if isinstance(reply.usage, tuple):
@@ -87,32 +87,32 @@ def usage_of(asked: ScriptRequest, reply: Reply) -> tuple[int, int] | None:
 
 
 def estimate_tokens(text: str) -> int:
-    """A deterministic count for replies whose script gives none: a quarter of the characters."""
+    """Return an estimated token count for replies without one: a quarter of the characters."""
     return -(-len(text) // _CHARS_PER_TOKEN)
 
 
 def arguments_text(arguments: Any) -> str:
-    """Tool arguments as JSON text; a string is sent as it is, broken or not."""
+    """Return tool arguments as JSON text; a string is sent unchanged, valid or not."""
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
 def pieces(text: str) -> list[str]:
-    """Text cut for a stream, a word at a time; joined again it is the text."""
+    """Split a text into stream chunks, one word each."""
     return _WORD.findall(text)
 
 
 def reply_id(prefix: str, serial: int) -> str:
-    """An id that is the same on every run."""
+    """Return an id that is the same on every run."""
     return f"{prefix}_mock{serial:06d}"
 
 
 def call_id(reply: Reply, index: int, serial: int, prefix: str) -> str:
-    """The scripted id of a tool call, or one derived from its place."""
+    """Return the scripted id of a tool call, or one derived from its position."""
     return reply.tool_calls[index].id or f"{prefix}_{serial}_{index}"
 
 
 def text_of(content: Any) -> str | None:
-    """The text in a message's content, whether a string or a list of parts."""
+    """Return the text of a message's content, a string or a list of parts."""
     if content is None or isinstance(content, str):
         return content
     if isinstance(content, Sequence):
@@ -126,7 +126,7 @@ def text_of(content: Any) -> str | None:
 
 
 def mappings(value: Any) -> list[Mapping[str, Any]]:
-    """The mappings in a list; anything else is an empty list, since clients send anything."""
+    """Return the mappings in a list, or an empty list: clients send all kinds of values."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         return []
     return [
@@ -137,7 +137,7 @@ def mappings(value: Any) -> list[Mapping[str, Any]]:
 
 
 def parsed_arguments(value: Any) -> Any:
-    """Arguments a client sent back as JSON text, decoded where they can be."""
+    """Return decoded JSON arguments of a client, or the text if it is not JSON."""
     if not isinstance(value, str):
         return value
     try:
@@ -147,7 +147,7 @@ def parsed_arguments(value: Any) -> Any:
 
 
 def embedding(text: str, dimensions: int) -> list[float]:
-    """A unit vector that depends on the text only: equal texts are equal, others are not."""
+    """Return a unit vector that depends only on the text."""
     raw = b""
     for block in range(-(-dimensions // 32)):
         raw += hashlib.sha256(f"{block}:{text}".encode("utf-8", "surrogatepass")).digest()

@@ -1,4 +1,4 @@
-"""Anthropic messages, as the mock model speaks them."""
+"""Anthropic messages protocol of the mock model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ERROR_TYPES = {
 }
 
 _STOP = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}
-"""Scripts speak OpenAI's finish reasons; these are Anthropic's words for them."""
+"""OpenAI's finish reasons, as used in scripts → Anthropic's."""
 
 
 class Messages:
@@ -30,7 +30,7 @@ class Messages:
     name = "anthropic"
 
     def messages(self, body: Mapping[str, Any]) -> list[Message]:
-        """The conversation of a request."""
+        """Parse the conversation of a request."""
         messages: list[Message] = []
         if (system := _shared.text_of(body.get("system"))) is not None:
             messages.append(Message("system", system))
@@ -39,7 +39,7 @@ class Messages:
         return messages
 
     def whole(self, asked: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
-        """The reply as one JSON document."""
+        """Return the reply as one JSON document."""
         content: list[dict[str, Any]] = []
         if reply.text or not reply.tool_calls:
             content.append({"type": "text", "text": reply.text, "citations": None})
@@ -57,7 +57,7 @@ class Messages:
         }
 
     def events(self, asked: ScriptRequest, reply: Reply, serial: int) -> Iterator[ServerSentEvent]:
-        """The reply as a stream of named events."""
+        """Return the reply as a stream of named events."""
         document = self.whole(asked, reply, serial)
         usage = document["usage"]
         begun: dict[str, Any] = {**document, "content": [], "stop_reason": None}
@@ -83,7 +83,7 @@ class Messages:
         yield _event("message_stop")
 
     def error(self, failure: Failure) -> dict[str, Any]:
-        """An error as Anthropic writes it."""
+        """Return an error document of Anthropic."""
         kind = _ERROR_TYPES.get(failure.status, "api_error")
         return {
             "type": "error",
@@ -135,7 +135,7 @@ def _usage(counts: tuple[int, int] | None) -> dict[str, Any] | None:
 
 
 def _messages(item: Mapping[str, Any]) -> list[Message]:
-    """One message of Anthropic's, where tool results are parts of what the user says."""
+    """Return one Anthropic message, where tool results are parts of a user message."""
     role, content = str(item.get("role", "user")), item.get("content")
     if isinstance(content, str):
         return [Message(role, content)]

@@ -1,4 +1,4 @@
-"""OpenAI chat completions, as the mock model speaks them."""
+"""OpenAI chat completions protocol of the mock model."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class ChatCompletions:
     name = "openai-chat"
 
     def messages(self, body: Mapping[str, Any]) -> list[Message]:
-        """The conversation of a request."""
+        """Parse the conversation of a request."""
         return [_message(item) for item in _shared.mappings(body.get("messages"))]
 
     def whole(self, asked: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
-        """The reply as one JSON document."""
+        """Return the reply as one JSON document."""
         message: dict[str, Any] = {
             "role": "assistant",
             "content": reply.text if reply.text or not reply.tool_calls else None,
@@ -48,7 +48,7 @@ class ChatCompletions:
         return document
 
     def events(self, asked: ScriptRequest, reply: Reply, serial: int) -> Iterator[ServerSentEvent]:
-        """The reply as a stream of chunks."""
+        """Return the reply as a stream of chunks."""
 
         def chunk(delta: dict[str, Any], finish: str | None = None) -> ServerSentEvent:
             document = _head("chat.completion.chunk", asked, reply, serial)
@@ -74,12 +74,12 @@ class ChatCompletions:
         yield ServerSentEvent(None)
 
     def error(self, failure: Failure) -> dict[str, Any]:
-        """An error as OpenAI writes it."""
+        """Return an error document of OpenAI."""
         return openai_error(failure)
 
 
 def openai_error(failure: Failure) -> dict[str, Any]:
-    """The error document of both OpenAI protocols."""
+    """Return the error document of both OpenAI protocols."""
     kind = _ERROR_TYPES.get(failure.status, "server_error")
     code = "rate_limit_exceeded" if failure.status == 429 else None
     return {

@@ -1,4 +1,4 @@
-"""OpenAI responses, as the mock model speaks them."""
+"""OpenAI responses protocol of the mock model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Responses:
     name = "openai-responses"
 
     def messages(self, body: Mapping[str, Any]) -> list[Message]:
-        """The conversation of a request."""
+        """Parse the conversation of a request."""
         messages: list[Message] = []
         if isinstance(instructions := body.get("instructions"), str):
             messages.append(Message("system", instructions))
@@ -31,7 +31,7 @@ class Responses:
         return messages
 
     def whole(self, asked: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
-        """The reply as one JSON document."""
+        """Return the reply as one JSON document."""
         output: list[dict[str, Any]] = []
         if reply.text or not reply.tool_calls:
             output.append(_text_item(reply, serial))
@@ -48,7 +48,7 @@ class Responses:
         )
 
     def events(self, asked: ScriptRequest, reply: Reply, serial: int) -> Iterator[ServerSentEvent]:
-        """The reply as a stream of numbered events."""
+        """Return the reply as a stream of numbered events."""
         done = self.whole(asked, reply, serial)
         begun = _document(asked, reply, serial, status="in_progress", output=[], usage=None)
         final = "response.incomplete" if done["status"] == "incomplete" else "response.completed"
@@ -64,7 +64,7 @@ class Responses:
             yield ServerSentEvent({"type": name, "sequence_number": number, **data}, name)
 
     def error(self, failure: Failure) -> dict[str, Any]:
-        """An error as OpenAI writes it."""
+        """Return an error document of OpenAI."""
         return openai_error(failure)
 
 

@@ -1,7 +1,7 @@
-"""What the mock model says: replies in order, each perhaps only for requests that match.
+"""Scripts of the mock model: replies in order, each optionally with a condition.
 
-Promise: the same requests in the same order get the same replies, and a slip in a script is an
-error that names its place. A reply is used once unless it says otherwise.
+Guarantees: the same requests in the same order get the same replies, and an error in a script names
+its place. A reply is used once unless it sets `times`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ MALFORMED = ("bad_json", "truncated", "cut", "wrong_shape")
 PROTOCOLS = ("openai-chat", "openai-responses", "anthropic")
 
 MAX_SCRIPT_BYTES = 10_000_000
-"""A script is written by hand; more than this is a wrong file."""
+"""Maximum size; scripts are written by hand, so a larger file is the wrong file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptRequest:
-    """One request the server got, in the same words whatever the protocol.
+    """One request to the server, in a form common to all protocols.
 
-    `reply` is the place in the script it was answered from (`default`, or None when nothing
-    matched); `body` is the request as it was sent.
+    `reply` is the place in the script of its reply (`default`, or None if nothing matched); `body`
+    is the request as sent.
     """
 
     protocol: str
@@ -45,21 +45,21 @@ class ScriptRequest:
 
     @property
     def text(self) -> str:
-        """All the text of the conversation, one message a line group."""
+        """Return the text of the conversation, one line group per message."""
         return "\n".join(message.content or "" for message in self.messages)
 
     @property
     def last(self) -> Message | None:
-        """The last message, which is what is being answered."""
+        """Return the last message, the one to reply to."""
         return self.messages[-1] if self.messages else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class When:
-    """Which requests a reply is for; every part that is given must hold.
+    """Condition of a reply; every part that is given must match.
 
-    `contains` and `regex` look at the last message that is not from the system; `anywhere` looks
-    at the whole conversation.
+    `contains` and `regex` match the last message that is not from the system; `anywhere` matches
+    the whole conversation.
     """
 
     contains: str | None = None
@@ -71,7 +71,7 @@ class When:
     protocol: str | None = None
 
     def matches(self, asked: ScriptRequest) -> bool:
-        """Whether this request is meant."""
+        """Return whether this request matches."""
         spoken = [m for m in asked.messages if m.role not in ("system", "developer")]
         last = spoken[-1] if spoken else None
         text = (last.content or "") if last else ""
@@ -105,7 +105,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What to answer, to whom, and how often.
+    """A scripted reply, its condition and its number of uses.
 
     `usage` None counts tokens by `estimate_tokens`; False leaves usage out of the reply.
     """
@@ -127,7 +127,7 @@ ReplyLike: TypeAlias = "Reply | str | Mapping[str, Any] | Callable[[ScriptReques
 
 
 class Script:
-    """Replies in order, with how often each was used. Not thread-safe: the server locks."""
+    """Replies in order, with use counts. Not thread-safe: the server locks."""
 
     def __init__(self, replies: Iterable[ReplyLike], default: ReplyLike | None = None) -> None:
         self._replies = [_entry(reply, f"replies[{i}]") for i, reply in enumerate(replies)]
@@ -135,7 +135,7 @@ class Script:
         self._used = [0] * len(self._replies)
 
     def answer(self, asked: ScriptRequest) -> tuple[int | str | None, Reply | None]:
-        """The place in the script and the reply for a request; (None, None) when none is left."""
+        """Return the place and the reply for a request; (None, None) if none is left."""
         for position, entry in enumerate(self._replies):
             shell = entry if isinstance(entry, Reply) else _CALLABLE
             spent = shell.times is not None and self._used[position] >= shell.times
@@ -149,7 +149,7 @@ class Script:
 
     @property
     def unused(self) -> list[int]:
-        """Places of replies that no request has used yet."""
+        """Return the places of unused replies."""
         return [position for position, used in enumerate(self._used) if used == 0]
 
     def __len__(self) -> int:
@@ -157,11 +157,11 @@ class Script:
 
 
 _CALLABLE = Reply(times=None)
-"""How a function in a script behaves: for every request, as often as asked."""
+"""Default of a function in a script: any request, unlimited uses."""
 
 
 def load_script(source: Any) -> Script:
-    """A script from a YAML file's path, a list of replies, or `{replies: [...], default: ...}`."""
+    """Load a script from a YAML file, a list of replies, or `{replies: [...], default: ...}`."""
     if isinstance(source, Script):
         return source
     if isinstance(source, Path):
@@ -211,7 +211,7 @@ def _load_file(path: Path) -> Script:
         raise ProctorError(error.message, where=where, hint=error.hint) from error
 
 
-# -- reading one reply ----------------------------------------------------------------------
+# -- parsing one reply ----------------------------------------------------------------------
 
 _REPLY_KEYS = (
     "text",
@@ -240,7 +240,7 @@ def _resolve(
 
 
 def reply_from(value: Any, where: str = "reply") -> Reply:
-    """A reply from what a user writes: its text, or a mapping."""
+    """Parse a reply: its text, or a mapping."""
     if isinstance(value, Reply):
         return value
     if isinstance(value, str):

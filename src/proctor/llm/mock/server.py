@@ -1,7 +1,7 @@
-"""The mock model as a real HTTP server on loopback, in its own threads.
+"""Serve the mock model over real HTTP on loopback, in its own threads.
 
-Promise: once `with MockLLM(...)` is entered the port is open, and when it is left every thread
-and socket is gone. Scripted latency waits on an event, so leaving never waits for it.
+Guarantees: inside `with MockLLM(...)` the port is open, and afterwards every thread and socket is
+gone. Scripted latency waits on an event, so that leaving never waits for it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 
 MAX_BODY_BYTES = 64_000_000
-"""Larger than any real request; a client gone wild must not fill the memory of a test run."""
+"""Larger than any real request; a faulty client must not fill the memory of a test run."""
 
 EMBEDDING_DIMENSIONS = 64
-"""Short enough to read, long enough that different texts are told apart."""
+"""Short enough to read, long enough to distinguish texts."""
 
 UNSCRIPTED_STATUS = 400
-"""Client libraries repeat what fails with 429 or 5xx; a script that has run out should be seen."""
+"""Not 429 or 5xx, which client libraries retry: an exhausted script should be visible."""
 
 WIRES: dict[str, Wire] = {
     "/chat/completions": ChatCompletions(),
@@ -45,7 +45,7 @@ WIRES: dict[str, Wire] = {
 
 
 class Exchange(NamedTuple):
-    """A request with what the script says to it."""
+    """A request and its scripted reply."""
 
     wire: Wire
     asked: ScriptRequest
@@ -56,8 +56,8 @@ class Exchange(NamedTuple):
 class MockLLM:
     """A scripted model server: `with MockLLM(["Hello"]) as server: ... server.base_url ...`.
 
-    `script` is a YAML file's path, a list of replies, or `{replies: [...], default: ...}`. What
-    was asked is in `requests`; `on_request` is called with each request as it is answered.
+    `script` is a YAML file's path, a list of replies, or `{replies: [...], default: ...}`. Received
+    requests are in `requests`; `on_request` is called with each request when its reply is sent.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class MockLLM:
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
-    # -- life -----------------------------------------------------------------------------
+    # -- lifecycle ------------------------------------------------------------------------
 
     def start(self) -> MockLLM:
-        """Open the port and begin to answer."""
+        """Open the port and start serving."""
         if self._server is not None:
             raise ProctorError("this mock server is already running")
         try:
@@ -96,7 +96,7 @@ class MockLLM:
         return self
 
     def stop(self) -> None:
-        """Close the port and every connection. Harmless when not running."""
+        """Close the port and every connection. Does nothing when not running."""
         server, thread = self._server, self._thread
         self._server = self._thread = None
         if server is None or thread is None:
@@ -113,23 +113,23 @@ class MockLLM:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # -- where ----------------------------------------------------------------------------
+    # -- addresses ------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
-        """The server's root, which is what Anthropic clients take as base URL."""
+        """Return the server's root, the base URL for Anthropic clients."""
         if self._server is None:
             raise ProctorError("this mock server is not running", hint="use it in a `with` block")
         return f"http://{HOST}:{self._server.server_port}"
 
     @property
     def base_url(self) -> str:
-        """What OpenAI clients take as base URL."""
+        """Return the base URL for OpenAI clients."""
         return f"{self.url}/v1"
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that point the usual client libraries here."""
+        """Return the variables that point common client libraries to this server."""
         return {
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_KEY": "mock",
@@ -139,15 +139,15 @@ class MockLLM:
 
     @property
     def unmatched(self) -> list[ScriptRequest]:
-        """Requests that no reply was left for."""
+        """Return the requests without a scripted reply."""
         return [asked for asked in self.requests if asked.reply is None]
 
-    # -- answering ------------------------------------------------------------------------
+    # -- replies --------------------------------------------------------------------------
 
     def exchange(
         self, protocol: Wire, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
     ) -> Exchange:
-        """Record a request and take its reply from the script."""
+        """Record a request and return its scripted reply."""
         import dataclasses
 
         asked = _shared.read(protocol, path, body, headers)
@@ -196,7 +196,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def close_connections(self) -> None:
-        """End connections that clients keep open for their next request."""
+        """Close idle keep-alive connections."""
         with self._open_lock:
             still_open = list(self._open)
         for connection in still_open:
@@ -206,19 +206,19 @@ class _Server(ThreadingHTTPServer):
                 continue
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that go away mid-reply are part of the job; nothing is printed."""
+        """Print nothing: clients that disconnect during a reply are expected."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Server  # pyright: ignore[reportIncompatibleVariableOverride]
-    # Without this, small chunks of a stream wait for each other's acknowledgement.
+    # Without TCP_NODELAY, small chunks of a stream wait for each other's acknowledgement.
     disable_nagle_algorithm = True
-    # Between requests a client may be quiet for as long as it likes; `stop` ends the wait.
+    # A client may be idle between requests for any time; `stop` ends the wait.
     timeout = None
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  the base's name
-        """Requests are recorded, not printed."""
+        """Print nothing: requests are recorded."""
 
     def do_GET(self) -> None:
         if self._path() == "/models":
@@ -248,7 +248,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._not_found()
 
-    # -- in -------------------------------------------------------------------------------
+    # -- request --------------------------------------------------------------------------
 
     def _path(self) -> str:
         return self.path.split("?", 1)[0].rstrip("/").removeprefix("/v1")
@@ -271,7 +271,7 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         return cast("dict[str, Any]", body)
 
-    # -- out ------------------------------------------------------------------------------
+    # -- response -------------------------------------------------------------------------
 
     def _answer(self, exchange: Exchange) -> None:
         reply = exchange.reply
@@ -280,7 +280,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif reply.error is not None:
             extra: dict[str, str] = {}
             if reply.error.retry_after is not None:
-                # The header takes whole seconds; this one, of OpenAI's, takes milliseconds too.
+                # `Retry-After` takes whole seconds; this header of OpenAI's takes milliseconds.
                 extra["Retry-After"] = str(math.ceil(reply.error.retry_after))
                 extra["retry-after-ms"] = str(round(reply.error.retry_after * 1000))
             self._json(reply.error.status, exchange.wire.error(reply.error), extra)
@@ -337,7 +337,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _cut(self) -> None:
-        """End the connection at once, as a crashed server would: with a reset, not a goodbye."""
+        """Reset the connection, like a crashed server."""
         self.close_connection = True
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.connection.close()

@@ -1,7 +1,7 @@
-"""From a model's name to a `ChatModel`, through whichever client library is installed.
+"""Create a `ChatModel` for a model's name, through the installed client library.
 
-Client libraries are imported at the first call, not here, and their absence is one line with
-the pip command. Keys come from the environment only: a name of a variable, never a value.
+Client libraries are imported at the first call; a missing one is reported in one line with the pip
+command. Keys come from the environment only: options hold the name of a variable, never a value.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LITELLM_PREFIX = "litellm/"
 
 
 def is_model_name(name: str) -> bool:
-    """Whether a name says whom to ask and for which model."""
+    """Return whether a name has a provider and a model."""
     provider, colon, model = name.partition(":")
     return name.startswith(LITELLM_PREFIX) or bool(provider and colon and model)
 
@@ -40,12 +40,12 @@ def get_model(
     prices: PriceTable | None = None,
     identity: str | None = None,
 ) -> ChatModel:
-    """The model of a name such as `openai:gpt-4o-mini`, `anthropic:claude-sonnet-4-5`.
+    """Return the model of a name such as `openai:gpt-4o-mini`, `anthropic:claude-sonnet-4-5`.
 
-    With `base_url`, `openai:NAME` is any endpoint that speaks OpenAI chat completions; the
-    standard key of a provider is then not sent, since the endpoint may be someone else's: name
-    the variable that holds its key in `api_key_env`. `litellm/PROVIDER/NAME` goes through
-    litellm. `identity` overrides what caches take the model to be.
+    With `base_url`, `openai:NAME` is any OpenAI-compatible chat completions endpoint; the
+    provider's standard key is then not sent, because the endpoint may belong to a third party: name
+    the variable of its key in `api_key_env`. `litellm/PROVIDER/NAME` uses litellm. `identity`
+    overrides the model's identity in caches.
     """
     if name.startswith(LITELLM_PREFIX):
         from proctor.llm.providers.litellm import LiteModel
@@ -76,13 +76,13 @@ def get_model(
     )
 
 
-# API keys, read from the environment at the moment they are needed and kept nowhere.
+# API keys are read from the environment when needed and never stored.
 
 
 def key_from(variable: str | None, model: str) -> str | None:
-    """The key in an environment variable; None when no variable is named.
+    """Return the key in an environment variable; None if no variable is named.
 
-    Replayed calls do without: see `stand_in_keys`.
+    Replayed calls need no key: see `stand_in_keys`.
     """
     if variable is None:
         return None
@@ -99,18 +99,15 @@ def key_from(variable: str | None, model: str) -> str | None:
     return key
 
 
-# What models behind every client library share: who they are, what failed, what a call costs.
-#
-# A subclass asks its library; how the answer is priced and how its troubles are called is here
-# once.
+# Shared base of models: identity, errors and prices.  A subclass only calls its client library.
 
 
 UNREADABLE = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""What client libraries run into when a gateway answers with some other JSON."""
+"""Errors of client libraries when a gateway replies with unexpected JSON."""
 
 
 class NamedModel(ClosingModel):
-    """A model by its name, perhaps at an endpoint of the user's own."""
+    """A model by name, optionally at a custom endpoint."""
 
     def __init__(
         self,
@@ -129,12 +126,12 @@ class NamedModel(ClosingModel):
 
     @property
     def name(self) -> str:
-        """The model as the user wrote it."""
+        """Return the model name as the user wrote it."""
         return self._model
 
     @property
     def identity(self) -> str:
-        """The model and where it runs, stable between processes."""
+        """Return the model and its endpoint, stable between processes."""
         if self._identity is not None:
             return self._identity
         return self.name if self._base_url is None else f"{self.name} at {self._base_url}"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _FINISH = {"tool_calls": "tool_call", "function_call": "tool_call"}
-"""OpenAI's words for what the rest of the protocol calls `tool_call`."""
+"""OpenAI's finish reasons → ours."""
 
 
 class LiteModel(NamedModel):
@@ -31,11 +31,11 @@ class LiteModel(NamedModel):
 
     @property
     def name(self) -> str:
-        """The model as the user wrote it."""
+        """Return the model name as the user wrote it."""
         return f"litellm/{self._model}"
 
     async def complete(self, request: ChatRequest) -> ChatReply:
-        """Answer once; whatever goes wrong is a `ModelError`."""
+        """Make one call; every failure is a `ModelError`."""
         litellm = _litellm(self.name)
         openai: Any = importlib.import_module("openai")  # litellm's errors derive from its own
         options = self._options(request)
@@ -60,13 +60,13 @@ class LiteModel(NamedModel):
             "timeout": request.timeout,
             "num_retries": 0,
             "max_retries": 0,
-            "drop_params": True,  # a model that takes no seed is still worth asking
+            "drop_params": True,  # models without a seed parameter are called without it
         }
         if self._base_url is not None:
             options["api_base"] = self._base_url
         key = key_from(self._api_key_env, self.name)
         if key is not None or self._base_url is not None:
-            # As in `get_model`: the user's own key is not sent to an endpoint they only named.
+            # As in `get_model`: the provider's standard key is not sent to a custom endpoint.
             options["api_key"] = key or "no-key"
         if request.tools:
             options["tools"] = [
@@ -115,8 +115,8 @@ class LiteModel(NamedModel):
         openai: Any = importlib.import_module("openai")
         chain: list[Any] = list(causes(error))
         status = next((c.response.status_code for c in chain if _answered(c)), None)
-        # litellm calls a cut connection or broken JSON "internal server error, 500", so the
-        # errors underneath are asked first.
+        # litellm reports a broken connection or invalid JSON as "internal server error, 500", so
+        # the underlying errors are checked first.
         if any(isinstance(c, openai.APITimeoutError) for c in chain):
             kind = ModelErrorKind.TIMEOUT
         elif status is not None:
@@ -137,7 +137,7 @@ class LiteModel(NamedModel):
 
 
 def _answered(error: Any) -> bool:
-    """Whether an error comes from an HTTP response of the provider, not from litellm itself."""
+    """Return whether an error comes from the provider's HTTP response, not from litellm itself."""
     own = type(error).__module__.startswith("litellm")
     status = getattr(getattr(error, "response", None), "status_code", None)
     return isinstance(status, int) and not own

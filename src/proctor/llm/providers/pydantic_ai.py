@@ -1,7 +1,7 @@
-"""Models of every common provider, through `pydantic_ai.direct` (extra `llm`).
+"""Call models of every common provider through `pydantic_ai.direct` (extra `llm`).
 
-Promise: one HTTP request per `complete`, nothing retried behind the caller's back. The client is
-kept per event loop, because its connections die with the loop they were opened in.
+Guarantees: one HTTP request per `complete`, no hidden retries. The client is cached per event loop,
+because its connections end with the loop they were opened in.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 _CHAT_COMPLETIONS = frozenset({"openai", "openai-chat"})
-"""Providers that, with a base URL, mean any endpoint that speaks OpenAI chat completions."""
+"""Providers that, with a base URL, stand for any OpenAI-compatible chat completions endpoint."""
 
 _PRICED_AS = {"openai-chat": "openai", "openai-responses": "openai", "google-cloud": "google"}
-"""Provider prefix → its name in the price table, where the two differ."""
+"""Provider prefix → name in the price table, where they differ."""
 
 
 class DirectModel(NamedModel):
@@ -61,11 +61,11 @@ class DirectModel(NamedModel):
 
     @property
     def name(self) -> str:
-        """The model as the user wrote it."""
+        """Return the model name as the user wrote it."""
         return f"{self._provider}:{self._model}"
 
     async def complete(self, request: ChatRequest) -> ChatReply:
-        """Answer once; whatever goes wrong is a `ModelError`."""
+        """Make one call; every failure is a `ModelError`."""
         model = await self._open()
         from pydantic_ai import direct
         from pydantic_ai.exceptions import AgentRunError, UserError
@@ -73,7 +73,7 @@ class DirectModel(NamedModel):
         try:
             async with asyncio.timeout(request.timeout):
                 with warnings.catch_warnings():
-                    # A model that takes no temperature or seed is still worth asking.
+                    # Models without temperature or seed parameters are called without them.
                     warnings.simplefilter("ignore", UserWarning)
                     response = await direct.model_request(
                         model,
@@ -105,7 +105,7 @@ class DirectModel(NamedModel):
         model = self._by_loop.get(loop)
         if model is not None:
             return model
-        # Calls that begin together share one client, and none uses it before it is open.
+        # Concurrent calls share one client, and none uses it before it is open.
         async with self._opening.setdefault(loop, asyncio.Lock()):
             model = self._by_loop.get(loop)
             if model is None:
@@ -132,9 +132,9 @@ class DirectModel(NamedModel):
 
     @property
     def _wire_name(self) -> str:
-        """The name for pydantic-ai, where `openai:` means the responses API.
+        """Return the name for pydantic-ai, where `openai:` is the responses API.
 
-        Other endpoints that call themselves OpenAI-compatible speak chat completions.
+        Other OpenAI-compatible endpoints speak chat completions.
         """
         compatible = self._base_url is not None and self._provider in _CHAT_COMPLETIONS
         return f"openai-chat:{self._model}" if compatible else self.name
@@ -154,7 +154,7 @@ class DirectModel(NamedModel):
             return OpenAICompatibleProvider("openai", base_url=self._base_url, api_key=key)
         options: dict[str, Any] = {"api_key": key} if key else {}
         if self._base_url is not None:
-            # Some clients insist on a key; a placeholder keeps the user's real one at home.
+            # Some clients require a key; a placeholder keeps the user's real one from being sent.
             options = {"base_url": self._base_url, "api_key": key or "no-key"}
         try:
             provider_class: Any = infer_provider_class(name)
@@ -177,9 +177,9 @@ class DirectModel(NamedModel):
             if isinstance(part, ToolCallPart)
         )
         if not calls and not response.text and response.finish_reason is None:
-            # A stream of events that the client did not know ends like this.
-            raise ModelError("an empty reply", kind=ModelErrorKind.BAD_REPLY, model=self.name)
-        # Only some protocols say so themselves.
+            # The client raises this for a stream of unknown events.
+            raise ModelError("the reply is empty", kind=ModelErrorKind.BAD_REPLY, model=self.name)
+        # Only some protocols report this themselves.
         called = bool(calls) and response.finish_reason in (None, "stop")
         return ChatReply(
             text=response.text or "",
@@ -196,7 +196,7 @@ class DirectModel(NamedModel):
             self._prices.find(self._model, provider) or self._prices.find(model, provider)
         )
         if self._base_url is not None and not priced:
-            return None  # someone else's endpoint: its price is not the provider's
+            return None  # a third party's endpoint: its price is not the provider's
         known_by_user = self._prices is not None and self._prices.find(self._model, provider)
         return self._price(self._model if known_by_user else model, provider, usage)
 
@@ -238,7 +238,7 @@ class DirectModel(NamedModel):
 
 
 def to_messages(request: ChatRequest) -> list[ModelMessage]:
-    """The conversation as pydantic-ai writes it."""
+    """Return the conversation in pydantic-ai's types."""
     m = importlib.import_module("pydantic_ai.messages")
     tool_names = {call.id: call.name for message in request.messages for call in message.tool_calls}
     converted: list[Any] = []
@@ -264,7 +264,7 @@ def to_messages(request: ChatRequest) -> list[ModelMessage]:
 
 
 def _settings(request: ChatRequest) -> ModelSettings:
-    settings: ModelSettings = {"max_retries": 0}  # whoever asks decides about asking again
+    settings: ModelSettings = {"max_retries": 0}  # the caller decides about retries
     if request.temperature is not None:
         settings["temperature"] = request.temperature
     if request.max_tokens is not None:
@@ -312,7 +312,7 @@ def _usage(response: ModelResponse) -> TokenUsage:
 
 
 def _arguments(part: Any) -> Any:
-    """Arguments as an object; what is not valid JSON is kept as the text it is."""
+    """Return arguments as an object; invalid JSON is returned as text."""
     import json
 
     if not isinstance(part.args, str):
