@@ -23,7 +23,7 @@ _PENDING = "pending_span"
 MALFORMED = (TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError)
 """Exceptions that malformed attributes can raise during normalisation."""
 
-_LONGEST_CYCLE_SHOWN = 5
+_MAX_CYCLE_SHOWN = 5
 """Maximum span ids listed for a parent cycle; a cycle can be as long as the trace."""
 
 
@@ -79,10 +79,7 @@ class Collector:
 
     def add(self, span: Span) -> None:
         """Add a span; its conventions are read later, when the file is complete."""
-        trace = self.traces.get(span.trace_id)
-        if trace is None:
-            trace = self.traces[span.trace_id] = Trace(trace_id=span.trace_id)
-        trace.spans.append(span)
+        self.trace(span.trace_id).spans.append(span)
 
     def resource(self, trace_id: str, attributes: dict[str, Any]) -> None:
         """Set the resource attributes of a trace; the first ones received win."""
@@ -102,7 +99,7 @@ class Collector:
             self._problems[message] = msgspec.structs.replace(known, count=known.count + 1)
 
     def forget_problems(self) -> None:
-        """Discard everything collected: the file turned out to be another format."""
+        """Discard the problems: the file turned out to have another format."""
         self._problems.clear()
 
     @property
@@ -136,9 +133,6 @@ class LogPool:
         """Return the number of records without a span."""
         return sum(map(len, self._events.values()))
 
-    def __bool__(self) -> bool:
-        return bool(self._events)
-
 
 def assemble(out: Collector, logs: LogPool) -> list[Trace]:
     """Return the finished traces of one file, in order of first appearance."""
@@ -147,9 +141,9 @@ def assemble(out: Collector, logs: LogPool) -> list[Trace]:
         trace.spans = _distinct(trace.spans, out)
         if not trace.spans:
             continue
-        if logs:
-            _join_logs(trace, logs)
         for span in trace.spans:
+            if events := logs.take(trace.trace_id, span.span_id):
+                span.events = tuple(sorted((*span.events, *events), key=lambda e: e.time_ns))
             try:
                 conventions.normalise(span)
             except MALFORMED as error:
@@ -160,7 +154,7 @@ def assemble(out: Collector, logs: LogPool) -> list[Trace]:
             out.problem(f"trace {trace.trace_id}", f"content not understood: {_short(error)}")
         traces.append(trace)
     for trace in traces:
-        _name_cycles(trace, out)
+        _report_cycles(trace, out)
     return traces
 
 
@@ -177,44 +171,30 @@ def _distinct(spans: list[Span], out: Collector) -> list[Span]:
             pending[span.span_id] = span
             continue
         known = by_id.get(span.span_id)
-        if known is not None:
-            if known.end_ns is not None and span.end_ns is None:
+        if known is not None and known.end_ns is not None:
+            if span.end_ns is None:
                 continue
-            if known.end_ns is not None:
-                out.problem(f"span {span.span_id}", "span id appears twice; the last is kept")
+            out.problem(f"span {span.span_id}", "span id appears twice; the last is kept")
         by_id[span.span_id] = span
-    for span in pending.values():
-        _keep_unfinished(span, by_id)
+    for placeholder in pending.values():
+        announced = placeholder.parent_id
+        if announced is None or announced in by_id:
+            continue
+        parent = placeholder.attributes.get("logfire.pending_parent_id")
+        # Logfire writes an id of zeros for the placeholder of a root.
+        is_root = not isinstance(parent, str) or not parent.strip("0")
+        placeholder.span_id = announced
+        placeholder.parent_id = None if is_root else parent
+        placeholder.end_ns = None
+        by_id[announced] = placeholder
     return list(by_id.values())
 
 
-def _keep_unfinished(placeholder: Span, by_id: dict[str, Span]) -> None:
-    announced = placeholder.parent_id
-    if announced is None or announced in by_id:
-        return
-    real_parent = placeholder.attributes.get("logfire.pending_parent_id")
-    known = isinstance(real_parent, str) and real_parent.strip("0") != ""
-    placeholder.span_id = announced
-    placeholder.parent_id = real_parent if known else None
-    placeholder.end_ns = None
-    by_id[announced] = placeholder
-
-
-def _join_logs(trace: Trace, logs: LogPool) -> None:
-    for span in trace.spans:
-        events = logs.take(trace.trace_id, span.span_id)
-        if events:
-            span.events = tuple(sorted((*span.events, *events), key=lambda event: event.time_ns))
-
-
-def _name_cycles(trace: Trace, out: Collector) -> None:
+def _report_cycles(trace: Trace, out: Collector) -> None:
     for cycle in trace.index.cycles:
-        shown = " → ".join(cycle[:_LONGEST_CYCLE_SHOWN])
-        more = (
-            ""
-            if len(cycle) <= _LONGEST_CYCLE_SHOWN
-            else f" and {len(cycle) - _LONGEST_CYCLE_SHOWN} more"
-        )
+        shown = " → ".join(cycle[:_MAX_CYCLE_SHOWN])
+        hidden = len(cycle) - _MAX_CYCLE_SHOWN
+        more = f" and {hidden} more" if hidden > 0 else ""
         message = printable(f"parent cycle among spans {shown}{more}; broken at its earliest span")
         if message not in trace.problems:
             trace.problems.append(message)

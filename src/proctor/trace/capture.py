@@ -53,7 +53,7 @@ class Recorder(otel.Sink):
     A class rather than a generator, which would cost 50 % more.
     """
 
-    __slots__ = ("_name", "_standing", "clock", "foreign", "root", "seen_error", "trace")
+    __slots__ = ("_name", "_tokens", "clock", "foreign", "root", "seen_error", "trace")
 
     def __init__(self, trace: Trace, name: str, clock: Clock) -> None:
         self.trace_ids = []
@@ -63,18 +63,18 @@ class Recorder(otel.Sink):
         self.seen_error: BaseException | None = None
         self._name = name
 
-    def keep(self, span: Span) -> None:
+    def add(self, span: Span) -> None:
         """Add a finished or open span; appending is atomic, so threads may share a capture."""
         self.trace.spans.append(span)
 
-    def keep_foreign(self, span: Span) -> None:
+    def receive(self, span: Span) -> None:
         """Add a span received from an instrumentation to this capture."""
         if span.trace_id != self.trace.trace_id:
             span.trace_id = self.trace.trace_id
             span.parent_id = span.parent_id or self.root.span_id
         normalise(span)
         self.foreign = True
-        self.keep(span)
+        self.add(span)
 
     def __enter__(self) -> Trace:
         trace = self.trace
@@ -89,7 +89,7 @@ class Recorder(otel.Sink):
         )
         trace.spans.append(self.root)
         otel.listen(trace_id, self)
-        self._standing = otel.enter(self, trace_id, span_id)
+        self._tokens = otel.enter(self, trace_id, span_id)
         return trace
 
     def __exit__(
@@ -103,7 +103,7 @@ class Recorder(otel.Sink):
             if self.seen_error is not error:
                 _record_error(self, root, error)
             _fail(root, error)
-        otel.leave(self._standing)
+        otel.leave(self._tokens)
         self.close()
         ended = self.clock()
         root.end_ns = ended if ended > root.start_ns else root.start_ns
@@ -118,8 +118,8 @@ class Recorder(otel.Sink):
             root.output = trace.response
 
 
-def _standing() -> tuple[Recorder, str] | None:
-    """The current task's capture and the id of its current span."""
+def _current() -> tuple[Recorder, str] | None:
+    """Return the current task's capture and the id of its current span."""
     place = otel.here.get()
     if place is None or not isinstance(place.sink, Recorder):
         return None
@@ -129,11 +129,11 @@ def _standing() -> tuple[Recorder, str] | None:
 @contextmanager
 def _inside(recorder: Recorder, span: Span) -> Generator[None]:
     """Make a span the current one, for our helpers and for OpenTelemetry alike."""
-    standing = otel.enter(recorder, span.trace_id, span.span_id)
+    tokens = otel.enter(recorder, span.trace_id, span.span_id)
     try:
         yield
     finally:
-        otel.leave(standing)
+        otel.leave(tokens)
 
 
 class StepFields(TypedDict, total=False):
@@ -173,8 +173,8 @@ def span(
 
     Outside any capture the block runs just the same and the span is dropped.
     """
-    standing = _standing()
-    recorder = None if standing is None else standing[0]
+    current = _current()
+    recorder = None if current is None else current[0]
     clock = time.time_ns if recorder is None else recorder.clock
     step = Span(
         span_id=new_span_id(),
@@ -184,11 +184,11 @@ def span(
         start_ns=clock(),
         **fields,
     )
-    if standing is None or recorder is None:
+    if current is None or recorder is None:
         yield step
         return
-    step.parent_id = otel.innermost(step.trace_id) or standing[1]
-    recorder.keep(step)
+    step.parent_id = otel.innermost(step.trace_id) or current[1]
+    recorder.add(step)
     try:
         with _inside(recorder, step):
             yield step
@@ -219,7 +219,7 @@ def _record_error(recorder: Recorder, parent: Span, error: BaseException) -> Non
         end_ns=now,
     )
     _fail(step, error)
-    recorder.keep(step)
+    recorder.add(step)
 
 
 # -- captures and their steps ------------------------------------------------------------------
@@ -378,5 +378,5 @@ def carry(function: Callable[P, R]) -> Callable[P, R]:
 
 def current_trace() -> Trace | None:
     """Return the trace being captured, or None."""
-    standing = _standing()
-    return None if standing is None else standing[0].trace
+    current = _current()
+    return None if current is None else current[0].trace

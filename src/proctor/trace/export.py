@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
@@ -22,7 +23,7 @@ from proctor.files import replacing
 from proctor.sanitize import json_bytes, valid_unicode
 from proctor.trace.conventions.proctor import TRACE_METADATA_KEY, to_attributes, trace_to_attributes
 from proctor.trace.conventions.values import encode_json, is_mapping, shown
-from proctor.trace.model import Event, Message, Span, SpanKind, SpanStatus, ToolCall, Trace
+from proctor.trace.model import Event, Message, Span, SpanKind, SpanStatus, Trace
 from proctor.trace.redact import Redactor, redactor_for
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
 
 
-class Exporter(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Exporter:
     """An export format: an encoder for one trace, and the text around and between traces."""
 
     about: str
@@ -39,21 +41,6 @@ class Exporter(NamedTuple):
     before: bytes = b""
     between: bytes = b""
     after: bytes = b""
-
-
-def _otlp_json(trace: Trace) -> bytes:
-
-    return encode_json_spans(trace, GENAI)
-
-
-def _otlp_proto(trace: Trace) -> bytes:
-
-    return encode_proto_spans(trace, GENAI)
-
-
-def _openinference(trace: Trace) -> bytes:
-
-    return encode_json_spans(trace, OPENINFERENCE)
 
 
 def _jsonl(trace: Trace) -> bytes:
@@ -65,10 +52,19 @@ def _jsonl(trace: Trace) -> bytes:
 _REQUEST = {"before": b'{"resourceSpans":[', "between": b",\n", "after": b"]}\n"}
 
 EXPORTERS: dict[str, Exporter] = {
-    "otlp-json": Exporter("OTLP JSON with OTel GenAI attributes", _otlp_json, **_REQUEST),
-    "otlp-proto": Exporter("OTLP protobuf with OTel GenAI attributes", _otlp_proto),
+    "otlp-json": Exporter(
+        "OTLP JSON with OTel GenAI attributes",
+        lambda trace: encode_json_spans(trace, GENAI),
+        **_REQUEST,
+    ),
+    "otlp-proto": Exporter(
+        "OTLP protobuf with OTel GenAI attributes",
+        lambda trace: encode_proto_spans(trace, GENAI),
+    ),
     "openinference": Exporter(
-        "OTLP JSON with OpenInference attributes", _openinference, **_REQUEST
+        "OTLP JSON with OpenInference attributes",
+        lambda trace: encode_json_spans(trace, OPENINFERENCE),
+        **_REQUEST,
     ),
     "jsonl": Exporter("Proctor JSONL: one trace per line, lossless", _jsonl),
 }
@@ -183,7 +179,7 @@ _OPERATIONS = {
 
 def genai(span: Span) -> Attributes:
     """Return a span's fields as `gen_ai.*` attributes."""
-    found: Attributes = {
+    attributes: Attributes = {
         "gen_ai.operation.name": _OPERATIONS.get(span.kind),
         "gen_ai.request.model": span.model,
         "gen_ai.usage.input_tokens": span.input_tokens,
@@ -192,26 +188,26 @@ def genai(span: Span) -> Attributes:
         "error.type": span.error_type,
     }
     if span.kind == SpanKind.TOOL:
-        found["gen_ai.tool.name"] = span.tool_name
-        found["gen_ai.tool.call.id"] = span.tool_call_id
-        found["gen_ai.tool.call.arguments"] = shown(span.tool_input)
-        found["gen_ai.tool.call.result"] = shown(span.tool_output)
+        attributes["gen_ai.tool.name"] = span.tool_name
+        attributes["gen_ai.tool.call.id"] = span.tool_call_id
+        attributes["gen_ai.tool.call.arguments"] = shown(span.tool_input)
+        attributes["gen_ai.tool.call.result"] = shown(span.tool_output)
     if span.input_messages:
-        found["gen_ai.input.messages"] = encode_json([_parts(m) for m in span.input_messages])
+        attributes["gen_ai.input.messages"] = encode_json([_parts(m) for m in span.input_messages])
     if span.output_messages:
-        found["gen_ai.output.messages"] = encode_json(
+        attributes["gen_ai.output.messages"] = encode_json(
             [
                 {**_parts(m), "finish_reason": "tool_call" if m.tool_calls else "stop"}
                 for m in span.output_messages
             ]
         )
     if span.documents:
-        found["gen_ai.retrieval.documents"] = encode_json(
+        attributes["gen_ai.retrieval.documents"] = encode_json(
             [_known({"id": d.id, "score": d.score, "content": d.text}) for d in span.documents]
         )
         if isinstance(span.input, str):
-            found["gen_ai.retrieval.query.text"] = span.input
-    return _known(found)
+            attributes["gen_ai.retrieval.query.text"] = span.input
+    return _known(attributes)
 
 
 def genai_trace(trace: Trace) -> Attributes:
@@ -254,7 +250,7 @@ def openinference(span: Span) -> Attributes:
     """Return a span's fields as OpenInference attributes."""
     is_tool = span.kind == SpanKind.TOOL
     sent, received = span.input_tokens, span.output_tokens
-    found: Attributes = {
+    attributes: Attributes = {
         "openinference.span.kind": _SPAN_KINDS.get(span.kind, "CHAIN"),
         "llm.model_name": span.model,
         "llm.token_count.prompt": sent,
@@ -265,18 +261,18 @@ def openinference(span: Span) -> Attributes:
         "tool.name": span.tool_name,
         "tool.id": span.tool_call_id,
     }
-    found |= _value("input", span.tool_input if is_tool else span.input)
-    found |= _value("output", span.tool_output if is_tool else span.output)
-    found |= _flat_messages("llm.input_messages", span.input_messages)
-    found |= _flat_messages("llm.output_messages", span.output_messages)
+    attributes |= _value("input", span.tool_input if is_tool else span.input)
+    attributes |= _value("output", span.tool_output if is_tool else span.output)
+    attributes |= _flat_messages("llm.input_messages", span.input_messages)
+    attributes |= _flat_messages("llm.output_messages", span.output_messages)
     for number, document in enumerate(span.documents):
         head = f"retrieval.documents.{number}.document"
-        found[f"{head}.id"] = document.id
-        found[f"{head}.content"] = document.text
-        found[f"{head}.score"] = document.score
+        attributes[f"{head}.id"] = document.id
+        attributes[f"{head}.content"] = document.text
+        attributes[f"{head}.score"] = document.score
         if document.metadata:
-            found[f"{head}.metadata"] = encode_json(document.metadata)
-    return _known(found)
+            attributes[f"{head}.metadata"] = encode_json(document.metadata)
+    return _known(attributes)
 
 
 def openinference_trace(trace: Trace) -> Attributes:
@@ -292,24 +288,19 @@ def _value(which: str, value: Any) -> Attributes:
 
 
 def _flat_messages(prefix: str, messages: Sequence[Message]) -> Attributes:
-    found: Attributes = {}
+    attributes: Attributes = {}
     for number, message in enumerate(messages):
         head = f"{prefix}.{number}.message"
-        found[f"{head}.role"] = message.role
-        found[f"{head}.content"] = message.content
-        found[f"{head}.name"] = message.name
-        found[f"{head}.tool_call_id"] = message.tool_call_id
+        attributes[f"{head}.role"] = message.role
+        attributes[f"{head}.content"] = message.content
+        attributes[f"{head}.name"] = message.name
+        attributes[f"{head}.tool_call_id"] = message.tool_call_id
         for index, call in enumerate(message.tool_calls):
-            found |= _flat_call(f"{head}.tool_calls.{index}.tool_call", call)
-    return found
-
-
-def _flat_call(head: str, call: ToolCall) -> Attributes:
-    return {
-        f"{head}.id": call.id,
-        f"{head}.function.name": call.name,
-        f"{head}.function.arguments": shown(call.arguments),
-    }
+            call_head = f"{head}.tool_calls.{index}.tool_call"
+            attributes[f"{call_head}.id"] = call.id
+            attributes[f"{call_head}.function.name"] = call.name
+            attributes[f"{call_head}.function.arguments"] = shown(call.arguments)
+    return attributes
 
 
 # Convert ids to OpenTelemetry form: 16 and 8 bytes in hex. A valid id stays; any other becomes a
@@ -453,7 +444,7 @@ def encode_json_spans(trace: Trace, convention: Convention) -> bytes:
 
 
 def _json_span(span: WireSpan) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    encoded: dict[str, Any] = {
         "traceId": span.trace_id,
         "spanId": span.span_id,
         "name": span.name,
@@ -462,11 +453,11 @@ def _json_span(span: WireSpan) -> dict[str, Any]:
         "attributes": _json_attributes(span.attributes),
     }
     if span.parent_id:
-        found["parentSpanId"] = span.parent_id
+        encoded["parentSpanId"] = span.parent_id
     if span.end:
-        found["endTimeUnixNano"] = str(span.end)
+        encoded["endTimeUnixNano"] = str(span.end)
     if span.events:
-        found["events"] = [
+        encoded["events"] = [
             {
                 "timeUnixNano": str(_time(event.time_ns)),
                 "name": event.name,
@@ -477,8 +468,8 @@ def _json_span(span: WireSpan) -> dict[str, Any]:
     status: dict[str, Any] = {"code": span.status} if span.status else {}
     if span.message:
         status["message"] = span.message
-    found["status"] = status
-    return found
+    encoded["status"] = status
+    return encoded
 
 
 def _json_attributes(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -496,7 +487,11 @@ def _json_value(value: Any, depth: int) -> dict[str, Any]:
     if isinstance(value, int) and value in _INT64:
         return {"intValue": str(value)}
     if isinstance(value, float):
-        return {"doubleValue": value if math.isfinite(value) else _not_finite(value)}
+        if math.isfinite(value):
+            return {"doubleValue": value}
+        # JSON has no such numbers; protobuf's JSON mapping spells them as text.
+        name = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return {"doubleValue": name}
     if depth < _MAX_NESTING and isinstance(value, list | tuple):
         items = cast("Iterable[Any]", value)
         return {"arrayValue": {"values": [_json_value(item, depth + 1) for item in items]}}
@@ -506,13 +501,6 @@ def _json_value(value: Any, depth: int) -> dict[str, Any]:
         ]
         return {"kvlistValue": {"values": pairs}}
     return {"stringValue": encode_json(value)}
-
-
-def _not_finite(value: float) -> str:
-    """Return the protobuf JSON spelling of a number that JSON lacks."""
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
 
 
 # -- protobuf ---------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[Any]
 MAX_BYTES = 2 * 2**30
 """Maximum unpacked size of one file: decoded JSON takes several times as much memory."""
 
-_PIECE = 16 * 1024 * 1024
+_CHUNK = 16 * 1024 * 1024
 """Bytes per read from a stream: few calls for a large file, little memory for each."""
 
 STDIN = "-"
@@ -73,7 +73,7 @@ class Content(NamedTuple):
 def expand(source: Source | Iterable[Source]) -> Iterator[Content | tuple[str, str]]:
     """Yield each source, or (name, message) for one that does not exist."""
     if isinstance(source, (bytes, bytearray, memoryview)):
-        yield Content("<bytes>", partial(_within, bytes(source)))
+        yield Content("<bytes>", partial(_unpacked, bytes(source)))
     elif isinstance(source, (str, os.PathLike)):
         yield from _expand_path(source)
     elif hasattr(source, "read"):
@@ -119,24 +119,22 @@ to runs.
 
 def _expand_folder(folder: Path) -> Iterator[Content | tuple[str, str]]:
     found = False
+    suffixes = _SUFFIXES | _PACKED_SUFFIXES
     for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         run = RUN_SPEC in files and RUN_TRACES in folders
         folders[:] = [RUN_TRACES] if run else folders
         for name in () if run else sorted(files):
-            if not name.startswith(".") and name != RUN_LOG and _may_hold_traces(Path(name)):
+            if (
+                not name.startswith(".")
+                and name != RUN_LOG
+                and Path(name).suffix.lower() in suffixes
+            ):
                 found = True
                 yield _file(Path(parent, name))
     if not found:
-        yield str(folder), f"no trace files in this folder (looked for {_known_suffixes()})"
-
-
-def _may_hold_traces(path: Path) -> bool:
-    return path.suffix.lower() in _SUFFIXES | _PACKED_SUFFIXES
-
-
-def _known_suffixes() -> str:
-    return " ".join(sorted(_SUFFIXES | _PACKED_SUFFIXES))
+        looked_for = " ".join(sorted(suffixes))
+        yield str(folder), f"no trace files in this folder (looked for {looked_for})"
 
 
 def _file(path: Path) -> Content:
@@ -154,13 +152,13 @@ def _read_file(path: Path, limit: int) -> bytes:
         raise SourceError(f"cannot be read: {error.strerror or error}") from None
 
 
-def _read_up_to(stream: IO[Any], most: int) -> Any:
+def _read_up_to(stream: IO[Any], limit: int) -> Any:
     """Read at most `limit` bytes of a stream in chunks; one large read would reserve all of it."""
     parts: list[Any] = []
-    held = 0
-    while held < most and (part := stream.read(min(_PIECE, most - held))):
+    size = 0
+    while size < limit and (part := stream.read(min(_CHUNK, limit - size))):
         parts.append(part)
-        held += len(part)
+        size += len(part)
     if len(parts) == 1:
         return parts[0]
     return "".join(parts) if parts and isinstance(parts[0], str) else b"".join(parts)
@@ -175,10 +173,10 @@ def _read_stream(stream: IO[Any], limit: int) -> bytes:
         raise SourceError(f"cannot be read: {error}") from None
     if isinstance(data, str):
         data = data.encode("utf-8", "replace")
-    return _within(bytes(data or b""), limit)
+    return _unpacked(bytes(data or b""), limit)
 
 
-def _within(data: bytes, limit: int) -> bytes:
+def _unpacked(data: bytes, limit: int) -> bytes:
     if len(data) > limit:
         raise SourceError(f"holds more than {_size(limit)}; split it, or raise max_bytes")
     try:
@@ -201,7 +199,7 @@ def _size(count: int) -> str:
     return f"{count} bytes"
 
 
-_MOST_KEYS_SHOWN = 6
+_MAX_KEYS_SHOWN = 6
 """Maximum keys of an unknown document in a message; enough to recognise it."""
 
 
@@ -250,9 +248,9 @@ def load_traces(
         traces = assemble(out, pool)
         loaded.extend(traces)
         loaded.files.extend([out.file] * len(traces))
-        loaded.problems.extend(_judged(out))
+        loaded.problems.extend(_final_problems(out))
     if pool.left:
-        loaded.problems.append(_homeless(pool, collected))
+        loaded.problems.append(_unmatched_logs(pool, collected))
     if not loaded and loaded.problems:
         raise TraceLoadError(loaded.problems)
     return loaded
@@ -277,7 +275,7 @@ def iter_traces(
     for out in _collect(source, on_problem, format, max_bytes):
         pool.add(out.logs)
         traces = assemble(out, pool)
-        for problem in _judged(out):
+        for problem in _final_problems(out):
             on_problem(problem)
         if out.logs:
             last = [out]
@@ -285,15 +283,15 @@ def iter_traces(
             on_file(out.file)
         yield from traces
     if pool.left:
-        on_problem(_homeless(pool, last))
+        on_problem(_unmatched_logs(pool, last))
 
 
-def _homeless(pool: LogPool, collected: list[Collector]) -> TraceProblem:
+def _unmatched_logs(pool: LogPool, collected: list[Collector]) -> TraceProblem:
     file = next((out.file for out in reversed(collected) if out.logs), "")
     return TraceProblem(file, f"{pool.left} log records belong to no span that was loaded")
 
 
-def _judged(out: Collector) -> list[TraceProblem]:
+def _final_problems(out: Collector) -> list[TraceProblem]:
     """Return the problems of a file; they are fatal when it yielded nothing."""
     if not out.is_empty:
         return out.problems
@@ -312,7 +310,13 @@ def _collect(
     max_bytes: int,
 ) -> Iterator[Collector]:
     """Yield the collected content of each file, before assembly."""
-    chosen = None if format_name is None else _format_named(format_name)
+    every = (*formats.JSON_FORMATS, *formats.BINARY_FORMATS)
+    selected = next((known for known in every if format_name == known.NAME), None)
+    if format_name is not None and selected is None:
+        raise ProctorError(
+            f"unknown trace format {format_name!r}; known: {', '.join(formats.names())}",
+            hint=did_you_mean(format_name, formats.names()),
+        )
     for item in expand(source):
         if not isinstance(item, Content):
             on_problem(TraceProblem(*item, fatal=True))
@@ -325,32 +329,22 @@ def _collect(
         except MemoryError:
             out.problem("", "does not fit into memory; split it")
         else:
-            _read_data(data, out, chosen)
+            _read_data(data, out, selected)
         out.place = ""
         yield out
 
 
-def _format_named(name: str) -> formats.JsonFormat | formats.BinaryFormat:
-    for known in (*formats.JSON_FORMATS, *formats.BINARY_FORMATS):
-        if name == known.NAME:
-            return known
-    raise ProctorError(
-        f"unknown trace format {name!r}; known: {', '.join(formats.names())}",
-        hint=did_you_mean(name, formats.names()),
-    )
-
-
 def _read_data(
-    data: bytes, out: Collector, chosen: formats.JsonFormat | formats.BinaryFormat | None
+    data: bytes, out: Collector, selected: formats.JsonFormat | formats.BinaryFormat | None
 ) -> None:
     """Read the unpacked bytes of one file."""
-    binary = chosen if chosen in formats.BINARY_FORMATS else None
+    binary = selected if selected in formats.BINARY_FORMATS else None
     if not data[:1].strip() and not data.strip():
         out.problem("", "is empty")
     elif binary is not None:
         binary.read(data, out)
     elif looks_like_json(data):
-        _read_json(data, out, chosen)
+        _read_json(data, out, selected)
         # A protobuf file may begin like JSON by chance: its length byte can be a brace.
         if out.is_empty and (found := formats.detect_binary(data)) is not None:
             out.forget_problems()
@@ -361,7 +355,7 @@ def _read_data(
         out.problem("byte 0", f"neither JSON nor OTLP protobuf: begins with {data[:12]!r}")
 
 
-def _read_json(data: bytes, out: Collector, chosen: Any) -> None:
+def _read_json(data: bytes, out: Collector, selected: Any) -> None:
     documents = read_documents(data, out)
     messages: list[Any] = []
     for place, document in documents.found:
@@ -369,32 +363,25 @@ def _read_json(data: bytes, out: Collector, chosen: Any) -> None:
         if documents.by_line and transcript.is_message(document):
             messages.append(document)
             continue
-        known: formats.JsonFormat | None = chosen or formats.detect(document)
+        known: formats.JsonFormat | None = selected or formats.detect(document)
         if known is None:
-            out.problem("", _unknown(document), hint=_known_formats())
-        else:
-            _read_document(known, document, out)
+            about = "; ".join(known.ABOUT for known in formats.JSON_FORMATS)
+            out.problem("", _unknown(document), hint=f"known formats: {about}")
+            continue
+        try:
+            known.read(document, out)
+        except RecursionError:
+            out.problem("", "nested too deeply")
     if messages:
         out.place = ""
         transcript.read(messages, out)
 
 
-def _read_document(known: formats.JsonFormat, document: Any, out: Collector) -> None:
-    try:
-        known.read(document, out)
-    except RecursionError:
-        out.problem("", "nested too deeply")
-
-
-def _known_formats() -> str:
-    return f"known formats: {'; '.join(known.ABOUT for known in formats.JSON_FORMATS)}"
-
-
 def _unknown(document: Any) -> str:
     item = document[0] if is_array(document) and document else document
     if is_object(item):
-        shown = ", ".join(repr(key)[:40] for key in list(item)[:_MOST_KEYS_SHOWN])
-        held = f"keys: {shown}{', …' if len(item) > _MOST_KEYS_SHOWN else ''}"
+        shown = ", ".join(repr(key)[:40] for key in list(item)[:_MAX_KEYS_SHOWN])
+        content = f"keys: {shown}{', …' if len(item) > _MAX_KEYS_SHOWN else ''}"
     else:
-        held = f"it holds {kind_of(item)}"
-    return f"not a trace format Proctor knows; {held}"
+        content = f"it holds {kind_of(item)}"
+    return f"not a trace format Proctor knows; {content}"

@@ -319,7 +319,12 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
             )
             for span in self.of_kind(SpanKind.TOOL)
         ]
-        return executed or _requested_calls(self.llm_calls)
+        return executed or [
+            ToolCall(name=call.name, arguments=call.arguments, id=call.id, span_id=span.span_id)
+            for span in self.llm_calls
+            for message in span.output_messages
+            for call in message.tool_calls
+        ]
 
     @property
     def tool_sequence(self) -> list[str]:
@@ -352,22 +357,26 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
         nest two model spans for one call; so only model spans without a model span with usage below
         them count, and other spans only when no model span has usage at all.
         """
-        if not any(s.kind == SpanKind.LLM or _bears_usage(s) for s in self.spans):
+        if not any(
+            s.kind == SpanKind.LLM or s.cost_usd is not None or _has_tokens(s) for s in self.spans
+        ):
             return Usage(None, None, None, calls=0, unpriced=0)
         spans = self.index.spans
-        bearing = [_bears_tokens(s) for s in spans]
-        on_llm = [b and s.kind == SpanKind.LLM for b, s in zip(bearing, spans, strict=True)]
-        counted = self.index.innermost(on_llm) or self.index.outermost(bearing)
+        has_tokens = [_has_tokens(s) for s in spans]
+        on_llm = [_has_tokens(s) and s.kind == SpanKind.LLM for s in spans]
+        counted = self.index.innermost(on_llm) or self.index.outermost(has_tokens)
         priced = self.index.innermost(
             [s.cost_usd is not None and s.kind == SpanKind.LLM for s in spans]
         ) or self.index.outermost([s.cost_usd is not None for s in spans])
+        per_call = any(s.kind == SpanKind.LLM for s in priced)
         calls = max(len(counted), len(self.llm_calls))
         return Usage(
             input_tokens=_sum(s.input_tokens for s in counted),
             output_tokens=_sum(s.output_tokens for s in counted),
             cost_usd=_sum(s.cost_usd for s in priced),
             calls=calls,
-            unpriced=max(0, calls - len(priced)) if _on_llm(priced) or not priced else 0,
+            # A price on another span (an agent) covers all of its calls.
+            unpriced=max(0, calls - len(priced)) if per_call or not priced else 0,
         )
 
     @property
@@ -381,25 +390,8 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
         return self.usage.cost_usd
 
 
-def _bears_tokens(span: Span) -> bool:
+def _has_tokens(span: Span) -> bool:
     return span.input_tokens is not None or span.output_tokens is not None
-
-
-def _bears_usage(span: Span) -> bool:
-    return span.cost_usd is not None or _bears_tokens(span)
-
-
-def _on_llm(spans: list[Span]) -> bool:
-    return any(span.kind == SpanKind.LLM for span in spans)
-
-
-def _requested_calls(llm_spans: list[Span]) -> list[ToolCall]:
-    return [
-        ToolCall(name=call.name, arguments=call.arguments, id=call.id, span_id=span.span_id)
-        for span in llm_spans
-        for message in span.output_messages
-        for call in message.tool_calls
-    ]
 
 
 def _sum(values: Iterable[Number | None]) -> Number | None:

@@ -31,7 +31,7 @@ class Sink:
     def __init__(self) -> None:
         self.trace_ids: list[str] = []
 
-    def keep_foreign(self, span: Span) -> None:
+    def receive(self, span: Span) -> None:
         """Receive a span from an instrumentation or another process."""
         raise NotImplementedError
 
@@ -69,7 +69,7 @@ class CapturePosition(NonRecordingSpan):
 
 here: ContextVar[CapturePosition | None] = ContextVar("proctor_capture", default=None)
 
-Standing: TypeAlias = "tuple[Token[CapturePosition | None], Token[Context]]"
+ContextTokens: TypeAlias = "tuple[Token[CapturePosition | None], Token[Context]]"
 """Tokens that `leave` resets: ours, and OpenTelemetry's."""
 
 TRACE_DIGITS = 32
@@ -106,7 +106,7 @@ class _Listener(SpanProcessor):
         context = span.get_span_context()
         sink = _sinks.get(f"{context.trace_id:032x}") if context is not None else None
         if sink is not None:
-            sink.keep_foreign(from_sdk(span))
+            sink.receive(from_sdk(span))
 
 
 def listen(trace_id: str, sink: Sink) -> None:
@@ -120,7 +120,7 @@ def deliver(span: Span) -> bool:
     """Route a span from another process; return False when no capture expects it."""
     sink = _sinks.get(span.trace_id)
     if sink is not None:
-        sink.keep_foreign(span)
+        sink.receive(span)
     return sink is not None
 
 
@@ -138,7 +138,7 @@ def _install() -> None:
         _listened_last = provider
 
 
-def enter(sink: Sink, trace_id: str, span_id: str) -> Standing:
+def enter(sink: Sink, trace_id: str, span_id: str) -> ContextTokens:
     """Make one of our spans the parent of new spans, including those of SDKs."""
     place = CapturePosition(sink, trace_id, span_id)
     around = otel_context.get_current()
@@ -146,10 +146,10 @@ def enter(sink: Sink, trace_id: str, span_id: str) -> Standing:
     return here.set(place), otel_context.attach(inside)
 
 
-def leave(standing: Standing) -> None:
+def leave(tokens: ContextTokens) -> None:
     """Undo `enter`."""
-    otel_context.detach(standing[1])
-    here.reset(standing[0])
+    otel_context.detach(tokens[1])
+    here.reset(tokens[0])
 
 
 def traceparent() -> str | None:

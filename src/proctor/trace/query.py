@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -40,8 +41,8 @@ def same(actual: Any, expected: Any) -> bool:
     if isinstance(actual, bool) or isinstance(expected, bool):
         return actual is expected
     if isinstance(actual, dict) and isinstance(expected, dict):
-        held, wanted = cast(dict[Any, Any], actual), cast(dict[Any, Any], expected)
-        return held.keys() == wanted.keys() and all(same(held[k], wanted[k]) for k in wanted)
+        left, right = cast(dict[Any, Any], actual), cast(dict[Any, Any], expected)
+        return left.keys() == right.keys() and all(same(left[k], right[k]) for k in right)
     if isinstance(actual, list | tuple) and isinstance(expected, list | tuple):
         items, others = cast(Sequence[Any], actual), cast(Sequence[Any], expected)
         return len(items) == len(others) and all(map(same, items, others))
@@ -173,7 +174,8 @@ Carry = Callable[[SpanTree, Mask, Mask | None], Mask]
 Figure = Callable[[SpanTree], list[int]]
 
 
-class Condition(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Condition:
     """A condition: how its key parses the argument and evaluates all spans."""
 
     parse: Callable[[Any, str], Any]
@@ -199,61 +201,26 @@ def invert(a: Mask) -> Mask:
     return a.translate(_FLIP)
 
 
-def _not(at: QueryEvaluation, query: SpanQuery) -> Mask:
-    return invert(query.mask(at.tree))
-
-
 def _some(carry: Carry) -> MaskOf:
-    def mask(at: QueryEvaluation, query: SpanQuery) -> Mask:
-        return carry(at.tree, query.mask(at.tree), at.stop)
-
-    return mask
+    return lambda at, query: carry(at.tree, query.mask(at.tree), at.stop)
 
 
 def _none(carry: Carry) -> MaskOf:
-    some = _some(carry)
-
-    def mask(at: QueryEvaluation, query: SpanQuery) -> Mask:
-        return invert(some(at, query))
-
-    return mask
+    return lambda at, query: invert(carry(at.tree, query.mask(at.tree), at.stop))
 
 
 def _every(carry: Carry) -> MaskOf:
-    def mask(at: QueryEvaluation, query: SpanQuery) -> Mask:
-        failing = invert(query.mask(at.tree))
-        return invert(carry(at.tree, failing, at.stop))
-
-    return mask
+    # All relatives match when no relative fails to match.
+    return lambda at, query: invert(carry(at.tree, invert(query.mask(at.tree)), at.stop))
 
 
 def _on_children(tree: SpanTree, mask: Mask, _stop: Mask | None) -> Mask:
     return tree.parents_of(mask)
 
 
-def _on_descendants(tree: SpanTree, mask: Mask, stop: Mask | None) -> Mask:
-    return tree.above(mask, stop)
-
-
-def _on_ancestors(tree: SpanTree, mask: Mask, stop: Mask | None) -> Mask:
-    return tree.below(mask, stop)
-
-
-def _name_equals(at: QueryEvaluation, name: str) -> Mask:
-    return at.tree.names.where({name}.__contains__)
-
-
-def _name_contains(at: QueryEvaluation, part: str) -> Mask:
-    return at.tree.names.where(lambda name: part in name)
-
-
-def _name_matches(at: QueryEvaluation, pattern: re.Pattern[str]) -> Mask:
-    return at.tree.names.where(pattern.match)
-
-
-def _has_attributes(at: QueryEvaluation, wanted: dict[str, Any]) -> Mask:
+def _has_attributes(at: QueryEvaluation, attributes: dict[str, Any]) -> Mask:
     result: Mask = b"\1" * len(at.tree)
-    for key, value in wanted.items():
+    for key, value in attributes.items():
         result = _and(result, _has_attribute(at.tree, key, value))
     return result
 
@@ -272,54 +239,12 @@ def _has_attribute(tree: SpanTree, key: str, value: Any) -> Mask:
     return bytes([key in span.attributes and same(span.attributes[key], value) for span in spans])
 
 
-def _has_attribute_keys(at: QueryEvaluation, keys: frozenset[str]) -> Mask:
-    return bytes([keys <= span.attributes.keys() for span in at.tree.spans])
-
-
-def _has_status(at: QueryEvaluation, status: str) -> Mask:
-    return at.tree.statuses.where({status}.__contains__)
-
-
-def _kind(at: QueryEvaluation, kinds: frozenset[str]) -> Mask:
-    return at.tree.kinds.where(kinds.__contains__)
-
-
-def _tool_name(at: QueryEvaluation, names: frozenset[str]) -> Mask:
-    return at.tree.tool_names.where(names.__contains__)
-
-
-def _min_duration(at: QueryEvaluation, least: float) -> Mask:
-    return bytes([duration >= least for duration in at.tree.durations])
-
-
-def _max_duration(at: QueryEvaluation, most: float) -> Mask:
-    return bytes([duration <= most for duration in at.tree.durations])
-
-
 def _at_least(figure: Figure) -> MaskOf:
-    def mask(at: QueryEvaluation, least: int) -> Mask:
-        return bytes(map(least.__le__, figure(at.tree)))
-
-    return mask
+    return lambda at, least: bytes(map(least.__le__, figure(at.tree)))
 
 
 def _at_most(figure: Figure) -> MaskOf:
-    def mask(at: QueryEvaluation, most: int) -> Mask:
-        return bytes(map(most.__ge__, figure(at.tree)))
-
-    return mask
-
-
-def _child_count(tree: SpanTree) -> list[int]:
-    return tree.child_count
-
-
-def _descendant_count(tree: SpanTree) -> list[int]:
-    return tree.descendant_count
-
-
-def _depth(tree: SpanTree) -> list[int]:
-    return tree.depth
+    return lambda at, most: bytes(map(most.__ge__, figure(at.tree)))
 
 
 def _all_of(at: QueryEvaluation, queries: list[SpanQuery]) -> Mask:
@@ -444,34 +369,46 @@ _KINDS = (
 )
 
 CONDITIONS: dict[str, Condition] = {
-    "name_equals": Condition(_text, _name_equals),
-    "name_contains": Condition(_text, _name_contains),
-    "name_matches_regex": Condition(_pattern, _name_matches),
+    "name_equals": Condition(_text, lambda at, name: at.tree.names.where({name}.__contains__)),
+    "name_contains": Condition(_text, lambda at, part: at.tree.names.where(lambda s: part in s)),
+    "name_matches_regex": Condition(_pattern, lambda at, regex: at.tree.names.where(regex.match)),
     "has_attributes": Condition(read_mapping, _has_attributes),
-    "has_attribute_keys": Condition(_keys, _has_attribute_keys),
-    "has_status": Condition(_choice(*_STATUSES), _has_status),
-    "kind": Condition(_choices(_choice(*_KINDS)), _kind),
-    "tool_name": Condition(_choices(_text), _tool_name),
-    "min_duration": Condition(_nanoseconds, _min_duration),
-    "max_duration": Condition(_nanoseconds, _max_duration),
-    "not_": Condition(read_query, _not),
+    "has_attribute_keys": Condition(
+        _keys, lambda at, keys: bytes([keys <= span.attributes.keys() for span in at.tree.spans])
+    ),
+    "has_status": Condition(
+        _choice(*_STATUSES), lambda at, status: at.tree.statuses.where({status}.__contains__)
+    ),
+    "kind": Condition(
+        _choices(_choice(*_KINDS)), lambda at, kinds: at.tree.kinds.where(kinds.__contains__)
+    ),
+    "tool_name": Condition(
+        _choices(_text), lambda at, names: at.tree.tool_names.where(names.__contains__)
+    ),
+    "min_duration": Condition(
+        _nanoseconds, lambda at, least: bytes([each >= least for each in at.tree.durations])
+    ),
+    "max_duration": Condition(
+        _nanoseconds, lambda at, most: bytes([each <= most for each in at.tree.durations])
+    ),
+    "not_": Condition(read_query, lambda at, query: invert(query.mask(at.tree))),
     "and_": Condition(read_queries, _all_of),
     "or_": Condition(read_queries, _one_of),
-    "min_child_count": Condition(read_count, _at_least(_child_count)),
-    "max_child_count": Condition(read_count, _at_most(_child_count)),
+    "min_child_count": Condition(read_count, _at_least(lambda tree: tree.child_count)),
+    "max_child_count": Condition(read_count, _at_most(lambda tree: tree.child_count)),
     "some_child_has": Condition(read_query, _some(_on_children)),
     "all_children_have": Condition(read_query, _every(_on_children)),
     "no_child_has": Condition(read_query, _none(_on_children)),
-    "min_descendant_count": Condition(read_count, _at_least(_descendant_count)),
-    "max_descendant_count": Condition(read_count, _at_most(_descendant_count)),
-    "some_descendant_has": Condition(read_query, _some(_on_descendants)),
-    "all_descendants_have": Condition(read_query, _every(_on_descendants)),
-    "no_descendant_has": Condition(read_query, _none(_on_descendants)),
-    "min_depth": Condition(read_count, _at_least(_depth)),
-    "max_depth": Condition(read_count, _at_most(_depth)),
-    "some_ancestor_has": Condition(read_query, _some(_on_ancestors)),
-    "all_ancestors_have": Condition(read_query, _every(_on_ancestors)),
-    "no_ancestor_has": Condition(read_query, _none(_on_ancestors)),
+    "min_descendant_count": Condition(read_count, _at_least(lambda tree: tree.descendant_count)),
+    "max_descendant_count": Condition(read_count, _at_most(lambda tree: tree.descendant_count)),
+    "some_descendant_has": Condition(read_query, _some(SpanTree.above)),
+    "all_descendants_have": Condition(read_query, _every(SpanTree.above)),
+    "no_descendant_has": Condition(read_query, _none(SpanTree.above)),
+    "min_depth": Condition(read_count, _at_least(lambda tree: tree.depth)),
+    "max_depth": Condition(read_count, _at_most(lambda tree: tree.depth)),
+    "some_ancestor_has": Condition(read_query, _some(SpanTree.below)),
+    "all_ancestors_have": Condition(read_query, _every(SpanTree.below)),
+    "no_ancestor_has": Condition(read_query, _none(SpanTree.below)),
 }
 
 
@@ -504,9 +441,7 @@ class TraceQuery:
 
     @classmethod
     def parse(cls, quantifiers: Mapping[str, Any], where: str = "") -> TraceQuery:
-        """Parse a trace query from a mapping; an unknown quantifier is an error with a
-        suggestion.
-        """
+        """Parse a trace query from a mapping; report an unknown quantifier with a suggestion."""
         if not isinstance(quantifiers, Mapping) or not quantifiers:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise QueryError(
                 f"a trace query needs one of {', '.join(QUANTIFIERS)}", where=where or None
@@ -555,9 +490,10 @@ def _ids(tree: SpanTree, mask: Mask) -> list[str]:
     return [span.span_id for span in compress(tree.spans, mask)]
 
 
-def _any(tree: SpanTree, query: SpanQuery) -> QueryResult:
-    found = _ids(tree, query.mask(tree))
-    return QueryResult(bool(found), f"{len(found)} of {len(tree)} spans match {query}", found)
+def _exists(tree: SpanTree, query: SpanQuery, *, expected: bool) -> QueryResult:
+    ids = _ids(tree, query.mask(tree))
+    reason = f"{len(ids)} of {len(tree)} spans match {query}"
+    return QueryResult(bool(ids) is expected, reason, ids)
 
 
 def _all(tree: SpanTree, query: SpanQuery) -> QueryResult:
@@ -566,23 +502,18 @@ def _all(tree: SpanTree, query: SpanQuery) -> QueryResult:
     return QueryResult(not others, reason, others)
 
 
-def _no(tree: SpanTree, query: SpanQuery) -> QueryResult:
-    found = _ids(tree, query.mask(tree))
-    return QueryResult(not found, f"{len(found)} of {len(tree)} spans match {query}", found)
-
-
 def _counted(tree: SpanTree, count: Count) -> QueryResult:
-    found = _ids(tree, count.where.mask(tree))
-    holds = (count.least is None or len(found) >= count.least) and (
-        count.most is None or len(found) <= count.most
+    ids = _ids(tree, count.where.mask(tree))
+    holds = (count.least is None or len(ids) >= count.least) and (
+        count.most is None or len(ids) <= count.most
     )
     bounds = [
         f"at least {count.least}" if count.least is not None else "",
         f"at most {count.most}" if count.most is not None else "",
     ]
-    asked = " and ".join(filter(None, bounds))
-    reason = f"{len(found)} of {len(tree)} spans match {count.where}, expected {asked}"
-    return QueryResult(holds, reason, found)
+    expected = " and ".join(filter(None, bounds))
+    reason = f"{len(ids)} of {len(tree)} spans match {count.where}, expected {expected}"
+    return QueryResult(holds, reason, ids)
 
 
 def _read_bounds(value: Any, where: str) -> Count:
@@ -624,21 +555,13 @@ def _ordered(tree: SpanTree, pair: list[SpanQuery], *, last: bool) -> QueryResul
     return QueryResult(holds, reason, [first.span_id, second.span_id])
 
 
-def _before(tree: SpanTree, pair: list[SpanQuery]) -> QueryResult:
-    return _ordered(tree, pair, last=False)
-
-
-def _after(tree: SpanTree, pair: list[SpanQuery]) -> QueryResult:
-    return _ordered(tree, pair, last=True)
-
-
 QUANTIFIERS: dict[str, Quantifier] = {
-    "any": Quantifier(read_query, _any),
+    "any": Quantifier(read_query, partial(_exists, expected=True)),
     "all": Quantifier(read_query, _all),
-    "none": Quantifier(read_query, _no),
+    "none": Quantifier(read_query, partial(_exists, expected=False)),
     "count": Quantifier(_read_bounds, _counted),
-    "before": Quantifier(_read_pair, _before),
-    "after": Quantifier(_read_pair, _after),
+    "before": Quantifier(_read_pair, partial(_ordered, last=False)),
+    "after": Quantifier(_read_pair, partial(_ordered, last=True)),
 }
 
 
@@ -680,18 +603,18 @@ def _mapping(body: str, where: str) -> dict[str, Any]:
     import yaml
 
     try:
-        found: Any = yaml.safe_load(body)
+        loaded: Any = yaml.safe_load(body)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
         raise QueryError(f"not YAML: {error.problem or 'cannot be read'}", where=place) from None
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise QueryError(f"not YAML: {str(error).splitlines()[0]}", where=where) from None
-    if not isinstance(found, dict):
+    if not isinstance(loaded, dict):
         raise QueryError(
-            f"a query is a mapping, not {'nothing' if found is None else repr(found)[:60]}",
+            f"a query is a mapping, not {'nothing' if loaded is None else repr(loaded)[:60]}",
             where=where,
             hint="for example '{kind: tool, has_status: error}'",
         )
-    mapping = cast("dict[Any, Any]", found)
+    mapping = cast("dict[Any, Any]", loaded)
     return {str(key): value for key, value in mapping.items()}

@@ -57,7 +57,8 @@ def occurrences(data: bytes, value: bytes) -> Iterable[SecretMatch]:
 
 def replaced(data: bytes, hits: list[SecretMatch]) -> bytes:
     """Return the text with each run of overlapping hits replaced by the mark of the first."""
-    hits.sort(key=_by_place)
+    # The longest of several hits at one place comes first and names the mark.
+    hits.sort(key=lambda hit: (hit.start, -hit.end))
     parts: list[bytes] = []
     position = 0
     for start, end, kind, quote in hits:
@@ -66,10 +67,6 @@ def replaced(data: bytes, hits: list[SecretMatch]) -> bytes:
         position = max(position, end)
     parts.append(data[position:])
     return b"".join(parts)
-
-
-def _by_place(hit: SecretMatch) -> tuple[int, int]:
-    return hit.start, -hit.end
 
 
 def between_marks(text: str, pattern: re.Pattern[str], kind: str) -> str:
@@ -85,7 +82,7 @@ def between_marks(text: str, pattern: re.Pattern[str], kind: str) -> str:
     return "".join([*parts, replace(text[position:])])
 
 
-def held_text(value: str, kind: str) -> str:
+def redact_named_text(value: str, kind: str) -> str:
     """Return the mark for a text under a secret name; the value itself if it cannot be secret."""
     if not value.strip() or MARK.fullmatch(value):
         return value
@@ -123,6 +120,10 @@ _BY_FREQUENCY = "etaoinshrdlcumwfgypbvkjxqz"
 """Letters, the most common in English first; any other character is rarer still."""
 
 
+_MARKERS = (*STEMS, *(needle for detector in DETECTORS for needle in detector.needles))
+"""Marker words: every known secret, or its name, contains one of them."""
+
+
 class _Grams(NamedTuple):
     """Letters as small numbers, and for each three of them the words they may indicate."""
 
@@ -145,14 +146,9 @@ def clean(data: bytes, values: Iterable[bytes] = ()) -> bool:
     return not any(value in data for value in values)
 
 
-@cache
-def _words() -> tuple[bytes, ...]:
-    return (*STEMS, *(needle for detector in DETECTORS for needle in detector.needles))
-
-
 def _present(data: bytes, low: bytes) -> set[bytes]:
     """Return the words that occur; `low` is `data` in lower case."""
-    words = _words()
+    words = _MARKERS
     if len(data) < _LONG:
         return {word for word in words if word in low}
     import numpy as np
@@ -190,7 +186,7 @@ def _grams() -> _Grams:
     signs |= {sign - 32: number for sign, number in signs.items() if chr(sign).islower()}
     classes = bytes(signs.get(byte, 0) for byte in range(256))
     table = np.zeros(1 << 3 * _BITS, np.uint64)
-    for position, word in enumerate(_words()):
+    for position, word in enumerate(_MARKERS):
         a, b, c = max(zip(word, word[1:], word[2:], strict=False), key=_rarity)
         code = classes[a] << 2 * _BITS | classes[b] << _BITS | classes[c]
         table[code] |= np.uint64(1 << position)
@@ -217,21 +213,17 @@ _DEEPEST = 128
 # In a JSON schema the value of "password" describes a password.
 _SCHEMA_KEYS = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "description", "properties"})
 
-_TELLING = tuple(
-    word.decode()
-    for word in (*STEMS, *(needle for detector in DETECTORS for needle in detector.needles))
-)
-"""Marker words: every known secret, or its name, contains one of them."""
+_MARKER_TEXTS = tuple(word.decode() for word in _MARKERS)
 
 _HINTS = tuple(
-    dict.fromkeys("-" if "-" in word else "_" if "_" in word else word for word in _TELLING)
+    dict.fromkeys("-" if "-" in word else "_" if "_" in word else word for word in _MARKER_TEXTS)
 )
 """A part of each marker word, so that few searches clear most short texts."""
 
 _BEFORE_UNDERSCORE = tuple(
-    head for word in _TELLING if len(head := word.partition("_")[0]) > 1 and "_" in word
+    head for word in _MARKER_TEXTS if len(head := word.partition("_")[0]) > 1 and "_" in word
 )
-_SEARCHED = tuple(word for word in _TELLING if not word.startswith(_BEFORE_UNDERSCORE))
+_SEARCHED = tuple(word for word in _MARKER_TEXTS if not word.startswith(_BEFORE_UNDERSCORE))
 """The marker words without those that begin with letters before an underscore: many differ only
 there, and underscores are rare, so those are checked at each underscore.
 """
@@ -419,9 +411,9 @@ class Redactor:
             return self._sequence(value, depth + 1) if value else value
         if kind is dict:
             return self._mapping(value, depth + 1) if value else value
-        return self._walk_other(value, depth)
+        return self._uncommon_value(value, depth)
 
-    def _walk_other(self, value: Any, depth: int) -> Any:
+    def _uncommon_value(self, value: Any, depth: int) -> Any:
         """Redact a value of a less common type."""
         if isinstance(value, msgspec.Struct):
             return self._struct(value, depth + 1)
@@ -443,36 +435,38 @@ class Redactor:
         changed = False
         for key, value in mapping.items():
             name: Any = key
-            kept: Any = value
+            new_value: Any = value
             if isinstance(key, str):
                 name = self.text(key)
                 kind = secret_kind(key)
                 if kind is not None:
-                    kept = self._held(value, kind, depth)
-            if kept is value:
-                kept = self.value(value, depth)
+                    new_value = self._redact_named(value, kind, depth)
+            if new_value is value:
+                new_value = self.value(value, depth)
             if name is not key:
-                name = _unused(name, redacted)
-            changed = changed or name is not key or kept is not value
-            redacted[name] = kept
+                name = _unique_key(name, redacted)
+            changed = changed or name is not key or new_value is not value
+            redacted[name] = new_value
         return redacted if changed else mapping
 
-    def _held(self, value: Any, kind: str, depth: int) -> Any:
+    def _redact_named(self, value: Any, kind: str, depth: int) -> Any:
         """Redact the value under a secret name; unchanged when it is no secret."""
         if isinstance(value, str):
-            return held_text(value, kind)
+            return redact_named_text(value, kind)
         if isinstance(value, int) and not isinstance(value, bool):
             return mark(kind) if kind == "password" else value
         if kind not in _FORCED or depth > _DEEPEST:
             return value
         if isinstance(value, list):
             items = cast("list[Any]", value)
-            held = [self._held(item, kind, depth + 1) for item in items]
-            return held if any(a is not b for a, b in zip(held, items, strict=True)) else items
+            redacted = [self._redact_named(item, kind, depth + 1) for item in items]
+            return redacted if any(map(is_not, redacted, items)) else items
         if isinstance(value, dict):
             entries = cast("dict[Any, Any]", value)
             if not _SCHEMA_KEYS.intersection(entries):
-                return {key: self._held(item, kind, depth + 1) for key, item in entries.items()}
+                return {
+                    key: self._redact_named(item, kind, depth + 1) for key, item in entries.items()
+                }
             return entries
         return value
 
@@ -519,9 +513,7 @@ class Redactor:
         return True
 
     def _id(self, original: Any) -> Any:
-        """Return an id; one with a secret becomes a hash, so that parent and children still
-        match.
-        """
+        """Return an id; one with a secret gets a hash, so that parent and children match."""
         if original is None or _is_plain_id(original):
             return original
         redacted = self.text(original)
@@ -594,9 +586,9 @@ def _secret_values(environ: Mapping[str, str]) -> list[bytes]:
     return sorted(found, key=len, reverse=True)
 
 
-def _unused(name: str, taken: Mapping[Any, Any]) -> str:
+def _unique_key(name: str, used: Mapping[Any, Any]) -> str:
     """Return a redacted key that is unique: the second gets a number."""
     candidate, number = name, 2
-    while candidate in taken:
+    while candidate in used:
         candidate, number = f"{name} #{number}", number + 1
     return candidate

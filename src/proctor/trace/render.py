@@ -219,9 +219,7 @@ def _tokens(sent: int | None, received: int | None) -> str:
 
 
 def document(key: str, items: Iterable[Any], problems: list[TraceProblem]) -> Iterator[bytes]:
-    """Yield `{key: [items…], "problems": […]}` in pieces; `problems` may grow while items
-    are read.
-    """
+    """Yield `{key: […], "problems": […]}` in pieces; `problems` may grow while items are read."""
     yield b'{"' + key.encode() + b'":['
     for number, item in enumerate(items):
         yield (b",\n" if number else b"\n") + json_bytes(item)

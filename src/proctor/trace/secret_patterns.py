@@ -473,16 +473,13 @@ def _is_secret(data: bytes, name: re.Match[bytes], value: _Value, kind: str) -> 
         return False  # a call or a lookup in code
     separator = name.group().rstrip(b"=>:")
     if name.group().endswith(b"=") and separator == separator.rstrip():
-        return not _is_same_name(name, text)
-    return _stands_alone(data, name, value) or bool(_VALUE_SIGNS.search(text))
+        # In code a variable is passed on: `api_key=api_key`, `password=db_password`.
+        is_variable = secret_kind(text.decode("latin-1")) is not None
+        return not is_variable or bool(_VALUE_SIGNS.search(text))
+    return _is_settings_line(data, name, value) or bool(_VALUE_SIGNS.search(text))
 
 
-def _is_same_name(name: re.Match[bytes], text: bytes) -> bool:
-    """Detect a variable passed on in code: `api_key=api_key`, `password=db_password`."""
-    return secret_kind(text.decode("latin-1")) is not None and not _VALUE_SIGNS.search(text)
-
-
-def _stands_alone(data: bytes, name: re.Match[bytes], value: _Value) -> bool:
+def _is_settings_line(data: bytes, name: re.Match[bytes], value: _Value) -> bool:
     """Detect a line of a settings file: only the name, the separator and the value."""
     if not _LINE_END.match(data, value.end):
         return False

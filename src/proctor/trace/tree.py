@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import compress, count, repeat
 from math import nan
-from operator import lt
+from operator import attrgetter, lt
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -63,7 +63,7 @@ class SpanTree:
     """
 
     def __init__(self, spans: Sequence[Span]) -> None:
-        self.spans: list[Span] = sorted(spans, key=_start)
+        self.spans: list[Span] = sorted(spans, key=attrgetter("start_ns"))
         self.parent: list[int] = _parent_positions(self.spans)
         self.cycles: list[list[str]] = []
         self.parents_first: Sequence[int] = range(len(self.spans))
@@ -139,9 +139,7 @@ class SpanTree:
 
     @cached_property
     def durations(self) -> list[float]:
-        """Return the duration of each span in nanoseconds; NaN, which no bound includes, if
-        open.
-        """
+        """Return nanoseconds of each span; NaN, which no bound includes, while it is open."""
         return [nan if span.end_ns is None else span.end_ns - span.start_ns for span in self.spans]
 
     @cached_property
@@ -188,12 +186,12 @@ class SpanTree:
 
     def parents_of(self, mask: Mask) -> bytearray:
         """Return spans with a direct child in the mask."""
-        found = bytearray(len(self.parent) + 1)
+        result = bytearray(len(self.parent) + 1)
         parent = self.parent
         for position in compress(range(len(parent)), mask):
-            found[parent[position]] = 1
-        found.pop()
-        return found
+            result[parent[position]] = 1
+        result.pop()
+        return result
 
     def above(self, mask: Mask, stop: Mask | None = None) -> bytearray:
         """Return spans with a descendant in the mask, not looking past spans in `stop`.
@@ -201,28 +199,28 @@ class SpanTree:
         Climbs from each match and ends at a span an earlier climb has marked, so every span is
         marked once.
         """
-        found = bytearray(len(self.parent))
+        result = bytearray(len(self.parent))
         parent = self.parent
         for position in compress(range(len(parent)), mask):
             here = parent[position]
-            while here != NO_PARENT and not found[here]:
-                found[here] = 1
+            while here != NO_PARENT and not result[here]:
+                result[here] = 1
                 if stop is not None and stop[here]:
                     break
                 here = parent[here]
-        return found
+        return result
 
     def below(self, mask: Mask, stop: Mask | None = None) -> bytearray:
         """Return spans with an ancestor in the mask, not looking past spans in `stop`."""
-        found = bytearray(len(self.parent))
+        result = bytearray(len(self.parent))
         parent = self.parent
         for position in self.parents_first:
             here = parent[position]
             if here != NO_PARENT and (
-                mask[here] or (found[here] and (stop is None or not stop[here]))
+                mask[here] or (result[here] and (stop is None or not stop[here]))
             ):
-                found[position] = 1
-        return found
+                result[position] = 1
+        return result
 
     def innermost(self, chosen: Sequence[bool]) -> list[Span]:
         """Return selected spans with no selected span below them, by start time."""
@@ -358,10 +356,6 @@ class SpanNode(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name!r} {self.span_id}>"
-
-
-def _start(span: Span) -> int:
-    return span.start_ns
 
 
 def _parent_positions(spans: Sequence[Span]) -> list[int]:

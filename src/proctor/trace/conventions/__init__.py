@@ -22,7 +22,7 @@ from proctor.trace.conventions import (
 )
 from proctor.trace.conventions._whole_trace import finish, summarise
 from proctor.trace.conventions.proctor import from_attributes
-from proctor.trace.conventions.values import MOST_KEYS, read_error
+from proctor.trace.conventions.values import MAX_CACHED_KEYS, read_error
 from proctor.trace.model import Span, SpanKind
 
 __all__ = ["DIALECTS", "finish", "normalise", "summarise"]
@@ -62,18 +62,18 @@ DIALECTS: tuple[Dialect, ...] = (
 def normalise(span: Span) -> None:
     """Fill the normalised fields of a span from its attributes, events, scope and name."""
     attributes, events = span.attributes, span.events
-    said = tuple((e.name, "body" in e.attributes) for e in events) if events else ()
-    if len(attributes) + len(said) > MOST_KEYS:
-        ours, spoken = _spoken_by(attributes, span.scope, said)
+    event_keys = tuple((e.name, "body" in e.attributes) for e in events) if events else ()
+    if len(attributes) + len(event_keys) > MAX_CACHED_KEYS:
+        ours, dialects = _dialects_for(attributes, span.scope, event_keys)
     else:
-        ours, spoken = _known_speakers(tuple(attributes), span.scope, said)
+        ours, dialects = _cached_dialects_for(tuple(attributes), span.scope, event_keys)
     if ours and from_attributes(span):
         return
-    if span.kind == SpanKind.OTHER and spoken:
-        found = (dialect.kind(span) for dialect in spoken)
-        settled = next((kind for kind in found if kind is not None), None)
-        span.kind = settled or genai.likely_kind(span) or SpanKind.OTHER
-    for dialect in spoken:
+    if span.kind == SpanKind.OTHER and dialects:
+        kinds = (dialect.kind(span) for dialect in dialects)
+        known = next((kind for kind in kinds if kind is not None), None)
+        span.kind = known or genai.likely_kind(span) or SpanKind.OTHER
+    for dialect in dialects:
         dialect.read(span)
     if span.kind == SpanKind.TOOL and span.tool_name is None:
         span.tool_name = span.name or None
@@ -81,7 +81,7 @@ def normalise(span: Span) -> None:
         read_error(span)
 
 
-def _spoken_by(
+def _dialects_for(
     keys: Iterable[str], scope: str | None, events: Iterable[tuple[str, bool]]
 ) -> tuple[bool, tuple[Dialect, ...]]:
     """Return whether Proctor wrote these keys, and the dialects that can read them."""
@@ -96,5 +96,5 @@ def _spoken_by(
     return ours, tuple(each for each in DIALECTS if not heads.isdisjoint(each.HEADS))
 
 
-_known_speakers = lru_cache(maxsize=1024)(_spoken_by)
-"""Size of the key caches; spans of one instrumentation repeat the same keys."""
+_cached_dialects_for = lru_cache(maxsize=1024)(_dialects_for)
+"""Cached by keys, because spans of one instrumentation repeat the same ones."""

@@ -53,10 +53,10 @@ def conversation(value: Any, role: str = "user") -> tuple[Message, ...]:
 
 def _from_body(body: dict[str, Any], role: str) -> tuple[Message, ...] | None:
     """Return the messages in an envelope; None when the object is no known one."""
-    for key, speaker in _MESSAGE_LISTS:
+    for key, default_role in _MESSAGE_LISTS:
         inner = parsed(body.get(key))
         if is_list(inner) or (key in ("contents", "messages") and isinstance(inner, str)):
-            return (*_system(body), *messages_from(_flattened(inner), speaker))
+            return (*_system(body), *messages_from(_flattened(inner), default_role))
     if body.get("object") == "response" and is_list(body.get("output")):
         return messages_from(body["output"], "assistant")
     for key in ("prompt", "input"):
@@ -71,10 +71,10 @@ def _from_body(body: dict[str, Any], role: str) -> tuple[Message, ...] | None:
 
 def _system(body: dict[str, Any]) -> tuple[Message, ...]:
     config = body.get("config")
-    said = first(body, _SYSTEM_KEYS)
-    if said is None and is_mapping(config):
-        said = first(config, _SYSTEM_KEYS)
-    return tuple(Message("system", m.content) for m in messages_from(said, "system"))
+    prompt = first(body, _SYSTEM_KEYS)
+    if prompt is None and is_mapping(config):
+        prompt = first(config, _SYSTEM_KEYS)
+    return tuple(Message("system", m.content) for m in messages_from(prompt, "system"))
 
 
 def _flattened(value: Any) -> Any:
@@ -93,7 +93,7 @@ def _flattened(value: Any) -> Any:
 def _generation(item: Any) -> Any:
     if is_mapping(item) and is_mapping(item.get("message")) and "role" not in item:
         message = item["message"]
-        # A generation repeats its text beside a message that may hold only the calls.
+        # A generation repeats its text next to a message that may hold only the calls.
         if text(item.get("text")) and not first(message, ("content", "kwargs", "data")):
             return {**message, "role": "assistant", "content": item["text"]}
         return message if "role" in message else {"role": "assistant", "message": message}
@@ -120,21 +120,21 @@ def _plain(value: Any, keys: tuple[str, ...], role: str, depth: int) -> Any:
     if depth == 0 or value is None or isinstance(value, str):
         return value
     if is_mapping(value):
-        called = _positional(value)
-        if called is not None:
-            inner = called.single
-            return value if inner is None else _plain(inner, keys, role, depth - 1)
-        held = first(value, keys)
-        if held is not None and not any(key in value for key, _ in _MESSAGE_LISTS):
-            if isinstance(held, str):
-                return held if held[:1] not in "{[" else _plain(held, keys, role, depth - 1)
+        call = _positional(value)
+        if call is not None:
+            single = call.single
+            return value if single is None else _plain(single, keys, role, depth - 1)
+        inner = first(value, keys)
+        if inner is not None and not any(key in value for key, _ in _MESSAGE_LISTS):
+            if isinstance(inner, str):
+                return inner if inner[:1] not in "{[" else _plain(inner, keys, role, depth - 1)
             if value.get("object") != "response":
-                return _plain(held, keys, role, depth - 1)
+                return _plain(inner, keys, role, depth - 1)
     if is_mapping(value) or (is_list(value) and value and not isinstance(value[0], str)):
         messages = conversation(value, role)
-        spoken = last_said(messages, role)
-        if spoken is not None:
-            return spoken
+        content = last_text(messages, role)
+        if content is not None:
+            return content
         if role == "assistant" and any(message.tool_calls for message in messages):
             return None  # tool calls mean that the answer is still to come
     elif is_list(value) and len(value) == 1:
@@ -142,7 +142,7 @@ def _plain(value: Any, keys: tuple[str, ...], role: str, depth: int) -> Any:
     return value
 
 
-def last_said(messages: tuple[Message, ...], role: str) -> str | None:
+def last_text(messages: tuple[Message, ...], role: str) -> str | None:
     """Return the last text of a role; an assistant message with tool calls is no answer yet."""
     for message in reversed(messages):
         if message.role == role and message.content and not message.tool_calls:
@@ -189,9 +189,9 @@ def tool_arguments(value: Any, schema: Any = None) -> Any:
     value = _literal(parsed(value))
     if not is_mapping(value):
         return value
-    called = _positional(value)
-    if called is not None:
-        return called.named(_names(schema) if called.args else [])
+    call = _positional(value)
+    if call is not None:
+        return call.named(_names(schema) if call.args else [])
     if "inputs" in value and "tags" in value and "metadata" in value:
         return _literal(parsed(value["inputs"]))  # a LangChain callback's own record
     if "input_str" in value and is_mapping(value.get("inputs")):
@@ -266,35 +266,35 @@ def fill_messages(span: Span, field: str, read: Callable[[], Iterable[Message]])
         setattr(span, field, tuple(read()))
 
 
-def fill_tool(span: Span, given: Any, result: Any, schema: Any = None) -> None:
+def fill_tool(span: Span, arguments: Any, result: Any, schema: Any = None) -> None:
     """Set the unwrapped input and output of a tool."""
-    if given is not None and span.tool_input is None:
-        span.tool_input = tool_arguments(given, schema)
+    if arguments is not None and span.tool_input is None:
+        span.tool_input = tool_arguments(arguments, schema)
     if result is not None and span.tool_output is None:
-        found = tool_result(result)
-        span.tool_output = found.value
-        fill(span, "tool_call_id", found.call_id)
-        fill(span, "tool_name", found.tool_name)
+        unwrapped = tool_result(result)
+        span.tool_output = unwrapped.value
+        fill(span, "tool_call_id", unwrapped.call_id)
+        fill(span, "tool_name", unwrapped.tool_name)
 
 
-def fill_values(span: Span, given: Any, result: Any) -> None:
+def fill_values(span: Span, value: Any, result: Any) -> None:
     """Set the input and output of a span of any kind.
 
     A model call with known messages gets no second copy of them; other values stay as received,
     because parsing every large text would cost more than loading the file.
     """
     if span.kind == SpanKind.TOOL:
-        fill_tool(span, given, result)
+        fill_tool(span, value, result)
         return
     if span.kind == SpanKind.LLM:
-        if given is not None:
-            fill_messages(span, "input_messages", lambda: conversation(given, "user"))
+        if value is not None:
+            fill_messages(span, "input_messages", lambda: conversation(value, "user"))
         if result is not None:
             fill_messages(span, "output_messages", lambda: conversation(result, "assistant"))
     if span.kind == SpanKind.RETRIEVAL and result is not None and not span.documents:
         span.documents = documents_from(result)
     if not (span.kind == SpanKind.LLM and span.input_messages):
-        fill(span, "input", given)
+        fill(span, "input", value)
     if not (span.kind == SpanKind.LLM and span.output_messages):
         fill(span, "output", result)
 

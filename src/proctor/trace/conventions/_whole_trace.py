@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from typing import Any
 
-from proctor.trace.conventions._unwrap import answer, last_said, question
+from proctor.trace.conventions._unwrap import answer, last_text, question
 from proctor.trace.conventions.proctor import trace_from_attributes
 from proctor.trace.conventions.values import (
     encode_json,
@@ -42,13 +42,18 @@ def find_handoffs(tree: SpanTree) -> None:
     agents = {_plain(s.agent_name): s.agent_name for s in tree.spans if _is_agent(s)}
     if not agents:
         return
-    told = False
+    has_handoff = False
     for span in tree.spans:
         if span.kind == SpanKind.TOOL and span.tool_name:
-            _transfer(span, agents)
-        told = told or span.kind == SpanKind.HANDOFF
-    if not told and len(agents) > 1:
-        _siblings(tree)
+            for prefix in _TRANSFERS:
+                target = _plain(span.tool_name.removeprefix(prefix))
+                if span.tool_name.startswith(prefix) and target in agents:
+                    span.kind = SpanKind.HANDOFF
+                    span.handoff_to = agents[target]
+                    break
+        has_handoff = has_handoff or span.kind == SpanKind.HANDOFF
+    if not has_handoff and len(agents) > 1:
+        _infer_from_siblings(tree)
 
 
 def _is_agent(span: Span) -> bool:
@@ -59,16 +64,7 @@ def _plain(name: str | None) -> str:
     return (name or "").lower().replace(" ", "_").replace("-", "_")
 
 
-def _transfer(span: Span, agents: dict[str, str | None]) -> None:
-    for prefix in _TRANSFERS:
-        name = span.tool_name or ""
-        if name.startswith(prefix) and _plain(name.removeprefix(prefix)) in agents:
-            span.kind = SpanKind.HANDOFF
-            span.handoff_to = agents[_plain(name.removeprefix(prefix))]
-            return
-
-
-def _siblings(tree: SpanTree) -> None:
+def _infer_from_siblings(tree: SpanTree) -> None:
     """Infer handoffs of openai-agents without handoff spans: the next agent took over."""
     last: dict[int, Span] = {}
     busy: dict[int, int] = {}
@@ -96,16 +92,12 @@ def name_managed_agents(tree: SpanTree) -> None:
     for position, span in enumerate(tree.spans):
         if span.kind != SpanKind.AGENT or not span.name.endswith("Agent.run"):
             continue
-        names = managers.get(_agent_above(tree, position), [])
+        manager = tree.parent[position]
+        while manager != NO_PARENT and tree.spans[manager].kind != SpanKind.AGENT:
+            manager = tree.parent[manager]
+        names = managers.get(manager, [])
         if len(names) == 1:
             span.agent_name = names[0]
-
-
-def _agent_above(tree: SpanTree, position: int) -> int:
-    here = tree.parent[position]
-    while here != NO_PARENT and tree.spans[here].kind != SpanKind.AGENT:
-        here = tree.parent[here]
-    return here
 
 
 # Match executed tool calls with the calls requested by models: by call id, or by the same tool and
@@ -115,11 +107,16 @@ def _agent_above(tree: SpanTree, position: int) -> int:
 
 def recover_arguments(spans: list[Span]) -> None:
     """Set the argument names and call ids of tool spans that only the model's request has."""
-    tools = [span for span in spans if span.kind == SpanKind.TOOL and _is_lossy(span)]
-    if not tools:
+    incomplete = [
+        span
+        for span in spans
+        if span.kind == SpanKind.TOOL
+        and (span.tool_call_id is None or not is_mapping(span.tool_input))
+    ]
+    if not incomplete:
         return
     requests = _Requests(spans)
-    for span in tools:
+    for span in incomplete:
         call = requests.of(span)
         if call is None:
             continue
@@ -129,18 +126,15 @@ def recover_arguments(spans: list[Span]) -> None:
             span.tool_input = call.arguments
 
 
-def _is_lossy(span: Span) -> bool:
-    return span.tool_call_id is None or not is_mapping(span.tool_input)
-
-
 class _Requests:
-    """Return the tool calls requested by models, each once: nested model spans repeat them."""
+    """The tool calls requested by models, each once: nested model spans repeat them."""
 
     def __init__(self, spans: list[Span]) -> None:
         self._by_id: dict[str, ToolCall] = {}
         self._by_value: dict[str, deque[ToolCall]] = defaultdict(deque)
-        self._taken: set[int] = set()
-        for call in _asked_for(spans):
+        self._matched: set[int] = set()
+        messages = (m for s in spans if s.kind == SpanKind.LLM for m in s.output_messages)
+        for call in (call for message in messages for call in message.tool_calls):
             if call.id is not None:
                 if call.id in self._by_id:
                     continue
@@ -155,21 +149,14 @@ class _Requests:
         waiting = self._by_value.get(_key(span.tool_name or span.name, span.tool_input))
         while waiting:
             call = waiting.popleft()
-            if id(call) not in self._taken:
-                self._taken.add(id(call))
+            if id(call) not in self._matched:
+                self._matched.add(id(call))
                 return call
         return None
 
 
-def _asked_for(spans: list[Span]) -> Iterator[ToolCall]:
-    for span in spans:
-        if span.kind == SpanKind.LLM:
-            for message in span.output_messages:
-                yield from message.tool_calls
-
-
 def _keys(name: str, arguments: Any) -> Iterator[str]:
-    """Return the forms in which a span may record these arguments: all, values, single value."""
+    """Yield the forms in which a span may record these arguments: all, values, single value."""
     yield _key(name, arguments)
     if is_mapping(arguments) and arguments:
         values = list(arguments.values())
@@ -178,13 +165,14 @@ def _keys(name: str, arguments: Any) -> Iterator[str]:
             yield _key(name, values[0])
 
 
-def _key(name: str, given: Any) -> str:
-    if is_mapping(given):
-        given = sorted(given.items(), key=lambda item: str(item[0]))
-        return f"{name} named {encode_json(given)}"
-    if is_list(given):
-        return f"{name} listed {encode_json(given)}"
-    return f"{name} alone {given}"
+def _key(name: str, arguments: Any) -> str:
+    if is_mapping(arguments):
+        # Models and tools may write the same arguments in another order.
+        arguments = sorted(arguments.items(), key=lambda item: str(item[0]))
+        return f"{name} named {encode_json(arguments)}"
+    if is_list(arguments):
+        return f"{name} listed {encode_json(arguments)}"
+    return f"{name} alone {arguments}"
 
 
 _SESSION_KEYS = (
@@ -204,83 +192,80 @@ _USER_KEYS = (
     "ai.telemetry.metadata.userId",
 )
 # Kinds whose input is the user's question, rather than an intermediate step.
-_ASKED = (SpanKind.AGENT, SpanKind.CHAIN, SpanKind.OTHER)
+_QUESTION_KINDS = (SpanKind.AGENT, SpanKind.CHAIN, SpanKind.OTHER)
 
 
 def finish(trace: Trace) -> None:
     """Fill the fields that need all spans, once each span is normalised."""
-    if _is_whole(trace):
+    if _is_complete(trace):
         return
     recover_arguments(trace.index.spans)
     name_managed_agents(trace.index)
     find_handoffs(trace.index)
-    _fill_facts(trace)
+    _fill_trace_fields(trace)
 
 
 def summarise(trace: Trace) -> None:
     """Fill only the trace-level fields of `finish`, without changing the spans."""
-    if not _is_whole(trace):
-        _fill_facts(trace)
+    if not _is_complete(trace):
+        _fill_trace_fields(trace)
 
 
-def _is_whole(trace: Trace) -> bool:
+def _is_complete(trace: Trace) -> bool:
     """Return whether nothing is left to fill: a Proctor record, or a trace without spans."""
-    whole = [trace_from_attributes(trace, span) for span in trace.spans]
-    return any(whole) or not trace.spans
+    # A list, not a generator: each call also moves the attributes of its span.
+    complete = [trace_from_attributes(trace, span) for span in trace.spans]
+    return any(complete) or not trace.spans
 
 
-def _fill_facts(trace: Trace) -> None:
-    _unwrap_given(trace)
+def _fill_trace_fields(trace: Trace) -> None:
+    # Exports with trace-level fields have the question and answer in their envelopes.
+    if trace.query is not None:
+        trace.query = question(trace.query)
+    response: Any = trace.response
+    if response is not None:
+        trace.response = answer(response)
     spans = trace.index.spans
     if trace.query is None or trace.response is None:
         candidates = _candidates(trace)
         if trace.query is None:
-            trace.query = _asked(trace, candidates)
+            trace.query = _find_query(trace, candidates)
         if trace.response is None:
-            trace.response = _answered(trace, candidates)
+            trace.response = _find_response(trace, candidates)
     if trace.session_id is None:
         trace.session_id = _first_id(spans, _SESSION_KEYS)
     if trace.user_id is None:
         trace.user_id = _first_id(spans, _USER_KEYS)
 
 
-def _unwrap_given(trace: Trace) -> None:
-    """Unwrap the question and answer of a trace-level export."""
-    if trace.query is not None:
-        trace.query = question(trace.query)
-    given: Any = trace.response
-    if given is not None:
-        trace.response = answer(given)
-
-
 def _candidates(trace: Trace) -> list[list[Span]]:
     """Return candidate spans for question and answer: roots, then agents, then chains."""
     tree = trace.index
     roots = [s for s, parent in zip(tree.spans, tree.parent, strict=True) if parent == NO_PARENT]
-    speaking = [span.kind == SpanKind.AGENT or _speaks(span) for span in tree.spans]
+    agent_or_chain = [
+        span.kind == SpanKind.AGENT
+        or (span.kind == SpanKind.CHAIN and span.input is not None and span.output is not None)
+        for span in tree.spans
+    ]
     return [
-        [span for span in roots if span.kind in _ASKED],
+        [span for span in roots if span.kind in _QUESTION_KINDS],
         tree.outermost([span.kind == SpanKind.AGENT for span in tree.spans]),
-        [span for span in tree.outermost(speaking) if span.kind == SpanKind.CHAIN],
+        [span for span in tree.outermost(agent_or_chain) if span.kind == SpanKind.CHAIN],
     ]
 
 
-def _speaks(span: Span) -> bool:
-    return span.kind == SpanKind.CHAIN and span.input is not None and span.output is not None
-
-
-def _asked(trace: Trace, candidates: list[list[Span]]) -> Any:
+def _find_query(trace: Trace, candidates: list[list[Span]]) -> Any:
     for span in (span for group in candidates for span in group):
-        asked = _question_of(span)
-        if asked not in (None, "", {}, []):
-            return asked
+        query = _question_of(span)
+        if query not in (None, "", {}, []):
+            return query
     for span in trace.index.spans:
         if span.kind == SpanKind.LLM:
-            said = last_said(span.input_messages, "user")
-            if said is None and span.input is not None:
-                said = question(span.input)
-            if said is not None:
-                return said
+            content = last_text(span.input_messages, "user")
+            if content is None and span.input is not None:
+                content = question(span.input)
+            if content is not None:
+                return content
     return None
 
 
@@ -295,26 +280,26 @@ def _question_of(span: Span) -> Any:
         if message.role == "assistant" and before and message.tool_calls:
             break
         before.append(message)
-    return last_said(tuple(before), "user")
+    return last_text(tuple(before), "user")
 
 
-def _answered(trace: Trace, candidates: list[list[Span]]) -> str | None:
+def _find_response(trace: Trace, candidates: list[list[Span]]) -> str | None:
     roots, agents, chains = candidates
     # Of agents that ran in sequence, the last one answered.
     for span in (*roots, *reversed(agents), *chains):
-        said = answer(span.output) if span.output is not None else None
-        said = said or last_said(span.output_messages, "assistant")
-        if said:
-            return said
+        content = answer(span.output) if span.output is not None else None
+        content = content or last_text(span.output_messages, "assistant")
+        if content:
+            return content
     if any(span.failed for span in agents):
         return None  # text before tool calls is no answer
     for span in reversed(trace.index.spans):
         if span.kind == SpanKind.LLM:
-            said = last_said(span.output_messages, "assistant")
-            if said is None and span.output is not None:
-                said = answer(span.output)
-            if said:
-                return said
+            content = last_text(span.output_messages, "assistant")
+            if content is None and span.output is not None:
+                content = answer(span.output)
+            if content:
+                return content
     return None
 
 

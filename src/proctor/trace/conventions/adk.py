@@ -9,7 +9,7 @@ from typing import Any
 
 from proctor.trace.conventions._unwrap import conversation, fill, fill_messages, fill_tool
 from proctor.trace.conventions.values import mapping, text
-from proctor.trace.model import Message, Span, SpanKind
+from proctor.trace.model import Span, SpanKind
 
 HEADS = frozenset({"gcp"})
 
@@ -36,24 +36,21 @@ def kind(span: Span) -> SpanKind | None:
 def read(span: Span) -> None:
     """Fill the fields from ADK's attributes."""
     attributes = span.attributes
-    given = _given(attributes.get(PREFIX + "tool_call_args"))
     if span.kind == SpanKind.HANDOFF:
-        asked = mapping(given or attributes.get("gen_ai.tool.call.arguments"))
-        fill(span, "handoff_to", text(asked.get("agent_name")))
+        arguments = _content(attributes.get(PREFIX + "tool_call_args"))
+        arguments = mapping(arguments or attributes.get("gen_ai.tool.call.arguments"))
+        fill(span, "handoff_to", text(arguments.get("agent_name")))
     elif span.kind == SpanKind.TOOL:
         fill(span, "tool_name", text(attributes.get("gen_ai.tool.name")))
-        result = _given(attributes.get(PREFIX + "tool_response"))
+        result = _content(attributes.get(PREFIX + "tool_response"))
         fill_tool(span, attributes.get(PREFIX + "tool_call_args"), result)
     elif span.kind == SpanKind.LLM:
-        request = _given(attributes.get(PREFIX + "llm_request"))
-        response = _given(attributes.get(PREFIX + "llm_response"))
+        request = _content(attributes.get(PREFIX + "llm_request"))
+        response = _content(attributes.get(PREFIX + "llm_response"))
         fill_messages(span, "input_messages", lambda: conversation(request, "user"))
-        fill_messages(span, "output_messages", lambda: _said(response))
+        answer = mapping(response).get("content")
+        fill_messages(span, "output_messages", lambda: conversation(answer, "assistant"))
 
 
-def _given(value: Any) -> Any:
+def _content(value: Any) -> Any:
     return None if value in _EMPTY else value
-
-
-def _said(response: Any) -> tuple[Message, ...]:
-    return conversation(mapping(response).get("content"), "assistant")

@@ -29,10 +29,10 @@ def kind(span: Span) -> SpanKind | None:
 
 def read(span: Span) -> None:
     """Fill the span's values from its log records, where attributes have none."""
-    given, result = _side(span, "input"), _side(span, "output")
+    value, result = _side(span, "input"), _side(span, "output")
     if span.kind == SpanKind.LLM and not span.output_messages and result is not None:
         span.output_messages = conversation(result, "assistant")
-    fill_values(span, given, result)
+    fill_values(span, value, result)
 
 
 def _side(span: Span, side: str) -> Any:

@@ -79,8 +79,8 @@ def read(span: Span) -> None:
     if span.kind == SpanKind.TOOL:
         fill(span, "tool_name", text(attributes.get("gen_ai.tool.name")))
         fill(span, "tool_call_id", identifier(attributes.get("gen_ai.tool.call.id")))
-        given = attributes.get("gen_ai.tool.call.arguments")
-        fill_tool(span, given, attributes.get("gen_ai.tool.call.result"))
+        arguments = attributes.get("gen_ai.tool.call.arguments")
+        fill_tool(span, arguments, attributes.get("gen_ai.tool.call.result"))
     elif span.kind == SpanKind.RETRIEVAL:
         fill(span, "input", attributes.get("gen_ai.retrieval.query.text"))
         if not span.documents:
@@ -94,61 +94,62 @@ def read(span: Span) -> None:
 
 def _input_messages(span: Span) -> tuple[Message, ...]:
     attributes = span.attributes
-    found = messages_from(attributes.get("gen_ai.input.messages"), "user")
-    if found:
-        return _with_instructions(attributes, found)
-    found = legacy_messages(attributes, "gen_ai.prompt", "user")
-    if not found:
-        found = messages_from(attributes.get("gen_ai.prompt"), "user")
-    return found or _with_instructions(attributes, _from_events(span, output=False))
+    messages = messages_from(attributes.get("gen_ai.input.messages"), "user")
+    if messages:
+        return _with_instructions(attributes, messages)
+    messages = legacy_messages(attributes, "gen_ai.prompt", "user")
+    if not messages:
+        messages = messages_from(attributes.get("gen_ai.prompt"), "user")
+    return messages or _with_instructions(attributes, _from_events(span, output=False))
 
 
 def _output_messages(span: Span) -> tuple[Message, ...]:
     attributes = span.attributes
-    found = messages_from(attributes.get("gen_ai.output.messages"), "assistant")
-    if not found:
-        found = legacy_messages(attributes, "gen_ai.completion", "assistant")
-    if not found:
-        found = messages_from(attributes.get("gen_ai.completion"), "assistant")
-    return found or _from_events(span, output=True)
+    messages = messages_from(attributes.get("gen_ai.output.messages"), "assistant")
+    if not messages:
+        messages = legacy_messages(attributes, "gen_ai.completion", "assistant")
+    if not messages:
+        messages = messages_from(attributes.get("gen_ai.completion"), "assistant")
+    return messages or _from_events(span, output=True)
 
 
-def _with_instructions(attributes: Attributes, found: tuple[Message, ...]) -> tuple[Message, ...]:
+def _with_instructions(
+    attributes: Attributes, messages: tuple[Message, ...]
+) -> tuple[Message, ...]:
     instructions = messages_from(
         {"role": "system", "parts": parsed(attributes.get("gen_ai.system_instructions"))}
     )
-    said = tuple(message for message in instructions if message.content)
-    return said + found
+    return tuple(message for message in instructions if message.content) + messages
 
 
 def _from_events(span: Span, *, output: bool) -> tuple[Message, ...]:
-    found: list[Message] = []
+    messages: list[Message] = []
     for event in span.events:
         if event.name.startswith("gen_ai."):
-            found.extend(_event_messages(event, output=output))
-    return tuple(found)
+            messages.extend(_event_messages(event, output=output))
+    return tuple(messages)
 
 
 def _event_messages(event: Event, *, output: bool) -> tuple[Message, ...]:
     """Return the messages of one event, when it belongs to the wanted side."""
-    held = event.attributes
-    body = parsed(held.get("body"))
+    fields = event.attributes
+    body = parsed(fields.get("body"))
     if is_mapping(body):
-        held = {**held, **body}
+        fields = {**fields, **body}
     if event.name in _CONTENT_EVENTS:
         key, role = _CONTENT_EVENTS[event.name]
-        return messages_from(held.get(key), role) if output == (role == "assistant") else ()
+        return messages_from(fields.get(key), role) if output == (role == "assistant") else ()
     side = "gen_ai.output.messages" if output else "gen_ai.input.messages"
-    if side in held:
-        return messages_from(held[side], "assistant" if output else "user")
+    if side in fields:
+        return messages_from(fields[side], "assistant" if output else "user")
     if output != (event.name == "gen_ai.choice"):
         return ()
     if not event.name.endswith((".message", ".choice")):
         return ()
-    content = first(held, ("gen_ai.event.content", "content", "message"))
-    value: Attributes = {**held, "event.name": event.name}
+    content = first(fields, ("gen_ai.event.content", "content", "message"))
+    value: Attributes = {**fields, "event.name": event.name}
     inner = parsed(content)
-    if "gen_ai.event.content" in held and is_mapping(inner):
+    if "gen_ai.event.content" in fields and is_mapping(inner):
         value.update(inner)
     elif content is not None:
         value["message" if is_mapping(inner) else "content"] = inner

@@ -32,21 +32,16 @@ _TOTALS = frozenset({"input", "output", "total"})
 
 
 def kind(span: Span) -> SpanKind | None:
-    """Return the kind of the observation's type; a span whose output is a tool message is a
-    tool.
-    """
+    """Return the kind of the observation; a span whose output is a tool message is a tool."""
     attributes = span.attributes
-    found = attributes.get(PREFIX + "type")
-    named = found.lower() if isinstance(found, str) else ""
-    if named == "span" and _is_tool_message(attributes.get(PREFIX + "output")):
-        return SpanKind.TOOL
-    return _KINDS.get(named)
-
-
-def _is_tool_message(output: Any) -> bool:
-    """Detect tool messages: LangChain's callback handler had no tool type before 2025-09."""
-    given = mapping(output) if output is not None else {}
-    return given.get("type") == "tool" and tool_result(given).call_id is not None
+    observed = attributes.get(PREFIX + "type")
+    observed = observed.lower() if isinstance(observed, str) else ""
+    if observed == "span":
+        # LangChain's callback handler had no tool type before 2025-09.
+        output = mapping(attributes.get(PREFIX + "output"))
+        if output.get("type") == "tool" and tool_result(output).call_id is not None:
+            return SpanKind.TOOL
+    return _KINDS.get(observed)
 
 
 def read(span: Span) -> None:
@@ -62,8 +57,7 @@ def read(span: Span) -> None:
         fill(span, "tool_name", text(span.name))
     elif span.kind == SpanKind.AGENT:
         fill(span, "agent_name", text(span.name))
-    given, result = attributes.get(PREFIX + "input"), attributes.get(PREFIX + "output")
-    fill_values(span, given, result)
+    fill_values(span, attributes.get(PREFIX + "input"), attributes.get(PREFIX + "output"))
     if str(attributes.get(PREFIX + "level")).upper() == "ERROR":
         if span.status == SpanStatus.UNSET:
             span.status = SpanStatus.ERROR
@@ -97,6 +91,5 @@ def _cost(details: dict[str, Any]) -> float | None:
     total = number(details.get("total"))
     if total is not None:
         return total
-    parts = [number(value) for value in details.values()]
-    known = [part for part in parts if part is not None]
-    return sum(known) if known else None
+    parts = [part for value in details.values() if (part := number(value)) is not None]
+    return sum(parts) if parts else None

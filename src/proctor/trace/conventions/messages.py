@@ -8,7 +8,7 @@ joined; parts that are not text are listed in `other`.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from proctor.trace.conventions.values import (
@@ -74,41 +74,34 @@ def messages_from(value: Any, role: str = "user") -> tuple[Message, ...]:
         return tuple(_from_mapping(value, role))
     if not is_list(value):
         return ()
-    if _is_pair(value):
-        return (Message(_role(value[0], role), value[1]),)
-    found: list[Message] = []
-    for item in value:
-        # LangChain batches prompts: a list of lists of messages.
-        found.extend(messages_from(item, role) if is_list(item) else _one(item, role))
-    return tuple(_joined_calls(found))
-
-
-def _one(item: Any, role: str) -> Iterable[Message]:
-    if isinstance(item, str):
-        said = _from_repr(item)
-        return (Message(role, said),) if said else ()
-    return _from_mapping(item, role) if is_mapping(item) else ()
-
-
-def _from_repr(said: str) -> str:
-    """Return the content of a message recorded as `str()`: `content='Hi' additional_kwargs={}`."""
-    end = said.find(_REPR_END)
-    if end < 0 or not said.startswith(_REPR_START):
-        return said
-    try:
-        found = ast.literal_eval(said[len(_REPR_START) : end])
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return said
-    return found if isinstance(found, str) else said
-
-
-def _is_pair(value: list[Any] | tuple[Any, ...]) -> bool:
-    """Detect LangGraph's shorthand: `["user", "Weather in Paris?"]`."""
-    return (
+    # LangGraph's shorthand: `["user", "Weather in Paris?"]`.
+    if (
         len(value) == 2
         and all(isinstance(part, str) for part in value)
         and _role(value[0], "") in ("user", "assistant", "system", "tool")
-    )
+    ):
+        return (Message(_role(value[0], role), value[1]),)
+    messages: list[Message] = []
+    for item in value:
+        if is_list(item):  # LangChain batches prompts: a list of lists of messages.
+            messages.extend(messages_from(item, role))
+        elif is_mapping(item):
+            messages.extend(_from_mapping(item, role))
+        elif isinstance(item, str) and (content := _from_repr(item)):
+            messages.append(Message(role, content))
+    return tuple(_joined_calls(messages))
+
+
+def _from_repr(recorded: str) -> str:
+    """Return the content of a message recorded as `str()`: `content='Hi' additional_kwargs={}`."""
+    end = recorded.find(_REPR_END)
+    if end < 0 or not recorded.startswith(_REPR_START):
+        return recorded
+    try:
+        content = ast.literal_eval(recorded[len(_REPR_START) : end])
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return recorded
+    return content if isinstance(content, str) else recorded
 
 
 def _role(value: Any, default: str) -> str:
@@ -120,7 +113,11 @@ def _from_mapping(raw: dict[str, Any], role: str) -> list[Message]:
     for inner in ("message", "data", "kwargs"):
         # gen_ai.choice events, LangChain's `dumps` and its constructor form.
         if is_mapping(raw.get(inner)) and "content" not in raw and "parts" not in raw:
-            named = _role(raw.get("type"), "") if inner == "data" else _class_role(raw)
+            path = raw.get("id")
+            if inner == "data":
+                named = _role(raw.get("type"), "")
+            else:
+                named = _CLASSES.get(str(path[-1]), "") if is_list(path) and path else ""
             return _from_mapping(raw[inner], named or _event_role(raw) or role)
     kind = text(raw.get("type")) or ""
     if kind in _REASONING_TYPES:
@@ -135,12 +132,7 @@ def _from_mapping(raw: dict[str, Any], role: str) -> list[Message]:
     )
     if kind in ("system", "developer") and not raw.get("role"):
         named = kind
-    return _spoken(raw, _role(named, "" if named else role) or role)
-
-
-def _class_role(raw: dict[str, Any]) -> str:
-    path = raw.get("id")
-    return _CLASSES.get(str(path[-1]), "") if is_list(path) and path else ""
+    return _from_role(raw, _role(named, "" if named else role) or role)
 
 
 def _event_role(raw: dict[str, Any]) -> str:
@@ -153,40 +145,32 @@ def _event_role(raw: dict[str, Any]) -> str:
     return name.removeprefix("gen_ai.").removesuffix(".message")
 
 
-def _spoken(raw: dict[str, Any], role: str) -> list[Message]:
+def _from_role(raw: dict[str, Any], role: str) -> list[Message]:
     """Parse a message with a role: sort its parts into text, calls, results and others."""
-    if role == "tool" and _is_definition(raw.get("content")):
-        return []
+    definition = raw.get("content") if role == "tool" else None
+    function = definition.get("function") if is_mapping(definition) else None
+    if is_mapping(function) and "parameters" in function:
+        return []  # Langfuse's LangChain handler lists tool definitions among the messages.
     parts = _Parts()
     parts.take(first(raw, ("parts", "content", "text", "contents", "output_text")))
-    for call in _raw_calls(raw):
-        parts.call(call)
-    name = text(raw.get("name"))
-    call_id = identifier(first(raw, ("tool_call_id", "tool_use_id", "toolCallId")))
-    if call_id is None and role == "tool":
-        call_id = identifier(raw.get("id")) if not parts.results else None
-    said = parts.said
-    if said is None and not parts.calls and parts.results:
-        return parts.results
-    if role == "assistant" or not parts.results:
-        own = Message(role, said, tuple(parts.calls), call_id, name, tuple(parts.other))
-        return [own, *parts.results]
-    return [*parts.results, Message(role, said, tuple(parts.calls), call_id, name)]
-
-
-def _is_definition(content: Any) -> bool:
-    """Detect tool definitions, which Langfuse's LangChain handler lists among the messages."""
-    function = content.get("function") if is_mapping(content) else None
-    return is_mapping(function) and "parameters" in function
-
-
-def _raw_calls(raw: dict[str, Any]) -> list[Any]:
     calls = parsed(raw.get("tool_calls") or raw.get("toolCalls"))
     if not calls and is_mapping(raw.get("additional_kwargs")):
         calls = raw["additional_kwargs"].get("tool_calls")
     if not calls and is_mapping(raw.get("function_call")):
         calls = [raw["function_call"]]
-    return list(calls) if is_list(calls) else []
+    for call in calls if is_list(calls) else ():
+        parts.call(call)
+    name = text(raw.get("name"))
+    call_id = identifier(first(raw, ("tool_call_id", "tool_use_id", "toolCallId")))
+    if call_id is None and role == "tool":
+        call_id = identifier(raw.get("id")) if not parts.results else None
+    content = parts.content
+    if content is None and not parts.calls and parts.results:
+        return parts.results
+    if role == "assistant" or not parts.results:
+        own = Message(role, content, tuple(parts.calls), call_id, name, tuple(parts.other))
+        return [own, *parts.results]
+    return [*parts.results, Message(role, content, tuple(parts.calls), call_id, name)]
 
 
 class _Parts:
@@ -199,7 +183,7 @@ class _Parts:
         self.other: list[str] = []
 
     @property
-    def said(self) -> str | None:
+    def content(self) -> str | None:
         return "\n".join(self.texts) if self.texts else None
 
     def take(self, content: Any) -> None:
@@ -240,9 +224,9 @@ class _Parts:
         elif kind in _REASONING_TYPES:
             self.other.append("reasoning")
         else:
-            said = first(part, _TEXT_KEYS)
-            if isinstance(said, str) and (kind in _TEXT_TYPES or not kind):
-                self.texts.append(said)
+            content = first(part, _TEXT_KEYS)
+            if isinstance(content, str) and (kind in _TEXT_TYPES or not kind):
+                self.texts.append(content)
             elif kind:
                 self.other.append(kind)
 
@@ -256,7 +240,7 @@ def _call(raw: dict[str, Any]) -> ToolCall | None:
     return ToolCall(
         name=name,
         arguments=parsed(first(inner, _ARGUMENT_KEYS)),
-        # The Responses API has an item id beside the call id; results refer to the call id.
+        # The Responses API has an item id next to the call id; results refer to the call id.
         id=identifier(raw.get("call_id") or first(raw, _CALL_ID_KEYS)),
     )
 
@@ -266,7 +250,7 @@ def _result(raw: dict[str, Any]) -> Message:
     if is_list(body):
         parts = _Parts()
         parts.take(body)
-        body = parts.said if parts.texts else body
+        body = parts.content if parts.texts else body
     elif is_mapping(body) and body.get("type") in ("text", "json") and "value" in body:
         body = body["value"]
     return Message(
@@ -277,10 +261,10 @@ def _result(raw: dict[str, Any]) -> Message:
     )
 
 
-def _joined_calls(found: list[Message]) -> Iterable[Message]:
+def _joined_calls(messages: list[Message]) -> Iterable[Message]:
     """Join consecutive messages that only hold calls into one assistant turn."""
     turn: Message | None = None
-    for message in found:
+    for message in messages:
         bare = message.role == "assistant" and message.content is None and message.tool_calls
         if bare and turn is not None:
             turn.tool_calls += message.tool_calls
@@ -293,48 +277,38 @@ def _joined_calls(found: list[Message]) -> Iterable[Message]:
 
 
 def flat_messages(attributes: Attributes, prefix: str) -> tuple[Message, ...]:
-    """Parse OpenInference: `prefix.N.message.role`, `.content`, `.contents.M…`,
-    `.tool_calls.K…`.
-    """
-    return _flat(attributes, prefix, _openinference_message)
+    """Parse OpenInference: `prefix.N.message.role`, `.content`, `.tool_calls.K…` and so on."""
+    flat = numbered(attributes, prefix)
+    return tuple(message for raw in flat for message in _openinference_message(raw))
 
 
 def legacy_messages(attributes: Attributes, prefix: str, role: str) -> tuple[Message, ...]:
     """Parse OpenLLMetry before 0.6: `gen_ai.prompt.N.role`, `.content`, `.tool_calls.K.name`."""
-
-    def one(raw: Attributes) -> list[Message]:
-        content = raw.get("content")
+    messages: list[Message] = []
+    for raw in numbered(attributes, prefix):
+        body = raw.get("content")
+        is_part_list = isinstance(body, str) and body.startswith('[{"type"')
         parts = _Parts()
-        parts.take(parsed(content) if _is_part_list(content) else shown(content))
+        parts.take(parsed(body) if is_part_list else shown(body))
         for call in numbered(raw, "tool_calls"):
             parts.call(call)
-        call_id = identifier(raw.get("tool_call_id"))
-        spoken = _role(raw.get("role"), role)
-        return [
-            *parts.results,
-            Message(spoken, parts.said, tuple(parts.calls), call_id, other=tuple(parts.other)),
-        ]
-
-    return _flat(attributes, prefix, one)
-
-
-def _flat(
-    attributes: Attributes, prefix: str, one: Callable[[Attributes], list[Message]]
-) -> tuple[Message, ...]:
-    found: list[Message] = []
-    for raw in numbered(attributes, prefix):
-        found += one(raw)
-    return tuple(found)
-
-
-def _is_part_list(content: Any) -> bool:
-    return isinstance(content, str) and content.startswith('[{"type"')
+        messages += parts.results
+        messages.append(
+            Message(
+                _role(raw.get("role"), role),
+                parts.content,
+                tuple(parts.calls),
+                identifier(raw.get("tool_call_id")),
+                other=tuple(parts.other),
+            )
+        )
+    return tuple(messages)
 
 
 def _openinference_message(raw: Attributes) -> list[Message]:
-    said = raw.get("message.content")
-    if len(raw) == 2 and isinstance(said, str):  # the most common shape by far
-        return [Message(_role(raw.get("message.role"), "user"), said)]
+    content = raw.get("message.content")
+    if len(raw) == 2 and isinstance(content, str):  # the most common shape by far
+        return [Message(_role(raw.get("message.role"), "user"), content)]
     calls: list[ToolCall] = []
     other: list[str] = []
     if len(raw) > 1:
@@ -347,14 +321,14 @@ def _openinference_message(raw: Attributes) -> list[Message]:
             elif kind:
                 other.append(kind)
         if texts:
-            said = "\n".join(texts)
+            content = "\n".join(texts)
         calls = _openinference_calls(raw)
-    if said is not None and not isinstance(said, str):
-        return list(messages_from({"role": raw.get("message.role"), "content": said}))
+    if content is not None and not isinstance(content, str):
+        return list(messages_from({"role": raw.get("message.role"), "content": content}))
     return [
         Message(
             _role(raw.get("message.role"), "user"),
-            said,
+            content,
             tuple(calls),
             identifier(raw.get("message.tool_call_id")),
             text(raw.get("message.name")),
@@ -364,13 +338,13 @@ def _openinference_message(raw: Attributes) -> list[Message]:
 
 
 def _openinference_calls(raw: Attributes) -> list[ToolCall]:
-    found: list[ToolCall] = []
+    calls: list[ToolCall] = []
     for call in numbered(raw, "message.tool_calls"):
         name = text(call.get("tool_call.function.name"))
         if name is not None:
             arguments = parsed(call.get("tool_call.function.arguments"))
-            found.append(ToolCall(name, arguments, identifier(call.get("tool_call.id"))))
+            calls.append(ToolCall(name, arguments, identifier(call.get("tool_call.id"))))
     legacy = text(raw.get("message.function_call_name"))
-    if legacy is not None and not found:
-        found.append(ToolCall(legacy, parsed(raw.get("message.function_call_arguments_json"))))
-    return found
+    if legacy is not None and not calls:
+        calls.append(ToolCall(legacy, parsed(raw.get("message.function_call_arguments_json"))))
+    return calls

@@ -62,10 +62,9 @@ def kind(span: Span) -> SpanKind | None:
     """Return the kind in `openinference.span.kind`."""
     named = span.attributes.get("openinference.span.kind")
     if isinstance(named, str):
-        found = _KINDS.get(named.upper())
-        if found == SpanKind.TOOL and span.name.startswith(_HANDOFF):
-            return SpanKind.HANDOFF
-        return found
+        known = _KINDS.get(named.upper())
+        is_handoff = known == SpanKind.TOOL and span.name.startswith(_HANDOFF)
+        return SpanKind.HANDOFF if is_handoff else known
     # Patronus' own spans (functions it wraps) have no kind.
     return SpanKind.CHAIN if span.scope == "patronus.sdk" else None
 
@@ -74,7 +73,10 @@ def read(span: Span) -> None:
     """Fill the fields from the OpenInference attributes."""
     attributes = span.attributes
     if span.kind not in (SpanKind.TOOL, SpanKind.CHAIN) or "llm.token_count.prompt" in attributes:
-        _read_usage(span)
+        fill(span, "input_tokens", count(attributes.get("llm.token_count.prompt")))
+        fill(span, "output_tokens", count(attributes.get("llm.token_count.completion")))
+        fill(span, "cost_usd", _cost(attributes))
+        fill(span, "model", _model(span))
     fill(span, "agent_name", _agent_name(span))
     if span.kind == SpanKind.HANDOFF:
         fill(span, "agent_name", text(attributes.get("input.value")))
@@ -94,21 +96,13 @@ def read(span: Span) -> None:
         fill_values(span, attributes.get("input.value"), attributes.get("output.value"))
 
 
-def _read_usage(span: Span) -> None:
-    attributes = span.attributes
-    fill(span, "input_tokens", count(attributes.get("llm.token_count.prompt")))
-    fill(span, "output_tokens", count(attributes.get("llm.token_count.completion")))
-    fill(span, "cost_usd", _cost(attributes))
-    fill(span, "model", _model(span))
-
-
 def _read_tool(span: Span) -> None:
     attributes = span.attributes
     schema = attributes.get("tool.parameters")
-    given = attributes.get("input.value")
-    if given is None and not _is_schema(schema):
-        given = schema
-    fill_tool(span, given, _result(span), schema)
+    arguments = attributes.get("input.value")
+    if arguments is None and not _is_schema(schema):
+        arguments = schema
+    fill_tool(span, arguments, _result(span), schema)
     fill(span, "tool_name", text(attributes.get("tool.name")))
     fill(span, "tool_call_id", identifier(first(attributes, ("tool.id", "tool_call.id"))))
 
@@ -117,40 +111,40 @@ def _result(span: Span) -> Any:
     """Return the output; the LangChain instrumentation wraps mappings once more."""
     value = span.attributes.get("output.value")
     if span.scope == _LANGCHAIN and isinstance(value, str) and value.startswith('{"output":'):
-        found = mapping(value)
-        return found["output"] if len(found) == 1 else found
+        wrapper = mapping(value)
+        return wrapper["output"] if len(wrapper) == 1 else wrapper
     return value
 
 
 def _is_schema(parameters: Any) -> bool:
     """Return whether `tool.parameters` is a schema rather than the arguments."""
-    found = mapping(parameters)
-    return "properties" in found or any(
+    fields = mapping(parameters)
+    return "properties" in fields or any(
         is_mapping(value) and ("type" in value or "description" in value)
-        for value in found.values()
+        for value in fields.values()
     )
 
 
 def _model(span: Span) -> str | None:
-    found = text(first(span.attributes, _MODEL_KEYS))
-    if found is None and span.model is None:
+    name = text(first(span.attributes, _MODEL_KEYS))
+    if name is None and span.model is None:
         # A failed call names no model, but records the requested one.
         parameters = first(span.attributes, _PARAMETER_KEYS)
         if parameters is not None:
-            found = text(first(mapping(parameters), ("model", "model_name", "model_id")))
-    return found
+            name = text(first(mapping(parameters), ("model", "model_name", "model_id")))
+    return name
 
 
 def _cost(attributes: Attributes) -> float | None:
     total = number(attributes.get("llm.cost.total"))
     if total is not None:
         return total
-    known = [
-        found
+    parts = [
+        part
         for key in ("llm.cost.prompt", "llm.cost.completion")
-        if key in attributes and (found := number(attributes[key])) is not None
+        if key in attributes and (part := number(attributes[key])) is not None
     ]
-    return sum(known) if known else None
+    return sum(parts) if parts else None
 
 
 def _agent_name(span: Span) -> str | None:
@@ -163,16 +157,16 @@ def _agent_name(span: Span) -> str | None:
 
 
 def _documents(attributes: Attributes) -> tuple[Document, ...]:
-    found: list[Document] = []
+    documents: list[Document] = []
     for prefix in ("retrieval.documents", "reranker.output_documents"):
-        found.extend(
+        documents.extend(
             document({key.removeprefix("document."): flat[key] for key in flat})
             for flat in numbered(attributes, prefix)
         )
-    if found and all(each.id is None for each in found):
+    if documents and all(each.id is None for each in documents):
         # LangChain's instrumentation drops the ids, which its dump of the output still has.
         dumped = documents_from(parsed(attributes.get("output.value")))
-        if [each.text for each in dumped] == [each.text for each in found]:
-            for each, whole in zip(found, dumped, strict=True):
+        if [each.text for each in dumped] == [each.text for each in documents]:
+            for each, whole in zip(documents, dumped, strict=True):
                 each.id = whole.id
-    return tuple(found)
+    return tuple(documents)

@@ -51,9 +51,9 @@ def read(span: Span) -> None:
         fill(span, "agent_name", entity)
     if span.kind == SpanKind.RETRIEVAL and not span.documents:
         span.documents = _documents(span)
-    given = first(attributes, ("traceloop.entity.input", "gen_ai.task.input"))
+    value = first(attributes, ("traceloop.entity.input", "gen_ai.task.input"))
     result = first(attributes, ("traceloop.entity.output", "gen_ai.task.output"))
-    fill_values(span, _unwrapped(given, "inputs", span), _unwrapped(result, "outputs", span))
+    fill_values(span, _unwrapped(value, "inputs", span), _unwrapped(result, "outputs", span))
     failed = str(attributes.get("gen_ai.task.status")) in ("failure", "error")
     if failed and span.status == SpanStatus.UNSET:
         span.status = SpanStatus.ERROR

@@ -86,7 +86,7 @@ _STATUSES = {status.value: status for status in SpanStatus}
 
 def to_attributes(span: Span) -> dict[str, Any]:
     """Return the normalised fields of a span as attributes; unknown fields are omitted."""
-    found: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         FORMAT_KEY: FORMAT,
         KIND_KEY: span.kind.value,
         STATUS_KEY: span.status.value,
@@ -94,20 +94,20 @@ def to_attributes(span: Span) -> dict[str, Any]:
     for key, field in (TEXT_FIELDS | COUNT_FIELDS).items():
         value = getattr(span, field)
         if value is not None:
-            found[key] = value
+            attributes[key] = value
     if span.cost_usd is not None:
-        found[COST_KEY] = span.cost_usd
+        attributes[COST_KEY] = span.cost_usd
     for key, field in JSON_FIELDS.items():
         value = getattr(span, field)
         if value is not None:
-            found[key] = encode_json(value)
+            attributes[key] = encode_json(value)
     for key, field in MESSAGE_FIELDS.items():
         messages = getattr(span, field)
         if messages:
-            found[key] = encode_json(messages)
+            attributes[key] = encode_json(messages)
     if span.documents:
-        found[DOCUMENTS_KEY] = encode_json(span.documents)
-    return found
+        attributes[DOCUMENTS_KEY] = encode_json(span.documents)
+    return attributes
 
 
 def from_attributes(span: Span) -> bool:
@@ -115,18 +115,18 @@ def from_attributes(span: Span) -> bool:
     ours = SPAN_KEYS.intersection(span.attributes)
     if not ours:
         return False
-    given = span.attributes
-    span.attributes = {key: value for key, value in given.items() if key not in ours}
+    received = span.attributes
+    span.attributes = {key: value for key, value in received.items() if key not in ours}
     if FORMAT_KEY in ours:
-        _forget(span)
-    span.kind = _KINDS.get(str(given.get(KIND_KEY)), span.kind)
-    span.status = _STATUSES.get(str(given.get(STATUS_KEY)), span.status)
+        _clear_fields(span)
+    span.kind = _KINDS.get(str(received.get(KIND_KEY)), span.kind)
+    span.status = _STATUSES.get(str(received.get(STATUS_KEY)), span.status)
     for key in ours:
-        _set_field(span, key, given[key])
+        _set_field(span, key, received[key])
     return FORMAT_KEY in ours
 
 
-def _forget(span: Span) -> None:
+def _clear_fields(span: Span) -> None:
     """Clear the normalised fields: in a complete record a missing field is unknown."""
     for field in (*TEXT_FIELDS.values(), *COUNT_FIELDS.values(), *JSON_FIELDS.values()):
         setattr(span, field, None)
@@ -152,32 +152,32 @@ def _set_field(span: Span, key: str, value: Any) -> None:
 
 def trace_to_attributes(trace: Trace) -> dict[str, Any]:
     """Return the trace-level fields as attributes for its first root span."""
-    found: dict[str, Any] = {TRACE_FORMAT_KEY: FORMAT}
+    attributes: dict[str, Any] = {TRACE_FORMAT_KEY: FORMAT}
     if trace.query is not None:
-        found[TRACE_QUERY_KEY] = encode_json(trace.query)
+        attributes[TRACE_QUERY_KEY] = encode_json(trace.query)
     for key, field in TRACE_TEXT_FIELDS.items():
         value = getattr(trace, field)
         if value is not None:
-            found[key] = value
+            attributes[key] = value
     if trace.metadata:
-        found[TRACE_METADATA_KEY] = encode_json(trace.metadata)
-    return found
+        attributes[TRACE_METADATA_KEY] = encode_json(trace.metadata)
+    return attributes
 
 
 def trace_from_attributes(trace: Trace, span: Span) -> bool:
     """Move `proctor.trace.*` of a span into the trace; return whether they are complete."""
-    given = span.attributes
-    if TRACE_KEYS.isdisjoint(given):
+    received = span.attributes
+    if TRACE_KEYS.isdisjoint(received):
         return False
-    ours = {key for key in TRACE_KEYS if key in given}
-    span.attributes = {key: value for key, value in given.items() if key not in ours}
+    ours = {key for key in TRACE_KEYS if key in received}
+    span.attributes = {key: value for key, value in received.items() if key not in ours}
     for key, field in TRACE_TEXT_FIELDS.items():
-        value = given.get(key)
+        value = received.get(key)
         if isinstance(value, str):
             setattr(trace, field, value)
     if TRACE_QUERY_KEY in ours:
-        trace.query = _json(given[TRACE_QUERY_KEY])
-    metadata = _json(given.get(TRACE_METADATA_KEY))
+        trace.query = _json(received[TRACE_QUERY_KEY])
+    metadata = _json(received.get(TRACE_METADATA_KEY))
     if is_mapping(metadata):
         trace.metadata = metadata
     return TRACE_FORMAT_KEY in ours

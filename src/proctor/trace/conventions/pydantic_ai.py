@@ -47,7 +47,11 @@ def read(span: Span) -> None:
     else:
         fill_messages(span, "input_messages", lambda: _from_events(span, output=False))
         fill_messages(span, "output_messages", lambda: _from_events(span, output=True))
-        _read_logfire(span)
+        if "request_data" in attributes and span.kind == SpanKind.LLM:
+            # The bodies recorded by Logfire's OpenAI and Anthropic instrumentations.
+            request, response = attributes["request_data"], attributes.get("response_data")
+            fill_messages(span, "input_messages", lambda: conversation(request, "user"))
+            fill_messages(span, "output_messages", lambda: conversation(response, "assistant"))
 
 
 def _read_agent(span: Span) -> None:
@@ -69,18 +73,5 @@ def _from_events(span: Span, *, output: bool) -> tuple[Message, ...]:
     events = parsed(span.attributes.get("events"))
     if not is_list(events):
         return ()
-    wanted = [
-        event
-        for event in events
-        if is_mapping(event) and (event.get("event.name") == _CHOICE) == output
-    ]
-    return messages_from(wanted, "assistant" if output else "user")
-
-
-def _read_logfire(span: Span) -> None:
-    """Read the request and response bodies of Logfire's OpenAI and Anthropic instrumentations."""
-    attributes = span.attributes
-    if "request_data" in attributes and span.kind == SpanKind.LLM:
-        asked, given = attributes["request_data"], attributes.get("response_data")
-        fill_messages(span, "input_messages", lambda: conversation(asked, "user"))
-        fill_messages(span, "output_messages", lambda: conversation(given, "assistant"))
+    side = [e for e in events if is_mapping(e) and (e.get("event.name") == _CHOICE) == output]
+    return messages_from(side, "assistant" if output else "user")

@@ -15,7 +15,7 @@ from typing import Any, TypeGuard, TypeVar, cast
 
 import msgspec
 
-from proctor.trace.model import Event, Span
+from proctor.trace.model import Span
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ Attributes = dict[str, Any]
 Layout = tuple[tuple[tuple[str, str], ...], ...]
 """The keys of each numbered group."""
 
-MOST_KEYS = 64
+MAX_CACHED_KEYS = 64
 """Maximum keys of a span whose order is cached; longer conversations rarely repeat."""
 
 # A JSON document starts with one of these; other text is prose and stays prose. Bare numbers and
@@ -97,14 +97,14 @@ def structure(value: Any) -> Any:
 
 def mapping(value: Any) -> dict[str, Any]:
     """Return an object, given as such or as JSON text; empty when it is neither."""
-    found = parsed(value)
-    return found if is_mapping(found) else {}
+    decoded = parsed(value)
+    return decoded if is_mapping(decoded) else {}
 
 
 def sequence(value: Any) -> list[Any]:
     """Return an array, given as such or as JSON text; empty when it is neither."""
-    found = parsed(value)
-    return list(found) if is_list(found) else []
+    decoded = parsed(value)
+    return list(decoded) if is_list(decoded) else []
 
 
 def text(value: Any) -> str | None:
@@ -142,10 +142,10 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        found = float(value)
+        result = float(value)
     except (ValueError, OverflowError):
         return None
-    return found if math.isfinite(found) else None
+    return result if math.isfinite(result) else None
 
 
 def first(attributes: Mapping[str, Any], keys: Iterable[str]) -> Any:
@@ -162,7 +162,7 @@ def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]
 
     Indexes may be sparse and in any order: producers leave gaps for messages they skip.
     """
-    if len(attributes) > MOST_KEYS:
+    if len(attributes) > MAX_CACHED_KEYS:
         layout = _numbered_keys(attributes, prefix)
     else:
         layout = _known_layout(tuple(attributes), prefix)
@@ -171,18 +171,18 @@ def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]
 
 def _numbered_keys(keys: Iterable[str], prefix: str) -> Layout:
     """Return (rest of the key, whole key) pairs, one group per number."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    groups: dict[str, list[tuple[str, str]]] = {}
     start = len(prefix) + 1
     for key in keys:
         if key.startswith(prefix):
             index, _, rest = key[start:].partition(".")
-            found.setdefault(index, []).append((rest, key))
-    order = [index for index in found if index.isascii() and index.isdecimal()]
-    return tuple(tuple(found[index]) for index in sorted(order, key=int))
+            groups.setdefault(index, []).append((rest, key))
+    order = [index for index in groups if index.isascii() and index.isdecimal()]
+    return tuple(tuple(groups[index]) for index in sorted(order, key=int))
 
 
 _known_layout = lru_cache(maxsize=1024)(_numbered_keys)
-"""Size of the key caches; spans of one instrumentation repeat the same keys."""
+"""Cached by keys, because spans of one instrumentation repeat the same ones."""
 
 
 def convert(kind: type[T], value: str) -> T | None:
@@ -206,29 +206,18 @@ _TYPED = re.compile(r"([A-Za-z_][\w.]{0,200}(?:Error|Exception|Timeout|Interrupt
 
 def read_error(span: Span) -> None:
     """Fill the error's type and message; the reader has already set the status message."""
-    event = _exception(span)
-    said = span.error_message or None
+    message = span.error_message or None
+    # The last exception, because earlier ones may have been caught.
+    event = next((event for event in reversed(span.events) if event.name == "exception"), None)
     if event is not None:
         span.error_type = text(event.attributes.get("exception.type")) or span.error_type
-        said = text(event.attributes.get("exception.message")) or said
+        message = text(event.attributes.get("exception.message")) or message
     if span.error_type is None:
         span.error_type = text(span.attributes.get("error.type"))
-    if span.error_type is None and said is not None:
-        found = _TYPED.match(said)
-        span.error_type = found[1] if found is not None else None
-    span.error_message = _without_type(said, span.error_type)
-
-
-def _without_type(said: str | None, kind: str | None) -> str | None:
-    """Return the message without the error type that a status description prepends."""
-    if said and kind:
-        said = said.removeprefix(kind.rpartition(".")[2] + ": ")
-    return said or None
-
-
-def _exception(span: Span) -> Event | None:
-    """Return the last exception recorded: earlier ones may have been caught."""
-    for event in reversed(span.events):
-        if event.name == "exception":
-            return event
-    return None
+    if span.error_type is None and message is not None:
+        match = _TYPED.match(message)
+        span.error_type = match[1] if match is not None else None
+    if message and span.error_type:
+        # A status description has the error type in front of the message.
+        message = message.removeprefix(span.error_type.rpartition(".")[2] + ": ")
+    span.error_message = message or None

@@ -46,18 +46,18 @@ def read(span: Span) -> None:
     fill(span, "output_tokens", count(first(attributes, _OUTPUT_TOKENS)))
     if span.kind == SpanKind.AGENT:
         fill(span, "agent_name", text(attributes.get("ai.telemetry.functionId")))
-    asked = first(attributes, ("ai.prompt.messages", "ai.prompt"))
-    if asked is not None:
-        fill_messages(span, "input_messages", lambda: conversation(asked, "user"))
+    prompt = first(attributes, ("ai.prompt.messages", "ai.prompt"))
+    if prompt is not None:
+        fill_messages(span, "input_messages", lambda: conversation(prompt, "user"))
     fill_messages(span, "output_messages", lambda: _answer(span))
     if span.kind != SpanKind.LLM:
-        fill(span, "input", asked)
+        fill(span, "input", prompt)
         fill(span, "output", first(attributes, ("ai.response.text", "ai.response.object")))
 
 
 def _answer(span: Span) -> tuple[Message, ...]:
-    said = text(first(span.attributes, ("ai.response.text", "ai.response.object")))
+    content = text(first(span.attributes, ("ai.response.text", "ai.response.object")))
     calls: Any = parsed(span.attributes.get("ai.response.toolCalls"))
-    asked = messages_from(calls, "assistant") if is_list(calls) else ()
-    requested = tuple(call for message in asked for call in message.tool_calls)
-    return (Message("assistant", said, requested),) if said or requested else ()
+    messages = messages_from(calls, "assistant") if is_list(calls) else ()
+    requested = tuple(call for message in messages for call in message.tool_calls)
+    return (Message("assistant", content, requested),) if content or requested else ()

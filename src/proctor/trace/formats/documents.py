@@ -29,10 +29,10 @@ _REFUSED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NEXT_DOCUMENT = re.compile(r"^[{\[]", re.MULTILINE)
 """Resume point after an unreadable document: a line that opens another."""
 
-_MOST_FAILURES = 1_000
+_MAX_FAILURES = 1_000
 """Maximum broken documents in a file: searching on would cost more than it finds."""
 
-_LINES_TRIED = 4
+_LINES_CHECKED = 4
 """Lines checked to distinguish a line file with torn lines from one broken document."""
 
 _SPACE = re.compile(r"[\s,]*")
@@ -58,27 +58,24 @@ def read_documents(data: bytes, out: Collector) -> Documents:
         if data.startswith(mark):
             data = data.decode(encoding, "replace").encode("utf-8", "replace")
     data = data.removeprefix(codecs.BOM_UTF8)
-    if _one_a_line(data):
+    if _is_line_file(data):
         return Documents(_lines(data, out), by_line=True)
     try:
         document = msgspec.json.decode(data)
     except _REFUSED:
-        if _torn_lines(data):
+        # A torn line in a file of lines: one of the others is a whole document.
+        first_lines = data.split(b"\n", _LINES_CHECKED)[:_LINES_CHECKED]
+        if any(_is_whole(line.strip()) for line in first_lines):
             return Documents(_lines(data, out), by_line=True)
-        return Documents(_patiently(data, out), by_line=False)
+        return Documents(_read_tolerantly(data, out), by_line=False)
     return Documents(iter([("", document)]), by_line=False)
 
 
-def _one_a_line(data: bytes) -> bool:
+def _is_line_file(data: bytes) -> bool:
     """Return whether the first line is a whole document and another follows."""
     start = len(data) - len(data.lstrip()) if data[:1].isspace() else 0
     end = data.find(b"\n", start)
     return end >= 0 and bool(data[end : end + 4096].strip()) and _is_whole(data[start:end].strip())
-
-
-def _torn_lines(data: bytes) -> bool:
-    """Return whether one of the first lines of a broken file is a whole document."""
-    return any(_is_whole(line.strip()) for line in data.split(b"\n", _LINES_TRIED)[:_LINES_TRIED])
 
 
 def _is_whole(line: bytes) -> bool:
@@ -102,11 +99,11 @@ def _lines(data: bytes, out: Collector) -> Iterator[tuple[str, Any]]:
             try:
                 yield f"line {number}", msgspec.json.decode(line)
             except _REFUSED:
-                yield from _patiently(line, out, first_line=number, first_byte=start)
+                yield from _read_tolerantly(line, out, first_line=number, first_byte=start)
         start = end + 1
 
 
-def _patiently(
+def _read_tolerantly(
     data: bytes, out: Collector, *, first_line: int = 1, first_byte: int = 0
 ) -> Iterator[tuple[str, Any]]:
     """Yield consecutive documents; report the location of everything else."""
@@ -119,7 +116,7 @@ def _patiently(
     decoder = json.JSONDecoder()
     position = failures = 0
     line, counted = first_line, 0  # `line` is the line number of position `counted`
-    while (position := _skip(text, position)) < len(text):
+    while (position := _skip_space(text, position)) < len(text):
         line += text.count("\n", counted, position)
         counted = position
         try:
@@ -129,17 +126,17 @@ def _patiently(
             out.problem(*_what_and_where(error, text, position, line))
             following = _NEXT_DOCUMENT.search(text, position + 1)
             failures += 1
-            if following is None or failures >= _MOST_FAILURES:
+            if following is None or failures >= _MAX_FAILURES:
                 return
             position = following.start()
         else:
             yield f"line {line}", _clean(document)
 
 
-def _skip(text: str, position: int) -> int:
+def _skip_space(text: str, position: int) -> int:
     """Skip white space, and commas left over from a torn array."""
-    found = _SPACE.match(text, position)
-    return found.end() if found else position
+    space = _SPACE.match(text, position)
+    return space.end() if space else position
 
 
 def _clean(document: Any) -> Any:

@@ -123,23 +123,18 @@ def optional_id(value: Any, what: str = "parent span id") -> str | None:
         return None
     if not isinstance(value, str):
         raise BadValue(f"{what} is not a string but {kind_of(value)}")
-    size = len(value)
     if value.startswith("0x"):
         value = value[2:]
-    elif size in (12, 24) and value.endswith("="):
-        value = _from_base64(value)
+    elif len(value) in (12, 24) and value.endswith("="):
+        # Protobuf's JSON writes ids as base64: 8 bytes in 12 characters, 16 in 24.
+        try:
+            raw = base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError):
+            raw = b""
+        value = raw.hex() if len(raw) in (8, 16) else value
     if _HEX.issuperset(value):
         value = value.lower()
     return value if value.strip("0") else None
-
-
-def _from_base64(value: str) -> str:
-    """Decode a base64 id, as protobuf JSON writes them: 8 bytes in 12 characters, 16 in 24."""
-    try:
-        raw = base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError):
-        return value
-    return raw.hex() if len(raw) in (8, 16) else value
 
 
 def content_id(document: Any, position: int) -> str:

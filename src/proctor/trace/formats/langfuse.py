@@ -99,19 +99,15 @@ def _read_item(place: str, item: Any, out: Collector) -> None:
     trace: dict[str, Any] = inner if is_object(inner) else item
     try:
         trace_id = hex_id(trace.get("id"), "trace id")
-        observations = _observations(item, trace)
+        # Observations next to the trace are whole; those nested in it lack their content.
+        observations = array(item.get("observations"), "observations")
+        observations = observations or array(trace.get("observations"), "observations")
     except BadValue as error:
         out.problem(place, f"trace skipped: {error}")
         return
     for position, raw in enumerate(observations):
         _read_observation(f"{dot}observations[{position}]", raw, trace_id, out)
-    _keep_facts(trace, out.trace(trace_id))
-
-
-def _observations(item: dict[str, Any], trace: dict[str, Any]) -> list[Any]:
-    """Return the observations: those next to the trace are whole, nested ones lack content."""
-    beside = array(item.get("observations"), "observations")
-    return beside or array(trace.get("observations"), "observations")
+    _set_trace_fields(trace, out.trace(trace_id))
 
 
 def _read_observation(place: str, raw: Any, trace_id: str | None, out: Collector) -> None:
@@ -168,7 +164,7 @@ def _scope(metadata: Any) -> str | None:
     return text(scope.get("name")) if is_object(scope) else None
 
 
-def _keep_facts(raw: dict[str, Any], trace: Trace) -> None:
+def _set_trace_fields(raw: dict[str, Any], trace: Trace) -> None:
     """Set the trace-level fields."""
     if raw.get("input") is not None:
         trace.query = parsed(parsed(raw["input"]))

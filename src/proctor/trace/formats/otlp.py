@@ -80,7 +80,7 @@ def _request(item: Any) -> dict[str, Any] | None:
 def _groups(
     request: dict[str, Any], key: str, scope_keys: tuple[str, ...], dot: str, out: Collector
 ) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Yield (place, resource attributes, scope group) for each group below one key of a request."""
+    """Return (place, resource attributes, scope group) for each group below one key."""
     found: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
     for where, batch in _objects(request.get(key), f"{dot}{key}", out):
         resource: Any = batch.get("resource")
@@ -93,7 +93,7 @@ def _groups(
 
 
 def _objects(value: Any, place: str, out: Collector) -> list[tuple[str, dict[str, Any]]]:
-    """Yield the objects of an array with their places; report other elements."""
+    """Return the objects of an array with their places; report other elements."""
     if value is None:
         return []
     if not is_array(value):
@@ -108,21 +108,14 @@ def _objects(value: Any, place: str, out: Collector) -> list[tuple[str, dict[str
     return found
 
 
-def _scope_name(group: dict[str, Any]) -> str | None:
-    for key in _SCOPE_KEYS:
-        scope: Any = group.get(key)
-        if is_object(scope):
-            return text(scope.get("name"))
-    return None
-
-
 # -- spans ------------------------------------------------------------------------------------
 
 
 def _read_spans(
     place: str, resource: dict[str, Any], group: dict[str, Any], out: Collector
 ) -> None:
-    scope = _scope_name(group)
+    scopes = (group[key] for key in _SCOPE_KEYS if is_object(group.get(key)))
+    scope = next((text(scope.get("name")) for scope in scopes), None)
     for where, raw in _objects(group.get("spans"), f"{place}.spans", out):
         try:
             span = _span(raw, scope, where, out)
@@ -213,9 +206,7 @@ def _log(raw: dict[str, Any], place: str, out: Collector) -> LogRecord | None:
     return LogRecord(
         trace_id,
         span_id,
-        log_event(
-            name, nanoseconds(time or observed or 0, "time"), attributes, _value_or_none(body)
-        ),
+        log_event(name, nanoseconds(time or observed or 0, "time"), attributes, any_value(body)),
     )
 
 
@@ -250,10 +241,6 @@ def attributes_of(value: Any, place: str, out: Collector) -> dict[str, Any]:
             why = error if isinstance(error, BadValue) else "not a key with a value"
             out.problem(f"{place}.attributes[{position}]", f"attribute skipped: {why}")
     return found
-
-
-def _value_or_none(value: Any) -> Any:
-    return None if value is None else any_value(value)
 
 
 def any_value(value: Any) -> Any:

@@ -84,7 +84,7 @@ def _traces(data: bytes) -> ExportTraceServiceRequest | None:
     if request is None:
         return None
     spans = (s for r in request.resource_spans for g in r.scope_spans for s in g.spans)
-    return request if any(_well_named(span) for span in spans) else None
+    return request if any(_has_valid_ids(span) for span in spans) else None
 
 
 def _logs(data: bytes) -> ExportLogsServiceRequest | None:
@@ -92,7 +92,7 @@ def _logs(data: bytes) -> ExportLogsServiceRequest | None:
     if request is None:
         return None
     records = (x for r in request.resource_logs for g in r.scope_logs for x in g.log_records)
-    return request if any(_well_named(record) for record in records) else None
+    return request if any(_has_valid_ids(record) for record in records) else None
 
 
 def _trace_request(data: bytes) -> ExportTraceServiceRequest | None:
@@ -118,7 +118,7 @@ def _parsed(data: bytes, kind: type[_Request]) -> _Request | None:
         return None
 
 
-def _well_named(item: WireSpan | WireLogRecord) -> bool:
+def _has_valid_ids(item: WireSpan | WireLogRecord) -> bool:
     return (len(item.trace_id), len(item.span_id)) == _ID_SIZES
 
 
@@ -139,8 +139,8 @@ def _read_traces(request: ExportTraceServiceRequest, out: Collector) -> None:
 
 
 def _span(raw: WireSpan, trace_id: str, span_id: str, scope: str | None) -> Span:
-    said = raw.status
-    code = said.code
+    wire_status = raw.status
+    code = wire_status.code
     status = _STATUSES[code] if code < len(_STATUSES) else SpanStatus.UNSET
     parent = raw.parent_span_id.hex()
     return Span(
@@ -149,7 +149,7 @@ def _span(raw: WireSpan, trace_id: str, span_id: str, scope: str | None) -> Span
         parent_id=parent if parent.strip("0") else None,
         name=raw.name,
         status=status,
-        error_message=(said.message or None) if status is SpanStatus.ERROR else None,
+        error_message=(wire_status.message or None) if status is SpanStatus.ERROR else None,
         start_ns=raw.start_time_unix_nano,
         end_ns=raw.end_time_unix_nano or None,
         attributes=_attributes(raw.attributes),
@@ -166,15 +166,14 @@ def _span(raw: WireSpan, trace_id: str, span_id: str, scope: str | None) -> Span
 def _read_logs(request: ExportLogsServiceRequest, out: Collector) -> None:
     for batch in request.resource_logs:
         for group in batch.scope_logs:
-            out.logs.extend(_log(raw) for raw in group.log_records if _well_named(raw))
+            out.logs.extend(_log(raw) for raw in group.log_records if _has_valid_ids(raw))
 
 
 def _log(raw: WireLogRecord) -> LogRecord:
     attributes = _attributes(raw.attributes)
     body = _value(raw.body) if raw.HasField("body") else None
-    name = (
-        getattr(raw, "event_name", "") or None
-    )  # field 12, newer than our oldest supported bindings
+    # Field 12 is newer than our oldest supported bindings.
+    name = getattr(raw, "event_name", "") or None
     time = raw.time_unix_nano or raw.observed_time_unix_nano
     return LogRecord(raw.trace_id.hex(), raw.span_id.hex(), log_event(name, time, attributes, body))
 

@@ -89,11 +89,8 @@ def _wrapped(item: dict[str, Any]) -> tuple[str, Any] | None:
 def _is_span(item: dict[str, Any]) -> bool:
     if any(key in item for key in _SPAN_IDS):
         return "name" in item or "attributes" in item
-    return any(_has_id(item.get(key)) for key in _CONTEXTS)
-
-
-def _has_id(context: Any) -> bool:
-    return is_object(context) and any(key in context for key in _SPAN_IDS)
+    contexts = (item.get(key) for key in _CONTEXTS)
+    return any(is_object(each) and any(key in each for key in _SPAN_IDS) for each in contexts)
 
 
 def _is_bag(item: dict[str, Any]) -> bool:

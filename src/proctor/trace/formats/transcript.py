@@ -20,7 +20,7 @@ from proctor.trace.formats.fields import (
     items,
     kind_of,
 )
-from proctor.trace.model import Message, Span, SpanKind, ToolCall, Trace
+from proctor.trace.model import Message, Span, SpanKind
 
 NAME = "transcript"
 ABOUT = "chat transcripts (OpenAI messages with tool calls)"
@@ -87,25 +87,19 @@ def _messages(item: dict[str, Any]) -> tuple[str, list[Any]] | None:
 
 def _read_conversation(place: str, raw: list[Any], facts: dict[str, Any], out: Collector) -> None:
     trace_id = text(facts.get("trace_id")) or content_id([raw, facts], len(out.traces))
-    talk = _Conversation(trace_id, text(facts.get("model")))
+    conversation = _Conversation(trace_id, text(facts.get("model")))
     for position, item in enumerate(raw):
         if not is_message(item):
             out.problem(f"{place}[{position}]", f"not a chat message but {kind_of(item)}")
             continue
         try:
-            talk.take(item)
+            conversation.add(item)
         except MALFORMED as error:
             out.problem(f"{place}[{position}]", f"message not understood: {error}")
     trace = out.trace(trace_id)
-    for span in talk.finish():
+    for span in conversation.finish():
         out.add(span)
-    _keep_facts(trace, talk, facts)
-
-
-def _keep_facts(trace: Trace, talk: _Conversation, facts: dict[str, Any]) -> None:
-    asked = next((m.content for m in talk.history if m.role == "user"), None)
-    trace.query = asked
-    trace.response = talk.answer
+    trace.query, trace.response = conversation.root.input, conversation.answer
     trace.session_id = text(facts.get("session_id")) or text(facts.get("conversation_id"))
     trace.user_id = text(facts.get("user_id")) or text(facts.get("user"))
     trace.request_id = text(facts.get("request_id")) or text(facts.get("id"))
@@ -127,7 +121,7 @@ class _Conversation:
         self.spans: list[Span] = [self.root]
         self.open_calls: list[Span] = []
 
-    def take(self, raw: dict[str, Any]) -> None:
+    def add(self, raw: dict[str, Any]) -> None:
         """Add one raw message, which may hold several (results next to text)."""
         for message in messages_from([raw]):
             if message.role == "assistant":
@@ -167,18 +161,15 @@ class _Conversation:
             span.input_tokens = count(usage.get("prompt_tokens", usage.get("input_tokens")))
             span.output_tokens = count(usage.get("completion_tokens", usage.get("output_tokens")))
         self.spans.append(span)
-        calls = [self._tool_call(call) for call in message.tool_calls]
-        self.open_calls.extend(calls)
-        self.spans.extend(calls)
+        for call in message.tool_calls:
+            tool = self._span(call.name, SpanKind.TOOL, self.root.span_id)
+            tool.tool_name = call.name
+            tool.tool_call_id = call.id
+            tool.tool_input = call.arguments
+            self.open_calls.append(tool)
+            self.spans.append(tool)
         if message.content and not message.tool_calls:
             self.answer = message.content
-
-    def _tool_call(self, call: ToolCall) -> Span:
-        span = self._span(call.name, SpanKind.TOOL, self.root.span_id)
-        span.tool_name = call.name
-        span.tool_call_id = call.id
-        span.tool_input = call.arguments
-        return span
 
     def _tool_result(self, message: Message) -> None:
         """Assign a result to the call it names, else to the first call without a result."""
