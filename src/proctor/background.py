@@ -66,8 +66,9 @@ def run_sync(work: Coroutine[Any, Any, T], *, nested: bool = False) -> T:
 
     # A daemon: after an interrupt, work that will not stop must not keep the process.
     context = copy_context()
-    threading.Thread(target=context.run, args=(body,), name="run-sync", daemon=True).start()
+    thread = threading.Thread(target=context.run, args=(body,), name="run-sync", daemon=True)
     try:
+        thread.start()  # inside the block: an interrupt may come before the next line
         return result.result()
     except BaseException:
         if not result.done() and started:  # an interrupt of this thread
