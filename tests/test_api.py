@@ -185,3 +185,59 @@ async def test_a_trace_is_checked_inside_an_event_loop() -> None:
 
     case = proctor.Case(input="q", checks=[slow])
     assert proctor.check(asked("Paris"), case).score == 1.0
+
+
+# -- evaluate ------------------------------------------------------------------------------------
+
+
+def answers(folder: Path) -> Path:
+    """A suite of three cases, one of which its agent gets wrong."""
+    (folder / "people.py").write_text("def answer(question): return question.upper()\n")
+    file = folder / "suite.yaml"
+    file.write_text(
+        "agent: people:answer\n"
+        "cases:\n"
+        "  - {id: loud, input: hello, correctness: {expected_in_answer: [HELLO]}}\n"
+        "  - {id: louder, input: stop, tags: [smoke], correctness: {expected_in_answer: [STOP]}}\n"
+        "  - {id: quiet, input: hush, correctness: {not_in_answer: [HUSH], case_sensitive: true}}\n"
+    )
+    return file
+
+
+def test_evaluate_is_proctor_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """R-C1: each case once, nothing kept, with the results and the exit code of the command."""
+    file = answers(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.chdir(tmp_path)
+    run = proctor.evaluate(file)
+    assert command(["test", "suite.yaml", "--format", "json"]) == run.exit_code == 1
+    printed = capsys.readouterr().out
+    assert {trial.case: trial.passed for trial in run.trials} == {
+        "loud": True,
+        "louder": True,
+        "quiet": False,
+    }
+    for trial in run.trials:
+        assert f'"{trial.case}"' in printed
+        trace = run.trace(trial)
+        assert trace is not None
+        assert trace.response == trial.answer
+    assert "in memory" in run._repr_html_()
+    assert [path for path in sorted(tmp_path.iterdir()) if path.name != "__pycache__"] == before
+
+
+async def test_evaluate_chooses_cases_and_agents(tmp_path: Path) -> None:
+    """R-C1: cases by id, tag or filter; other agents than the suite's; inside an event loop."""
+    file = answers(tmp_path)
+    assert [t.case for t in proctor.evaluate(file, cases="loud*").trials] == ["loud", "louder"]
+    assert [t.case for t in proctor.evaluate(file, tags=["smoke"]).trials] == ["louder"]
+    assert [t.case for t in proctor.evaluate(file, filter="!tag:smoke").trials] == ["loud", "quiet"]
+    run = proctor.evaluate(file, agents={"same": str.lower, "loud": str.upper}, cases="quiet")
+    assert {cell.agent: cell.verdict for cell in run.cells} == {
+        "same": "PASS",
+        "loud": "HARD FAIL",
+    }
+    with pytest.raises(ProctorError, match="agent or agents"):
+        proctor.evaluate(file, agent=str.lower, agents=["people:answer"])

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import proctor
 from proctor.agents import AgentReply, AgentRequest
+from proctor.checks import CheckContext, CheckResult, Contains, ForbidTools, MaxCost
 
 
 async def answer(question: str) -> str:
@@ -27,6 +28,11 @@ class Answerer:
 
     async def run(self, request: AgentRequest) -> AgentReply:
         return AgentReply(answer=str(request.input))
+
+
+def cites_source(ctx: CheckContext[str]) -> CheckResult:
+    found = "[source]" in ctx.output
+    return CheckResult(passed=found, reason="cites a source" if found else "no [source]")
 
 
 @proctor.tool
@@ -55,6 +61,13 @@ run: proctor.Run = proctor.run(
 more: proctor.Run = proctor.run(cases="mutualism/*", agents=["random", answer], seeds="1..3")
 same: proctor.Run = asyncio.run(proctor.arun("suite.yaml", agents={"one": Answerer}))
 every: dict[str, proctor.Run] = proctor.api.run_all("experiments.py", trials=2)
+tried: proctor.Run = proctor.evaluate("suite.yaml", agent=Answerer, cases="refund-*")
+case = proctor.Case(
+    input="What is the capital of France?",
+    checks=[Contains("Paris"), ForbidTools("delete"), MaxCost(0.01), cites_source],
+)
+for result in proctor.check(record(), case):
+    reason: str = result.reason
 verdict: str = run.verdict
 rates: list[float | None] = [cell.pass_rate for cell in run.cells]
 for trial in run.trials:
@@ -87,6 +100,7 @@ BAD = {
     'proctor.compare("main", "latest").pass_rate.pvalue': 'Cannot access attribute "pvalue"',
     'proctor.diagnose(proctor.Trace(trace_id="x"), "agentic")': 'to parameter "method"',
     'proctor.capture.tool_cal("search")': 'Cannot access attribute "tool_cal"',
+    'proctor.evaluate("suite.yaml", trials=3)': 'No parameter named "trials"',
     'proctor.span("step", inptu=3)': 'No parameter named "inptu"',
 }
 """A mistake → what pyright says of it."""

@@ -12,7 +12,7 @@ from proctor._lazy import imported_when_used
 TYPE_CHECKING = False  # type checkers treat it as typing's, which would be half of our cost
 if TYPE_CHECKING:
     from proctor import agents, api, checks, results, scenarios, trail
-    from proctor.api import arun, check, compare, gate, run
+    from proctor.api import arun, check, compare, evaluate, gate, run
     from proctor.diagnose.finding import Diagnosis
     from proctor.diagnose.methods import diagnose
     from proctor.errors import ProctorError
@@ -46,6 +46,7 @@ __all__ = [
     "checks",
     "compare",
     "diagnose",
+    "evaluate",
     "gate",
     "load_suite",
     "load_traces",
@@ -76,6 +77,7 @@ _HOME_OF = {
     "checks": "proctor.checks",
     "compare": "proctor.api",
     "diagnose": "proctor.diagnose",
+    "evaluate": "proctor.api",
     "gate": "proctor.api",
     "load_suite": "proctor.spec",
     "load_traces": "proctor.trace.load",

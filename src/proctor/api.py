@@ -39,6 +39,7 @@ __all__ = [
     "arun",
     "check",
     "compare",
+    "evaluate",
     "find_run",
     "gate",
     "leaderboard",
@@ -337,10 +338,8 @@ async def arun(  # noqa: PLR0913 (as above)
         "observer": observer,
         **options,
     }
-    if target is not None and cases is not None:
-        globs = [cases] if isinstance(cases, str) else cases
-        chosen = ",".join(f'id:"{glob}"' for glob in globs)
-        keywords["filter"] = f"{filter} {chosen}".strip()
+    if target is not None:
+        keywords["filter"] = _with_ids(filter, cases)
     (run,) = (await _run_all(found, keywords)).values()
     return run
 
@@ -348,34 +347,42 @@ async def arun(  # noqa: PLR0913 (as above)
 def evaluate(
     suite: Suite | PathLike,
     *,
-    agent: AgentLike | str | list[str] | None = None,
+    agent: AgentLike | str | None = None,
+    agents: Sequence[AgentLike | str] | Mapping[str, AgentLike | str] | None = None,
+    cases: str | Sequence[str] | None = None,
     tags: Sequence[str] = (),
     filter: str = "",  # noqa: A002 (the word of the command line)
     concurrency: int | None = None,
     timeout: float | None = None,
+    fail_fast: bool = False,
     observer: Observer | None = None,
 ) -> Run:
     """Run each case of a suite once and keep nothing: the run exists in memory only.
 
-    run = proctor.api.evaluate("suite.yaml", agent=answer)
+    `cases` are globs over the ids of the cases; `fail_fast` starts no more cases once one has not
+    passed. Works where an event loop is running, as in notebooks.
+
+        run = proctor.evaluate("suite.yaml", agent=answer)
+        run.verdict, run.failures
     """
     from proctor.background import run_sync
-    from proctor.spec import Suite, load_configuration, load_suite, select_cases
+    from proctor.spec import Suite, load_suite, select_cases
     from proctor.trials.options import RunOptions
     from proctor.trials.prepare import given_agents, prepare
     from proctor.trials.session import run_session
 
     if not isinstance(suite, Suite):
         suite = load_suite(Path(suite), need_agent=False)
-    configuration = load_configuration(suite.folder)
+    configuration = settings(suite.folder)
     context = prepare(
         suite,
         RunOptions(trials=1, concurrency=concurrency, timeout=timeout),
-        agents=given_agents(suite, agent, configuration),
-        cases=select_cases(suite.cases, tags=list(tags), filter=filter),
+        agents=given_agents(suite, _one_or_several(agent, agents), configuration),
+        cases=select_cases(suite.cases, tags=list(tags), filter=_with_ids(filter, cases)),
         configuration=configuration,
     )
-    return run_sync(run_session(context, observer=observer))
+    work = run_session(context, observer=observer, fail_fast=fail_fast)
+    return run_sync(work, nested=True)
 
 
 def run_all(target: PathLike, **keywords: Unpack[RunKeywords]) -> dict[str, Run]:
@@ -414,20 +421,15 @@ async def _run_all(found: Target, keywords: RunKeywords) -> dict[str, Run]:
     """Prepare everything a target holds, then run it."""
     import asyncio
 
-    from proctor.errors import ProctorError
     from proctor.runs.remote.upload import shipped_meanwhile
     from proctor.trials.experiments import Changes
-    from proctor.trials.prepare import several_agents
     from proctor.trials.session import run_session
     from proctor.trials.targets import address_for, folder_for, prepare_target
 
     _refuse_unknown(keywords, RunKeywords.__annotations__, "run")
     given: RunKeywords = {**keywords}
-    agent, agents = given.pop("agent", None), given.pop("agents", None)
-    if agent is not None and agents is not None:
-        raise ProctorError("give agent or agents, not both")
     changes = Changes(
-        agents=agent if agents is None else several_agents(agents),
+        agents=_one_or_several(given.pop("agent", None), given.pop("agents", None)),
         seeds=given.pop("seeds", None),
         filter=given.pop("filter", ""),
         set=given.pop("set", None) or {},
@@ -454,6 +456,27 @@ async def _run_all(found: Target, keywords: RunKeywords) -> dict[str, Run]:
         async with shipped_meanwhile(folder):
             runs[each.name] = await run_session(each, folder, observer=observer)
     return runs
+
+
+def _one_or_several(
+    agent: AgentLike | str | None,
+    agents: Sequence[AgentLike | str] | Mapping[str, AgentLike | str] | None,
+) -> AgentLike | str | list[str] | None:
+    from proctor.errors import ProctorError
+    from proctor.trials.prepare import several_agents
+
+    if agent is not None and agents is not None:
+        raise ProctorError("give agent or agents, not both")
+    return agent if agents is None else several_agents(agents)
+
+
+def _with_ids(expression: str, cases: str | Sequence[str] | None) -> str:
+    """Return a filter that also selects cases by globs over their ids."""
+    if cases is None:
+        return expression
+    globs = [cases] if isinstance(cases, str) else cases
+    chosen = ",".join(f'id:"{glob}"' for glob in globs)
+    return f"{expression} {chosen}".strip()
 
 
 def _refuse_unknown(given: Mapping[str, object], known: Iterable[str], function: str) -> None:

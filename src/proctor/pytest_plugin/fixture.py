@@ -18,11 +18,10 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 from pydantic import ValidationError
 
+from proctor import api
 from proctor.background import run_sync
-from proctor.checks.base import CheckContext, CheckResults
-from proctor.checks.evaluate import evaluate
+from proctor.checks.base import CheckResults
 from proctor.errors import ProctorError
-from proctor.llm.prices import price_trace
 from proctor.pytest_plugin.repeat import asked, explain, reason_of
 from proctor.runs.trial import Trial, TrialStatus
 from proctor.sanitize import line, shown
@@ -35,7 +34,7 @@ from proctor.trace import Trace
 from proctor.trace.capture import capture
 from proctor.trace.redact import default_redactor
 from proctor.trials.options import RunOptions
-from proctor.trials.prepare import AgentLike, RunContext, closing, prepare
+from proctor.trials.prepare import AgentLike, RunContext, prepare
 from proctor.trials.run_trial import status_of
 from proctor.trials.session import run_session
 
@@ -142,29 +141,21 @@ class Proctor:
     ) -> tuple[CheckResults, Case]:
         __tracebackhide__ = True
         case = self._case(NO_INPUT if trace.query in (None, "", {}, []) else trace.query, checks)
-        ready = self._prepare(case, judge, {"recorded": _nobody}, None)
-        price_trace(trace, ready.prices)
-        context = CheckContext[Any](
-            case=case,
-            trace=trace,
-            answer=_answer(trace, answer),
-            baseline=baseline,
-            judges=ready.judges,
-        )
-
-        async def work() -> CheckResults:
-            async with closing(ready.judges):
-                return await evaluate(ready.cases[case.id].checks, context)
-
-        return run_sync(work(), nested=True), case
+        self._place(case)
+        found = api.check(trace, case, answer=answer, baseline=baseline, judge=judge)
+        return found, case
 
     def _prepare(
         self, case: Case, judge: Any, agents: Mapping[str, AgentLike], timeout: float | None
     ) -> RunContext:
-        case.put(case.place or SourceLocation(str(self._file)), case.folder or self._file.parent)
+        self._place(case)
         suite = Suite(cases=(case,), judge=judge)
         options = RunOptions(trials=1, timeout=timeout, seed=self.trial)
         return prepare(suite, options, agents=agents, cases=[case])
+
+    def _place(self, case: Case) -> None:
+        """Let the paths of a case start at the folder of the test that made it."""
+        case.put(case.place or SourceLocation(str(self._file)), case.folder or self._file.parent)
 
     def _case(self, case: Any, checks: Mapping[str, Any]) -> Case:
         __tracebackhide__ = True
@@ -186,25 +177,11 @@ class Proctor:
             raise ProctorError("; ".join(hints), where=self._name) from None
 
 
-def _nobody(_input: Any) -> NoReturn:
-    """Stands where an agent is asked for, when what it did is at hand already."""
-    raise AssertionError("a recorded trace has no agent to run")
-
-
 def _name(agent: AgentLike) -> str:
     if isinstance(agent, Mapping):
         options = dict(cast("Mapping[str, Any]", agent))
         return str(options.get("target") or options.get("kind") or "agent")
     return str(getattr(agent, "__name__", type(agent).__name__))
-
-
-def _answer(trace: Trace, answer: str | None) -> str:
-    """The answer as given, else as the trace has it; structured ones as JSON, as a run does."""
-    if answer is not None:
-        return answer
-    from proctor.agents.base import as_reply
-
-    return as_reply(trace.response).answer
 
 
 def _refuse_errors(finished: TrialResult) -> None:

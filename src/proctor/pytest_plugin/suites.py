@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from proctor import api
 from proctor.background import run_sync
 from proctor.checks.base import CheckStatus
 from proctor.errors import ProctorError
@@ -24,7 +25,7 @@ from proctor.runs.run import Run
 from proctor.runs.summary import CellSummary, Verdict
 from proctor.runs.trial import Trial, TrialStatus
 from proctor.sanitize import line, shown
-from proctor.spec import Case, Configuration, SpecError, Suite, load_configuration, load_suite
+from proctor.spec import Case, Configuration, SpecError, Suite, load_suite
 from proctor.trials.choose import ChosenAgent, choose_agents
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import prepare
@@ -79,7 +80,7 @@ class SuiteFile(pytest.File):
         """A test for each case and agent."""
         try:
             suite = load_suite(self.path, need_agent=False)
-            configuration = load_configuration(suite.folder)
+            configuration = api.settings(suite.folder)
             agents = choose_agents(suite, (), configuration)
         except SpecError as error:
             problems = (
