@@ -68,6 +68,7 @@ class Collector:
         self.traces: dict[str, Trace] = {}
         self.finished: list[Trace] = []
         self.logs: list[LogRecord] = []
+        # By message, so that a million bad spans make one entry with a count.
         self._problems: dict[str, TraceProblem] = {}
 
     def trace(self, trace_id: str) -> Trace:
@@ -138,12 +139,14 @@ def assemble(out: Collector, logs: LogPool) -> list[Trace]:
     """Return the finished traces of one file, in order of first appearance."""
     traces = list(out.finished)
     for trace in out.traces.values():
+        # Only now is the file complete: an exporter may send a span several times as it grows.
         trace.spans = _distinct(trace.spans, out)
         if not trace.spans:
             continue
         for span in trace.spans:
             if events := logs.take(trace.trace_id, span.span_id):
                 span.events = tuple(sorted((*span.events, *events), key=lambda e: e.time_ns))
+            # One malformed span must not lose the rest of the file.
             try:
                 conventions.normalise(span)
             except MALFORMED as error:
@@ -153,6 +156,7 @@ def assemble(out: Collector, logs: LogPool) -> list[Trace]:
         except MALFORMED as error:
             out.problem(f"trace {trace.trace_id}", f"content not understood: {_short(error)}")
         traces.append(trace)
+    # Finished traces (Proctor JSONL) skip normalisation but may have cycles too.
     for trace in traces:
         _report_cycles(trace, out)
     return traces

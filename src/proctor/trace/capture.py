@@ -33,6 +33,7 @@ Clock = Callable[[], int]
 
 # A private generator: agents seed the global one, which would make our ids repeat.
 _ids = Random()  # noqa: S311 (ids need to differ, not to be secret)
+# Forked workers would otherwise continue the same sequence of ids.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ids.seed)
 
@@ -69,6 +70,8 @@ class Recorder(otel.Sink):
 
     def receive(self, span: Span) -> None:
         """Add a span received from an instrumentation to this capture."""
+        # An instrumentation may start its own trace inside the capture; it becomes a subtree of
+        # ours.
         if span.trace_id != self.trace.trace_id:
             span.trace_id = self.trace.trace_id
             span.parent_id = span.parent_id or self.root.span_id
@@ -100,12 +103,14 @@ class Recorder(otel.Sink):
     ) -> None:
         root, trace = self.root, self.trace
         if error is not None:
+            # A step that raised this error already carries it; a second span would count it twice.
             if self.seen_error is not error:
                 _record_error(self, root, error)
             _fail(root, error)
         otel.leave(self._tokens)
         self.close()
         ended = self.clock()
+        # Wall clocks can go back; a span never ends before it starts.
         root.end_ns = ended if ended > root.start_ns else root.start_ns
         # Values cached while the block ran are out of date.
         trace.forget()
@@ -187,7 +192,9 @@ def span(
     if current is None or recorder is None:
         yield step
         return
+    # The innermost span may belong to an instrumentation rather than to us.
     step.parent_id = otel.innermost(step.trace_id) or current[1]
+    # Added while open, so that a crash inside the step still leaves it in the trace.
     recorder.add(step)
     try:
         with _inside(recorder, step):
@@ -331,6 +338,7 @@ def _as_tool(function: Callable[..., Any], *, name: str | None) -> Callable[...,
 
         @functools.wraps(function)
         async def call_async(*args: Any, **kwargs: Any) -> Any:
+            # Outside a capture the decorator must cost next to nothing.
             if otel.here.get() is None:
                 return await function(*args, **kwargs)
             with capture.tool_call(called, _arguments(signature, args, kwargs)) as step:
@@ -371,6 +379,7 @@ def carry(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        # A context can be entered only once at a time, so each call needs its own copy.
         return context.copy().run(function, *args, **kwargs)
 
     return call

@@ -114,6 +114,7 @@ def save_traces(
     redact: Redactor | bool = True,
 ) -> int:
     """Write traces to a file, compressed for `.gz` and `.zst`; return their number."""
+    # An unknown format must fail before the target file is touched.
     exporter_of(format)
     with written_aside(Path(path)) as raw, _compressed(raw, Path(path).suffix) as out:
         return write_traces(traces, out, format, redact=redact)
@@ -331,6 +332,7 @@ def _fitted(original: str, digits: int) -> str:
     # All zeros is how OpenTelemetry writes "no id".
     if len(original) == digits and _HEX.fullmatch(original) and original.strip("0"):
         return original
+    # Stable across exports, so that a second export matches the first.
     return sha256(original.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
 
 
@@ -482,6 +484,7 @@ def _json_value(value: Any, depth: int) -> dict[str, Any]:
         return {"stringValue": value}
     if value is None:
         return {}
+    # Before integers, because in Python a boolean is one.
     if isinstance(value, bool):
         return {"boolValue": value}
     if isinstance(value, int) and value in _INT64:
@@ -565,6 +568,7 @@ def _set_value(target: AnyValue, value: Any, depth: int) -> None:
     elif isinstance(value, float):
         target.double_value = value
     elif depth < _MAX_NESTING and isinstance(value, list | tuple):
+        # An empty list would otherwise be written as a missing value.
         target.array_value.SetInParent()
         for item in cast("Iterable[Any]", value):
             _set_value(target.array_value.values.add(), item, depth + 1)

@@ -121,6 +121,7 @@ def _expand_folder(folder: Path) -> Iterator[Content | tuple[str, str]]:
     found = False
     suffixes = _SUFFIXES | _PACKED_SUFFIXES
     for parent, folders, files in os.walk(folder):
+        # In place, which is how `os.walk` learns where to go and in which order.
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         run = RUN_SPEC in files and RUN_TRACES in folders
         folders[:] = [RUN_TRACES] if run else folders
@@ -166,6 +167,7 @@ def _read_up_to(stream: IO[Any], limit: int) -> Any:
 
 def _read_stream(stream: IO[Any], limit: int) -> bytes:
     try:
+        # One byte more than allowed shows that the limit is exceeded.
         data: Any = _read_up_to(stream, limit + 1)
     except UnicodeDecodeError as error:  # a text stream over binary data
         raise SourceError(f"cannot be read: {error}; open it in binary mode") from None
@@ -241,6 +243,7 @@ def load_traces(
     problems: list[TraceProblem] = []
     collected = list(_collect(source, problems.append, format, max_bytes))
     pool = LogPool()
+    # All log records first: their spans may be in an earlier file.
     for out in collected:
         pool.add(out.logs)
     loaded = LoadedTraces(problems=problems)
@@ -360,6 +363,7 @@ def _read_json(data: bytes, out: Collector, selected: Any) -> None:
     messages: list[Any] = []
     for place, document in documents.found:
         out.place = place
+        # A message per line is one conversation, so the lines are read together.
         if documents.by_line and transcript.is_message(document):
             messages.append(document)
             continue

@@ -213,6 +213,7 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
 
     def forget(self) -> None:
         """Clear the derived values; call it after changing spans in place."""
+        # Only cached properties are in the instance dictionary; fields are in slots.
         vars(self).clear()
 
     def tree(self, *, max_spans: int = 1000) -> str:
@@ -286,6 +287,7 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
 
     def of_kind(self, kind: SpanKind | str) -> list[Span]:
         """Return spans of one kind, by start time."""
+        # Building the tree is costly and most traces lack most kinds.
         if not any(span.kind == kind for span in self.spans):
             return []
         return [span for span in self.index.spans if span.kind == kind]
@@ -369,6 +371,7 @@ class Trace(msgspec.Struct, kw_only=True, dict=True, omit_defaults=True):
             [s.cost_usd is not None and s.kind == SpanKind.LLM for s in spans]
         ) or self.index.outermost([s.cost_usd is not None for s in spans])
         per_call = any(s.kind == SpanKind.LLM for s in priced)
+        # Calls without usage count too, or the cost would look complete.
         calls = max(len(counted), len(self.llm_calls))
         return Usage(
             input_tokens=_sum(s.input_tokens for s in counted),

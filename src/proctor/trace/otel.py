@@ -111,6 +111,7 @@ class _Listener(SpanProcessor):
 
 def listen(trace_id: str, sink: Sink) -> None:
     """Route spans of this trace, and of traces started in it, to the sink until it is closed."""
+    # A user may set up a provider between two captures.
     if otel_trace.get_tracer_provider() is not _listened_last:
         _install()
     sink.adopt(trace_id if len(trace_id) == TRACE_DIGITS else trace_id.zfill(TRACE_DIGITS))
@@ -128,6 +129,7 @@ def _install() -> None:
     """Attach to the current tracer provider, including one set up later."""
     global _listened_last  # noqa: PLW0603 (there is one provider in force in a process)
     provider = otel_trace.get_tracer_provider()
+    # Captures may start in several threads at once; two processors would deliver spans twice.
     with _installing:
         if not hasattr(provider, "add_span_processor"):
             otel_trace.set_tracer_provider(TracerProvider())
@@ -148,6 +150,7 @@ def enter(sink: Sink, trace_id: str, span_id: str) -> ContextTokens:
 
 def leave(tokens: ContextTokens) -> None:
     """Undo `enter`."""
+    # In the reverse order of `enter`.
     otel_context.detach(tokens[1])
     here.reset(tokens[0])
 

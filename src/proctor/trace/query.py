@@ -38,6 +38,7 @@ def same(actual: Any, expected: Any) -> bool:
         return _same_as_json(actual, expected)
     if isinstance(expected, str) and isinstance(actual, _CONTAINERS):
         return _same_as_json(expected, actual)
+    # In Python true equals 1 and false equals 0.
     if isinstance(actual, bool) or isinstance(expected, bool):
         return actual is expected
     if isinstance(actual, dict) and isinstance(expected, dict):
@@ -89,6 +90,7 @@ class SpanQuery:
         self._compiled: list[tuple[MaskOf, Any]] = []
         for key, value in self.conditions.items():
             place = f"{where}.{key}" if where else str(key)
+            # Not a condition: it bounds the search of the other keys.
             if key == "stop_recursing_when":
                 self._stop = read_query(value, place)
                 continue
@@ -318,6 +320,7 @@ def read_count(value: Any, where: str) -> int:
 
 def _nanoseconds(value: Any, where: str) -> float:
     if isinstance(value, timedelta):
+        # Integer arithmetic: `total_seconds` would round long durations.
         return value // timedelta(microseconds=1) * 1000
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise _expected("seconds or a timedelta", value, where)

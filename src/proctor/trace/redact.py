@@ -134,6 +134,7 @@ class _Grams(NamedTuple):
 
 def clean(data: bytes, values: Iterable[bytes] = ()) -> bool:
     """Return whether UTF-8 texts, joined by line breaks, surely hold no secret or `values`."""
+    # Patterns that look behind or ahead need a boundary at both ends.
     data = b"\n" + data + b"\n"
     low = data.lower()
     found = _present(data, low)
@@ -289,12 +290,14 @@ class Redactor:
 
     def _remember(self, texts: Collection[str], characters: int) -> None:
         self._characters += characters
+        # Cleared at once: simpler than eviction, and rare.
         if self._characters > _REMEMBERED_CHARACTERS or len(self._clean) >= _REMEMBERED:
             self._clean.clear()
             self._characters = characters
         self._clean.update(texts)
 
     def _built_in(self, text: str) -> str:
+        # Most texts end here, after a few substring searches.
         if not self._hinted(text):
             return text
         # The leading line break acts as the start of the text in patterns that look behind.
@@ -332,6 +335,7 @@ class Redactor:
         Much cheaper than a search: every secret contains one of a few words, and most JSON has none
         of them. False only means that a search is needed.
         """
+        # User patterns need not contain any marker word.
         if self._patterns:
             return False
         # Marker words are ASCII, so bytes suffice: lower-casing full Unicode text is slow. The
@@ -443,6 +447,7 @@ class Redactor:
                     new_value = self._redact_named(value, kind, depth)
             if new_value is value:
                 new_value = self.value(value, depth)
+            # Two keys with different secrets would otherwise become one.
             if name is not key:
                 name = _unique_key(name, redacted)
             changed = changed or name is not key or new_value is not value
@@ -453,6 +458,7 @@ class Redactor:
         """Redact the value under a secret name; unchanged when it is no secret."""
         if isinstance(value, str):
             return redact_named_text(value, kind)
+        # A number can be a PIN, but under other names (`token: 5`) it is a count.
         if isinstance(value, int) and not isinstance(value, bool):
             return mark(kind) if kind == "password" else value
         if kind not in _FORCED or depth > _DEEPEST:
@@ -583,6 +589,7 @@ def _secret_values(environ: Mapping[str, str]) -> list[bytes]:
             continue  # the path of a file with credentials
         found.add(value.encode("utf-8", "surrogatepass"))
         found.add(msgspec.json.encode(value.encode("utf-8", "replace").decode())[1:-1])
+    # Longest first, so that a value which contains another is replaced whole.
     return sorted(found, key=len, reverse=True)
 
 

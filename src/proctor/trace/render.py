@@ -111,6 +111,7 @@ def tree_lines(trace: Trace, max_spans: int = 1000) -> Iterator[TreeLine]:
 def _indented(tree: SpanTree) -> Iterator[tuple[int, str]]:
     """Yield positions in document order with their branch prefixes."""
     roots = [position for position, parent in enumerate(tree.parent) if parent < 0]
+    # A stack instead of recursion: traces can be deeper than Python's limit.
     stack = [(root, "", "", 0) for root in reversed(roots)]
     while stack:
         position, before, branch, depth = stack.pop()
@@ -185,6 +186,7 @@ def _about(span: Span) -> str:
 
 def _arguments(value: Any) -> str:
     if isinstance(value, dict):
+        # Enough for a line; an argument object may have thousands of entries.
         some = islice(cast("dict[Any, Any]", value).items(), 8)
         pairs = ", ".join(f"{line(key, 30)}={_shown(item, MAX_VALUE // 2)}" for key, item in some)
         return f"({line(pairs, MAX_VALUE)})"

@@ -73,6 +73,7 @@ def secret_kind(name: str) -> str | None:
     if not 3 <= len(name) <= MAX_NAME:
         return None
     words = [word.lower() for word in _WORDS.findall(name)]
+    # `API_KEY_2` is an API key.
     while words and words[-1].isdigit():
         words.pop()
     if not words:
@@ -175,6 +176,7 @@ def underscored(data: bytes, low: bytes) -> Iterator[SecretMatch]:
 
 
 def _prefixed(data: bytes, mark: int) -> tuple[bytes, str]:
+    # Long enough for the longest prefix, `github_pat_`.
     head = data[max(0, mark - 11) : mark + 1]
     for prefix, kind in _KIND_OF_PREFIX:
         if head.endswith(prefix):
@@ -393,6 +395,7 @@ def pairs(data: bytes, low: bytes) -> Iterator[SecretMatch]:
             value = _value_at(data, found.end(), kind)
             if value is None:
                 continue
+            # Skipping the value makes the search linear even when it contains names.
             position = max(position, value.end)
             if _is_secret(data, found, value, kind):
                 kind = "token" if kind == BARE_TOKEN else kind

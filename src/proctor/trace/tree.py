@@ -98,6 +98,7 @@ class SpanTree:
             placed[here] = 1
             path.append(here)
             here = self.parent[here]
+        # The chain ends at a root or at a span that an earlier chain has placed.
         if here == NO_PARENT or here not in set(path):
             return path
         start = path.index(here)
@@ -166,6 +167,7 @@ class SpanTree:
         """Return the number of descendants of each span."""
         parent = self.parent
         counts = [0] * (len(parent) + 1)
+        # Children before parents, so that each count is complete when it is added.
         for position in reversed(self.parents_first):
             counts[parent[position]] += counts[position] + 1
         counts.pop()

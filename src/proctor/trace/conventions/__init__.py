@@ -67,12 +67,14 @@ def normalise(span: Span) -> None:
         ours, dialects = _dialects_for(attributes, span.scope, event_keys)
     else:
         ours, dialects = _cached_dialects_for(tuple(attributes), span.scope, event_keys)
+    # A complete Proctor record needs no dialect, and none may override it.
     if ours and from_attributes(span):
         return
     if span.kind == SpanKind.OTHER and dialects:
         kinds = (dialect.kind(span) for dialect in dialects)
         known = next((kind for kind in kinds if kind is not None), None)
         span.kind = known or genai.likely_kind(span) or SpanKind.OTHER
+    # After the kind is known, because dialects read different attributes for each kind.
     for dialect in dialects:
         dialect.read(span)
     if span.kind == SpanKind.TOOL and span.tool_name is None:

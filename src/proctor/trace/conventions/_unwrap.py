@@ -57,6 +57,7 @@ def _from_body(body: dict[str, Any], role: str) -> tuple[Message, ...] | None:
         inner = parsed(body.get(key))
         if is_list(inner) or (key in ("contents", "messages") and isinstance(inner, str)):
             return (*_system(body), *messages_from(_flattened(inner), default_role))
+    # OpenAI's Responses API returns its items in `output`, which elsewhere is an answer.
     if body.get("object") == "response" and is_list(body.get("output")):
         return messages_from(body["output"], "assistant")
     for key in ("prompt", "input"):
@@ -169,6 +170,7 @@ class Positional(NamedTuple):
         """Return the arguments by name; positional ones without a name stay a list."""
         if not self.args:
             return self.kwargs
+        # With fewer names than arguments any assignment would be a guess.
         if len(names) >= len(self.args):
             return dict(zip(names, self.args, strict=False)) | self.kwargs
         return {"args": self.args, **self.kwargs} if self.kwargs else self.args
@@ -176,6 +178,7 @@ class Positional(NamedTuple):
 
 def _positional(value: dict[str, Any]) -> Positional | None:
     args, kwargs = value.get("args"), value.get("kwargs")
+    # More keys mean that `args` and `kwargs` are arguments themselves.
     if is_list(args) and is_mapping(kwargs) and len(value) <= 3:
         return Positional(list(args), kwargs)
     return None

@@ -71,6 +71,7 @@ def _infer_from_siblings(tree: SpanTree) -> None:
     for span, parent in zip(tree.spans, tree.parent, strict=True):
         if not _is_agent(span) or _OPENAI_AGENTS not in (span.scope or "") or parent == NO_PARENT:
             continue
+        # Spans are in start order, so the last one seen is the previous agent.
         before = last.get(parent)
         last[parent] = span
         # While any sibling still runs, the new agent is its helper, called as a tool.
@@ -96,6 +97,7 @@ def name_managed_agents(tree: SpanTree) -> None:
         while manager != NO_PARENT and tree.spans[manager].kind != SpanKind.AGENT:
             manager = tree.parent[manager]
         names = managers.get(manager, [])
+        # With several managed agents the class alone does not tell which one ran.
         if len(names) == 1:
             span.agent_name = names[0]
 
@@ -199,6 +201,7 @@ def finish(trace: Trace) -> None:
     """Fill the fields that need all spans, once each span is normalised."""
     if _is_complete(trace):
         return
+    # Arguments first: handoffs turn tool spans into another kind.
     recover_arguments(trace.index.spans)
     name_managed_agents(trace.index)
     find_handoffs(trace.index)

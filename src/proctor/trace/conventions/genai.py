@@ -149,6 +149,7 @@ def _event_messages(event: Event, *, output: bool) -> tuple[Message, ...]:
     content = first(fields, ("gen_ai.event.content", "content", "message"))
     value: Attributes = {**fields, "event.name": event.name}
     inner = parsed(content)
+    # This attribute holds the whole event as JSON rather than only its content.
     if "gen_ai.event.content" in fields and is_mapping(inner):
         value.update(inner)
     elif content is not None:

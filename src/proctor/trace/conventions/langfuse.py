@@ -59,6 +59,7 @@ def read(span: Span) -> None:
         fill(span, "agent_name", text(span.name))
     fill_values(span, attributes.get(PREFIX + "input"), attributes.get(PREFIX + "output"))
     if str(attributes.get(PREFIX + "level")).upper() == "ERROR":
+        # Langfuse reports failures only as a level, not as a span status.
         if span.status == SpanStatus.UNSET:
             span.status = SpanStatus.ERROR
         fill(span, "error_message", text(attributes.get(PREFIX + "status_message")))
@@ -75,6 +76,7 @@ def _total(used: dict[str, Any], side: str) -> int | None:
     if not extra:
         return plain
     input_, output = count(used.get("input")) or 0, count(used.get("output")) or 0
+    # A total equal to input plus output means that the details are already inside them.
     total = count(used.get("total"))
     return plain if total is not None and total == input_ + output else (plain or 0) + extra
 

@@ -162,6 +162,7 @@ def _from_role(raw: dict[str, Any], role: str) -> list[Message]:
         parts.call(call)
     name = text(raw.get("name"))
     call_id = identifier(first(raw, ("tool_call_id", "tool_use_id", "toolCallId")))
+    # Some libraries put the call id of a result into the message's own `id`.
     if call_id is None and role == "tool":
         call_id = identifier(raw.get("id")) if not parts.results else None
     content = parts.content
@@ -204,6 +205,7 @@ class _Parts:
 
     def call(self, raw: Any) -> None:
         call = _call(raw) if is_mapping(raw) else None
+        # LangChain lists the same calls in `content` and in `tool_calls`.
         if call is not None and not any(c.id and c.id == call.id for c in self.calls):
             self.calls.append(call)
 

@@ -166,6 +166,7 @@ def _documents(attributes: Attributes) -> tuple[Document, ...]:
     if documents and all(each.id is None for each in documents):
         # LangChain's instrumentation drops the ids, which its dump of the output still has.
         dumped = documents_from(parsed(attributes.get("output.value")))
+        # Equal texts in equal order prove that both lists are the same documents.
         if [each.text for each in dumped] == [each.text for each in documents]:
             for each, whole in zip(documents, dumped, strict=True):
                 each.id = whole.id

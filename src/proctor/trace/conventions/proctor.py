@@ -116,6 +116,7 @@ def from_attributes(span: Span) -> bool:
     if not ours:
         return False
     received = span.attributes
+    # A new dictionary: the one received may be shared with the caller.
     span.attributes = {key: value for key, value in received.items() if key not in ours}
     if FORMAT_KEY in ours:
         _clear_fields(span)

@@ -65,6 +65,7 @@ def encode_json(value: Any) -> str:
     try:
         return _ENCODER.encode(value).decode()
     except (ValueError, TypeError, RecursionError, msgspec.EncodeError):
+        # The fast encoder refuses some values that the standard library can write.
         try:
             plain = msgspec.to_builtins(value, enc_hook=str)
         except (ValueError, TypeError, RecursionError):
@@ -162,6 +163,7 @@ def numbered(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]
 
     Indexes may be sparse and in any order: producers leave gaps for messages they skip.
     """
+    # A long conversation has its own keys: caching it would only evict useful entries.
     if len(attributes) > MAX_CACHED_KEYS:
         layout = _numbered_keys(attributes, prefix)
     else:
@@ -177,6 +179,7 @@ def _numbered_keys(keys: Iterable[str], prefix: str) -> Layout:
         if key.startswith(prefix):
             index, _, rest = key[start:].partition(".")
             groups.setdefault(index, []).append((rest, key))
+    # `isdecimal` also accepts other alphabets' digits; producers write ASCII ones.
     order = [index for index in groups if index.isascii() and index.isdecimal()]
     return tuple(tuple(groups[index]) for index in sorted(order, key=int))
 

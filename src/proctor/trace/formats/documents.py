@@ -54,12 +54,14 @@ def looks_like_json(data: bytes) -> bool:
 
 def read_documents(data: bytes, out: Collector) -> Documents:
     """Return the documents of a file; report problems to the collector."""
+    # PowerShell redirection writes UTF-16.
     for mark, encoding in _UTF16.items():
         if data.startswith(mark):
             data = data.decode(encoding, "replace").encode("utf-8", "replace")
     data = data.removeprefix(codecs.BOM_UTF8)
     if _is_line_file(data):
         return Documents(_lines(data, out), by_line=True)
+    # One pretty-printed document: the most common export of a user interface.
     try:
         document = msgspec.json.decode(data)
     except _REFUSED:

@@ -156,6 +156,7 @@ def nanoseconds(value: Any, what: str = "start time") -> int:
             value = int(value)
         except ValueError:
             raise BadValue(f"{what} is not a number: {value[:40]!r}") from None
+    # Some producers compute times as floats.
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):

@@ -118,6 +118,7 @@ def _parent(raw: dict[str, Any]) -> str | None:
 def _status(attributes: dict[str, Any]) -> tuple[SpanStatus, str | None]:
     code = attributes.get("otel.status_code")
     status = status_of(code) if isinstance(code, str) else SpanStatus.UNSET
+    # Clients older than OpenTelemetry mark a failure only with this tag.
     if status is SpanStatus.UNSET and attributes.get("error") in (True, "true"):
         status = SpanStatus.ERROR
     message = text(attributes.get("otel.status_description"))
@@ -143,6 +144,7 @@ def _tags(value: Any) -> dict[str, Any]:
         if not is_object(tag) or not isinstance(tag.get("key"), str):
             raise BadValue("tag without a key")
         held = tag.get("value")
+        # JavaScript cannot hold 64-bit integers, so Jaeger may write them as text.
         if tag.get("type") == "int64" and isinstance(held, str):
             held = int(held) if held.removeprefix("-").isdecimal() else held
         found[tag["key"]] = held
@@ -157,6 +159,7 @@ def _process(processes: Any, raw: dict[str, Any]) -> dict[str, Any]:
         process = processes.get(name)
     if not is_object(process):
         return {}
+    # A bad process tag is not worth losing the span.
     try:
         tags = _tags(process.get("tags"))
     except BadValue:

@@ -124,6 +124,7 @@ def _span(raw: dict[str, Any], trace_id: str | None) -> Span:
     metadata = parsed(raw.get("metadata"))
     end = raw.get("endTime")
     start = moment(raw.get("startTime"))
+    # Events have no end; without one they would look like open spans.
     is_event = raw.get("type") == "EVENT"
     return Span(
         trace_id=hex_id(raw.get("traceId") or trace_id, "trace id"),
@@ -167,6 +168,7 @@ def _scope(metadata: Any) -> str | None:
 def _set_trace_fields(raw: dict[str, Any], trace: Trace) -> None:
     """Set the trace-level fields."""
     if raw.get("input") is not None:
+        # Twice, because the string in an export may itself be encoded JSON.
         trace.query = parsed(parsed(raw["input"]))
     output = parsed(parsed(raw.get("output")))
     if isinstance(output, str):

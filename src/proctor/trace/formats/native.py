@@ -58,6 +58,7 @@ def read(document: Any, out: Collector) -> None:
         if not is_object(item):
             out.problem(place, f"trace is not an object but {kind_of(item)}")
             continue
+        # The segments of a run folder have no header.
         version = item.get(HEADER, VERSION if _bare(item) else None)
         if version != VERSION:
             out.problem(

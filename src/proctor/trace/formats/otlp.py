@@ -233,6 +233,7 @@ def attributes_of(value: Any, place: str, out: Collector) -> dict[str, Any]:
     for position, entry in enumerate(value):
         try:
             key, wrapped = entry["key"], entry.get("value")
+            # Class comparisons and the inlined string case: this loop runs for every attribute.
             if key.__class__ is not str:
                 raise BadValue(f"key is not a string but {kind_of(key)}")
             string = wrapped.get("stringValue") if wrapped.__class__ is dict else None

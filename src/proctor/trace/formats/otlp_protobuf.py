@@ -40,6 +40,7 @@ _ID_SIZES = (16, 8)
 
 def matches(data: bytes) -> bool:
     """Return whether bytes are an export request with at least one span or log record."""
+    # A cheap test before protobuf is imported and the whole file parsed.
     if not data.startswith(_FIRST_BYTE):
         return False
     return _traces(data) is not None or _logs(data) is not None
@@ -141,6 +142,7 @@ def _read_traces(request: ExportTraceServiceRequest, out: Collector) -> None:
 def _span(raw: WireSpan, trace_id: str, span_id: str, scope: str | None) -> Span:
     wire_status = raw.status
     code = wire_status.code
+    # Later protocol versions may add codes; protobuf passes unknown ones through.
     status = _STATUSES[code] if code < len(_STATUSES) else SpanStatus.UNSET
     parent = raw.parent_span_id.hex()
     return Span(

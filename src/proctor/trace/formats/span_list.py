@@ -121,6 +121,7 @@ def _bag(raw: dict[str, Any], out: Collector) -> Span:
         or raw.get("llm.model_name"),
     )
     name = " ".join(word for word in words if isinstance(word, str))
+    # From the content, so that loading a file twice gives the same ids.
     trace_id = content_id(raw, len(out.traces))
     return Span(trace_id=trace_id, span_id=trace_id[:16], name=name or "span", attributes=raw)
 

@@ -63,6 +63,7 @@ def _read_trace(dot: str, trace: dict[str, Any], out: Collector) -> None:
             span = _span(raw, trace.get("trace_id"), parent)
         except BadValue as error:
             out.problem(place, f"span skipped: {error}")
+            # Children of an unreadable span move up to its parent instead of being lost.
             below = parent
         else:
             out.add(span)

@@ -175,6 +175,7 @@ class _Conversation:
         """Assign a result to the call it names, else to the first call without a result."""
         span = next((call for call in self.open_calls if _answers(message, call)), None)
         if span is None:
+            # The transcript starts in the middle: its call is not part of it.
             span = self._span(message.name or "tool", SpanKind.TOOL, self.root.span_id)
             span.tool_name = message.name
             span.tool_call_id = message.tool_call_id
