@@ -292,11 +292,11 @@ def settings() -> Iterator[DoctorFinding]:
 
 def folders() -> Iterator[DoctorFinding]:
     """Check that our folders are writable, support locks, and have free space."""
-    from proctor.spec.config import load_configuration
+    from proctor import api
     from proctor.user_dirs import user_folder
 
     try:
-        results = load_configuration().results
+        results = api.results_root()
     except ProctorError:  # reported by `settings`
         results = Path("results")
     for name, folder in (
