@@ -25,7 +25,7 @@ PRELOADED = (
     *("proctor.report.html.page", "proctor.report.facts"),
     *("proctor.agents.python", "proctor.checks.layers", "proctor.spec.case_checks"),
     *("proctor.report.console", "proctor.report.json_report", "proctor.report.progress"),
-    *("proctor.results.compare", "proctor.results.finalise", "proctor.api"),
+    *("proctor.results.compare", "proctor.results.metadata", "proctor.api"),
     *("proctor.trials.session", "proctor.trials.resume"),
     *("proctor.trials.targets", "proctor.trace.formats"),
 )

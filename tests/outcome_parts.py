@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from proctor.results.finalise import finalise
+from proctor.results.metadata import finalise
 from proctor.results.outcomes import AgentOutcomes, CaseOutcome
 from proctor.runs.folder import RunFolder
 from proctor.runs.provenance import new_run_id

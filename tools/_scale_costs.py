@@ -25,7 +25,7 @@ import yaml
 import proctor
 from proctor.llm.rate_limits import RateLimit, RateLimiter
 from proctor.results import query
-from proctor.results.finalise import finalise
+from proctor.results.metadata import finalise
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Journal, Sync
 from proctor.runs.run import Run

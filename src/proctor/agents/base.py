@@ -48,6 +48,7 @@ class AgentRequest:
 
     __slots__ = (
         "_checkpoint",
+        "_states",
         "_workdir",
         "case",
         "index",
@@ -70,6 +71,7 @@ class AgentRequest:
         params: dict[str, Any] | None = None,
         trace_id: str | None = None,
         timeout: float | None = None,
+        states: tuple[CheckpointStore, str] | None = None,
     ) -> None:
         self.input = input
         self.case = case
@@ -81,21 +83,18 @@ class AgentRequest:
         self.timeout = timeout
         self._workdir: Path | None = None
         self._checkpoint: Checkpoint | None = None
+        self._states = states
 
     @property
     def checkpoint(self) -> Checkpoint:
         """State of this trial that survives a crash: see `proctor.agents.checkpoint`."""
         if self._checkpoint is None:
-            self._checkpoint = Checkpoint(*self._kept_states())
+            self._checkpoint = Checkpoint(*(self._states or (MemoryStore(), self.trial)))
         return self._checkpoint
 
     def keep_states(self, store: CheckpointStore, key: str) -> None:
         """Set the store of this trial's states, and their key."""
-        self._checkpoint = Checkpoint(store, key)
-
-    def _kept_states(self) -> tuple[CheckpointStore, str]:
-        """Return the store and key of states; in memory when none was set."""
-        return MemoryStore(), self.trial
+        self._states = (store, key)
 
     @property
     def workdir(self) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -236,14 +237,18 @@ class Notifications:
     """
 
     def __init__(self, how: Invocation, name: str, folder: Path | None = None) -> None:
-        from proctor.ops.notify import Notifier, wish_for
         from proctor.spec import load_configuration
 
         self._name = name
         self._interrupted = False
         self._notifier: Notifier | None = None
+        configuration = load_configuration(folder)
+        if not how.notify_to and not configuration.settings.notify.to:
+            return
+        from proctor.ops.notify import Notifier, wish_for
+
         wish = wish_for(
-            load_configuration(folder),
+            configuration,
             how.notify_to,
             how.notify_on,
             how.notify_template,
@@ -307,7 +312,9 @@ def _start(
     if how.name and len(found.experiments) > 1:
         raise click.UsageError("--name needs a single experiment, and this file has several")
     agents = [*how.agents, *_split((how.listed_agents,))]
-    changes = Changes(agents or None, how.seeds, how.expression, read_set(how.settings))
+    changes = Changes(
+        agents or None, how.seeds, how.expression, read_set(how.settings) if how.settings else {}
+    )
     ready = prepare_target(found, changes, given, tags=_split(how.tags), smoke=how.smoke)
     # A smoke run says nothing about the experiment, so it is stored separately from its runs.
     suffix = "-smoke" if how.smoke else ""
@@ -397,14 +404,21 @@ def execute_run(
     from proctor.report.console import resume_command
     from proctor.report.progress import ProgressGroup, RunLog, logs_runs, progress_for
     from proctor.runs.folder import run_name
-    from proctor.runs.remote.upload import shipped
+    from proctor.runs.remote import REMEMBERED
     from proctor.trials.session import UNFINISHED, run_session
 
     progress = progress_for(sys.stderr, quiet=quiet, events=events)
     log = RunLog(run_name(folder.path)) if logs_runs() else None
     observer = progress if log is None else ProgressGroup(progress, log)
     interrupts = Interrupts(resume_command(folder.path))
-    with shipped(folder, _warn_upload) as shipping, stdout_reserved(), interrupts.listening():
+    with contextlib.ExitStack() as stack:
+        shipping = None
+        if (folder.path / REMEMBERED).exists():
+            from proctor.runs.remote.upload import shipped
+
+            shipping = stack.enter_context(shipped(folder, _warn_upload))
+        stack.enter_context(stdout_reserved())
+        stack.enter_context(interrupts.listening())
         work = run_session(
             context,
             folder,
@@ -418,7 +432,7 @@ def execute_run(
             for each in (progress, log):
                 if each is not None:
                     each.close()
-    ended = EndedRun(run, interrupts.signal, shipping.arrived)
+    ended = EndedRun(run, interrupts.signal, shipping is None or shipping.arrived)
     if log is not None:
         log.ended(run, ended.exit_code)
     return ended

@@ -14,6 +14,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,6 +26,9 @@ from proctor.runs.summary import CellSummary, RankedFailure, Verdict
 from proctor.runs.trial import COST_REACHED, TOKENS_REACHED, TrialStatus
 from proctor.sanitize import line, shown
 from proctor.tables import table
+
+if TYPE_CHECKING:
+    from proctor.results.gate import GateResult
 
 MOST_FAILURES = 8
 """Ranked failures shown: the rest matter less by construction; results.json has them."""
@@ -72,10 +76,14 @@ def render(facts: ReportFacts) -> str:
         middle = [cell_table(facts.cells), list(failure_lines(facts.failures))]
     parts = [
         list(_leaderboard(facts)) if facts.saved and len(facts.agents) > 1 else [],
-        list(_since(facts)),
-        list(_annotations(facts)),
+        list(_since(facts.since)) if facts.since is not None else [],
+        [
+            f"  {line(note.who, 40)}{f' about {line(note.trial, 100)}' if note.trial else ''}: "
+            f"{line(note.text)}"
+            for note in facts.notes
+        ],
         *middle,
-        [remark for cell in facts.cells for remark in _missing_trials(cell)],
+        [remark for cell in facts.cells if cell.asked > 1 for remark in _missing_trials(cell)],
         list(facts.research),
         closing_lines(facts),
     ]
@@ -94,14 +102,18 @@ def trial_table(facts: ReportFacts) -> list[str]:
     rows: list[list[str]] = []
     for each in facts.trials:
         mark, colour = _MARKS[each.trial.status]
-        layers = zip(each.layer_words, each.layers.values(), strict=True)
         rows.append(
             [
                 click.style(mark, fg=colour),
                 line(each.name, 80),
                 *([line(each.trial.agent, 40)] if several else []),
                 score(each.trial.score),
-                *(click.style(word, fg=_CHECK_COLOURS[status]) for word, status in layers),
+                *(
+                    click.style(status.value.upper(), fg=_CHECK_COLOURS[status])
+                    if each.trial.checks
+                    else DASH
+                    for status in each.layers.values()
+                ),
                 duration_ms(each.trial.latency_ms),
             ]
         )
@@ -195,8 +207,6 @@ def failure_lines(failures: Sequence[RankedFailure]) -> Iterator[str]:
 
 def _missing_trials(cell: CellSummary) -> Iterator[str]:
     """What a row cannot say: trials of a repeated cell that are missing, and why."""
-    if cell.asked == 1:
-        return
     parts: list[str] = []
     if cell.infra_error:
         parts.append(f"{cell.infra_error} of {cell.trials} could not be judged")
@@ -238,11 +248,8 @@ def _leaderboard(facts: ReportFacts) -> Iterator[str]:
         yield f"  {line(sentence)}"
 
 
-def _since(facts: ReportFacts) -> Iterator[str]:
+def _since(found: GateResult) -> Iterator[str]:
     """What changed since the baseline."""
-    found = facts.since
-    if found is None:
-        return
     from proctor.report.run_words import gate_line
     from proctor.runs.folder import run_name
 
@@ -251,12 +258,6 @@ def _since(facts: ReportFacts) -> Iterator[str]:
     yield f"  {line(found.reason)}"
     for arm in found.arms:
         yield f"  {line(arm.name, 60)}: {arm.gate.verdict}, {gate_line(arm.gate)}"
-
-
-def _annotations(facts: ReportFacts) -> Iterator[str]:
-    for note in facts.notes:
-        about = f" about {line(note.trial, 100)}" if note.trial else ""
-        yield f"  {line(note.who, 40)}{about}: {line(note.text)}"
 
 
 def closing_lines(facts: ReportFacts) -> list[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import heapq
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -26,6 +26,7 @@ from proctor.formatting import plural
 from proctor.report.run_words import case_text, research_lines, sentence
 from proctor.results.metadata import as_text
 from proctor.results.outcomes import case_properties
+from proctor.runs.annotations import FILE as NOTES_FILE
 from proctor.runs.annotations import Note, annotations_of, runs_tagged, tags_of
 from proctor.runs.run import Run, RunTotals
 from proctor.runs.summary import CellSummary, RankedError, RankedFailure, Verdict
@@ -82,6 +83,8 @@ class TrialFacts(NamedTuple):
     description: str | None = None
     source: str | None = None
     """The file that a recorded trace was read from."""
+    error: str | None = None
+    """Why the trial could not be judged, in one line."""
 
     @property
     def name(self) -> str:
@@ -97,20 +100,9 @@ class TrialFacts(NamedTuple):
         results = self.trial.checks
         return {layer: worst(r.status for r in results if r.layer == layer) for layer in Layer}
 
-    @property
-    def layer_words(self) -> list[str]:
-        """The status of each layer in a word; a dash where nothing was judged at all."""
-        return [s.value.upper() if self.trial.checks else "–" for s in self.layers.values()]
-
     def with_status(self, *statuses: CheckStatus) -> list[CheckResult]:
         """Return results of some statuses, in the order they were judged."""
         return [result for result in self.trial.checks if result.status in statuses]
-
-    @property
-    def error(self) -> str | None:
-        """Why the trial could not be judged, in one line."""
-        error = self.trial.error
-        return None if error is None else f"{error.type}: {error.message}"
 
     @property
     def reason(self) -> str:
@@ -168,8 +160,9 @@ class ReportFacts:
     ) -> None:
         first = runs[0]
         self.runs = runs
-        self._labels = tuple(labels)
         self._baseline = baseline
+        self.saved = first.saved
+        """Whether there is a run folder."""
         self.signal = signal
         """The signal that ended the work, if one did."""
         self.remarks = tuple(remarks)
@@ -181,6 +174,31 @@ class ReportFacts:
         self.created: str | None = first.spec.get("created")
         self.provenance = cast("dict[str, Any]", first.spec.get("provenance") or {})
         self.stopped = next((run.stopped for run in runs if run.stopped), None)
+        git = cast("dict[str, Any]", self.provenance.get("git") or {})
+        self.commit = None if git.get("commit") is None else str(git["commit"])
+        """The commit the run was made at."""
+        self.dirty = bool(git.get("dirty"))
+        """Whether there were changes beside the commit."""
+        self._labels = tuple(labels) or tuple(self.name for _ in runs)
+        several = plural(len(runs), "run" if self.saved else "suite")
+        self.title = several if len(runs) > 1 else self._labels[0]
+        """What the report is about: the suite file, the run's name, or how many there are."""
+        self.cells = [cell for run in runs for cell in run.cells]
+        """A summary of each planned cell."""
+        self.agents = tuple(dict.fromkeys(cell.agent for cell in self.cells))
+        """Every agent, in the order of the cells."""
+        self.totals = (
+            first.totals
+            if len(runs) == 1
+            else RunTotals.of(trial for run in runs for trial in run.trials)
+        )
+        """Counts and cost of all trials together."""
+        self.detailed = not self.saved or all(cell.asked == 1 for cell in self.cells)
+        """Whether single trials are reported: there is one for each cell, or none is kept."""
+        self.planned = sum(cell.trials if cell.early_stop else cell.asked for cell in self.cells)
+        """Trials that should have run, without those that an early stop made needless."""
+        self.not_run = max(0, self.planned - self.totals.trials)
+        """Planned trials that never started."""
 
     def replace(self, **values: Any) -> ReportFacts:
         """Return a copy with other values, such as texts without secrets."""
@@ -189,18 +207,6 @@ class ReportFacts:
         return changed
 
     # -- the whole -------------------------------------------------------------------------------
-
-    @property
-    def title(self) -> str:
-        """What the report is about: the suite file, the number of suites, or the run's name."""
-        if len(self.runs) > 1:
-            return plural(len(self.runs), "run" if self.saved else "suite")
-        return self._labels[0] if self._labels else self.name
-
-    @property
-    def saved(self) -> bool:
-        """Whether there is a run folder."""
-        return self.runs[0].saved
 
     @cached_property
     def exit_code(self) -> int:
@@ -219,11 +225,6 @@ class ReportFacts:
         return ("PASS", "FAIL", "NOT JUDGED")[min(self.exit_code, EXIT_CANNOT_JUDGE)]
 
     @cached_property
-    def detailed(self) -> bool:
-        """Whether single trials are reported: there is one for each cell, or none is kept."""
-        return not self.saved or all(cell.asked == 1 for cell in self.cells)
-
-    @cached_property
     def headline(self) -> str:
         """What came of the run, with every denominator.
 
@@ -232,7 +233,7 @@ class ReportFacts:
         if not self.detailed:
             return sentence(self.cells, self.totals)
         totals = self.totals
-        pairs = [(suite, cell.case) for suite, cell in self._cells]
+        pairs = [(run.run_id, cell.case) for run in self.runs for cell in run.cells]
         noun = "cell" if len(set(pairs)) < len(pairs) else "case"
         total = totals.trials + self.not_run
         parts = [f"{totals.passed} of {plural(total, noun)} passed"]
@@ -250,39 +251,10 @@ class ReportFacts:
 
     # -- cells -----------------------------------------------------------------------------------
 
-    @cached_property
-    def _cells(self) -> list[tuple[str, CellSummary]]:
-        return [(self._label(n), cell) for n, run in enumerate(self.runs) for cell in run.cells]
-
-    def _label(self, number: int) -> str:
-        return self._labels[number] if self._labels else self.name
-
-    @property
-    def cells(self) -> list[CellSummary]:
-        """A summary of each planned cell."""
-        return [cell for _, cell in self._cells]
-
     @property
     def passed_cells(self) -> int:
         """Cells with the verdict PASS."""
         return sum(cell.verdict == Verdict.PASS for cell in self.cells)
-
-    @property
-    def planned(self) -> int:
-        """Trials that should have run, without those that an early stop made needless."""
-        return sum(cell.trials if cell.early_stop else cell.asked for cell in self.cells)
-
-    @property
-    def not_run(self) -> int:
-        """Planned trials that never started."""
-        return max(0, self.planned - self.totals.trials)
-
-    @cached_property
-    def totals(self) -> RunTotals:
-        """Counts and cost of all trials together."""
-        if len(self.runs) == 1:
-            return self.runs[0].totals
-        return RunTotals.of(trial for run in self.runs for trial in run.trials)
 
     @cached_property
     def failures(self) -> tuple[RankedFailure, ...]:
@@ -320,11 +292,6 @@ class ReportFacts:
         """Agents in the order of the leaderboard."""
         return [row.name for row in self.board.rows]
 
-    @property
-    def agents(self) -> tuple[str, ...]:
-        """Every agent, in the order of the cells."""
-        return tuple(dict.fromkeys(cell.agent for cell in self.cells))
-
     @cached_property
     def cases(self) -> dict[str, CaseAbout]:
         """The cases as they were written."""
@@ -360,18 +327,20 @@ class ReportFacts:
         found: list[TrialFacts] = []
         for number, run in enumerate(self.runs):
             thresholds = {cell.case: cell.threshold for cell in run.cells}
-            written = case_properties(run.spec)
+            suite = cast("dict[str, Any]", run.spec.get("suite") or {})
+            described = {c["id"]: c.get("description") for c in suite.get("cases") or ()}
             trials = sorted(run.trials, key=trial_order) if run.saved else run.trials
             for trial in trials:
-                place = run.places.get(trial.case)
+                place, error = run.places.get(trial.case), trial.error
                 found.append(
                     TrialFacts(
                         trial,
-                        self._label(number),
+                        self._labels[number],
                         thresholds.get(trial.case, 0.0),
                         None if place is None else CasePlace(*place),
-                        as_text(written.get(trial.case, {}).get("description")),
+                        as_text(described.get(trial.case)),
                         run.sources.get((trial.case, trial.index)),
+                        None if error is None else f"{error.type}: {error.message}",
                     )
                 )
         return tuple(found)
@@ -394,7 +363,11 @@ class ReportFacts:
     @cached_property
     def duration_ms(self) -> float | None:
         """From the start of the first trial to the end of the last."""
-        ends = [row.start_ms + row.duration_ms for row in self.rows]
+        if self.detailed:
+            trials = [each.trial for each in self.trials]
+            ends = [(t.started_ns - self.started_ns) / 1e6 + t.duration_ms for t in trials]
+        else:
+            ends = [row.start_ms + row.duration_ms for row in self.rows]
         return max(ends) if ends else None
 
     # -- around the run --------------------------------------------------------------------------
@@ -407,7 +380,9 @@ class ReportFacts:
     @cached_property
     def notes(self) -> tuple[Note, ...]:
         """The annotations of the run."""
-        return tuple(annotations_of(self.runs[0].path)) if self.saved else ()
+        if not self.saved or not (self.runs[0].path / NOTES_FILE).exists():
+            return ()
+        return tuple(annotations_of(self.runs[0].path))
 
     @cached_property
     def since(self) -> GateResult | None:
@@ -421,22 +396,8 @@ class ReportFacts:
     @cached_property
     def research(self) -> tuple[str, ...]:
         """What research found, or how far it got; a line each."""
-        return tuple(line for run in self.runs for line in research_lines(run))
-
-    @property
-    def commit(self) -> str | None:
-        """The commit the run was made at."""
-        found = self._git.get("commit")
-        return None if found is None else str(found)
-
-    @property
-    def dirty(self) -> bool:
-        """Whether there were changes beside the commit."""
-        return bool(self._git.get("dirty"))
-
-    @property
-    def _git(self) -> Mapping[str, Any]:
-        return cast("Mapping[str, Any]", self.provenance.get("git") or {})
+        records = [run.research for run in self.runs] if self.saved else []
+        return tuple(line for record in records if record for line in research_lines(record))
 
 
 def tagged_baseline(run: Run) -> Run | None:

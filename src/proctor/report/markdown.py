@@ -134,7 +134,7 @@ def _trial_table(facts: ReportFacts) -> Iterator[str]:
             markdown(each.name),
             *([markdown(each.trial.agent)] if several else []),
             score(each.trial.score),
-            *each.layer_words,
+            *(s.value.upper() if each.trial.checks else DASH for s in each.layers.values()),
             duration_ms(each.trial.latency_ms),
         ]
         for each in facts.trials

@@ -7,7 +7,7 @@ every share has its denominator.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from proctor.formatting import DASH, in_points, level_of, money, p_text, plural, points
@@ -17,7 +17,6 @@ from proctor.sanitize import json_value, line
 
 if TYPE_CHECKING:
     from proctor.results.leaderboard import Leaderboard
-    from proctor.runs.run import Run
     from proctor.stats.gate import CaseChange, Gate
 
 INPUT_SHOWN = 2_000
@@ -94,11 +93,8 @@ def cost_line(totals: RunTotals) -> str:
     return f"{agents}{tokens}{f' · judges {judges}' if judges else ''}"
 
 
-def research_lines(run: Run) -> list[str]:
-    """What research found, or how far it got; none of a run that was no research."""
-    record = run.research
-    if record is None:
-        return []
+def research_lines(record: Mapping[str, Any]) -> list[str]:
+    """Return what research found, or how far it got."""
     rounds = plural(len(record["rounds"]), "round")
     told = record["summary"] or record["rounds"][-1]["decided"]
     head = f"{record['kind']}: {rounds}{'' if record['ended'] else ', not ended'}"

@@ -30,7 +30,7 @@ from proctor.report import markdown
 from proctor.report.facts import ReportFacts
 from proctor.report.html.page import render_page
 from proctor.report.html.trial_data import PageTexts
-from proctor.results.finalise import finalise
+from proctor.results.metadata import finalise
 from proctor.runs.folder import RunFolder, run_name
 from proctor.runs.journal import Sync
 from proctor.runs.run import Run

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -22,6 +22,7 @@ from proctor.errors import ProctorError
 if TYPE_CHECKING:
     from proctor.runs.folder import RunFolder
     from proctor.runs.run import Run
+    from proctor.runs.trial import Trial
 
 
 # Accessors for documents of unknown origin (a spec, a log). They never raise; a value of the wrong
@@ -287,3 +288,26 @@ def as_glob(path: Path | str) -> str:
     if not any(character in text for character in "[*?"):
         return text
     return "".join(f"[{c}]" if c in "[*?" else c for c in text)
+
+
+def finalise(
+    folder: RunFolder,
+    spec: dict[str, Any] | None = None,
+    finished: Sequence[Trial] | None = None,
+    *,
+    in_order: bool = False,
+) -> Run:
+    """Write the derived files of a run, in their order, and return it for reading.
+
+    Journal and spec are only read, so it can be repeated at any time. What the caller knows
+    already need not be read: see `Run` and `write_parquet`.
+    """
+    from proctor.runs.parquet import parquet_meanwhile, write_summaries
+    from proctor.runs.run import Run
+
+    run = Run(folder.path, spec=spec, finished=finished)
+    about = {key: run.spec.get(key) for key in ("run_id", "name", "created", "stopped")}
+    with parquet_meanwhile(folder, in_order=in_order):
+        write_summaries(folder, run.cells, about)
+    write_facts(run)
+    return run

@@ -228,7 +228,8 @@ class Run:
     def cells(self) -> list[CellSummary]:
         """Return a summary of each planned cell, by case and agent."""
         options = self.spec.get("options", {})
-        rules = rules_named(options.get("early_stop", ()))
+        names = options.get("early_stop")
+        rules = rules_named(names) if names else ()
         planned = {
             CellKey(c["case"], c["agent"], c.get("params", "")): c for c in self.spec["cells"]
         }

@@ -149,8 +149,10 @@ class Settings(Strict):
     prices: dict[str, PriceSetting | str] = Field(default_factory=dict[str, PriceSetting | str])
     """Model → its price, or the published model whose prices apply."""
 
-    def price_table(self) -> PriceTable:
-        """The prices of these settings, to be asked before the published ones."""
+    def price_table(self) -> PriceTable | None:
+        """Return the prices of these settings, which win over published ones; None without any."""
+        if not self.prices:
+            return None
         from proctor.llm.prices import PriceTable
 
         given = self.prices.items()
@@ -199,7 +201,8 @@ class Configuration(NamedTuple):
     @property
     def ships_to(self) -> str | None:
         """The address that runs are shipped to, if the settings name one."""
-        return self.settings.results if is_address(self.settings.results) else None
+        results = self.settings.results
+        return results if ":/" in results and is_address(results) else None
 
     @property
     def baselines(self) -> Path | None:

@@ -32,17 +32,10 @@ def baseline_for(suite: Suite, case_id: str, agent_name: str) -> Trace | None:
     return _newest(store_of(suite), case_id, agent_name)
 
 
-def baselines_for(
-    suite: Suite, cases: Iterable[str], agents: Iterable[str], configuration: Configuration
-) -> dict[str, dict[str, Trace]]:
-    """Case id → agent → what that agent did for the case when it was last saved."""
-    return baselines_in(store_of(suite, configuration).root, cases, agents)
-
-
 def baselines_in(
     folder: Path, cases: Iterable[str], agents: Iterable[str]
 ) -> dict[str, dict[str, Trace]]:
-    """The same, of a folder of baselines."""
+    """Case id → agent → what that agent did for the case when it was last saved."""
     store, names = BaselineStore(folder), list(agents)
     if not store.root.is_dir():
         return {}

@@ -7,26 +7,28 @@ in; what has axes (an experiment) in the order of names, so that not even its jo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple, cast, overload
 
 from proctor.errors import ProctorError
 from proctor.runs.early_stop import CellPlan
 from proctor.runs.trial import CellKey, PlannedTrial, params_key
+from proctor.seeds import derive_seeds
 from proctor.spec import Case
 from proctor.trials.axes import MAX_PLANNED, Axes
 from proctor.trials.options import RunOptions
-from proctor.trials.planned import CellTrials, PlannedTrials, Repeats, Seeds
 
 
 class Plan(NamedTuple):
-    """Every trial of a run, and what each cell asks for."""
+    """Every trial of a run, and how many trials and which threshold each cell has."""
 
     trials: Sequence[PlannedTrial]
     cells: Mapping[CellKey, CellPlan]
 
     def record(self) -> list[dict[str, object]]:
-        """The cells as kept in the run folder."""
+        """Return the cells as the run folder records them."""
         return [
             {
                 "case": key.case,
@@ -39,10 +41,63 @@ class Plan(NamedTuple):
         ]
 
 
+class PlannedTrials(Sequence[PlannedTrial]):  # noqa: PLW1641 (like a list, it has no hash)
+    """The trials of a plan, generated on each iteration: a plan of a million takes no memory."""
+
+    def __init__(
+        self, cases: Sequence[tuple[str, int]], agents: Sequence[str], axes: Axes, base_seed: int
+    ) -> None:
+        self._cases = cases
+        """Case ids with their repeats for each seed of the experiment."""
+        self._agents = agents
+        self._params = [dict(params) for params in axes.params]
+        # A suite has no seeds as an axis; its trials derive theirs from the seed of the run.
+        self._seeds = [(None, base_seed)] if axes.seeds is None else [(s, s) for s in axes.seeds]
+
+    def __len__(self) -> int:
+        repeats = sum(count for _, count in self._cases)
+        return repeats * len(self._agents) * len(self._params) * len(self._seeds)
+
+    def __iter__(self) -> Iterator[PlannedTrial]:
+        shared = len(self._agents) * len(self._params) > 1
+        for case, count in self._cases:
+            # Agents and parameters are compared on the same seeds, so these are derived once.
+            # With one agent the first trial does not wait for the seed of the last.
+            seeds = [(axis, derive_seeds(count, base, case)) for axis, base in self._seeds]
+            kept = [(axis, array("q", own) if shared else own) for axis, own in seeds]
+            for agent in self._agents:
+                for params in self._params:
+                    for axis_seed, own in kept:
+                        for index, seed in enumerate(own):
+                            yield PlannedTrial(
+                                case=case,
+                                agent=agent,
+                                index=index,
+                                seed=seed,
+                                params=params,
+                                axis_seed=axis_seed,
+                            )
+
+    @overload
+    def __getitem__(self, index: int) -> PlannedTrial: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[PlannedTrial]: ...
+    def __getitem__(self, index: int | slice) -> PlannedTrial | Sequence[PlannedTrial]:
+        places = range(len(self))[index]
+        if isinstance(places, int):
+            return next(islice(self, places, None))
+        return list(self)[index]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return list(self) == list(cast("Sequence[object]", other))
+
+
 def plan_trials(
     cases: Iterable[Case], agents: Iterable[str], options: RunOptions, axes: Axes | None = None
 ) -> Plan:
-    """Cases × agents × parameters × seeds × repeats.
+    """Plan cases × agents × parameters × seeds × repeats.
 
     A trial's seed comes from the seed of the experiment, the case and the repeat alone, so agents
     and parameters are compared on the same draws.
@@ -52,36 +107,21 @@ def plan_trials(
     if axes.seeds is not None:
         names.sort()
         chosen.sort(key=lambda case: case.id)
-    counts = [_count(case, options) for case in chosen]
-    _refuse_too_many(sum(counts) * len(names) * len(axes.params) * len(axes.seeds or (0,)))
-    combinations = [(dict(params), params_key(params)) for params in axes.params]
-    trials: list[CellTrials] = []
-    cells: dict[CellKey, CellPlan] = {}
-    for case, count in zip(chosen, counts, strict=True):
-        repeats = _repeats(case.id, count, options.seed, axes.seeds)
-        asked = CellPlan(count * len(repeats), case.threshold)
-        for agent in names:
-            for params, key in combinations:
-                cells[CellKey(case.id, agent, key)] = asked
-                trials.append(CellTrials(case.id, agent, params, repeats))
-    return Plan(PlannedTrials(trials), cells)
-
-
-def _repeats(case: str, count: int, base: int, seeds: tuple[int, ...] | None) -> list[Repeats]:
-    if seeds is None:
-        return [Repeats(None, Seeds(count, base, case))]
-    return [Repeats(axis_seed, Seeds(count, axis_seed, case)) for axis_seed in seeds]
-
-
-def _count(case: Case, options: RunOptions) -> int:
-    own = case.trials if "trials" in case.model_fields_set else None
-    count = options.trials or own or options.default_trials or case.trials
-    return count + options.more_trials
-
-
-def _refuse_too_many(planned: int) -> None:
-    if planned > MAX_PLANNED:
+    repeats: list[tuple[str, int]] = []
+    for case in chosen:
+        own = case.trials if "trials" in case.model_fields_set else None
+        count = options.trials or own or options.default_trials or case.trials
+        repeats.append((case.id, count + options.more_trials))
+    trials = PlannedTrials(repeats, names, axes, options.seed)
+    if len(trials) > MAX_PLANNED:
         raise ProctorError(
-            f"that would be {planned:,} trials, at most {MAX_PLANNED:,} are planned",
+            f"that would be {len(trials):,} trials, at most {MAX_PLANNED:,} are planned",
             hint="take fewer seeds, parameters or cases, or split the experiment",
         )
+    combinations = [params_key(params) for params in axes.params]
+    cells: dict[CellKey, CellPlan] = {}
+    for case, (_, count) in zip(chosen, repeats, strict=True):
+        cell = CellPlan(count * len(axes.seeds or (0,)), case.threshold)
+        for agent in names:
+            cells.update({CellKey(case.id, agent, key): cell for key in combinations})
+    return Plan(trials, cells)

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +24,7 @@ from proctor.llm.chat_model import ClosingModel
 from proctor.llm.prices import PriceTable
 from proctor.llm.providers import get_model
 from proctor.runs.folder import OUTPUT
+from proctor.runs.provenance import new_run_id, provenance
 from proctor.spec import (
     Case,
     Configuration,
@@ -32,9 +34,10 @@ from proctor.spec import (
     checks_of,
     load_configuration,
 )
+from proctor.spec.located import plain
 from proctor.trace import Trace
 from proctor.trace.redact import Redactor, default_redactor
-from proctor.trials.baselines import baselines_for, baselines_in
+from proctor.trials.baselines import baselines_in
 from proctor.trials.choose import ChosenAgent, choose_agents
 from proctor.trials.design import Design
 from proctor.trials.options import RunOptions
@@ -205,7 +208,10 @@ def _prepared_cases(
 ) -> dict[str, PreparedCase]:
     """Cases with their checks and baselines; those of an experiment as where they came from."""
     if design is None:
-        saved = baselines_for(suite, [case.id for case in chosen], agents, configuration)
+        folder = configuration.baselines
+        if folder is None or "baselines" in suite.model_fields_set:
+            folder = suite.folder / Path(suite.baselines).expanduser()
+        saved = baselines_in(folder, [c.id for c in chosen], agents) if folder.is_dir() else {}
         return {case.id: prepared_case(case, saved.get(case.id)) for case in chosen}
     prepared: dict[str, PreparedCase] = {}
     for case in chosen:
@@ -301,3 +307,75 @@ def _agent_name(agent: AgentLike) -> str:
         return str(options.get("target") or options.get("kind"))
     called = getattr(agent, "__name__", None) or getattr(agent, "name", None)
     return called if isinstance(called, str) and called else type(agent).__name__
+
+
+# -- the record of a run, from which it is resumed and repeated: no secret is in it --------------
+
+KEPT_SETTINGS = ("judge", "prices", "redaction")
+"""Settings that change results; limits are among the options, agents in the suite."""
+
+
+def spec_record(context: RunContext) -> dict[str, Any]:
+    """What the folder keeps so that the run can be resumed and repeated."""
+    suite = context.suite
+    redact = (context.redactor or default_redactor()).value
+    return {
+        "run_id": new_run_id(),
+        "name": context.name,
+        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "provenance": provenance(suite.folder),
+        "base_dir": str(suite.folder.resolve()),
+        "options": context.options.record(),
+        "agents": {
+            name: redact(
+                {**config.model_dump(mode="json", exclude_none=True), "version": config.version()}
+            )
+            for name, config in context.agents.items()
+        },
+        "settings": _without_secrets(written_settings(context.configuration)),
+        **({} if context.design is None else {"experiment": context.design.record()}),
+        "suite": written_suite(context, _without_secrets(context.written)),
+        "cells": context.plan.record(),
+        "stopped": None,
+    }
+
+
+def memory_record(context: RunContext, plan: Plan, stopped: str | None) -> dict[str, Any]:
+    """Return what reports read of a run that is not kept; provenance would cost more than it."""
+    return {
+        "run_id": new_run_id(),
+        "name": context.name,
+        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "options": context.options.record(),
+        "suite": written_suite(context, _without_secrets(context.written)),
+        "cells": plan.record(),
+        "stopped": stopped,
+    }
+
+
+def written_settings(configuration: Configuration) -> dict[str, Any]:
+    """Return the settings that results depend on, as they were written."""
+    found = {key: configuration.tree.child(key) for key in KEPT_SETTINGS}
+    return {key: plain(tree, as_written=True) for key, tree in found.items() if tree is not None}
+
+
+def written_suite(context: RunContext, agents: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the suite as it ran: its selected cases, and these agents as they were written."""
+    whole = context.suite.resolved()
+    cases = [
+        written
+        for case, written in zip(context.suite.cases, whole["cases"], strict=True)
+        if case.id in context.cases
+    ]
+    rest = {key: value for key, value in whole.items() if key not in ("agent", "agents", "cases")}
+    return {**rest, "agents": agents, "cases": cases}
+
+
+def _without_secrets(value: Any) -> Any:
+    """What somebody wrote, with secrets out of it; references to variables hold none."""
+    if isinstance(value, dict):
+        options = cast("dict[str, Any]", value)
+        return {key: _without_secrets(item) for key, item in options.items()}
+    if isinstance(value, list | tuple):
+        return [_without_secrets(item) for item in cast("list[Any]", value)]
+    return default_redactor().text(value) if isinstance(value, str) else value

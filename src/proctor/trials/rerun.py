@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, cast
 from proctor.runs.folder import OUTPUT, RunFolder, RunFolderError
 from proctor.runs.run import Run
 from proctor.runs.sameness import Sameness, compare_trials
-from proctor.trials.prepare import AgentLike, RunContext
-from proctor.trials.record import spec_record
+from proctor.trials.prepare import AgentLike, RunContext, spec_record
 from proctor.trials.resume import restore
 from proctor.trials.session import Observer, run_session
 

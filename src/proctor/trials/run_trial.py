@@ -156,9 +156,8 @@ async def _call_agent(
             params=planned.params,
             trace_id=new_trace_id(),
             timeout=None if deadline is None else max(0.0, deadline - time.monotonic()),
+            states=None if context.checkpoints is None else (context.checkpoints, planned.key),
         )
-        if context.checkpoints is not None:
-            request.keep_states(context.checkpoints, planned.key)
         began = time.perf_counter()
         try:
             agent = context.agents[planned.agent].create()

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from proctor.errors import ProctorError, first_of
 from proctor.imports import needs_extra
 from proctor.llm.rate_limits import rates_in_force
-from proctor.results.finalise import finalise
+from proctor.results.metadata import finalise
 from proctor.runs import audit
 from proctor.runs.checkpoints import Checkpoints
 from proctor.runs.early_stop import EarlyStop, rules_named
@@ -40,8 +40,7 @@ from proctor.runs.writer import TrialWriter
 from proctor.trials.executor import Executor, executors_for
 from proctor.trials.options import ExecutorName, RunBudget
 from proctor.trials.plan import Plan
-from proctor.trials.prepare import RunContext, closing
-from proctor.trials.record import memory_record, spec_record
+from proctor.trials.prepare import RunContext, closing, memory_record, spec_record
 
 if TYPE_CHECKING:
     from proctor.runs.journal import Sync
@@ -102,6 +101,7 @@ async def run_session(
     more trials once one has not passed.
     """
     options, unfolding = context.options, context.unfolding
+    rates = context.configuration.settings.limits.rates
     plan, budget = context.plan, RunBudget(options)
     heart: Heart | None = None
     with contextlib.ExitStack() as stack:
@@ -127,7 +127,7 @@ async def run_session(
         async with closing(context.judges):
             with (
                 options.cassette(going_on=resuming),
-                rates_in_force(context.configuration.settings.limits.rates),
+                rates_in_force(rates) if rates else contextlib.nullcontext(),
                 executors_for(context) as make_executor,
             ):
                 while True:
@@ -213,8 +213,8 @@ class Session:
         self._plan = plan
         self.budget = budget
         self._checkpoints = context.checkpoints
-        self._rules = rules_named(context.options.early_stop)
-        self._early = EarlyStop(self._rules)
+        rules = rules_named(context.options.early_stop) if context.options.early_stop else ()
+        self._early = EarlyStop(rules) if rules else None
         self._observer = observer
         self._rerun = rerun
         self._fail_fast = fail_fast
@@ -312,16 +312,17 @@ class Session:
         """What is left of the plan, each decided on at the moment it could start."""
         positions: dict[CellKey, int] = defaultdict(int)
         for planned in self._plan.trials:
-            if self._rules:
+            if self._early is not None:
                 cell = planned.cell
                 planned = replace(planned, position=positions[cell])  # noqa: PLW2901
                 positions[cell] += 1
             key = planned.key
             earlier = done.get(key) if done else None
             if earlier is not None and earlier.status not in self._rerun:
-                self._early.add(earlier, planned.position, self._plan.cells[planned.cell])
+                if self._early is not None:
+                    self._early.add(earlier, planned.position, self._plan.cells[planned.cell])
                 continue
-            if self._rules and self._early.stopped(planned.cell):
+            if self._early is not None and self._early.stopped(planned.cell):
                 self.skipped += 1
                 if self._observer is not None:
                     self._observer.skipped(planned)
@@ -345,7 +346,7 @@ class Session:
             return  # ended after this session had given up on it
         self._running.pop(planned.key, None)
         self.budget.add(trial)
-        if self._rules:
+        if self._early is not None:
             self._early.add(trial, planned.position, self._plan.cells[trial.cell])
         if self._fail_fast and not trial.passed:
             self.stopped = self.stopped or FAIL_FAST

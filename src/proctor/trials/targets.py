@@ -19,7 +19,7 @@ from proctor.runs.folder import RunFolder
 from proctor.runs.remote.object_store import checked, is_address
 from proctor.runs.remote.upload import folder_at
 from proctor.scenarios.template import FILE as TEMPLATE
-from proctor.spec import Configuration, Suite, load_configuration, select_cases
+from proctor.spec import Case, Configuration, Suite, load_configuration, select_cases
 from proctor.spec.experiment import Experiment
 from proctor.spec.load import (
     SUFFIXES,
@@ -183,7 +183,9 @@ def _prepared_suite(
     suite: Suite, changes: Changes, given: dict[str, Any], tags: Sequence[str], *, smoke: bool
 ) -> RunContext:
     configuration = load_configuration(suite.folder)
-    cases = select_cases(suite.cases, tags=tags, filter=changes.filter)
+    cases: Sequence[Case] = suite.cases
+    if tags or changes.filter:
+        cases = select_cases(suite.cases, tags=tags, filter=changes.filter)
     return prepare(
         suite,
         _read_options(given),
@@ -251,5 +253,8 @@ def folder_for(
 
 def address_for(ready: RunContext, results: str | Path | None) -> str | None:
     """Where a run is to be shipped to, by what was asked or the settings; None: nowhere."""
-    meant = ready.configuration.ships_to if results is None else str(results)
-    return None if meant is None or not is_address(meant) else checked(meant)
+    settings = ready.configuration.settings
+    meant = settings.results if results is None else str(results)
+    if ":/" not in meant:
+        return None
+    return checked(meant) if is_address(meant) else None

@@ -14,7 +14,7 @@ import msgspec
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.errors import ProctorError
-from proctor.results.finalise import finalise
+from proctor.results.metadata import finalise
 from proctor.runs.folder import RunFolder
 from proctor.runs.journal import Sync
 from proctor.runs.provenance import new_run_id, provenance

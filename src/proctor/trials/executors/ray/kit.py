@@ -27,7 +27,6 @@ from proctor.agents.registry import UnknownAgentError, kind_class
 from proctor.errors import ProctorError
 from proctor.llm.rate_limits import limited_providers
 from proctor.spec.config import find_project_file
-from proctor.spec.located import plain
 from proctor.trace.redact import default_redactor
 from proctor.trials.executors.ray.connect import ray_package
 
@@ -107,16 +106,14 @@ def project_root(ready: RunContext) -> Path:
 
 def _record(ready: RunContext, agents: Mapping[str, Any]) -> dict[str, Any]:
     """As `spec_record`, with what a folder must not hold: these words are not kept."""
-    from proctor.trials.record import KEPT_SETTINGS, chosen_record
+    from proctor.trials.prepare import written_settings, written_suite
 
-    found = {key: ready.configuration.tree.child(key) for key in KEPT_SETTINGS}
-    settings = {k: plain(tree, as_written=True) for k, tree in found.items() if tree is not None}
     return {
         "base_dir": str(ready.suite.folder.resolve()),
         "options": ready.options.record(),
-        "settings": settings,
+        "settings": written_settings(ready.configuration),
         **({} if ready.design is None else {"experiment": ready.design.record()}),
-        "suite": chosen_record(ready, agents),
+        "suite": written_suite(ready, agents),
     }
 
 
