@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from proctor.errors import ProctorError
 from proctor.llm import ChatRequest, MockLLM, ModelError, get_model
 from proctor.llm.cassette import Cassette, CassetteMiss, cassette_trial, hand_over
-from proctor.llm.cassette_file import answered, asked, read_entries
+from proctor.llm.cassette_file import read_entries, recorded_request, recorded_response
 from proctor.llm.retry import transient
 from proctor.trace.redact import Redactor
 
@@ -317,9 +317,11 @@ def test_any_json_is_kept_and_compared(document):
     spaced = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False).encode(
         "utf-8", "surrogatepass"
     )
-    one, two = (asked("post", "https://h/p", body, redactor) for body in (compact, spaced))
+    one, two = (
+        recorded_request("post", "https://h/p", body, redactor) for body in (compact, spaced)
+    )
     assert one.key == two.key
-    answer = answered(200, "application/json", compact, redactor)
+    answer = recorded_response(200, "application/json", compact, redactor)
     again = msgspec.json.decode(msgspec.json.encode(answer), type=type(answer))
     assert json.loads(again.content) == redactor.value(document)
 
@@ -328,7 +330,7 @@ def test_any_json_is_kept_and_compared(document):
 def test_any_bytes_are_kept(content):
     """R-A5: what is not text is given back byte for byte."""
     redactor = Redactor(environ={})
-    answer = answered(200, "application/octet-stream", content, redactor)
+    answer = recorded_response(200, "application/octet-stream", content, redactor)
     again = msgspec.json.decode(msgspec.json.encode(answer), type=type(answer))
     try:
         want = redactor.text(content.decode()).encode()

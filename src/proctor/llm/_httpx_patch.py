@@ -77,11 +77,11 @@ def _plain_send(library: Any, original: Any, in_use: InUse) -> Any:
         cassette = in_use()
         if cassette is None:
             return original(self, request, stream=stream, **options)
-        kept = cassette.request(request.method, str(request.url), request.read())
+        recorded = cassette.request(request.method, str(request.url), request.read())
         if cassette.mode == "replay":
-            return _response(library, request, cassette.play(kept), stream)
+            return _response(library, request, cassette.play(recorded), stream)
         response = original(self, request, stream=stream, **options)
-        _listen(library, cassette.listener(kept), response, stream)
+        _listen(library, cassette.listener(recorded), response, stream)
         return response
 
     return send
@@ -92,11 +92,11 @@ def _async_send(library: Any, original: Any, in_use: InUse) -> Any:
         cassette = in_use()
         if cassette is None:
             return await original(self, request, stream=stream, **options)
-        kept = cassette.request(request.method, str(request.url), await request.aread())
+        recorded = cassette.request(request.method, str(request.url), await request.aread())
         if cassette.mode == "replay":
-            return _response(library, request, cassette.play(kept), stream)
+            return _response(library, request, cassette.play(recorded), stream)
         response = await original(self, request, stream=stream, **options)
-        _listen(library, cassette.listener(kept), response, stream)
+        _listen(library, cassette.listener(recorded), response, stream)
         return response
 
     return send

@@ -60,7 +60,7 @@ def request_key(identity: str, request: ChatRequest, prompt: object) -> str:
 
     `prompt` is the version of the prompt template.
     """
-    asked: dict[str, Any] = {
+    inputs: dict[str, Any] = {
         "prompt": prompt,
         "model": identity,
         "messages": request.messages,
@@ -69,7 +69,7 @@ def request_key(identity: str, request: ChatRequest, prompt: object) -> str:
         "max_tokens": request.max_tokens,
         "seed": request.seed,
     }
-    return hashlib.sha256(msgspec.json.encode(asked, order="deterministic")).hexdigest()
+    return hashlib.sha256(msgspec.json.encode(inputs, order="deterministic")).hexdigest()
 
 
 def cache_folder(name: str) -> Path:

@@ -30,9 +30,9 @@ from proctor.llm.cassette_file import (
     RecordedRequest,
     RecordedResponse,
     Writer,
-    answered,
-    asked,
     read_entries,
+    recorded_request,
+    recorded_response,
 )
 from proctor.llm.retry import is_transient_status
 from proctor.trace.redact import Redactor, default_redactor
@@ -232,7 +232,7 @@ class Cassette:
 
     def request(self, method: str, url: str, body: bytes) -> RecordedRequest:
         """Return a request in the form that is stored and compared."""
-        return asked(method, url, body, self._redactor)
+        return recorded_request(method, url, body, self._redactor)
 
     def play(self, request: RecordedRequest) -> RecordedResponse:
         """Return the recorded response; on a miss, note it and return one that makes the client
@@ -240,10 +240,10 @@ class Cassette:
         """
         scope = _scope.get() or self._outside
         with self._lock:
-            found = self._shelf.take(request.key, scope)
-            if isinstance(found, RecordedResponse):
-                return found
-            miss = CassetteMiss(request, found, self.path)
+            response = self._shelf.take(request.key, scope)
+            if isinstance(response, RecordedResponse):
+                return response
+            miss = CassetteMiss(request, response, self.path)
             scope.misses.append(miss)
         error = {"type": "cassette_miss", "code": "cassette_miss", "message": str(miss)}
         return RecordedResponse(MISS_STATUS, "application/json", json={"error": error})
@@ -255,8 +255,8 @@ class Cassette:
         def keep(answer: ReceivedResponse) -> None:
             if is_transient_status(answer.status) or answer.status == CONFLICT:
                 return
-            kept = answered(*answer, self._redactor)
-            entry = RecordedCall(request.key, request, kept, scope.trial, scope.attempt)
+            stored = recorded_response(*answer, self._redactor)
+            entry = RecordedCall(request.key, request, stored, scope.trial, scope.attempt)
             with self._lock:
                 if self._writer is not None:
                     self._writer.add(entry)

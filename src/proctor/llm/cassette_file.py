@@ -17,7 +17,6 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -90,7 +89,7 @@ class RecordedCall(msgspec.Struct, frozen=True, omit_defaults=True):
 # -- from requests and responses ---------------------------------------------------------------
 
 
-def asked(method: str, url: str, body: bytes, redactor: Redactor) -> RecordedRequest:
+def recorded_request(method: str, url: str, body: bytes, redactor: Redactor) -> RecordedRequest:
     """Return a request in its stored form."""
     where = redactor.text(_plain_url(url))
     if not body:
@@ -113,7 +112,7 @@ def _plain_url(url: str) -> str:
     return f"{parts.scheme}://{host}{port}{parts.path}" + (f"?{query}" if query else "")
 
 
-def answered(
+def recorded_response(
     status: int, content_type: str, content: bytes, redactor: Redactor
 ) -> RecordedResponse:
     """Return a response in its stored form."""
@@ -123,7 +122,8 @@ def answered(
     except UnicodeDecodeError:
         return RecordedResponse(status, content_type, base64=base64.b64encode(content).decode())
     if kind == EVENT_STREAM:
-        return RecordedResponse(status, content_type, text=_redacted_events(text, redactor))
+        lines = (_redacted_line(line, redactor) for line in text.splitlines(keepends=True))
+        return RecordedResponse(status, content_type, text="".join(lines))
     if kind.endswith("json"):
         try:
             document = json.loads(text)
@@ -134,12 +134,8 @@ def answered(
     return RecordedResponse(status, content_type, text=redactor.text(text))
 
 
-def _redacted_events(text: str, redactor: Redactor) -> str:
-    """Return an event stream with the JSON of every event redacted, in the same lines."""
-    return "".join(_redacted_line(line, redactor) for line in text.splitlines(keepends=True))
-
-
 def _redacted_line(line: str, redactor: Redactor) -> str:
+    """Return one line of an event stream, with its JSON redacted."""
     if not line.startswith("data:"):
         return redactor.text(line)
     data = line[5:].strip()
@@ -149,7 +145,7 @@ def _redacted_line(line: str, redactor: Redactor) -> str:
         return redactor.text(line)
     clean = redactor.value(document)
     if clean is document or clean == document:
-        return line
+        return line  # byte for byte, since JSON may be formatted in many ways
     return f"data: {json.dumps(clean, ensure_ascii=False)}" + line[len(line.rstrip("\r\n")) :]
 
 
@@ -157,7 +153,7 @@ def _redacted_line(line: str, redactor: Redactor) -> str:
 
 
 def read_entries(path: Path) -> list[RecordedCall]:
-    """Yield every complete line of a cassette. Other versions are rejected."""
+    """Return every complete line of a cassette. Other versions are rejected."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -168,7 +164,10 @@ def read_entries(path: Path) -> list[RecordedCall]:
         raise ProctorError(f"cannot be read: {error.strerror}", where=str(path)) from None
     if path.suffix == ZSTD:
         raw, _ = _whole_frames(raw)
-    lines = list(_whole_lines(raw))
+    # An unterminated last line was torn by a crash.
+    lines = [
+        line for line in raw.splitlines(keepends=True) if line.endswith(b"\n") and line.strip()
+    ]
     if not lines or _version(lines[0]) != VERSION:
         raise ProctorError(
             f"not a cassette of version {VERSION}", where=str(path), hint="record it again"
@@ -182,13 +181,6 @@ def read_entries(path: Path) -> list[RecordedCall]:
                 f"not a recorded response: {error}", where=f"{path}:{number}"
             ) from None
     return entries
-
-
-def _whole_lines(raw: bytes) -> Iterator[bytes]:
-    """Return the terminated lines; an unterminated last line is dropped."""
-    for line in raw.splitlines(keepends=True):
-        if line.endswith(b"\n") and line.strip():
-            yield line
 
 
 def _version(line: bytes) -> Any:
@@ -207,16 +199,16 @@ def _whole_frames(raw: bytes) -> tuple[bytes, int]:
     end = 0
     while end < len(raw):
         frame = zstandard.ZstdDecompressor().decompressobj()
-        held, at = bytearray(), end
+        content, at = bytearray(), end
         try:
             while at < len(raw) and not frame.eof:
-                held += frame.decompress(raw[at : at + CHUNK])
+                content += frame.decompress(raw[at : at + CHUNK])
                 at += CHUNK
         except zstandard.ZstdError:
             break
         if not frame.eof:
             break
-        out += held
+        out += content
         end = min(at, len(raw)) - len(frame.unused_data)
     return bytes(out), end
 
@@ -229,8 +221,12 @@ class Writer:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if append else os.O_TRUNC)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if append:
-                _end_last_line(path)
+            if append and path.exists():
+                # Cut off a torn last line, so that the next one starts on its own line.
+                raw = path.read_bytes()
+                end = _whole_frames(raw)[1] if self._compress else raw.rfind(b"\n") + 1
+                if end != len(raw):
+                    os.truncate(path, end)
             self._file = os.open(path, flags, 0o644)
         except OSError as error:
             raise ProctorError(f"cannot be written: {error.strerror}", where=str(path)) from None
@@ -247,21 +243,11 @@ class Writer:
             import zstandard
 
             data = zstandard.ZstdCompressor().compress(data)
-        left = memoryview(data)
-        while left:
-            left = left[os.write(self._file, left) :]
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._file, rest) :]
 
     def close(self) -> None:
         """Fsync and close the file."""
         os.fsync(self._file)
         os.close(self._file)
-
-
-def _end_last_line(path: Path) -> None:
-    """Cut off a torn last line, so that the next one starts on its own line."""
-    if not path.exists():
-        return
-    raw = path.read_bytes()
-    whole = _whole_frames(raw)[1] if path.suffix == ZSTD else raw.rfind(b"\n") + 1
-    if whole != len(raw):
-        os.truncate(path, whole)

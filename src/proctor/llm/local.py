@@ -109,8 +109,8 @@ class LocalModel:
 
 def bundled_weights() -> Path:
     """Return the GGUF file inside the weights' package, which is located but never imported."""
-    found = importlib.util.find_spec(WEIGHTS_PACKAGE)
-    folders = list(found.submodule_search_locations or ()) if found else []
+    spec = importlib.util.find_spec(WEIGHTS_PACKAGE)
+    folders = list(spec.submodule_search_locations or ()) if spec else []
     for folder in folders:
         for path in sorted(Path(folder).glob("*.gguf")):
             return path

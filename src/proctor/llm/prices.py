@@ -97,8 +97,8 @@ class PriceTable:
         """Return the user's price of a model, the published model it is priced as, or None."""
         if provider:
             for name in (provider, _published_name(provider)):
-                if (found := self._prices.get(f"{name}:{model}")) is not None:
-                    return found
+                if (price := self._prices.get(f"{name}:{model}")) is not None:
+                    return price
         return self._prices.get(model)
 
     def to_dict(self) -> dict[str, Any]:
@@ -242,8 +242,8 @@ def _published_cost_from_rates(
     The live store prices tens of thousands of spans a second, so the table is read once an hour
     for each model instead of for each call.
     """
-    known, rates = _published_rates(model, provider, int(time.time()) // _REMEMBER_SECONDS)
-    if not known:
+    listed, rates = _published_rates(model, provider, int(time.time()) // _REMEMBER_SECONDS)
+    if not listed:
         return None
     tokens_in, tokens_out, cached, written = counts
     plain = tokens_in - cached - written
@@ -287,17 +287,17 @@ def _parse(name: str, value: Any) -> ModelPrice | str:
             where=where,
             hint="write {input: 0.15, output: 0.6}, in dollars per million tokens",
         )
-    given = cast(Mapping[str, Any], value)
-    refuse_unknown(given, ModelPrice._fields, where)
-    for key, dollars in given.items():
+    fields = cast(Mapping[str, Any], value)
+    refuse_unknown(fields, ModelPrice._fields, where)
+    for key, dollars in fields.items():
         if dollars is None:
             continue
         number = isinstance(dollars, int | float) and not isinstance(dollars, bool)
         if not number or not math.isfinite(dollars) or dollars < 0:
             raise ProctorError(f"{key} must be a number of dollars, not {dollars!r}", where=where)
     return ModelPrice(
-        input=given.get("input"),
-        output=given.get("output"),
-        cached_input=given.get("cached_input"),
-        cache_write=given.get("cache_write"),
+        input=fields.get("input"),
+        output=fields.get("output"),
+        cached_input=fields.get("cached_input"),
+        cache_write=fields.get("cache_write"),
     )

@@ -72,7 +72,7 @@ class Reservation:
         if self._limiter is None:
             self.tokens = tokens
         else:
-            self._limiter.put_right(self, tokens)
+            self._limiter.correct(self, tokens)
 
 
 class Permit(Protocol):
@@ -114,37 +114,34 @@ class RateLimiter:
         queue = self._queues.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         async with queue:  # held by the longest waiting call, so none overtakes it
             while True:
-                taken = self._take(tokens)
-                if isinstance(taken, Reservation):
-                    return taken
-                await self._sleep(taken)
+                result = self._reserve(tokens)
+                if isinstance(result, Reservation):
+                    return result
+                await self._sleep(result)
 
-    def _take(self, tokens: int) -> Reservation | float:
+    def _reserve(self, tokens: int) -> Reservation | float:
         """Return a reservation, or the seconds until one is possible."""
         with self._guard:
             now = self._clock()
-            while self._recent and _leaves(self._recent[0]) <= now:
+            while self._recent and _leaves_window_at(self._recent[0]) <= now:
                 self._used -= self._recent.popleft().tokens
-            free_at = max(self._requests_free_at(now), self._tokens_free_at(now, tokens))
+            free_at = self._tokens_free_at(now, tokens)
+            most = self.limit.requests_per_minute
+            if most is not None and len(self._recent) >= most:
+                free_at = max(free_at, _leaves_window_at(self._recent[len(self._recent) - most]))
             if free_at > now:
                 return free_at - now
-            taken = Reservation(now, tokens, self)
-            self._recent.append(taken)
+            reservation = Reservation(now, tokens, self)
+            self._recent.append(reservation)
             self._used += tokens
-            return taken
+            return reservation
 
-    def put_right(self, taken: Reservation, tokens: int) -> None:
+    def correct(self, reservation: Reservation, tokens: int) -> None:
         """Correct the tokens of a call, unless it has left the window."""
         with self._guard:
-            if self._recent and taken.at >= self._recent[0].at:
-                self._used += tokens - taken.tokens
-            taken.tokens = tokens
-
-    def _requests_free_at(self, now: float) -> float:
-        most = self.limit.requests_per_minute
-        if most is None or len(self._recent) < most:
-            return now
-        return _leaves(self._recent[len(self._recent) - most])
+            if self._recent and reservation.at >= self._recent[0].at:
+                self._used += tokens - reservation.tokens
+            reservation.tokens = tokens
 
     def _tokens_free_at(self, now: float, tokens: int) -> float:
         most = self.limit.tokens_per_minute
@@ -152,18 +149,18 @@ class RateLimiter:
             return now
         used = self._used
         free_at = now
-        for taken in self._recent:
+        for reservation in self._recent:
             # With an empty window even a call beyond the limit may run.
             if used + tokens <= most or used <= 0:
                 break
-            used -= taken.tokens
-            free_at = _leaves(taken)
+            used -= reservation.tokens
+            free_at = _leaves_window_at(reservation)
         return free_at
 
 
-def _leaves(taken: Reservation) -> float:
+def _leaves_window_at(reservation: Reservation) -> float:
     """Return when a call leaves the window, rounded up."""
-    return math.nextafter(taken.at + WINDOW, math.inf)
+    return math.nextafter(reservation.at + WINDOW, math.inf)
 
 
 class RateLimited:

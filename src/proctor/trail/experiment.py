@@ -28,7 +28,7 @@ from proctor.spec import Case, Suite
 from proctor.spec.suite import CustomCheck
 from proctor.strict import Strict
 from proctor.trace.capture import capture
-from proctor.trail.data import Annotation, Annotations, parse_annotation, read_annotations
+from proctor.trail.data import Annotation, parse_annotation, read_annotations
 from proctor.trail.report import TRAINED, TrailResult, summary_lines
 from proctor.trail.scorer import Scorecard, score
 from proctor.trials.options import RunOptions
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from proctor.checks.base import CheckContext
     from proctor.diagnose.finding import Diagnosis
     from proctor.diagnose.llm.detector import DetectorOptions
-    from proctor.llm.chat_model import ModelUse
     from proctor.trace import Trace
 
 
@@ -130,7 +129,11 @@ class DiagnosisAgent:
         else:
             diagnosis = await adiagnose(trace, self._config.method, self._config.model_options)
         if diagnosis.use is not None:
-            _account(diagnosis.use, self._config.model)
+            # One span for the model's usage gives the trial its tokens and cost.
+            use = diagnosis.use
+            with capture.llm_call(self._config.model, name="diagnose") as span:
+                span.input_tokens, span.output_tokens = use.input_tokens, use.output_tokens
+                span.cost_usd = use.cost_usd if not use.unpriced else None
         answer = msgspec.json.encode(diagnosis.to_dict()).decode()
         return AgentReply(answer=answer, output=diagnosis.to_dict())
 
@@ -154,13 +157,6 @@ def load_one(path: Path) -> Trace:
     if len(traces) != 1:
         raise AgentError(f"the file holds {len(traces)} traces, not one", where=str(path))
     return traces[0]
-
-
-def _account(use: ModelUse, model: str | None) -> None:
-    """Record the model usage in one span, so that the trial has its tokens and cost."""
-    with capture.llm_call(model, name="diagnose") as span:
-        span.input_tokens, span.output_tokens = use.input_tokens, use.output_tokens
-        span.cost_usd = use.cost_usd if not use.unpriced else None
 
 
 SPLITS = {"GAIA": "gaia", "SWE Bench": "swe_bench"}
@@ -346,10 +342,19 @@ def write_results(run: Run) -> TrailResult:
     requested = {str(cell["case"]) for cell in run.spec["cells"]}
     gold_traces = {name: note for name, note in gold.by_trace.items() if name in requested}
     card = score(gold_traces, predicted)
-    metrics = _metrics(card, gold, failed, run) | {"fallen_back": fallbacks}
-    metrics["gold_problems"] = [p for p in gold.problems if p.split(".json:")[0] in requested]
-    metrics["caution"] = None if config["approach"] == "rules" else TRAINED
-    write_atomic(run.path / "metrics.json", _pretty(metrics))
+    totals = run.totals
+    metrics = {
+        **card_record(card),
+        "failed": failed,
+        # Only problems of this subset: gold folders hold the whole split.
+        "gold_problems": [p for p in gold.problems if p.split(".json:")[0] in requested],
+        "cost_usd": totals.cost_usd,
+        "unpriced_calls": totals.unpriced_calls,
+        "fallen_back": fallbacks,
+        "caution": None if config["approach"] == "rules" else TRAINED,
+    }
+    pretty = msgspec.json.format(msgspec.json.encode(metrics), indent=2)
+    write_atomic(run.path / "metrics.json", pretty + b"\n")
     result = TrailResult(config, metrics, run.path)
     write_atomic(run.path / "summary.md", "\n".join(summary_lines(result)).encode() + b"\n")
     return result
@@ -372,6 +377,7 @@ def _predictions(run: Run) -> _Predictions:
     predicted: dict[str, Annotation] = {}
     failed: dict[str, str] = {}
     fallbacks: dict[str, str] = {}
+    # Answers are written as given, so that a prediction file can be scored by other tools.
     for trial in run.trials():
         if trial.error is not None or trial.answer is None:
             failed[trial.case] = trial.error.message if trial.error else trial.status.value
@@ -395,19 +401,6 @@ def _whole_answer(run: Run, trial: Any) -> str:
     return str(trial.answer)
 
 
-def _metrics(
-    card: Scorecard, gold: Annotations, failed: dict[str, str], run: Run
-) -> dict[str, Any]:
-    totals = run.totals
-    return {
-        **card_record(card),
-        "failed": failed,
-        "gold_problems": gold.problems,
-        "cost_usd": totals.cost_usd,
-        "unpriced_calls": totals.unpriced_calls,
-    }
-
-
 def card_record(card: Scorecard) -> dict[str, Any]:
     """Return a scorecard as JSON, with the names of categories never found."""
     return {
@@ -427,10 +420,6 @@ def card_record(card: Scorecard) -> dict[str, Any]:
         "without_prediction": list(card.without_prediction),
         "without_gold": list(card.without_gold),
     }
-
-
-def _pretty(value: Any) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
 # -- the experiment log --------------------------------------------------------------------------

@@ -64,14 +64,16 @@ def score(gold: Mapping[str, Annotation], predicted: Mapping[str, Annotation]) -
     both = [(gold[name], predicted[name]) for name in shared]
     hits, predictions, in_gold = _pair_counts(both)
     table = {category: _category_score(both, category) for category in Category}
-    precision, recall = _ratio(hits, predictions), _ratio(hits, in_gold)
+    support = sum(row.support for row in table.values())
     return Scorecard(
         traces=len(both),
         location_accuracy=_mean(_share(_locations(g.marks), _locations(p.marks)) for g, p in both),
         joint_accuracy=_mean(_share(_official(g.marks), _official(p.marks)) for g, p in both),
-        weighted_f1=_weighted_f1(table.values()) if both else None,
-        pair_precision=precision,
-        pair_recall=recall,
+        weighted_f1=(sum(r.f1 * r.support for r in table.values()) / support if support else 0.0)
+        if both
+        else None,
+        pair_precision=_ratio(hits, predictions),
+        pair_recall=_ratio(hits, in_gold),
         pair_f1=_ratio(2 * hits, predictions + in_gold),
         findings_per_trace=_ratio(predictions, len(both)),
         categories=table,
@@ -132,12 +134,6 @@ def _category_score(
 
 def _names(marks: Iterable[Mark], category: Category) -> bool:
     return any(official_label(mark.label) == category.value for mark in marks)
-
-
-def _weighted_f1(scores: Iterable[CategoryScore]) -> float:
-    table = list(scores)
-    support = sum(row.support for row in table)
-    return sum(row.f1 * row.support for row in table) / support if support else 0.0
 
 
 def _correlation(both: Sequence[tuple[Annotation, Annotation]], key: str) -> float | None:

@@ -280,22 +280,22 @@ class Ecosystem:
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Perform one action; one day passes, or the number of days waited."""
         state = self._running
-        call, given = action["call"], action["arguments"]
+        call, arguments = action["call"], action["arguments"]
         counted = False
         days = 1
         if call == "declare":
-            state.declared = self.names.index(given["species"])
+            state.declared = self.names.index(arguments["species"])
             score = self.score({})
-            answer = {"answer": f"{call} {given['species']}"}
+            answer = {"answer": f"{call} {arguments['species']}"}
             return self._observation(), score.score or 0.0, True, False, answer
         if call == "measure":
             counted = True
         elif call == "wait":
-            days = given["days"]
+            days = arguments["days"]
         elif call in ("add", "remove"):
-            state.interfere(call, self.names.index(given["species"]), given["percent"])
+            state.interfere(call, self.names.index(arguments["species"]), arguments["percent"])
         elif call == MEASURE[self.relation]:
-            state.treat(self.names.index(given["species"]))
+            state.treat(self.names.index(arguments["species"]))
         else:
             raise InvalidAction(f"there is no action {call!r}")
         state.pass_days(days)
@@ -333,10 +333,10 @@ class Ecosystem:
         share = state.at_the_end()
         # Six digits: beyond them machines may differ.
         alive = round(min(1.0, share / ENOUGH), 6)
-        said = "nothing" if state.declared is None else self.names[state.declared]
+        answer = "nothing" if state.declared is None else self.names[state.declared]
         who = self.names[state.hidden.endangered]
         reason = (
-            f"named {said}, it was {cause}; {who} ends at {percent(share)} of its usual numbers"
+            f"named {answer}, it was {cause}; {who} ends at {percent(share)} of its usual numbers"
         )
         return Scores(0.5 * named + 0.5 * alive, {"named": float(named), "alive": alive}, reason)
 
@@ -378,11 +378,11 @@ class Ecosystem:
         random.shuffle(order)
         at = self.names.index
         endangered = order[0] if self._endangered is None else at(self._endangered)
-        left = [i for i in order if i != endangered]
-        cause = left[0] if self._cause is None else at(self._cause)
-        left = [i for i in left if i != cause]
+        others = [i for i in order if i != endangered]
+        cause = others[0] if self._cause is None else at(self._cause)
+        others = [i for i in others if i != cause]
         if isinstance(self._decoys, int):
-            decoys = tuple(left[: self._decoys])
+            decoys = tuple(others[: self._decoys])
         else:
             decoys = tuple(at(name) for name in self._decoys)
         if cause == endangered or {cause, endangered} & set(decoys):

@@ -34,22 +34,22 @@ def make_gym(name: str, options: Mapping[str, Any], max_steps: int | None) -> Gy
         from gymnasium.error import Error as GymError
     except ImportError:
         raise absent_extra(f"gym:{name}", "worlds", WorldError) from None
-    given = {key: value for key, value in options.items() if key not in _OWN}
+    env_options = {key: value for key, value in options.items() if key not in _OWN}
     text = options.get("observe", "structure")
     if text not in ("structure", "text"):
         raise WorldError(f"observe is {text!r}", hint="structure or text")
     if text == "text":
-        given.setdefault("render_mode", "ansi")
+        env_options.setdefault("render_mode", "ansi")
     if max_steps is not None:
-        given["max_episode_steps"] = max_steps
+        env_options["max_episode_steps"] = max_steps
     try:
-        env: Any = gymnasium.make(name, **given)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        env: Any = gymnasium.make(name, **env_options)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     except (GymError, TypeError, ValueError, ImportError) as error:
-        known = cast("Mapping[str, Any]", gymnasium.registry)
+        registry = cast("Mapping[str, Any]", gymnasium.registry)
         raise WorldError(
             f"the environment could not be created: {error}",
             where=f"gym:{name}",
-            hint=None if name in known else did_you_mean(name, known),
+            hint=None if name in registry else did_you_mean(name, registry),
         ) from None
     names = options.get("action_names")
     return GymWorld(env, observe=text, action_names=names)
@@ -72,8 +72,8 @@ class GymWorld:
 
     def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
-        given = None if seed is None else seed % 2**SEED_BITS
-        observation, info = self.env.reset(seed=given)
+        short_seed = None if seed is None else seed % 2**SEED_BITS
+        observation, info = self.env.reset(seed=short_seed)
         return self._observed(observation, info), self._rest(info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -207,11 +207,11 @@ def _box(space: Any) -> dict[str, Any]:
     kind = "integer" if space.dtype.kind in "iu" else "number"
 
     def bounded(low: Any, high: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {"type": kind}
+        description: dict[str, Any] = {"type": kind}
         for name, bound, finite in (("low", low, low > -1e30), ("high", high, high < 1e30)):
             if finite:
-                found[name] = bound.item()
-        return found
+                description[name] = bound.item()
+        return description
 
     low, high = space.low, space.high
     if space.shape == ():

@@ -28,32 +28,33 @@ def make_world(
     base_dir: str | Path | None = None,
 ) -> World:
     """Create a world; import paths are searched in `base_dir` first."""
-    given = dict(options or {})
+    settings = dict(options or {})
     if max_steps is not None and max_steps < 1:
         raise WorldError(f"max_steps is {max_steps}", hint="an episode has at least one step")
     if isinstance(use, str) and use.startswith(GYM):
         from proctor.worlds.gym import make_gym
 
-        return Hosted(make_gym(use.removeprefix(GYM), given, max_steps), max_steps)
+        return Hosted(make_gym(use.removeprefix(GYM), settings, max_steps), max_steps)
     target = load_object(use, base_dir) if isinstance(use, str) else use
     if not callable(target):
         raise WorldError(f"{use} is not a class or a function that creates a world")
-    made = _made(target, given, str(use))
-    if hasattr(made, "action_space"):
+    world = _create(target, settings, str(use))
+    if hasattr(world, "action_space"):
         from proctor.worlds.gym import GymWorld
 
-        made = GymWorld(made)
-    missing = [name for name in ("reset", "step") if not callable(getattr(made, name, None))]
+        world = GymWorld(world)
+    missing = [name for name in ("reset", "step") if not callable(getattr(world, name, None))]
     if missing:
         raise WorldError(
-            f"{type(made).__name__} has no `{missing[0]}`",
+            f"{type(world).__name__} has no `{missing[0]}`",
             where=str(use),
             hint="a world has reset(seed=…) and step(action), as in Gymnasium",
         )
-    return Hosted(made, max_steps)
+    return Hosted(world, max_steps)
 
 
-def _made(target: Callable[..., Any], options: Mapping[str, Any], name: str) -> Any:
+def _create(target: Callable[..., Any], options: Mapping[str, Any], name: str) -> Any:
+    # Arguments are checked before the call, so that a TypeError inside it is not mistaken for them.
     try:
         signature: inspect.Signature | None = inspect.signature(target)
     except (TypeError, ValueError):
@@ -62,9 +63,9 @@ def _made(target: Callable[..., Any], options: Mapping[str, Any], name: str) -> 
         try:
             signature.bind(**options)
         except TypeError as error:
-            known = list(signature.parameters)
-            odd = next((key for key in options if key not in known), None)
-            hint = did_you_mean(odd, known) if odd else None
+            names = list(signature.parameters)
+            odd = next((key for key in options if key not in names), None)
+            hint = did_you_mean(odd, names) if odd else None
             raise WorldError(f"options: {error}", where=name, hint=hint) from None
     try:
         return target(**options)
@@ -117,8 +118,8 @@ class Hosted:
     def actions(self) -> Actions:
         """Return the valid actions; free text if the world has none."""
         listed = getattr(self.world, "actions", None)
-        found = cast("Actions | None", listed() if callable(listed) else listed)
-        return {"type": "text"} if found is None else found
+        actions = cast("Actions | None", listed() if callable(listed) else listed)
+        return {"type": "text"} if actions is None else actions
 
     def render(self) -> str | None:
         """Return the state as text, if available."""

@@ -80,30 +80,32 @@ async def episode(
     """Play the episode like `play`, and return every step."""
     check_scoring(scoring)
     outcome = EpisodeOutcome(trajectory=Trajectory(seed))
-    world = await _of_world(world_factory)
+    world = await _call_world(world_factory)
     try:
         with span("episode", attributes={"world.seed": seed}) as record:
             limit = max_steps or getattr(world, "max_steps", None) or DEFAULT_MAX_STEPS
             game = _Game(world, agent, request, outcome, limit)
             seen = await game.begin()
-            known: Truth = truth if truth is not None else getattr(world, "truth", None) or {}
+            known_truth: Truth = truth if truth is not None else getattr(world, "truth", None) or {}
             set_truth = getattr(agent, "set_truth", None)
             if set_truth is not None:
-                set_truth(known)
+                set_truth(known_truth)
             await game.play(seen)
-            found = await _of_world(scored, world, outcome.trajectory, scoring, known)
-            outcome.score, outcome.reason = found.score, found.reason
-            outcome.scores = dict(found.parts)
+            scores = await _call_world(scored, world, outcome.trajectory, scoring, known_truth)
+            outcome.score, outcome.reason = scores.score, scores.reason
+            outcome.scores = dict(scores.parts)
             record.output = outcome.answer
         ended = getattr(agent, "ended", None)
         if ended is not None:
             await ended(outcome)
     finally:
+        # Also after a failure: the trace shows how far the episode got.
         trace = current_trace()
         if trace is not None:
             trace.metadata["world"] = outcome.summary()
+        # The episode is over: a world that fails to close must not change its outcome.
         with suppress(Exception):
-            await _of_world(world.close)
+            await _call_world(world.close)
     return outcome
 
 
@@ -143,7 +145,7 @@ class _Game:
     async def begin(self) -> _Observation:
         """Reset the world."""
         trajectory = self._outcome.trajectory
-        seen = await _of_world(_begun, self._world, trajectory.seed, quick=self._quick)
+        seen = await _call_world(_reset, self._world, trajectory.seed, quick=self._quick)
         trajectory.first = seen.observation
         if seen.info:
             self._last = {"info": json_value(seen.info)}
@@ -153,11 +155,11 @@ class _Game:
         """Play from the first observation to the end."""
         outcome, trajectory = self._outcome, self._outcome.trajectory
         while len(trajectory.steps) < self._max_steps:
-            taken = await self._step(seen)
-            if taken is None:
+            step = await self._step(seen)
+            if step is None:
                 outcome.ended = "no_valid_action"
                 return
-            action, seen = taken
+            action, seen = step
             trajectory.steps.append(Step(action, *seen[:5]))
             outcome.answer = str(seen.info["answer"]) if "answer" in seen.info else _words(action)
             self._remember(action, seen)
@@ -168,40 +170,42 @@ class _Game:
 
     async def _step(self, seen: _Observation) -> tuple[Any, _Observation] | None:
         """Return the next accepted action and its result; None if there was none."""
+        step: Span
         for _ in range(1 + MAX_INVALID):
-            said = await self._ask(seen)
+            answer = await self._next_answer(seen)
             try:
-                action = understand(said, seen.actions)
+                action = understand(answer, seen.actions)
             except BadAction as problem:
-                self._refuse(said, str(problem), problem.call)
+                name = problem.call or "invalid_action"
+                with capture.tool_call(name, {"said": _stored_answer(answer)}) as step:
+                    _failed(step, str(problem))
+                self._note_invalid(answer, str(problem))
                 continue
             call = call_of(action)
-            step: Span
             with capture.tool_call(call.name, call.arguments) as step:
                 try:
-                    after = await _of_world(_stepped, self._world, action, quick=self._quick)
+                    after = await _call_world(_perform, self._world, action, quick=self._quick)
                 except InvalidAction as problem:
                     _failed(step, str(problem))
-                    self._told(said, str(problem))
+                    self._note_invalid(answer, str(problem))
                     continue
                 step.tool_output = _result(after)
             return action, after
         return None
 
-    async def _ask(self, seen: _Observation) -> Any:
+    async def _next_answer(self, seen: _Observation) -> Any:
         turn = ActionTurn(
             self._request,
             observation=json_value(seen.observation),
-            actions=json_value(
-                seen.actions
-            ),  # a copy, so that the agent cannot change the valid actions
+            # A copy, so that the agent cannot change the valid actions.
+            actions=json_value(seen.actions),
             step=len(self._outcome.trajectory.steps),
             max_steps=self._max_steps,
             last=self._last,
             history=self._history[-HISTORY:],
         )
         if self._looks:
-            turn.picture = await _of_world(self._world.render)
+            turn.picture = await _call_world(self._world.render)
         if self._deadline is not None:
             turn.timeout = max(0.0, self._deadline - time.monotonic())
         reply = await self._agent.run(turn)
@@ -211,14 +215,9 @@ class _Game:
             )
         return reply.answer if reply.output is None else reply.output
 
-    def _refuse(self, said: Any, problem: str, call: str | None) -> None:
-        with capture.tool_call(call or "invalid_action", {"said": _kept(said)}) as step:
-            _failed(step, problem)
-        self._told(said, problem)
-
-    def _told(self, said: Any, problem: str) -> None:
+    def _note_invalid(self, answer: Any, problem: str) -> None:
         self._outcome.trajectory.invalid_actions += 1
-        self._last = {"error": problem, "said": _kept(said)}
+        self._last = {"error": problem, "said": _stored_answer(answer)}
 
     def _remember(self, action: Any, seen: _Observation) -> None:
         facts: dict[str, Any] = {
@@ -233,12 +232,11 @@ class _Game:
             self._last["info"] = json_value(seen.info)
 
 
-def _kept(said: Any) -> Any:
+def _stored_answer(answer: Any) -> Any:
     """Return the answer cut to the stored length."""
-    text = said if isinstance(said, str) else None
-    return (
-        json_value(said) if text is None or len(text) <= MAX_SAID else text[:MAX_SAID] + "… [cut]"
-    )
+    if isinstance(answer, str) and len(answer) > MAX_SAID:
+        return answer[:MAX_SAID] + "… [cut]"
+    return json_value(answer)
 
 
 def _failed(step: Span, problem: str) -> None:
@@ -264,7 +262,7 @@ def _words(action: Any) -> str:
 # -- calls to the world --------------------------------------------------------------------------
 
 
-async def _of_world(function: Callable[..., Any], *args: Any, quick: bool = False) -> Any:
+async def _call_world(function: Callable[..., Any], *args: Any, quick: bool = False) -> Any:
     """Call the world, in a thread unless it is quick; its failures become `WorldError`."""
     try:
         return function(*args) if quick else await threads.run(function, *args)
@@ -274,15 +272,16 @@ async def _of_world(function: Callable[..., Any], *args: Any, quick: bool = Fals
         raise WorldError(f"the world failed: {type(error).__name__}: {error}") from error
 
 
-def _begun(world: World, seed: int) -> _Observation:
+def _reset(world: World, seed: int) -> _Observation:
     observation, info = world.reset(seed=seed)
     return _Observation(
         json_value(observation), 0.0, False, False, json_value(info), json_value(world.actions())
     )
 
 
-def _stepped(world: World, action: Any) -> _Observation:
+def _perform(world: World, action: Any) -> _Observation:
     observation, reward, terminated, truncated, info = world.step(action)
+    # NaN and infinity would spoil every sum and cannot be stored as JSON.
     if not math.isfinite(reward):
         raise WorldError(f"the world returned the reward {reward}")
     over = terminated or truncated

@@ -44,28 +44,23 @@ def scored(
 ) -> Scores:
     """Return the scores of an episode. A rule that raises is an error of the world."""
     if isinstance(scoring, Mapping):
-        return _by_range(trajectory, cast("Mapping[str, Any]", scoring))
+        name, low, high = _range_of(cast("Mapping[str, Any]", scoring))
+        value, words = _MEASURES[name](trajectory), name.replace("_", " ")
+        if value is None:
+            return Scores(None, reason=f"no {words}: the episode has no steps")
+        share = min(1.0, max(0.0, (value - low) / (high - low)))
+        return Scores(share, reason=f"{words} {value:g} on a scale from {low:g} to {high:g}")
     rule = load_object(scoring) if isinstance(scoring, str) else scoring
     try:
-        said = world.score(truth) if rule is None else _ask(rule, trajectory, truth)
+        if rule is None:
+            result = world.score(truth)
+        elif len(inspect.signature(rule).parameters) == 1:
+            result = rule(trajectory)
+        else:
+            result = rule(trajectory, truth)
     except Exception as error:
         raise WorldError(f"scoring failed: {type(error).__name__}: {error}") from error
-    return as_scores(said)
-
-
-def _ask(rule: Callable[..., Any], trajectory: Trajectory, truth: Mapping[str, Any]) -> Any:
-    takes = len(inspect.signature(rule).parameters)
-    return rule(trajectory) if takes == 1 else rule(trajectory, truth)
-
-
-def _by_range(trajectory: Trajectory, scoring: Mapping[str, Any]) -> Scores:
-    name, low, high = _range_of(scoring)
-    value = _MEASURES[name](trajectory)
-    if value is None:
-        return Scores(None, reason=f"no {name.replace('_', ' ')}: the episode has no steps")
-    share = min(1.0, max(0.0, (value - low) / (high - low)))
-    words = name.replace("_", " ")
-    return Scores(share, reason=f"{words} {value:g} on a scale from {low:g} to {high:g}")
+    return as_scores(result)
 
 
 def _range_of(scoring: Mapping[str, Any]) -> tuple[str, float, float]:
@@ -73,10 +68,7 @@ def _range_of(scoring: Mapping[str, Any]) -> tuple[str, float, float]:
         raise WorldError("scoring takes one rule", hint=f"one of {', '.join(_MEASURES)}")
     ((name, bounds),) = scoring.items()
     if name not in _MEASURES:
-        raise WorldError(
-            f"unknown scoring rule {name!r}",
-            hint=hint_among(name, _MEASURES),
-        )
+        raise WorldError(f"unknown scoring rule {name!r}", hint=hint_among(name, _MEASURES))
     try:
         low, high = (float(bound) for bound in bounds)
     except (TypeError, ValueError):
@@ -89,21 +81,21 @@ def _range_of(scoring: Mapping[str, Any]) -> tuple[str, float, float]:
     return name, low, high
 
 
-def as_scores(said: Any) -> Scores:
+def as_scores(result: Any) -> Scores:
     """Parse the result of a rule: a number, or parts (`score` is the total, else their mean)."""
-    if isinstance(said, Scores):
-        return _bounded(said)
-    if said is None:
+    if isinstance(result, Scores):
+        return _bounded(result)
+    if result is None:
         return Scores(None, reason="the world has no score of its own; give it a scoring rule")
-    if isinstance(said, Mapping):
-        given = dict(cast("Mapping[str, Any]", said))
-        reason = str(given.pop("reason", ""))
-        total = given.pop("score", None)
-        parts = {name: float(value) for name, value in given.items()}
+    if isinstance(result, Mapping):
+        entries = dict(cast("Mapping[str, Any]", result))
+        reason = str(entries.pop("reason", ""))
+        total = entries.pop("score", None)
+        parts = {name: float(value) for name, value in entries.items()}
         if total is None and parts:
             total = sum(parts.values()) / len(parts)
         return _bounded(Scores(None if total is None else float(total), parts, reason))
-    return _bounded(Scores(float(said)))
+    return _bounded(Scores(float(result)))
 
 
 def _bounded(scores: Scores) -> Scores:
@@ -128,10 +120,10 @@ class WorldScore(Check):
 
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Read the score that `play` left in the trace."""
-        found = ctx.trace.metadata.get("world")
-        if not isinstance(found, Mapping):
+        world = ctx.trace.metadata.get("world")
+        if not isinstance(world, Mapping):
             return unscored("no episode was played in this trial")
-        facts = cast("Mapping[str, Any]", found)
+        facts = cast("Mapping[str, Any]", world)
         score, reason = facts.get("score"), str(facts.get("reason") or "")
         if score is None:
             return unscored(reason or "the world returned no score")

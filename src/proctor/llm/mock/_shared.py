@@ -45,11 +45,13 @@ class Wire(Protocol):
         """Parse the conversation of a request."""
         ...
 
-    def whole(self, asked: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
+    def whole(self, request: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
         """Return the reply as one JSON document."""
         ...
 
-    def events(self, asked: ScriptRequest, reply: Reply, serial: int) -> Iterator[ServerSentEvent]:
+    def events(
+        self, request: ScriptRequest, reply: Reply, serial: int
+    ) -> Iterator[ServerSentEvent]:
         """Return the reply as a stream of events."""
         ...
 
@@ -76,14 +78,14 @@ def read(
     )
 
 
-def usage_of(asked: ScriptRequest, reply: Reply) -> tuple[int, int] | None:
+def usage_of(request: ScriptRequest, reply: Reply) -> tuple[int, int] | None:
     """Return the input and output tokens to report; None to report none."""
     if reply.usage is False:
         return None
     if isinstance(reply.usage, tuple):
         return reply.usage
     calls = "".join(arguments_text(call.arguments) for call in reply.tool_calls)
-    return estimate_tokens(asked.text), estimate_tokens(reply.text + calls)
+    return estimate_tokens(request.text), estimate_tokens(reply.text + calls)
 
 
 def estimate_tokens(text: str) -> int:

@@ -38,27 +38,29 @@ class Messages:
             messages += _messages(item)
         return messages
 
-    def whole(self, asked: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
+    def whole(self, request: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
         """Return the reply as one JSON document."""
         content: list[dict[str, Any]] = []
         if reply.text or not reply.tool_calls:
             content.append({"type": "text", "text": reply.text, "citations": None})
         content += [_tool_use(reply, i, serial) for i in range(len(reply.tool_calls))]
-        counts = _shared.usage_of(asked, reply)
+        counts = _shared.usage_of(request, reply)
         return {
             "id": _shared.reply_id("msg", serial),
             "type": "message",
             "role": "assistant",
-            "model": reply.model or asked.model,
+            "model": reply.model or request.model,
             "content": content,
             "stop_reason": _stop(reply),
             "stop_sequence": None,
             "usage": _usage(counts),
         }
 
-    def events(self, asked: ScriptRequest, reply: Reply, serial: int) -> Iterator[ServerSentEvent]:
+    def events(
+        self, request: ScriptRequest, reply: Reply, serial: int
+    ) -> Iterator[ServerSentEvent]:
         """Return the reply as a stream of named events."""
-        document = self.whole(asked, reply, serial)
+        document = self.whole(request, reply, serial)
         usage = document["usage"]
         begun: dict[str, Any] = {**document, "content": [], "stop_reason": None}
         if usage is not None:

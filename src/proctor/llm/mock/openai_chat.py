@@ -28,7 +28,7 @@ class ChatCompletions:
         """Parse the conversation of a request."""
         return [_message(item) for item in _shared.mappings(body.get("messages"))]
 
-    def whole(self, asked: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
+    def whole(self, request: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
         """Return the reply as one JSON document."""
         message: dict[str, Any] = {
             "role": "assistant",
@@ -39,19 +39,21 @@ class ChatCompletions:
             message["tool_calls"] = [
                 _call(reply, index, serial) for index in range(len(reply.tool_calls))
             ]
-        document = _head("chat.completion", asked, reply, serial)
+        document = _head("chat.completion", request, reply, serial)
         document["choices"] = [
             {"index": 0, "message": message, "finish_reason": _finish(reply), "logprobs": None}
         ]
-        if (usage := _usage(asked, reply)) is not None:
+        if (usage := _usage(request, reply)) is not None:
             document["usage"] = usage
         return document
 
-    def events(self, asked: ScriptRequest, reply: Reply, serial: int) -> Iterator[ServerSentEvent]:
+    def events(
+        self, request: ScriptRequest, reply: Reply, serial: int
+    ) -> Iterator[ServerSentEvent]:
         """Return the reply as a stream of chunks."""
 
         def chunk(delta: dict[str, Any], finish: str | None = None) -> ServerSentEvent:
-            document = _head("chat.completion.chunk", asked, reply, serial)
+            document = _head("chat.completion.chunk", request, reply, serial)
             document["choices"] = [{"index": 0, "delta": delta, "finish_reason": finish}]
             return ServerSentEvent(document)
 
@@ -66,10 +68,10 @@ class ChatCompletions:
                 part = {"index": index, "function": {"arguments": piece}}
                 yield chunk({"tool_calls": [part]})
         yield chunk({}, _finish(reply))
-        options = asked.body.get("stream_options")
-        usage = _usage(asked, reply)
+        options = request.body.get("stream_options")
+        usage = _usage(request, reply)
         if usage is not None and isinstance(options, Mapping) and options.get("include_usage"):  # pyright: ignore[reportUnknownMemberType]
-            document = _head("chat.completion.chunk", asked, reply, serial)
+            document = _head("chat.completion.chunk", request, reply, serial)
             yield ServerSentEvent({**document, "choices": [], "usage": usage})
         yield ServerSentEvent(None)
 
@@ -87,12 +89,12 @@ def openai_error(failure: Failure) -> dict[str, Any]:
     }
 
 
-def _head(kind: str, asked: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
+def _head(kind: str, request: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
     return {
         "id": _shared.reply_id("chatcmpl", serial),
         "object": kind,
         "created": _shared.CREATED,
-        "model": reply.model or asked.model,
+        "model": reply.model or request.model,
     }
 
 
@@ -109,8 +111,8 @@ def _finish(reply: Reply) -> str:
     return reply.finish_reason or ("tool_calls" if reply.tool_calls else "stop")
 
 
-def _usage(asked: ScriptRequest, reply: Reply) -> dict[str, Any] | None:
-    counts = _shared.usage_of(asked, reply)
+def _usage(request: ScriptRequest, reply: Reply) -> dict[str, Any] | None:
+    counts = _shared.usage_of(request, reply)
     if counts is None:
         return None
     return {

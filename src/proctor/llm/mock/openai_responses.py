@@ -24,13 +24,13 @@ class Responses:
         messages: list[Message] = []
         if isinstance(instructions := body.get("instructions"), str):
             messages.append(Message("system", instructions))
-        given = body.get("input")
-        if isinstance(given, str):
-            messages.append(Message("user", given))
-        messages += [_message(item) for item in _shared.mappings(given)]
+        items = body.get("input")
+        if isinstance(items, str):
+            messages.append(Message("user", items))
+        messages += [_message(item) for item in _shared.mappings(items)]
         return messages
 
-    def whole(self, asked: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
+    def whole(self, request: ScriptRequest, reply: Reply, serial: int) -> dict[str, Any]:
         """Return the reply as one JSON document."""
         output: list[dict[str, Any]] = []
         if reply.text or not reply.tool_calls:
@@ -38,23 +38,25 @@ class Responses:
         output += [_call_item(reply, i, serial) for i in range(len(reply.tool_calls))]
         reason = _INCOMPLETE.get(reply.finish_reason or "")
         return _document(
-            asked,
+            request,
             reply,
             serial,
             status="incomplete" if reason else "completed",
             incomplete_details={"reason": reason} if reason else None,
             output=output,
-            usage=_usage(asked, reply),
+            usage=_usage(request, reply),
         )
 
-    def events(self, asked: ScriptRequest, reply: Reply, serial: int) -> Iterator[ServerSentEvent]:
+    def events(
+        self, request: ScriptRequest, reply: Reply, serial: int
+    ) -> Iterator[ServerSentEvent]:
         """Return the reply as a stream of numbered events."""
-        done = self.whole(asked, reply, serial)
-        begun = _document(asked, reply, serial, status="in_progress", output=[], usage=None)
+        done = self.whole(request, reply, serial)
+        initial = _document(request, reply, serial, status="in_progress", output=[], usage=None)
         final = "response.incomplete" if done["status"] == "incomplete" else "response.completed"
         steps: list[tuple[str, dict[str, Any]]] = [
-            ("response.created", {"response": begun}),
-            ("response.in_progress", {"response": begun}),
+            ("response.created", {"response": initial}),
+            ("response.in_progress", {"response": initial}),
         ]
         for index, item in enumerate(done["output"]):
             stream = _text_steps if item["type"] == "message" else _call_steps
@@ -98,22 +100,22 @@ def _call_steps(
     yield "response.output_item.done", {**index, "item": item}
 
 
-def _document(asked: ScriptRequest, reply: Reply, serial: int, **rest: Any) -> dict[str, Any]:
+def _document(request: ScriptRequest, reply: Reply, serial: int, **rest: Any) -> dict[str, Any]:
     return {
         "id": _shared.reply_id("resp", serial),
         "object": "response",
         "created_at": _shared.CREATED,
-        "model": reply.model or asked.model,
+        "model": reply.model or request.model,
         "error": None,
         "incomplete_details": None,
-        "instructions": asked.body.get("instructions"),
+        "instructions": request.body.get("instructions"),
         "metadata": {},
         "parallel_tool_calls": True,
-        "temperature": asked.body.get("temperature"),
-        "top_p": asked.body.get("top_p"),
-        "tool_choice": asked.body.get("tool_choice", "auto"),
-        "tools": asked.body.get("tools", []),
-        "text": asked.body.get("text", {"format": {"type": "text"}}),
+        "temperature": request.body.get("temperature"),
+        "top_p": request.body.get("top_p"),
+        "tool_choice": request.body.get("tool_choice", "auto"),
+        "tools": request.body.get("tools", []),
+        "text": request.body.get("text", {"format": {"type": "text"}}),
         **rest,
     }
 
@@ -140,8 +142,8 @@ def _call_item(reply: Reply, index: int, serial: int) -> dict[str, Any]:
     }
 
 
-def _usage(asked: ScriptRequest, reply: Reply) -> dict[str, Any] | None:
-    counts = _shared.usage_of(asked, reply)
+def _usage(request: ScriptRequest, reply: Reply) -> dict[str, Any] | None:
+    counts = _shared.usage_of(request, reply)
     if counts is None:
         return None
     return {

@@ -70,28 +70,24 @@ class When:
     tool: str | None = None
     protocol: str | None = None
 
-    def matches(self, asked: ScriptRequest) -> bool:
+    def matches(self, request: ScriptRequest) -> bool:
         """Return whether this request matches."""
-        spoken = [m for m in asked.messages if m.role not in ("system", "developer")]
+        spoken = [m for m in request.messages if m.role not in ("system", "developer")]
         last = spoken[-1] if spoken else None
         text = (last.content or "") if last else ""
         is_result = last is not None and last.role == "tool"
+        if isinstance(self.tool_result, bool) and self.tool_result != is_result:
+            return False
+        if isinstance(self.tool_result, str) and not (is_result and self.tool_result in text):
+            return False
         return (
             (self.contains is None or self.contains in text)
             and (self.regex is None or self.regex.search(text) is not None)
-            and (self.anywhere is None or self.anywhere in asked.text)
-            and (self.model is None or fnmatch.fnmatchcase(asked.model, self.model))
-            and (self.tool is None or self.tool in asked.tools)
-            and (self.protocol is None or self.protocol == asked.protocol)
-            and self._result_matches(is_result, text)
+            and (self.anywhere is None or self.anywhere in request.text)
+            and (self.model is None or fnmatch.fnmatchcase(request.model, self.model))
+            and (self.tool is None or self.tool in request.tools)
+            and (self.protocol is None or self.protocol == request.protocol)
         )
-
-    def _result_matches(self, is_result: bool, text: str) -> bool:
-        if self.tool_result is None:
-            return True
-        if isinstance(self.tool_result, bool):
-            return self.tool_result == is_result
-        return is_result and self.tool_result in text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,17 +130,17 @@ class Script:
         self._default = None if default is None else _entry(default, "default")
         self._used = [0] * len(self._replies)
 
-    def answer(self, asked: ScriptRequest) -> tuple[int | str | None, Reply | None]:
+    def answer(self, request: ScriptRequest) -> tuple[int | str | None, Reply | None]:
         """Return the place and the reply for a request; (None, None) if none is left."""
         for position, entry in enumerate(self._replies):
             shell = entry if isinstance(entry, Reply) else _CALLABLE
             spent = shell.times is not None and self._used[position] >= shell.times
-            if spent or (shell.when is not None and not shell.when.matches(asked)):
+            if spent or (shell.when is not None and not shell.when.matches(request)):
                 continue
             self._used[position] += 1
-            return position, _resolve(entry, asked, f"replies[{position}]")
+            return position, _resolve(entry, request, f"replies[{position}]")
         if self._default is not None:
-            return "default", _resolve(self._default, asked, "default")
+            return "default", _resolve(self._default, request, "default")
         return None, None
 
     @property
@@ -171,12 +167,12 @@ def load_script(source: Any) -> Script:
             return _load_file(Path(source))
         return Script([source])
     if isinstance(source, Mapping):
-        given = cast(Mapping[str, Any], source)
-        refuse_unknown(given, ("replies", "default"), "script")
-        replies = given.get("replies", [])
+        fields = cast(Mapping[str, Any], source)
+        refuse_unknown(fields, ("replies", "default"), "script")
+        replies = fields.get("replies", [])
         if not isinstance(replies, Sequence) or isinstance(replies, str):
             raise ProctorError("replies must be a list", where="script")
-        return Script(cast(Sequence[ReplyLike], replies), given.get("default"))
+        return Script(cast(Sequence[ReplyLike], replies), fields.get("default"))
     if callable(source):
         return Script([cast(Callable[[ScriptRequest], Any], source)])
     return Script(cast(Iterable[ReplyLike], source))
@@ -234,9 +230,9 @@ def _entry(value: Any, where: str) -> Reply | Callable[[ScriptRequest], Any]:
 
 
 def _resolve(
-    entry: Reply | Callable[[ScriptRequest], Any], asked: ScriptRequest, where: str
+    entry: Reply | Callable[[ScriptRequest], Any], request: ScriptRequest, where: str
 ) -> Reply:
-    return entry if isinstance(entry, Reply) else reply_from(entry(asked), f"{where}()")
+    return entry if isinstance(entry, Reply) else reply_from(entry(request), f"{where}()")
 
 
 def reply_from(value: Any, where: str = "reply") -> Reply:
@@ -245,12 +241,14 @@ def reply_from(value: Any, where: str = "reply") -> Reply:
         return value
     if isinstance(value, str):
         return Reply(text=value)
-    given = _mapping(value, where)
-    refuse_unknown(given, _REPLY_KEYS, where)
-    if "text" in given and "json" in given:
+    fields = _mapping(value, where)
+    refuse_unknown(fields, _REPLY_KEYS, where)
+    if "text" in fields and "json" in fields:
         raise ProctorError("give `text` or `json`, not both", where=where)
-    text = json.dumps(given["json"], ensure_ascii=False) if "json" in given else given.get("text")
-    malformed = given.get("malformed")
+    text = (
+        json.dumps(fields["json"], ensure_ascii=False) if "json" in fields else fields.get("text")
+    )
+    malformed = fields.get("malformed")
     if malformed is not None and malformed not in MALFORMED:
         raise ProctorError(
             f"unknown kind of malformed reply {malformed!r}",
@@ -259,16 +257,16 @@ def reply_from(value: Any, where: str = "reply") -> Reply:
         )
     return Reply(
         text=_text(text or "", f"{where}.text"),
-        tool_calls=_tool_calls(given.get("tool_calls") or (), f"{where}.tool_calls"),
-        when=_when(given.get("when"), f"{where}.when"),
-        times=_times(given.get("times", 1), f"{where}.times"),
-        usage=_usage(given["usage"], f"{where}.usage") if "usage" in given else None,
-        latency=_seconds(given.get("latency", 0.0), f"{where}.latency"),
-        chunk_latency=_seconds(given.get("chunk_latency", 0.0), f"{where}.chunk_latency"),
-        error=_failure(given.get("error"), f"{where}.error"),
+        tool_calls=_tool_calls(fields.get("tool_calls") or (), f"{where}.tool_calls"),
+        when=_when(fields.get("when"), f"{where}.when"),
+        times=_times(fields.get("times", 1), f"{where}.times"),
+        usage=_usage(fields["usage"], f"{where}.usage") if "usage" in fields else None,
+        latency=_seconds(fields.get("latency", 0.0), f"{where}.latency"),
+        chunk_latency=_seconds(fields.get("chunk_latency", 0.0), f"{where}.chunk_latency"),
+        error=_failure(fields.get("error"), f"{where}.error"),
         malformed=malformed,
-        finish_reason=given.get("finish_reason"),
-        model=given.get("model"),
+        finish_reason=fields.get("finish_reason"),
+        model=fields.get("model"),
     )
 
 
@@ -297,37 +295,37 @@ def _when(value: Any, where: str) -> When | None:
         return None
     if isinstance(value, str):
         return When(contains=value)
-    given = dict(_mapping(value, where))
-    refuse_unknown(given, tuple(When.__dataclass_fields__), where)
-    if (pattern := given.get("regex")) is not None:
+    fields = dict(_mapping(value, where))
+    refuse_unknown(fields, tuple(When.__dataclass_fields__), where)
+    if (pattern := fields.get("regex")) is not None:
         try:
-            given["regex"] = re.compile(_text(pattern, f"{where}.regex"))
+            fields["regex"] = re.compile(_text(pattern, f"{where}.regex"))
         except re.error as error:
             raise ProctorError(
                 f"not a regular expression: {error}", where=f"{where}.regex"
             ) from error
-    protocol = given.get("protocol")
+    protocol = fields.get("protocol")
     if protocol is not None and protocol not in PROTOCOLS:
         raise ProctorError(
             f"unknown protocol {protocol!r}",
             where=f"{where}.protocol",
             hint=hint_among(str(protocol), PROTOCOLS),
         )
-    return When(**given)
+    return When(**fields)
 
 
 def _failure(value: Any, where: str) -> Failure | None:
     if value is None:
         return None
-    given = {"status": value} if isinstance(value, int) else _mapping(value, where)
-    refuse_unknown(given, ("status", "message", "retry_after"), where)
-    status = given.get("status")
+    fields = {"status": value} if isinstance(value, int) else _mapping(value, where)
+    refuse_unknown(fields, ("status", "message", "retry_after"), where)
+    status = fields.get("status")
     if isinstance(status, bool) or not isinstance(status, int) or not 400 <= status <= 599:
         raise ProctorError(f"status must be 400 to 599, not {status!r}", where=where)
-    retry_after = given.get("retry_after")
+    retry_after = fields.get("retry_after")
     return Failure(
         status=status,
-        message=_text(given.get("message", f"scripted error {status}"), f"{where}.message"),
+        message=_text(fields.get("message", f"scripted error {status}"), f"{where}.message"),
         retry_after=None if retry_after is None else _seconds(retry_after, f"{where}.retry_after"),
     )
 
@@ -343,9 +341,9 @@ def _times(value: Any, where: str) -> int | None:
 def _usage(value: Any, where: str) -> tuple[int, int] | bool:
     if value is None or value is False:
         return False
-    given = _mapping(value, where)
-    refuse_unknown(given, ("input", "output"), where)
-    counts = (given.get("input", 0), given.get("output", 0))
+    fields = _mapping(value, where)
+    refuse_unknown(fields, ("input", "output"), where)
+    counts = (fields.get("input", 0), fields.get("output", 0))
     if any(isinstance(c, bool) or not isinstance(c, int) or c < 0 for c in counts):
         raise ProctorError("token counts are whole numbers from 0", where=where)
     return counts

@@ -48,7 +48,7 @@ class Exchange(NamedTuple):
     """A request and its scripted reply."""
 
     wire: Wire
-    asked: ScriptRequest
+    request: ScriptRequest
     reply: Reply
     serial: int
 
@@ -140,7 +140,7 @@ class MockLLM:
     @property
     def unmatched(self) -> list[ScriptRequest]:
         """Return the requests without a scripted reply."""
-        return [asked for asked in self.requests if asked.reply is None]
+        return [request for request in self.requests if request.reply is None]
 
     # -- replies --------------------------------------------------------------------------
 
@@ -150,23 +150,23 @@ class MockLLM:
         """Record a request and return its scripted reply."""
         import dataclasses
 
-        asked = _shared.read(protocol, path, body, headers)
+        request = _shared.read(protocol, path, body, headers)
         with self._lock:
             try:
-                place, reply = self.script.answer(asked)
+                place, reply = self.script.answer(request)
             except ProctorError as error:  # a scripted function returned something else
                 place, reply = None, _unscripted(f"{error}")
-            asked = dataclasses.replace(asked, reply=place)
-            self.requests.append(asked)
+            request = dataclasses.replace(request, reply=place)
+            self.requests.append(request)
             serial = len(self.requests)
             if self._on_request is not None:
-                self._on_request(asked)
+                self._on_request(request)
         if reply is None:
             reply = _unscripted(
                 f"mock-llm: no reply is scripted for request {serial}; "
                 f"all {len(self.script)} replies are used up or do not match"
             )
-        return Exchange(protocol, asked, reply, serial)
+        return Exchange(protocol, request, reply, serial)
 
 
 def _unscripted(message: str) -> Reply:
@@ -240,8 +240,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/embeddings":
             self._json(200, _embeddings(body))
         elif path == "/messages/count_tokens":
-            asked = _shared.read(WIRES["/messages"], self.path, body, {})
-            self._json(200, {"input_tokens": _shared.estimate_tokens(asked.text)})
+            request = _shared.read(WIRES["/messages"], self.path, body, {})
+            self._json(200, {"input_tokens": _shared.estimate_tokens(request.text)})
         elif path in WIRES:
             headers = {name.lower(): value for name, value in self.headers.items()}
             self._answer(self.server.mock.exchange(WIRES[path], self.path, body, headers))
@@ -284,14 +284,14 @@ class _Handler(BaseHTTPRequestHandler):
                 extra["Retry-After"] = str(math.ceil(reply.error.retry_after))
                 extra["retry-after-ms"] = str(round(reply.error.retry_after * 1000))
             self._json(reply.error.status, exchange.wire.error(reply.error), extra)
-        elif exchange.asked.stream:
+        elif exchange.request.stream:
             self._stream(exchange)
         else:
             self._whole(exchange)
 
     def _whole(self, exchange: Exchange) -> None:
         malformed = exchange.reply.malformed
-        document = exchange.wire.whole(exchange.asked, exchange.reply, exchange.serial)
+        document = exchange.wire.whole(exchange.request, exchange.reply, exchange.serial)
         encoded = json.dumps({"unexpected": True} if malformed == "wrong_shape" else document)
         body = encoded.encode()
         if malformed == "bad_json":
@@ -305,7 +305,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self, exchange: Exchange) -> None:
         malformed, pause = exchange.reply.malformed, exchange.reply.chunk_latency
-        events = list(exchange.wire.events(exchange.asked, exchange.reply, exchange.serial))
+        events = list(exchange.wire.events(exchange.request, exchange.reply, exchange.serial))
         self._head(200, "text/event-stream", {"Transfer-Encoding": "chunked"})
         for position, event in enumerate(events):
             half_way = position >= len(events) // 2
@@ -350,10 +350,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _embeddings(body: Mapping[str, Any]) -> dict[str, Any]:
-    given = body.get("input", "")
-    texts = [str(text) for text in cast("list[Any]", given)] if isinstance(given, list) else [given]
-    asked = body.get("dimensions")
-    dimensions = asked if isinstance(asked, int) and 0 < asked <= 4096 else EMBEDDING_DIMENSIONS
+    inputs = body.get("input", "")
+    texts = (
+        [str(text) for text in cast("list[Any]", inputs)] if isinstance(inputs, list) else [inputs]
+    )
+    dimensions = body.get("dimensions")
+    if not isinstance(dimensions, int) or not 0 < dimensions <= 4096:
+        dimensions = EMBEDDING_DIMENSIONS
     data: list[dict[str, Any]] = []
     for index, text in enumerate(texts):
         vector: Any = _shared.embedding(str(text), dimensions)

@@ -121,7 +121,10 @@ class DirectModel(NamedModel):
         except ImportError as error:
             raise absent_extra(self.name, "llm") from error
         try:
-            return infer_model(self._wire_name, self._make_provider)
+            # pydantic-ai's `openai:` is the responses API, which other endpoints do not have.
+            compatible = self._base_url is not None and self._provider in _CHAT_COMPLETIONS
+            name = f"openai-chat:{self._model}" if compatible else self.name
+            return infer_model(name, self._make_provider)
         except ImportError as error:
             raise ProctorError(
                 f"{self.name} needs a client library that is not installed: {error}",
@@ -129,15 +132,6 @@ class DirectModel(NamedModel):
             ) from error
         except UserError as error:
             raise self._refused(error) from error
-
-    @property
-    def _wire_name(self) -> str:
-        """Return the name for pydantic-ai, where `openai:` is the responses API.
-
-        Other OpenAI-compatible endpoints speak chat completions.
-        """
-        compatible = self._base_url is not None and self._provider in _CHAT_COMPLETIONS
-        return f"openai-chat:{self._model}" if compatible else self.name
 
     def _make_provider(self, name: str) -> Provider[Any]:
         from pydantic_ai.providers import infer_provider, infer_provider_class
