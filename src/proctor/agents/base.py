@@ -89,6 +89,7 @@ class AgentRequest:
     def checkpoint(self) -> Checkpoint:
         """State of this trial that survives a crash: see `proctor.agents.checkpoint`."""
         if self._checkpoint is None:
+            # Outside a run folder there is nothing to resume, so memory is enough.
             self._checkpoint = Checkpoint(*(self._states or (MemoryStore(), self.trial)))
         return self._checkpoint
 

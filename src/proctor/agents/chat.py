@@ -26,7 +26,7 @@ from proctor.background import threads
 from proctor.llm.chat_model import ChatModel, ChatReply, ChatRequest
 from proctor.llm.providers import is_model_name
 from proctor.llm.rate_limits import provider_of, rate_limited
-from proctor.trace import Message, ToolCall
+from proctor.trace import Message, SpanStatus, ToolCall
 from proctor.trace.capture import capture, span
 
 DEFAULT_MAX_TURNS = 10
@@ -73,8 +73,8 @@ class ChatAgentConfig(AgentConfig):
 
     @field_validator("model")
     @classmethod
-    def _a_model(cls, value: str) -> str:
-        """Reject duplicate tool names before any trial runs."""
+    def _check_model(cls, value: str) -> str:
+        """Reject an invalid name before any trial runs."""
         if not is_model_name(value):
             raise ValueError(
                 f"{value!r} is not a model name; write PROVIDER:MODEL, such as "
@@ -84,7 +84,7 @@ class ChatAgentConfig(AgentConfig):
 
     @field_validator("api_key_env")
     @classmethod
-    def _a_name(cls, value: str | None) -> str | None:
+    def _check_key_name(cls, value: str | None) -> str | None:
         if value is not None and not (value.isidentifier() and value.upper() == value):
             # The value is not repeated in the message: it may be the key.
             raise ValueError("api_key_env is the NAME of an environment variable, in capitals")
@@ -117,11 +117,7 @@ class ChatAgentConfig(AgentConfig):
             else:
                 from proctor.llm import get_model
 
-                model = get_model(
-                    name,
-                    base_url=self.base_url,
-                    api_key_env=self.api_key_env,
-                )
+                model = get_model(name, base_url=self.base_url, api_key_env=self.api_key_env)
             self._models[name] = model
         return model
 
@@ -179,35 +175,31 @@ class ChatAgent:
         config = self._config
         options = {key: getattr(config, key) for key in VARIED}
         options.update({key: request.params[key] for key in VARIED if key in request.params})
+        # In a thread: the first call imports a client library or loads a local model.
         model = await threads.run(config.chat_model, options["model"])
         limited = rate_limited(model, config.provider_for(options["model"]))
-        asker = _Asker(config, limited, options, request.seed)
+        caller = _ModelCaller(config, limited, options, request.seed)
         tools = ToolBox(config.loaded_tools)
         messages = opening(options["system"], request.input)
         text = ""
         for _ in range(config.max_turns):
-            reply = await asker.ask(messages)
+            reply = await caller.call_model(messages)
             text = reply.text or text
             if not reply.tool_calls:
                 return AgentReply(answer=reply.text, metadata={"finish": reply.finish_reason})
             messages.append(Message("assistant", reply.text or None, reply.tool_calls))
+            # One after the other, in the model's order: tools may depend on each other.
             for call in reply.tool_calls:
-                messages.append(await _called(tools, call))
-        _record_exhaustion(config.max_turns)
+                messages.append(await _call_tool(tools, call))
+        # A span of its own, so that checks can find an agent that ran in circles.
+        with span("max_turns") as step:
+            step.status = SpanStatus.ERROR
+            step.error_type = "MaxTurns"
+            step.error_message = f"no answer after {config.max_turns} model calls"
         return AgentReply(answer=text, metadata={"finish": "max_turns"})
 
 
-def _record_exhaustion(turns: int) -> None:
-    """Record a span, which checks can find, for a conversation that reached the turn limit."""
-    from proctor.trace import SpanStatus
-
-    with span("max_turns") as step:
-        step.status = SpanStatus.ERROR
-        step.error_type = "MaxTurns"
-        step.error_message = f"no answer after {turns} model calls"
-
-
-async def _called(tools: ToolBox, call: ToolCall) -> Message:
+async def _call_tool(tools: ToolBox, call: ToolCall) -> Message:
     """Return the result of one tool call as a message to the model."""
     try:
         with capture.tool_call(call.name, call.arguments, call_id=call.id) as step:
@@ -218,7 +210,7 @@ async def _called(tools: ToolBox, call: ToolCall) -> Message:
     return Message("tool", content, tool_call_id=call.id, name=call.name)
 
 
-class _Asker:
+class _ModelCaller:
     """Calls the model and records each call."""
 
     def __init__(
@@ -230,7 +222,7 @@ class _Asker:
         self._seed = seed if config.use_seed else None
         self._tools = tuple(tool.spec for tool in config.loaded_tools)
 
-    async def ask(self, messages: list[Message]) -> ChatReply:
+    async def call_model(self, messages: list[Message]) -> ChatReply:
         """Make one model call in its own span."""
         request = ChatRequest(
             messages=tuple(messages),
@@ -241,7 +233,7 @@ class _Asker:
             timeout=self._config.request_timeout,
         )
         name = self._options["model"]
-        with capture.llm_call(_bare(name), input_messages=request.messages) as step:
+        with capture.llm_call(_without_provider(name), input_messages=request.messages) as step:
             # For a custom endpoint this is its host, which no price table lists: its prices are
             # unknown, even if the model's name is known.
             provider = self._config.provider_for(name)
@@ -260,7 +252,7 @@ class _Asker:
         return reply
 
 
-def _bare(name: str) -> str:
+def _without_provider(name: str) -> str:
     """Return the model name without its provider, as providers report it."""
     return name.removeprefix("litellm/").rpartition("/" if "/" in name else ":")[2]
 

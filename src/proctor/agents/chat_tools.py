@@ -74,7 +74,7 @@ class ToolConfig(Strict):
     """Error of a mock."""
 
     @model_validator(mode="after")
-    def _one_way_to_answer(self) -> ToolConfig:
+    def _check_options(self) -> ToolConfig:
         set_keys = [key for key in _ANSWERS if key in self.model_fields_set]
         if not set_keys:
             raise ValueError(f"a tool needs one of {', '.join(_ANSWERS)}")
@@ -84,7 +84,12 @@ class ToolConfig(Strict):
         if self.name is None and self.python is None:
             raise ValueError("a mock tool needs a name")
         if self.parameters is not None:
-            _check_schema(self.parameters)
+            from jsonschema import Draft202012Validator, SchemaError
+
+            try:
+                Draft202012Validator.check_schema(self.parameters)
+            except SchemaError as error:
+                raise ValueError(f"parameters is not a JSON Schema: {error.message}") from None
         return self
 
     def load(self, base_dir: Path | None) -> LoadedTool:
@@ -99,20 +104,8 @@ class ToolConfig(Strict):
             raise ProctorError(f"{self.python} cannot be called", where=self.python)
         name = self.name or getattr(function, "__name__", "tool")
         described = self.description or inspect.getdoc(function) or ""
-        return LoadedTool(
-            ToolSpec(name, described, self.parameters or _schema_of(function, self.python)),
-            self,
-            function,
-        )
-
-
-def _check_schema(schema: dict[str, Any]) -> None:
-    from jsonschema import Draft202012Validator, SchemaError
-
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        raise ValueError(f"parameters is not a JSON Schema: {error.message}") from None
+        schema = self.parameters or _schema_of(function, self.python)
+        return LoadedTool(ToolSpec(name, described, schema), self, function)
 
 
 def _schema_of(function: Any, path: str) -> dict[str, Any]:
@@ -170,13 +163,13 @@ class LoadedTool:
         config = self.config
         for case in config.when:
             if case.matches(arguments):
-                return _said(case.reply, case.error)
+                return _reply_or_error(case.reply, case.error)
         if config.replies is not None:
             reply = config.replies[min(earlier, len(config.replies) - 1)]
-            return _said(reply, _error_in(reply))
+            return _reply_or_error(reply, _error_in(reply))
         if "reply" not in config.model_fields_set and config.error is None:
             raise ToolError("no reply is defined for these arguments")
-        return _said(config.reply, config.error)
+        return _reply_or_error(config.reply, config.error)
 
     async def _call_function(self, arguments: dict[str, Any]) -> Any:
         call = ArgsKwargs((), arguments)
@@ -194,13 +187,13 @@ class LoadedTool:
 
 
 def _error_in(reply: Any) -> str | None:
-    """Return the reply, or raise if it is `{error: TEXT}`."""
+    """Return the error text of a reply `{error: TEXT}`, else None."""
     if isinstance(reply, dict) and list(cast("dict[str, Any]", reply)) == ["error"]:
         return str(cast("dict[str, Any]", reply)["error"])
     return None
 
 
-def _said(reply: Any, error: str | None) -> Any:
+def _reply_or_error(reply: Any, error: str | None) -> Any:
     if error is not None:
         raise ToolError(error)
     return reply
@@ -220,6 +213,7 @@ class ToolBox:
             near = did_you_mean(name, self._tools)
             known = ", ".join(self._tools) or "none"
             raise ToolError(f"there is no tool {name!r}; {near or f'tools: {known}'}")
+        # Counted before the arguments are validated: a rejected call is a call too.
         earlier = self._calls.get(name, 0)
         self._calls[name] = earlier + 1
         return await tool.call(tool.accept(arguments), earlier)

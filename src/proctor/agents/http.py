@@ -206,21 +206,14 @@ class HttpAgent:
                 else f"the reply {why}",
                 transient=False,
             ) from None
-        if self._config.body is None and path != CHECKPOINT and _is_state(document):
-            return _Unfinished(
-                document[CHECKPOINT], parse_retry_after(response.headers.get("retry-after"))
-            )
+        # Only a reply that is nothing but a state: next to an answer a state has no use.
+        fields = cast("dict[str, Any]", document) if isinstance(document, dict) else {}
+        state = fields[CHECKPOINT] if fields.keys() == {CHECKPOINT} else None
+        if self._config.body is None and path != CHECKPOINT and state is not None:
+            return _Unfinished(state, parse_retry_after(response.headers.get("retry-after")))
         reply = as_reply(_first_value(document, ANSWER_PATHS if path is None else (path,)))
         reply.output = document
         return reply
-
-
-def _is_state(document: Any) -> bool:
-    """Return whether a reply holds only a state; next to an answer a state has no use."""
-    if not isinstance(document, dict):
-        return False
-    entries = cast("dict[str, Any]", document)
-    return entries.keys() == {CHECKPOINT} and entries[CHECKPOINT] is not None
 
 
 def _first_value(document: Any, paths: Sequence[str]) -> Any:

@@ -142,7 +142,6 @@ def named_agents(settings: Mapping[str, Mapping[str, Any]] | None = None) -> dic
 
     Installed agents are listed without an import; `find_agent` imports the requested one.
     """
-
     agents = {name: NamedAgent(name, options, "proctor") for name, options in PROFILES.items()}
     for entry in entry_points(group=NAMED_GROUP):
         package = entry.dist.name if entry.dist is not None else entry.value

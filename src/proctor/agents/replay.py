@@ -41,9 +41,8 @@ class Recordings:
         """Add a trace and its source file."""
         self.traces.append(trace)
         if file is not None:
-            self._files[id(trace)] = (
-                file  # the reference above keeps the object alive, so that its id is not reused
-            )
+            # `self.traces` keeps the object alive, so that its id is not reused.
+            self._files[id(trace)] = file
         for name in _names(trace, file):
             self._by_name[name].append(trace)
         if trace.query is not None:
@@ -138,10 +137,10 @@ class ReplayAgent:
 
     async def run(self, request: AgentRequest) -> AgentReply:
         """Return the recorded trace of this case; if there are several, by trial number."""
-        found = self._recordings.of(request.case, request.input)
-        if request.index >= len(found):
-            raise self._missing(request, len(found))
-        trace = found[request.index]
+        traces = self._recordings.of(request.case, request.input)
+        if request.index >= len(traces):
+            raise self._missing(request, len(traces))
+        trace = traces[request.index]
         return AgentReply(answer=trace.response or "", trace=trace)
 
     def _missing(self, request: AgentRequest, found: int) -> AgentError:

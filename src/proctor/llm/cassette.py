@@ -90,7 +90,7 @@ class StandInKeys:
 
 
 CONFLICT = 409
-"""First status that providers' client libraries retry as transient."""
+"""Status that client libraries retry like the transient ones."""
 
 Mode = Literal["record", "replay"]
 
@@ -318,7 +318,7 @@ def taken_over(handed: HandedOver | None) -> Generator[None]:
 
 
 class _Shelf:
-    """Recorded responses by trial and request. A trial uses its own first, then unused ones."""
+    """Recorded responses by trial and request: the trial's own, or unused ones for other trials."""
 
     def __init__(self, entries: list[RecordedCall]) -> None:
         last: dict[str | None, int] = {}

@@ -18,7 +18,7 @@ from proctor.imports import absent_extra
 from proctor.worlds.base import WorldError
 
 SEED_BITS = 31
-"""Maximum seed: some environments pass it to C code with this limit."""
+"""Bits of a seed: some environments pass it to C code that takes no more."""
 
 _OWN = ("observe", "action_names")
 """Options of Proctor, not of the environment."""

@@ -79,9 +79,9 @@ class FrameworkAgentConfig(AgentConfig):
     def refuse(self, target: Any, wanted: str) -> ProctorError:
         """Return the error for a target of the wrong type."""
         hint = "set `factory: true` if it makes one" if callable(target) else None
-        return ProctorError(
-            f"{self.target} is not {wanted} but {_a(type(target).__name__)}", hint=hint
-        )
+        name = type(target).__name__
+        article = "an" if name[:1].lower() in "aeiou" else "a"
+        return ProctorError(f"{self.target} is not {wanted} but {article} {name}", hint=hint)
 
     def version(self) -> dict[str, Any]:
         """Return the import path and the version of the framework."""
@@ -92,10 +92,6 @@ class FrameworkAgentConfig(AgentConfig):
         except metadata.PackageNotFoundError:
             installed = None
         return {"target": self.target, self.package: installed}
-
-
-def _a(word: str) -> str:
-    return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
 
 
 def reply_of(output: Any) -> AgentReply:
@@ -128,10 +124,16 @@ class SpanBook:
         self, key: Hashable, parent: Hashable, name: str, kind: SpanKind, **fields: Any
     ) -> Span:
         """Start a step."""
+        # A bound on the steps, because ids come from the framework and could form a cycle.
+        for _ in range(len(self._aliases)):
+            if parent not in self._aliases:
+                break
+            parent = self._aliases[parent]
+        above = self._spans.get(parent)
         span = Span(
             span_id=new_span_id(),
             trace_id=self._trace.trace_id if self._trace is not None else "",
-            parent_id=self._id_of(parent),
+            parent_id=self._root if above is None else above.span_id,
             name=name,
             kind=kind,
             start_ns=self._clock(),
@@ -142,18 +144,11 @@ class SpanBook:
             self._trace.spans.append(span)
         return span
 
-    def _id_of(self, key: Hashable) -> str | None:
-        seen = 0
-        while key in self._aliases and seen < len(self._aliases):
-            key = self._aliases[key]
-            seen += 1
-        span = self._spans.get(key)
-        return self._root if span is None else span.span_id
-
     def end(self, key: Hashable) -> Span | None:
         """End a step; return the span for its result, or None if it was skipped."""
         span = self._spans.get(key)
         if span is not None:
+            # The wall clock may be set back during a step.
             span.end_ns = max(self._clock(), span.start_ns)
         return span
 

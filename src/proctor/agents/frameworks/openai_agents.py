@@ -55,7 +55,7 @@ class OpenAIAgent:
         sdk: Any = importlib.import_module("agents")
         if not isinstance(agent, sdk.Agent):
             raise self._config.refuse(agent, "an agents.Agent")
-        _stand_in_front()
+        _install_provider()
         options: dict[str, Any] = {
             "run_config": sdk.RunConfig(workflow_name="proctor", trace_include_sensitive_data=True)
         }
@@ -76,24 +76,28 @@ _book: ContextVar[SpanBook | None] = ContextVar("proctor_openai_agents", default
 _installing = threading.Lock()
 
 
-def _stand_in_front() -> None:
+def _install_provider() -> None:
     """Install our provider in front of the active one, unless it is already there."""
     tracing: Any = importlib.import_module("agents.tracing")
     with _installing:
         current = tracing.get_trace_provider()
-        if not isinstance(current, _Turned):
+        if not isinstance(current, _RoutingProvider):
             tracing.set_trace_provider(_provider_class()(current))
 
 
 @functools.cache
 def _provider_class() -> Any:
     """Return the provider class, created lazily because it derives from the SDK's."""
+    from agents.tracing import TracingProcessor
     from agents.tracing.provider import DefaultTraceProvider, TraceProvider
 
-    class Provider(_Turned, TraceProvider):
+    class Processor(_Listener, TracingProcessor):
+        pass
+
+    class Provider(_RoutingProvider, TraceProvider):
         def __init__(self, users: Any) -> None:
             ours = DefaultTraceProvider()
-            ours.set_processors([_processor_class()()])
+            ours.set_processors([Processor()])
             # The user may have disabled tracing; a trial needs its spans regardless.
             ours.set_disabled(False)
             super().__init__(users, ours)
@@ -101,14 +105,14 @@ def _provider_class() -> Any:
     return Provider
 
 
-class _Turned:
+class _RoutingProvider:
     """Trace provider that is ours inside a trial and the user's everywhere else."""
 
     def __init__(self, users: Any, ours: Any) -> None:
         self._users = users
         self._ours = ours
 
-    def _here(self) -> Any:
+    def _active(self) -> Any:
         return self._users if _book.get() is None else self._ours
 
     def register_processor(self, processor: Any) -> None:
@@ -127,38 +131,28 @@ class _Turned:
         self._users.shutdown()
 
     def get_current_trace(self) -> Any:
-        return self._here().get_current_trace()
+        return self._active().get_current_trace()
 
     def get_current_span(self) -> Any:
-        return self._here().get_current_span()
+        return self._active().get_current_span()
 
     def time_iso(self) -> str:
-        return self._here().time_iso()
+        return self._active().time_iso()
 
     def gen_trace_id(self) -> str:
-        return self._here().gen_trace_id()
+        return self._active().gen_trace_id()
 
     def gen_span_id(self) -> str:
-        return self._here().gen_span_id()
+        return self._active().gen_span_id()
 
     def gen_group_id(self) -> str:
-        return self._here().gen_group_id()
+        return self._active().gen_group_id()
 
     def create_trace(self, *args: Any, **more: Any) -> Any:
-        return self._here().create_trace(*args, **more)
+        return self._active().create_trace(*args, **more)
 
     def create_span(self, *args: Any, **more: Any) -> Any:
-        return self._here().create_span(*args, **more)
-
-
-@functools.cache
-def _processor_class() -> Any:
-    from agents.tracing import TracingProcessor
-
-    class Processor(_Listener, TracingProcessor):
-        pass
-
-    return Processor
+        return self._active().create_span(*args, **more)
 
 
 class _Listener:
@@ -171,9 +165,15 @@ class _Listener:
         pass
 
     def on_span_start(self, span: Any) -> None:
-        book = _book.get()
-        if book is not None:
-            _begin(book, span)
+        book, data = _book.get(), span.span_data
+        if book is None:
+            return
+        if data.type in _INTERNAL:
+            book.skip(span.span_id, span.parent_id)
+            return
+        kind = _KINDS.get(data.type, SpanKind.OTHER)
+        name = "chat" if kind == SpanKind.LLM else str(getattr(data, "name", None) or data.type)
+        book.begin(span.span_id, span.parent_id, name, kind)
 
     def on_span_end(self, span: Any) -> None:
         book = _book.get()
@@ -196,18 +196,8 @@ _KINDS = {
     "guardrail": SpanKind.GUARDRAIL,
 }
 
-_MACHINERY = frozenset({"task", "turn"})
+_INTERNAL = frozenset({"task", "turn"})
 """Internal spans of the SDK, which only repeat the spans inside them."""
-
-
-def _begin(book: SpanBook, span: Any) -> None:
-    data = span.span_data
-    if data.type in _MACHINERY:
-        book.skip(span.span_id, span.parent_id)
-        return
-    kind = _KINDS.get(data.type, SpanKind.OTHER)
-    name = "chat" if kind == SpanKind.LLM else str(getattr(data, "name", None) or data.type)
-    book.begin(span.span_id, span.parent_id, name, kind)
 
 
 def _end(book: SpanBook, span: Any) -> None:

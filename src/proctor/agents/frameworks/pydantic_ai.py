@@ -62,7 +62,7 @@ class PydanticAIAgent:
 
 
 def _instrumented(agent: Any) -> dict[str, Any]:
-    """Return a copy with spans enabled; versions before 2 have only a property for it."""
+    """Return the run options that enable spans; versions before 2 have only a property."""
     if "capabilities" in inspect.signature(agent.run).parameters:
         from pydantic_ai.capabilities import Instrumentation
 
