@@ -24,9 +24,12 @@ def main() -> None:
     """Read the job from standard input, write the result to the file named by the argument."""
     place = Path(sys.argv[1])
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=ChildJob)
+    # Before anything of the user's is imported.
     _limit_memory(job.memory_mb)
     with taken_over(job.cassette):
         result = run_sync(_run(job))
+    # Renamed into place: the parent never reads half a result. No sync, as it does not outlive the
+    # trial.
     with replacing(place, sync=False) as aside:
         aside.write_bytes(msgspec.json.encode(result, enc_hook=str))
     # Threads left running by the agent must not keep the process alive.

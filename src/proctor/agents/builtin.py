@@ -159,6 +159,7 @@ class ScriptedAgent:
         return as_reply(self._answer_at(_as_list(answers), request.index, request, "trial"))
 
     def _answer_at(self, answers: list[Any], at: int, request: AgentRequest, word: str) -> Any:
+        # An error instead of a guess: a script that is too short is a mistake in the suite.
         if at >= len(answers) and not self._config.repeat:
             raise AgentError(
                 f"only {len(answers)} answers are scripted for case {request.case!r}, "

@@ -122,6 +122,7 @@ def _schema_of(function: Any, path: str) -> dict[str, Any]:
             "a tool is called by parameter name, and this one has positional parameters only",
             where=path,
         )
+    # Some providers reject an object schema without it.
     schema.setdefault("properties", {})
     return schema
 
@@ -174,6 +175,7 @@ class LoadedTool:
     async def _call_function(self, arguments: dict[str, Any]) -> Any:
         call = ArgsKwargs((), arguments)
         try:
+            # Async tools run on this loop, plain ones in a thread, where they may block.
             if inspect.iscoroutinefunction(self.function):
                 return await self._adapter.validate_python(call)
             result = await threads.run(self._adapter.validate_python, call)

@@ -139,19 +139,20 @@ class LinkedStore:
     def load(self, key: str) -> bytes | None:
         """Load the state from the parent."""
         del key  # the parent knows which trial this is
-        return self._asked(b"L", b"")
+        return self._call_parent(b"L", b"")
 
     def save(self, key: str, content: bytes) -> None:
         """Send a state to the parent; raise if it could not be stored."""
         del key
-        self._asked(b"S", content)
+        self._call_parent(b"S", content)
 
     def forget(self, key: str) -> None:
         """Do nothing: the parent deletes the state once the trial is finished."""
 
-    def _asked(self, verb: bytes, content: bytes) -> bytes | None:
+    def _call_parent(self, verb: bytes, content: bytes) -> bytes | None:
         with self._lock:
             try:
+                # One request at a time: replies carry no id.
                 self._socket.sendall(_HEAD.pack(verb, len(content)) + content)
                 kind, size = _HEAD.unpack(self._read(_HEAD.size))
                 answer = self._read(size)
@@ -164,13 +165,13 @@ class LinkedStore:
         return answer if kind == b"+" else None
 
     def _read(self, size: int) -> bytes:
-        content_read = bytearray()
-        while len(content_read) < size:
-            block = self._socket.recv(min(size - len(content_read), 1 << 20))
+        content_received = bytearray()
+        while len(content_received) < size:
+            block = self._socket.recv(min(size - len(content_received), 1 << 20))
             if not block:
                 raise ConnectionResetError("it closed the connection")
-            content_read += block
-        return bytes(content_read)
+            content_received += block
+        return bytes(content_received)
 
 
 @contextlib.asynccontextmanager
@@ -181,6 +182,7 @@ async def linked(checkpoint: Checkpoint) -> AsyncGenerator[int | None]:
         return
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=ours)
+    # The child's requests are served while the trial waits for the child.
     answering = asyncio.ensure_future(_answer(reader, writer, checkpoint))
     try:
         with theirs:
@@ -204,9 +206,13 @@ async def _answer(
                     await asyncio.to_thread(checkpoint.save_encoded, content)
                     answer, kind = b"", b"+"
                 else:
-                    content_read = await asyncio.to_thread(checkpoint.load_encoded)
-                    answer, kind = content_read or b"", b"0" if content_read is None else b"+"
+                    content_received = await asyncio.to_thread(checkpoint.load_encoded)
+                    answer, kind = (
+                        content_received or b"",
+                        b"0" if content_received is None else b"+",
+                    )
             except CheckpointError as error:
+                # Reported to the agent, which may save less and go on.
                 answer, kind = str(error).encode(), b"!"
             writer.write(_HEAD.pack(kind, len(answer)) + answer)
             await writer.drain()

@@ -144,6 +144,7 @@ class CommandAgent:
     async def _start(self, request: AgentRequest) -> asyncio.subprocess.Process:
         from proctor.agents.otlp_receiver import shared_receiver
 
+        # One receiver per process: the trace id assigns spans to trials.
         receiver = shared_receiver()
         program, *arguments = self._config.command
         base = self._config.base_dir

@@ -236,6 +236,7 @@ class _Member(AgentRequest):
             index=whole.index,
             # Two members of one kind must not be one member with two votes.
             seed=derive_seed(whole.seed, name),
+            # A copy: a member must not change the params of the others.
             params=dict(whole.params),
             trace_id=whole.trace_id,
             timeout=whole.timeout,

@@ -121,6 +121,7 @@ class HttpAgent:
             from proctor.agents.otlp_receiver import shared_receiver
 
             shared_receiver(config.otlp_port)
+        # The W3C header, which instrumented services continue.
         parent = otel.traceparent()
         headers = {**config.headers, **({"traceparent": parent} if parent else {})}
         async with httpx.AsyncClient(timeout=config.request_timeout) as client:
@@ -129,6 +130,7 @@ class HttpAgent:
                 if not isinstance(reply, _Unfinished):
                     return reply
                 await asyncio.to_thread(request.checkpoint.save, reply.state)
+                # An unchanged state means that the service waits for something.
                 waits = PAUSE if reply.state == state else 0.0
                 await self._sleep(waits if reply.pause is None else reply.pause)
                 state = reply.state

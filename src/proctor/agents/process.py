@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 async def end_group(child: asyncio.subprocess.Process) -> None:
     """Kill the process and its group; it was started as a group leader."""
+    # The group may be gone already; macOS reports a zombie's group as not permitted.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(child.pid, signal.SIGKILL)
@@ -102,6 +103,7 @@ class ProcessAgent:
                         stdin=subprocess.PIPE,
                         stdout=subprocess.DEVNULL,
                         stderr=stderr,
+                        # Makes it a group leader, so that `end_group` reaches its descendants too.
                         start_new_session=True,
                         cwd=request.workdir,
                         pass_fds=() if link is None else (link,),
@@ -177,6 +179,7 @@ def _add_spans(trace: Trace | None) -> None:
     root = here.spans[0].span_id
     for span in trace.spans:
         span.trace_id = here.trace_id
+        # The child's root span has no parent over there.
         span.parent_id = span.parent_id or root
     here.add(trace.spans)
 

@@ -73,6 +73,7 @@ def known_kinds() -> list[str]:
 
 def kind_of_object(value: object) -> str | None:
     """Return the agent kind of a framework object, if any."""
+    # By name along the classes, so that no framework is imported to compare with.
     for base in type(value).__mro__:
         package, dot, _ = base.__module__.partition(".")
         # A user's own `agents.py` is a module, not a package.
@@ -113,6 +114,7 @@ def agent_config(
 def _refused(options: type[AgentConfig], kind: str, error: ValidationError) -> UnknownAgentError:
     """Return the error for invalid options; an unknown key may be a typo of a missing one."""
     errors = error.errors()
+    # The unknown key first: the key that is missing may be the same one, misspelt.
     first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
     key, hint = ".".join(str(part) for part in first["loc"]), None
     if first["type"] == "missing":

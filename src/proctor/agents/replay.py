@@ -54,6 +54,7 @@ class Recordings:
         if chosen is not None:
             names = [chosen] if isinstance(chosen, str) else chosen
             return [trace for name in names for trace in self._by_name.get(name, ())]
+        # Names first: two cases may share an input.
         return self._by_name.get(case) or self._by_input.get(_normal(value), [])
 
     def file_of(self, trace: Trace) -> str | None:

@@ -105,6 +105,7 @@ def _async_send(library: Any, original: Any, in_use: InUse) -> Any:
 def _response(library: Any, request: Any, answer: RecordedResponse, stream: bool) -> Any:
     headers = {"content-type": answer.content_type} if answer.content_type else {}
     if answer.status == MISS_STATUS:
+        # The OpenAI and Anthropic clients obey this header; a retry would only miss again.
         headers["x-should-retry"] = "false"
     response = library.Response(
         answer.status,
@@ -112,6 +113,7 @@ def _response(library: Any, request: Any, answer: RecordedResponse, stream: bool
         stream=library.ByteStream(answer.content),
         request=request,
     )
+    # httpx sets it when a response is closed; instrumentations read it.
     response.elapsed = timedelta()
     if not stream:
         response.read()
@@ -137,7 +139,7 @@ def _listen(
 
 
 def _tee(library: Any) -> Any:
-    """Stream wrapper that passes data on and reports all of it at the end.
+    """Return a stream class that passes data on and reports all of it at the end.
 
     Clients may stop reading at the last event and close; the part they read is then the answer. A
     stream that failed is not recorded.
@@ -167,6 +169,7 @@ def _tee(library: Any) -> Any:
         def _unless_broken(self) -> Generator[None]:
             try:
                 yield
+            # The client stopped reading: what it read is the answer.
             except GeneratorExit:
                 raise
             except BaseException:
@@ -174,6 +177,7 @@ def _tee(library: Any) -> Any:
                 raise
 
         def _end(self) -> None:
+            # Once only: a stream may be both exhausted and closed.
             ended, self._ended = self._ended, None
             if ended is not None:
                 ended(bytes(self._seen))

@@ -60,6 +60,7 @@ def request_key(identity: str, request: ChatRequest, prompt: object) -> str:
 
     `prompt` is the version of the prompt template.
     """
+    # A field added here invalidates every cached answer.
     inputs: dict[str, Any] = {
         "prompt": prompt,
         "model": identity,

@@ -187,6 +187,7 @@ class Cassette:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+        # Requests outside of any trial have no scope that would report their misses.
         if self._outside.misses and (error is None or isinstance(error, Exception)):
             raise self._outside.misses[0] from None
 
@@ -204,6 +205,7 @@ class Cassette:
             if self._attempts is None:
                 self._attempts = {}
                 recorded = self.mode == "record" and self._append
+                # Read on first use, and only when a resumed run appends to the file.
                 for entry in read_entries(self.path) if recorded else ():
                     if entry.trial is not None:
                         earlier = self._attempts.get(entry.trial, 0)
@@ -244,7 +246,10 @@ class Cassette:
             if isinstance(response, RecordedResponse):
                 return response
             miss = CassetteMiss(request, response, self.path)
+            # Remembered, because clients turn the error into one of their own, or swallow it.
             scope.misses.append(miss)
+        # A response, not an exception: clients would report that as a connection error and retry
+        # it.
         error = {"type": "cassette_miss", "code": "cassette_miss", "message": str(miss)}
         return RecordedResponse(MISS_STATUS, "application/json", json={"error": error})
 
@@ -253,6 +258,7 @@ class Cassette:
         scope = _scope.get() or self._outside
 
         def keep(answer: ReceivedResponse) -> None:
+            # Not recorded: the client retries these, and a replay would repeat the failure.
             if is_transient_status(answer.status) or answer.status == CONFLICT:
                 return
             stored = recorded_response(*answer, self._redactor)
@@ -308,6 +314,7 @@ def taken_over(handed: HandedOver | None) -> Generator[None]:
     if handed is None:
         yield
         return
+    # Appended: the parent writes to the same file.
     cassette = Cassette(handed.path, handed.mode, append=True)
     if handed.trial is None:
         with cassette:
@@ -330,6 +337,7 @@ class _Shelf:
         self._cells = frozenset(cell for trial in self._trials if (cell := _cell_of(trial)))
         self._next: dict[str, int] = defaultdict(int)
         for entry in entries:
+            # Only the last attempt: earlier ones were abandoned half-way.
             if entry.trial is not None and entry.attempt != last[entry.trial]:
                 continue
             self._by_trial[entry.trial, entry.key].append(entry.response)

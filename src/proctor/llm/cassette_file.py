@@ -242,12 +242,15 @@ class Writer:
         if self._compress:
             import zstandard
 
+            # One frame per line, so that a torn write loses only the last line.
             data = zstandard.ZstdCompressor().compress(data)
+        # `os.write` may write less than all of it.
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(self._file, rest) :]
 
     def close(self) -> None:
         """Fsync and close the file."""
+        # Once at the end: a recording can be repeated, so a sync per line is not worth its time.
         os.fsync(self._file)
         os.close(self._file)

@@ -139,6 +139,7 @@ class RateLimiter:
     def correct(self, reservation: Reservation, tokens: int) -> None:
         """Correct the tokens of a call, unless it has left the window."""
         with self._guard:
+            # Older reservations were subtracted from the total when they left the window.
             if self._recent and reservation.at >= self._recent[0].at:
                 self._used += tokens - reservation.tokens
             reservation.tokens = tokens

@@ -84,6 +84,7 @@ def parse_annotation(text: str) -> tuple[Annotation, bool]:
     try:
         data, repaired = json.loads(text), False
     except json.JSONDecodeError:
+        # The one repair with a single meaning; it is reported.
         data, repaired = json.loads(without_trailing_commas(text)), True
     if not isinstance(data, dict):
         raise ValueError("not a JSON object")

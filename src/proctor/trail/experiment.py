@@ -319,11 +319,13 @@ def _config_text(config: TrailConfig) -> bytes:
 
 def _unfinished(config: TrailConfig, root: Path) -> RunFolder | None:
     """Return the last run of this experiment if it has the same config and is unfinished."""
+    # Folder names begin with the time, so the last one is the newest.
     earlier = sorted((root / safe_name(config.experiment_id)).glob("*/_spec_.yaml"))
     if not earlier:
         return None
     run = Run(earlier[-1].parent)
     config_file = run.path / "config.json"
+    # Byte for byte: any change of a setting is another experiment.
     if not config_file.is_file() or config_file.read_bytes() != _config_text(config):
         return None
     done = sum(1 for trial in run.trials() if trial.status.judged)

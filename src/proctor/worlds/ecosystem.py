@@ -193,9 +193,8 @@ def _entangled(seed: int, limits: Vector, hidden: Hidden, most: float) -> Vector
     shares[shares < 0.5] = 0.0
     np.fill_diagonal(shares, 0.0)
     shares[hidden.endangered] = 0.0
-    shares[:, hidden.cause] = (
-        0.0  # the species that the endangered one needs must be able to recover
-    )
+    # The species that the endangered one needs must be able to recover.
+    shares[:, hidden.cause] = 0.0
     totals = np.add.reduce(shares, axis=0)
     effects = -most * TANGLE * limits * shares / np.where(totals > 0.0, totals, 1.0)
     np.fill_diagonal(effects, -limits)
@@ -430,6 +429,7 @@ class _State:
 
     def counts(self) -> list[int]:
         """Return a count of every species, with measurement error."""
+        # The errors are drawn beforehand: counting twice on a day gives the same count.
         seen = self._x * self._rates.usual * self._rates.errors[self.day]
         return [int(value) for value in np.floor(seen + 0.5)]
 
@@ -437,6 +437,7 @@ class _State:
         """Return the endangered species' share of its usual population on the last day."""
         if self._end is None:
             x = self._x
+            # Simulated on a copy: asking for the score must not change the episode.
             for day in range(self.day, self._days):
                 x = self._next(x, day)
             self._end = float(x[self.hidden.endangered])

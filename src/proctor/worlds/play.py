@@ -83,6 +83,7 @@ async def episode(
     world = await _call_world(world_factory)
     try:
         with span("episode", attributes={"world.seed": seed}) as record:
+            # The suite's limit wins over the world's own.
             limit = max_steps or getattr(world, "max_steps", None) or DEFAULT_MAX_STEPS
             game = _Game(world, agent, request, outcome, limit)
             seen = await game.begin()
@@ -95,6 +96,7 @@ async def episode(
             outcome.score, outcome.reason = scores.score, scores.reason
             outcome.scores = dict(scores.parts)
             record.output = outcome.answer
+        # Optional hook: most kinds have nothing to do at the end.
         ended = getattr(agent, "ended", None)
         if ended is not None:
             await ended(outcome)
@@ -266,6 +268,7 @@ async def _call_world(function: Callable[..., Any], *args: Any, quick: bool = Fa
     """Call the world, in a thread unless it is quick; its failures become `WorldError`."""
     try:
         return function(*args) if quick else await threads.run(function, *args)
+    # Already in our terms; an invalid action is the agent's, not the world's failure.
     except (ProctorError, InvalidAction):
         raise
     except Exception as error:
@@ -285,6 +288,7 @@ def _perform(world: World, action: Any) -> _Observation:
     if not math.isfinite(reward):
         raise WorldError(f"the world returned the reward {reward}")
     over = terminated or truncated
+    # A finished world need not answer any more.
     actions = cast("Actions", [] if over else json_value(world.actions()))
     return _Observation(
         json_value(observation), reward, terminated, truncated, json_value(info), actions

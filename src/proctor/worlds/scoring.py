@@ -54,6 +54,7 @@ def scored(
     try:
         if rule is None:
             result = world.score(truth)
+        # Rules that do not need the truth may leave it out.
         elif len(inspect.signature(rule).parameters) == 1:
             result = rule(trajectory)
         else:

@@ -64,6 +64,7 @@ class OpenAIAgent:
         value = request.input
         if not isinstance(value, str):
             value = [{"role": m.role, "content": m.content} for m in opening(None, value)]
+        # A context variable: trials that run in parallel have a book each.
         token = _book.set(SpanBook())
         try:
             result = await sdk.Runner.run(agent, value, **options)
@@ -81,6 +82,7 @@ def _install_provider() -> None:
     tracing: Any = importlib.import_module("agents.tracing")
     with _installing:
         current = tracing.get_trace_provider()
+        # The user may replace the provider between trials, so this is checked each time.
         if not isinstance(current, _RoutingProvider):
             tracing.set_trace_provider(_provider_class()(current))
 

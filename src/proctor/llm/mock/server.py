@@ -101,6 +101,7 @@ class MockLLM:
         self._server = self._thread = None
         if server is None or thread is None:
             return
+        # First, so that handlers in a scripted wait return and `shutdown` is quick.
         server.closing.set()
         server.shutdown()
         thread.join()
@@ -153,6 +154,7 @@ class MockLLM:
         request = _shared.read(protocol, path, body, headers)
         with self._lock:
             try:
+                # Under the lock: replies are used in order, and requests arrive in parallel.
                 place, reply = self.script.answer(request)
             except ProctorError as error:  # a scripted function returned something else
                 place, reply = None, _unscripted(f"{error}")
@@ -176,6 +178,7 @@ def _unscripted(message: str) -> Reply:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    # Trials may connect all at once; the default of 5 refuses some of them.
     request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], mock: MockLLM) -> None:
@@ -260,6 +263,7 @@ class _Handler(BaseHTTPRequestHandler):
             length = -1
         if not 0 <= length <= MAX_BODY_BYTES:
             self.close_connection = True
+            # The rest of the body was not read, so the connection cannot be used again.
             self._fail(413, "the request's length is missing or too large")
             return None
         try:
@@ -339,6 +343,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _cut(self) -> None:
         """Reset the connection, like a crashed server."""
         self.close_connection = True
+        # Zero linger makes the close a reset.
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.connection.close()
 

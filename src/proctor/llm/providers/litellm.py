@@ -58,6 +58,7 @@ class LiteModel(NamedModel):
             "max_tokens": request.max_tokens,
             "seed": request.seed,
             "timeout": request.timeout,
+            # The caller decides about retries.
             "num_retries": 0,
             "max_retries": 0,
             "drop_params": True,  # models without a seed parameter are called without it
@@ -144,6 +145,7 @@ def _answered(error: Any) -> bool:
 
 
 def _litellm(name: str) -> Any:
+    # Before the import, which would fetch the map from the network.
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
     try:
         module: Any = importlib.import_module("litellm")
@@ -174,6 +176,7 @@ def _message(message: Message) -> dict[str, Any]:
 
 def _usage(usage: Any) -> TokenUsage:
     counted = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
+    # As in the other provider: zero tokens mean unknown.
     if not any(counted):
         return TokenUsage()
     details = getattr(usage, "prompt_tokens_details", None)

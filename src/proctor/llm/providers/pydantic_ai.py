@@ -52,6 +52,7 @@ class DirectModel(NamedModel):
             model, base_url=base_url, api_key_env=api_key_env, prices=prices, identity=identity
         )
         self._provider = provider
+        # Weak keys: a closed event loop takes its client with it.
         self._opening: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
             weakref.WeakKeyDictionary()
         )
@@ -71,6 +72,7 @@ class DirectModel(NamedModel):
         from pydantic_ai.exceptions import AgentRunError, UserError
 
         try:
+            # The client's own timeout is per read, so a slow stream could last for ever.
             async with asyncio.timeout(request.timeout):
                 with warnings.catch_warnings():
                     # Models without temperature or seed parameters are called without them.
@@ -171,7 +173,7 @@ class DirectModel(NamedModel):
             if isinstance(part, ToolCallPart)
         )
         if not calls and not response.text and response.finish_reason is None:
-            # The client raises this for a stream of unknown events.
+            # A stream of events that the client does not know ends like this.
             raise ModelError("the reply is empty", kind=ModelErrorKind.BAD_REPLY, model=self.name)
         # Only some protocols report this themselves.
         called = bool(calls) and response.finish_reason in (None, "stop")
@@ -191,6 +193,8 @@ class DirectModel(NamedModel):
         )
         if self._base_url is not None and not priced:
             return None  # a third party's endpoint: its price is not the provider's
+        # A user's price is listed under the name in the suite, a published one under the dated name
+        # of the reply.
         known_by_user = self._prices is not None and self._prices.find(self._model, provider)
         return self._price(self._model if known_by_user else model, provider, usage)
 
@@ -211,6 +215,7 @@ class DirectModel(NamedModel):
             case pai.ContentFilterError():
                 kind = ModelErrorKind.REFUSED
             case pai.ModelQuotaExceededError():
+                # Status 429 too, but an exhausted quota does not recover by waiting.
                 kind, transient = ModelErrorKind.RATE_LIMITED, False
             case pai.ModelTimeoutError() | pai.ModelRequestTimeout():
                 kind = ModelErrorKind.TIMEOUT
@@ -234,6 +239,7 @@ class DirectModel(NamedModel):
 def to_messages(request: ChatRequest) -> list[ModelMessage]:
     """Return the conversation in pydantic-ai's types."""
     m = importlib.import_module("pydantic_ai.messages")
+    # Tool results may come without a name, which pydantic-ai requires.
     tool_names = {call.id: call.name for message in request.messages for call in message.tool_calls}
     converted: list[Any] = []
     for message in request.messages:
@@ -295,6 +301,7 @@ def _parameters(request: ChatRequest, model: Model) -> ModelRequestParameters:
 
 def _usage(response: ModelResponse) -> TokenUsage:
     usage = response.usage
+    # Zero tokens mean that the provider reported none: unknown, not free.
     if usage.unmeasured_requests or not (usage.input_tokens or usage.output_tokens):
         return TokenUsage()
     return TokenUsage(
