@@ -197,7 +197,7 @@ async def test_a_stopped_run_is_resumed(tmp_path: Path, where: Where) -> None:
     run = await aresume(folder.path)
     assert [t.status.value for t in run.trials()] == ["passed"] * 5
     assert len(journal(folder.path)) == 7
-    elsewhere = restore(folder.path, executor="local").ready.options
+    elsewhere = restore(folder.path, executor="local")[0].options
     assert (elsewhere.executor, elsewhere.workers) == ("local", None)
 
 
