@@ -1,4 +1,4 @@
-"""Specs: what users write, read with places and checked as a whole.
+"""Load and validate the files users write: suites, experiments and settings.
 
 Start at `load_suite`, `Suite` and `Case`; names are imported when first used.
 """
@@ -59,5 +59,5 @@ _HOME_OF = {
 }
 """Public name → the module that defines it."""
 
-if not TYPE_CHECKING:  # else a type checker would believe that any name exists
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
     __getattr__, __dir__ = imported_when_used(__name__, _HOME_OF, globals())

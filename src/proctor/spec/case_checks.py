@@ -126,7 +126,7 @@ def _custom(case: Case, written: CustomCheck) -> Check:
             where=None if case.place is None else str(case.place),
             hint=error.hint,
         ) from error
-    # A check object has weight and blocking of its own; a function has those of the entry.
+    # A check object has its own weight and blocking; a function uses those of its entry.
     entry = isinstance(check, FunctionCheck)
     given = {"weight", "required"} if entry else written.model_fields_set
     changes = {key: getattr(written, key) for key in ("weight", "required") if key in given}

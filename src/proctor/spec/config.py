@@ -1,10 +1,10 @@
-"""Configuration: what holds for a project or a person rather than for one suite.
+"""Load settings of a project or a user, as opposed to one suite.
 
-Promise: flags win over `PROCTOR_*` variables, over the project's file, over the user's file, over
-defaults; every value knows which of them it came from; an unknown key is an error at its place.
-Files are merged key by key, lists replace. Relative folders start at the project's file (for what
-the user's file and defaults say too, so that results stay with the project). Without a project
-results are kept where the user stands, which is where `latest` is looked for.
+Guarantees: flags override `PROCTOR_*` variables, then the project's file, then the user's file,
+then defaults; every value records its source; an unknown key is an error with its location. Files
+are merged key by key, lists replace. Relative folders start at the project's file (also for values
+of the user's file and defaults, so that results stay with the project). Without a project, results
+are stored in the working directory, where `latest` is searched for.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ PROVIDER_KEYS = (
     "LANGFUSE_PUBLIC_KEY",
     "LANGFUSE_SECRET_KEY",
 )
-"""Variables that hold keys, so that `config show` can say which of them are set."""
+"""Variables that hold keys, so that `config show` can list which are set."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class LimitSettings(Strict):
-    """How much a run may do and spend; None is no limit."""
+    """Limits of a run; None is no limit."""
 
     trials: Trials = DEFAULT_TRIALS
-    """Trials of a case that does not say."""
+    """Trials of a case that sets no number."""
     concurrency: Annotated[int, Field(ge=1)] | None = None
-    """Trials at a time; None lets Proctor choose."""
+    """Concurrent trials; None lets Proctor choose."""
     timeout: Positive | None = None
     """Seconds for one trial."""
     max_cost_usd: Positive | None = None
@@ -79,7 +79,7 @@ class LimitSettings(Strict):
     max_seconds: Positive | None = None
     """Wall time for a run."""
     rates: dict[str, RateLimit] = Field(default_factory=dict[str, RateLimit])
-    """What each provider may be asked in a minute; calls beyond it wait their turn."""
+    """Rate limits per provider; calls beyond them wait."""
 
 
 def _patterns(value: dict[str, str]) -> dict[str, str]:
@@ -94,7 +94,7 @@ def _patterns(value: dict[str, str]) -> dict[str, str]:
 
 
 class Redaction(Strict):
-    """What else is a secret, beside what Proctor knows by itself."""
+    """Additional secrets to redact."""
 
     patterns: Annotated[dict[str, str], AfterValidator(_patterns)] = Field(
         default_factory=dict[str, str]
@@ -114,35 +114,35 @@ NotifyOn = Literal["end", "failure", "regression", "budget"]
 
 
 class Notify(Strict):
-    """Whom to tell how a run ended."""
+    """Notifications when a run ends."""
 
     to: str | tuple[str, ...] = ()
-    """Addresses of apprise; in one text, parted by blanks. They hold secrets and are not shown."""
+    """Apprise URLs; in one text, separated by blanks. They hold secrets and are not shown."""
     on: tuple[NotifyOn, ...] = ("end",)
-    """What is worth a message."""
+    """When to notify."""
     template: str | None = None
-    """What it says, with `{fields}`; `@FILE` for one in a file."""
+    """Message text with `{fields}`; `@FILE` reads it from a file."""
     baseline: str = "baseline"
-    """The run, or tag, that `regression` is about."""
+    """Baseline run or tag for `regression`."""
 
 
 class Settings(Strict):
     """Every setting, with its default."""
 
     agent: Agent | None = None
-    """The agent under test where a suite names none."""
+    """Agent under test for suites that name none."""
     agents: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])
-    """Registered agents, by name."""
+    """Registered agents by name."""
     results: str = "results"
-    """The folder of runs; or an address (s3://bucket/prefix) that runs are shipped to as well."""
+    """Folder of runs; or an address (s3://bucket/prefix) to which runs are uploaded as well."""
     baselines: str | None = None
-    """The folder of saved traces; None is beside each suite."""
+    """Folder of saved traces; None is next to each suite."""
     catalog: Annotated[str, Field(min_length=1)] | tuple[str, ...] = "catalog"
-    """The folder of scenario templates, or several; the first that has a name counts."""
+    """Folder of scenario templates, or several; the first with a matching name is used."""
     experiments: Annotated[str, Field(min_length=1)] = "experiments"
-    """The folder of experiment files, for `proctor list experiments`."""
+    """Folder of experiment files, for `proctor list experiments`."""
     judge: Judge | None = None
-    """The judge where a suite names none."""
+    """Judge for suites that name none."""
     limits: LimitSettings = LimitSettings()
     notify: Notify = Notify()
     redaction: Redaction = Redaction()
@@ -165,7 +165,7 @@ class Settings(Strict):
 
 
 class Value(NamedTuple):
-    """One value in force, and where it came from; `secret` ones are not to be shown."""
+    """An effective value with its source; `secret` ones must not be shown."""
 
     key: str
     value: Any
@@ -176,11 +176,11 @@ class Value(NamedTuple):
 DEFAULT = SourceLocation("default")
 
 SECRET_SETTINGS = frozenset({"notify.to"})
-"""Settings that hold secrets whatever they look like."""
+"""Settings that always hold secrets, whatever their shape."""
 
 
 class Configuration(NamedTuple):
-    """The settings in force, and where each came from."""
+    """The effective settings with the source of each."""
 
     settings: Settings
     folder: Path
@@ -191,7 +191,7 @@ class Configuration(NamedTuple):
 
     @property
     def results(self) -> Path:
-        """The folder of runs here, also where they are shipped elsewhere."""
+        """Return the local folder of runs, also when they are uploaded elsewhere."""
         written = str(Settings.model_fields["results"].default)
         written = written if self.ships_to else self.settings.results
         if self.project is None:
@@ -200,36 +200,36 @@ class Configuration(NamedTuple):
 
     @property
     def ships_to(self) -> str | None:
-        """The address that runs are shipped to, if the settings name one."""
+        """Return the address to which runs are uploaded, if any."""
         results = self.settings.results
         return results if ":/" in results and is_address(results) else None
 
     @property
     def baselines(self) -> Path | None:
-        """The folder of saved traces; None when each suite says for itself."""
+        """Return the folder of saved traces; None when each suite defines it."""
         written = self.settings.baselines
         return None if written is None else self._at("baselines", written)
 
     @property
     def catalogs(self) -> tuple[Path, ...]:
-        """The project's folders of scenario templates, whether or not they are there."""
+        """Return the project's folders of scenario templates, existing or not."""
         written = self.settings.catalog
         names = (written,) if isinstance(written, str) else written
         return tuple(self._at("catalog", name) for name in names)
 
     @property
     def experiments(self) -> Path:
-        """The folder of experiment files, whether or not it is there."""
+        """Return the folder of experiment files, existing or not."""
         return self._at("experiments", self.settings.experiments)
 
     def _at(self, key: str, written: str) -> Path:
-        """A folder as its writer meant it: flags and variables speak from where the user stands."""
+        """Resolve a folder: flags and variables are relative to the working directory."""
         spoken = self.tree.child(key)
         here = spoken is not None and spoken.place.line is None
         return (Path() if here else self.folder) / Path(written).expanduser()
 
     def values(self) -> Iterator[Value]:
-        """Every value in force, in the order of the model."""
+        """Return every effective value, in the order of the model."""
         yield from _values(self.settings, self.tree, "")
 
 
@@ -239,10 +239,10 @@ def load_configuration(
     flags: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Configuration:
-    """The settings for work in `start` (here, when not given).
+    """Return the settings for a folder (the working directory by default).
 
-    `flags` are settings from the command line by dotted name (`limits.trials`); those that are
-    None were not given. `SpecError` holds every problem of all sources.
+    `flags` are settings from the command line by dotted name (`limits.trials`); None means not set.
+    `SpecError` lists every problem of all sources.
     """
     start = Path() if start is None else start
     environ = os.environ if environ is None else environ
@@ -268,7 +268,7 @@ def load_configuration(
 
 
 def find_project_file(start: Path) -> Path | None:
-    """The nearest `proctor.yaml`, or `pyproject.toml` with `[tool.proctor]`, from here upwards."""
+    """Return the nearest `proctor.yaml`, or `pyproject.toml` with `[tool.proctor]`, upwards."""
     for own, shared in project_settings_files(start):
         if own.is_file() and _speaks(shared):
             raise SpecError(
@@ -288,7 +288,7 @@ def find_project_file(start: Path) -> Path | None:
 
 
 def _speaks(path: Path) -> bool:
-    """Whether a pyproject.toml has our table, or would have if it could be read."""
+    """Return whether a pyproject.toml has our table, or may have it but is unreadable."""
     if not path.is_file() or b"proctor" not in path.read_bytes():
         return False
     found = read_toml(path, {})
@@ -310,7 +310,7 @@ def _file(path: Path, environ: Mapping[str, str], problems: list[SpecProblem]) -
 
 
 def _long_form(tree: Tree, members: dict[str, Tree]) -> Tree:
-    """`judge: MODEL` as `judge: {model: MODEL}`, so that sources merge whatever their form."""
+    """Expand `judge: MODEL` to `judge: {model: MODEL}`, so that sources merge in any form."""
     judge = members.get("judge")
     if judge is None or not isinstance(judge.value, str):
         return tree
@@ -337,9 +337,9 @@ def _scalars(model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def _variables(environ: Mapping[str, str], problems: list[SpecProblem]) -> Tree:
-    """The settings held by `PROCTOR_*` variables.
+    """Return the settings in `PROCTOR_*` variables.
 
-    One that is nearly a setting is taken for a slip; others may be somebody else's.
+    A name close to a setting is reported as a typo; others may belong to other programs.
     """
     known = setting_names()
     found = Tree(DEFAULT, {})
@@ -366,14 +366,14 @@ def _flags(flags: Mapping[str, Any]) -> Tree:
 
 
 def _nested(name: str, value: Any, place: SourceLocation) -> Tree:
-    """A mapping that holds one value under a dotted name."""
+    """Return a mapping with one value under a dotted name."""
     tree = Tree(place, value)
     for part in reversed(name.split(".")):
         tree = Tree(place, {part: tree}, {part: place})
     return tree
 
 
-# -- what is in force ----------------------------------------------------------------------------
+# -- effective settings ---------------------------------------------------------------------------
 
 
 def _values(value: Any, tree: Tree | None, prefix: str) -> Iterator[Value]:
@@ -395,5 +395,5 @@ Kind = Literal["set", "not set"]
 
 
 def provider_keys(environ: Mapping[str, str]) -> dict[str, Kind]:
-    """Which keys of providers are set; never what they are."""
+    """Return which provider keys are set; never their values."""
     return {name: "set" if environ.get(name) else "not set" for name in PROVIDER_KEYS}

@@ -77,7 +77,7 @@ def _texts(value: Any, where: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _read(path: Path) -> str:
-    # Bytes, because read_text would turn the line ends of Windows into others.
+    # Bytes, because read_text would convert Windows line endings.
     return path.read_bytes().decode("utf-8") if path.is_file() else ""
 
 
@@ -142,7 +142,7 @@ def _edited_text(
     key, value = place
     start, end = _line_start(text, key), max(_end(text, key), _end(text, value))
     if not agents or not isinstance(value, yaml.MappingNode) or value.flow_style or not value.value:
-        # Nothing, `agents: {}` or all on one line: the whole of it is written again.
+        # Empty, `agents: {}` or all on one line: the whole key is rewritten.
         return text[:start] + (_block(agents) if agents else "") + text[end:]
     entry = "" if options is None else _block({name: options}, value.value[0][0].start_mark.column)
     for entry_key, content in value.value:

@@ -1,4 +1,4 @@
-"""Trees of values that did not come from YAML: settings in TOML, the record of a suite."""
+"""Build trees of values that did not come from YAML: settings in TOML, suite records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from proctor.spec.located import SourceLocation, SpecProblem, Tree
 from proctor.spec.yaml_reader import YamlDocument, substitute
 
 Location = tuple[str, ...]
-"""The keys on the way to a value; items of a list are at the place of the list."""
+"""The keys that lead to a value; list items have the position of their list."""
 
 
 def tree_of(
@@ -22,7 +22,7 @@ def tree_of(
     problems: list[SpecProblem],
     path: Location = (),
 ) -> Tree:
-    """A value as a tree, with environment variables put in."""
+    """Return a value as a tree, with environment variables substituted."""
     place = place_at(path)
     if isinstance(value, dict):
         table = cast("dict[Any, Any]", value)
@@ -43,10 +43,9 @@ def tree_of(
     return Tree(place, text, {}, value if secrets else None, secrets, bool(found))
 
 
-# `[tool.proctor]` of a pyproject.toml as a tree.
-#
-# The standard parser keeps no lines, so they are found again by looking for headers and keys. A
-# key inside an inline table gets the line of that table: close enough to find it.
+# `[tool.proctor]` of a pyproject.toml as a tree. The standard parser has no line numbers, so they
+# are found by searching for headers and keys. A key inside an inline table gets the line of that
+# table: close enough to find it.
 
 
 _HEADER = re.compile(r"\s*\[{1,2}\s*(?P<name>[^\]]+?)\s*\]{1,2}\s*(?:#.*)?$")
@@ -58,7 +57,7 @@ _TABLE = ("tool", "proctor")
 
 
 def read_toml(path: Path, environ: Mapping[str, str]) -> YamlDocument:
-    """The table as a tree; None when the file has none."""
+    """Return the table as a tree; None when the file has none."""
     name = str(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -88,7 +87,7 @@ def read_toml(path: Path, environ: Mapping[str, str]) -> YamlDocument:
 
 
 def _places(text: str, name: str) -> dict[tuple[str, ...], SourceLocation]:
-    """Where each header and each key at the start of a line stands."""
+    """Return the positions of each header and each key at the start of a line."""
     places: dict[tuple[str, ...], SourceLocation] = {}
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,8 +1,8 @@
-"""Experiments, as users write them: which cases, put to which agents, over which seeds and params.
+"""Define experiments: which cases run with which agents, seeds and params.
 
 The same object comes from YAML and from Python (`Experiment(cases=["mutualism.*"], …)`), through
-the same validation. An experiment only says what to run; whether its names exist is found out by
-whoever plans it, since that needs a catalog and the settings.
+the same validation. An experiment only defines what to run; its names are resolved at planning
+time, since that needs a catalog and the settings.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ DEFAULT_OUTPUT = "{experiment}/{date}_{seq}"
 OUTPUT_TOKENS = ("experiment", "date", "seq")
 
 MAX_SEEDS = 1_000_000
-"""More are a slip: a hundred runs a second would need hours for one cell."""
+"""More is a typo: even at a hundred trials a second one cell would take hours."""
 
 LAST_SEED = 2**63 - 1
-"""Seeds are kept in signed 64-bit columns."""
+"""Seeds are stored in signed 64-bit columns."""
 
 SET_CASE = "case."
-"""What a key under `set` begins with when it is about cases, not parameters of scenarios."""
+"""Prefix of keys under `set` that override case fields, not scenario parameters."""
 
 _TOKEN = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"\s*(\d+)\s*\.\.\s*(\d+)\s*")
@@ -48,7 +48,9 @@ _RANGE = re.compile(r"\s*(\d+)\s*\.\.\s*(\d+)\s*")
 
 
 def read_seeds(value: Any) -> tuple[int, ...]:
-    """Seeds from a count (`10` is 0 to 9), a range (`1..10`, both ends in) or a list, sorted."""
+    """Return seeds from a count (`10` is 0 to 9), an inclusive range (`1..10`) or a list,
+    sorted.
+    """
     if isinstance(value, str) and (found := _RANGE.fullmatch(value)):
         first, last = int(found[1]), int(found[2])
         if last < first:
@@ -108,16 +110,16 @@ Seeds = Annotated[
 
 
 class NumberRange(Strict):
-    """Numbers between two ends, to draw from; needs `sample`."""
+    """Numbers in a range, to draw from; needs `sample`."""
 
     low: Annotated[float, Field(allow_inf_nan=False)]
-    """The smallest."""
+    """Smallest value."""
     high: Annotated[float, Field(allow_inf_nan=False)]
-    """The largest."""
+    """Largest value."""
     log: bool = False
-    """Draw evenly on a logarithmic scale."""
+    """Sample uniformly on a logarithmic scale."""
     integer: bool = False
-    """Draw whole numbers, both ends in."""
+    """Sample integers, both ends included."""
 
     @model_validator(mode="after")
     def _in_order(self) -> NumberRange:
@@ -143,24 +145,24 @@ Axis = Annotated[
 
 
 class SampleSpec(Strict):
-    """How many combinations of the axes are drawn, instead of all."""
+    """Number of axis combinations to draw, instead of all."""
 
     n: Annotated[int, Field(ge=1, le=100_000)]
-    """How many."""
+    """Number of combinations."""
     seed: int = 0
-    """Which ones: the same seed draws the same."""
+    """Seed of the draw."""
 
 
 # -- selection -----------------------------------------------------------------------------------
 
 
 class Selector(Strict):
-    """Cases by name, glob, tag or any property: of the catalog, or of a suite."""
+    """Select cases by name, glob, tag or any property, from the catalog or a suite."""
 
     suite: Annotated[str, Field(min_length=1)] | None = None
-    """A suite file, relative to the experiment's; the catalog of scenarios when absent."""
+    """Suite file, relative to the experiment's; the scenario catalog by default."""
     filter: str = ""
-    """Such as `mutualism.*`, `tag:slow`, `difficulty:hard`; all of a suite when absent."""
+    """Filters such as `mutualism.*`, `tag:slow`, `difficulty:hard`; all of a suite by default."""
 
     @model_validator(mode="after")
     def _something(self) -> Selector:
@@ -195,7 +197,7 @@ Texts = Annotated[
 
 
 def _agents(value: Any) -> Any:
-    """A list of names, or names separated by commas, as a mapping; the rest as it is."""
+    """Return a list of names, or comma-separated names, as a mapping; others unchanged."""
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
     if not isinstance(value, list | tuple):
@@ -225,7 +227,7 @@ def _name(text: str) -> str:
 
 
 def check_output(text: str) -> str:
-    """An output path as it may be written: below the results folder, with known tokens only."""
+    """Validate an output path: below the results folder, with known tokens only."""
     for token in _TOKEN.findall(text):
         if token not in OUTPUT_TOKENS:
             known = ", ".join(f"{{{each}}}" for each in OUTPUT_TOKENS)
@@ -247,35 +249,35 @@ def check_output(text: str) -> str:
 
 
 class ExperimentLimits(Strict):
-    """How much a run may do and spend; what is absent is left to the settings."""
+    """Limits of a run; the settings apply to those left out."""
 
     concurrency: Annotated[int, Field(ge=1)] | None = None
-    """Trials at a time."""
+    """Concurrent trials."""
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Seconds for one trial."""
     max_retries: Annotated[int, Field(ge=0)] | None = None
-    """Tries after the first, for failures that may pass."""
+    """Retries of transient failures."""
     max_cost_usd: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Dollars for the run."""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     """Tokens for the run."""
     max_trials: Annotated[int, Field(ge=1)] | None = None
-    """Trials started in one sitting."""
+    """Trials started in one invocation."""
     max_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Seconds for one sitting."""
+    """Seconds for one invocation."""
     early_stop: tuple[str, ...] | None = None
-    """Rules that end a cell before all its trials are done."""
+    """Rules that stop a cell before all its trials are done."""
 
 
 class ExecutorSpec(Strict):
-    """Where trials run, and on how many workers."""
+    """Executor of the trials and its number of workers."""
 
     kind: Literal["local", "ray"]
-    """In this process, or on workers of Ray."""
+    """In this process, or on Ray workers."""
     address: Annotated[str, Field(min_length=1)] | None = None
-    """The Ray to use (auto, HOST:PORT or ray://HOST:PORT); one on this machine when absent."""
+    """Ray address (auto, HOST:PORT or ray://HOST:PORT); a local cluster by default."""
     workers: Annotated[int, Field(ge=1)] | None = None
-    """Processes that run trials; as many as there is room for when absent."""
+    """Worker processes; as many as fit by default."""
 
     @model_validator(mode="after")
     def _workers_of_ray(self) -> ExecutorSpec:
@@ -292,37 +294,37 @@ class Experiment(Strict):
     """Cases × agents × parameters × seeds × trials."""
 
     version: Literal[1] = 1
-    """The version of this format."""
+    """Version of this format."""
     name: Annotated[str, AfterValidator(_name)] = "experiment"
-    """What its runs are kept under; the name of the file when absent."""
+    """Name of its runs; the file name by default."""
     description: str | None = None
-    """What it is meant to find out, for people."""
+    """Purpose, for people."""
     cases: Selectors
     """Names, globs and filters; `suite: FILE` for the cases of a suite."""
     exclude: Texts = ()
-    """Of these, not the ones that any of these filters selects."""
+    """Exclude cases that match any of these filters."""
     filter: str = ""
-    """Of the rest, only the ones this filter selects."""
+    """Include only cases that match this filter."""
     agents: Agents = Field(default_factory=dict[str, AgentRef])
-    """Names of agents, or a mapping of names to agents; that of the settings when absent."""
+    """Names of agents, or a mapping of names to agents; the agent of the settings by default."""
     seeds: Seeds = (0,)
-    """A count, a range such as `1..10`, or a list: given to scenarios and to agents."""
+    """A count, a range such as `1..10`, or a list: passed to scenarios and agents."""
     trials: Trials | None = None
-    """Repeats for each seed; a case's own number, else 1, when absent."""
+    """Trials per seed; the case's own number, else 1, by default."""
     params: dict[str, Axis] = Field(default_factory=dict[str, Axis])
-    """Parameters that vary: every combination of their values is tried."""
+    """Parameters that vary: every combination of their values runs."""
     sample: SampleSpec | None = None
-    """Draw some combinations of `params` instead of trying all."""
+    """Draw some combinations of `params` instead of running all."""
     set: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Parameters with one value; `case.FIELD` overrides a field of every case."""
     output: Annotated[str, AfterValidator(check_output)] = DEFAULT_OUTPUT
-    """Where each run is kept, below the results folder."""
+    """Output path of each run, below the results folder."""
     judge: Judge | None = None
-    """The judge of checks that name none."""
+    """Judge for checks that name none."""
     judges: dict[str, Judge] = Field(default_factory=dict[str, JudgeConfig])
-    """More judges, by name."""
+    """Additional judges by name."""
     limits: ExperimentLimits = ExperimentLimits()
-    """How much each run may do and spend."""
+    """Limits of each run."""
     executor: (
         Annotated[
             ExecutorSpec,
@@ -332,9 +334,9 @@ class Experiment(Strict):
         ]
         | None
     ) = None
-    """Where trials run: `ray`, or its options; in this process when absent."""
+    """Executor: `ray`, or its options; this process by default."""
     research: Research | None = None
-    """Trials chosen from results so far: a curriculum, adaptive difficulty, ablation or sweep."""
+    """Adaptive selection of trials: a curriculum, adaptive difficulty, ablation or sweep."""
 
     _tree: Tree | None = PrivateAttr(default=None)
     _folder: Path | None = PrivateAttr(default=None)
@@ -380,21 +382,21 @@ class Experiment(Strict):
 
     @property
     def path(self) -> Path | None:
-        """The file it was read from; None for one built in Python."""
+        """Return the source file; None for one built in Python."""
         return self._path
 
     @property
     def folder(self) -> Path | None:
-        """What relative paths start from; None for one built in Python: where the user stands."""
+        """Return the base of relative paths; None (the working directory) if built in Python."""
         return self._folder
 
     @property
     def tree(self) -> Tree | None:
-        """What was read, with places; None for one built in Python."""
+        """Return the source tree with positions; None for one built in Python."""
         return self._tree
 
     def place_of(self, *steps: str | int) -> SourceLocation | None:
-        """Where a part of it was written, or the nearest thing around that part."""
+        """Return the position of a part, or of its nearest enclosing part."""
         tree, place = self._tree, None
         for step in (*steps, None):
             if tree is None:
@@ -406,11 +408,11 @@ class Experiment(Strict):
     def came_from(
         self, folder: Path | None, path: Path | None = None, tree: Tree | None = None
     ) -> None:
-        """Say what the experiment was read from."""
+        """Record the source of the experiment."""
         self._folder, self._path, self._tree = folder, path, tree
 
     def changed(self, **changes: Any) -> Experiment:
-        """A copy with some fields replaced, checked again; the rest stays where it was written."""
+        """Return a validated copy with some fields replaced; other positions are preserved."""
         kept = {name: getattr(self, name) for name in self.model_fields_set}
         made = type(self).model_validate({**kept, **changes})
         tree = self._tree

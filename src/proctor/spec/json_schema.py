@@ -1,8 +1,8 @@
-"""The JSON Schema of what users write, for editors and for those who generate suites.
+"""Derive the JSON Schema of user files, for editors and generators.
 
-It is derived from the models, so it cannot say otherwise than they do, plus what only the loader
-knows: other spellings, and `defaults` as a case of which nothing is required. Rules that no schema
-can hold (unique ids, names of checks) are left to `proctor validate`.
+It is derived from the models, so it cannot contradict them, plus what only the loader knows:
+alternative spellings, and `defaults` as a case with nothing required. Rules that no schema can
+express (unique ids, names of checks) are left to `proctor validate`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OWN = ("id", "input", "query")
 
 
 def schema_of(kind: Kind = "suite") -> dict[str, Any]:
-    """The schema of a kind of file."""
+    """Return the schema of a kind of file."""
     schema = KINDS[kind].model_json_schema()
     if kind == "suite":
         definitions = schema["$defs"]
@@ -74,7 +74,7 @@ def _defaults(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def _one_or_many(one: dict[str, Any]) -> dict[str, Any]:
-    """An experiment, or several under `experiments` with what they share beside it."""
+    """Return the schema of one experiment, or of several under `experiments` with shared keys."""
     definitions = one.pop("$defs", {})
     part: dict[str, Any] = {**deepcopy(one), "title": "Part of an experiment", "required": []}
     listed = {**deepcopy(part), "required": ["name"]}
@@ -104,14 +104,14 @@ _BOUNDS = {
     "le": "maximum",
     "lt": "exclusiveMaximum",
 }
-"""What pydantic calls bounds on a number that a validator reads first → what JSON Schema does."""
+"""pydantic's names of number bounds (before validators) → JSON Schema's."""
 
 _ABOUT = ("default", "description", "title")
-"""What is said of a key, whatever its value may be."""
+"""Keywords that describe a key, whatever its value."""
 
 
 def _take_references(schema: Any) -> None:
-    """Let `${NAME}` stand where a number or a switch is expected: the loader puts the value in."""
+    """Allow `${NAME}` for a number or boolean: the loader substitutes the value."""
     if isinstance(schema, list):
         for item in cast("list[Any]", schema):
             _take_references(item)

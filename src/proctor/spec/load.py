@@ -1,7 +1,7 @@
-"""From a file to a `Suite`, or to every reason why it is none.
+"""Load suites and experiments from files, or report every reason why it fails.
 
-Reading, merging, checking and cross-checking each add their problems to one list; a user who
-mends what is listed is done.
+Reading, merging, validation and cross-checks each add their problems to one list, so that one round
+of fixes is enough.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from proctor.spec.yaml_reader import YamlDocument, read
 def load_suite(
     path: str | Path, *, need_agent: bool = True, environ: Mapping[str, str] | None = None
 ) -> Suite:
-    """Read a suite; `SpecError` holds every problem with its place.
+    """Load a suite; `SpecError` lists every problem with its location.
 
-    `need_agent=False` is for those who bring recorded traces, or an agent from elsewhere.
+    `need_agent=False` is for recorded traces, or an agent from elsewhere.
     """
     path = Path(path)
     return suite_of(read(path, environ=environ), path, need_agent=need_agent)
 
 
 def suite_of(document: YamlDocument, path: Path, *, need_agent: bool = True) -> Suite:
-    """The suite of a file that was read already."""
+    """Return the suite of a file already read."""
     suite, tree = _checked(document, need_agent=need_agent)
     suite.came_from(tree, path.parent, path)
     return suite
@@ -63,9 +63,9 @@ def suite_of(document: YamlDocument, path: Path, *, need_agent: bool = True) -> 
 def restore_suite(
     record: Any, *, folder: Path, name: str, environ: Mapping[str, str] | None = None
 ) -> Suite:
-    """A suite from what `Suite.resolved` gave, its environment variables read anew.
+    """Restore a suite from `Suite.resolved`, with environment variables read again.
 
-    `folder` is what its relative paths start from, `name` is where problems are told to be.
+    `folder` is the base of its relative paths, `name` the location in problems.
     """
     problems: list[SpecProblem] = []
     place = SourceLocation(name)
@@ -94,9 +94,9 @@ def _checked(document: YamlDocument, *, need_agent: bool) -> tuple[Suite, Tree]:
 
 
 def prepared(tree: Tree) -> Tree:
-    """A suite's tree with accepted spellings replaced and defaults merged into each case.
+    """Return a suite's tree with canonical keys and defaults merged into each case.
 
-    The models do the same to what comes from Python; done here first, each part keeps its place.
+    The models do the same for Python input; done here first, each part retains its position.
     """
     tree = renamed(tree, SUITE_SPELLINGS)
     if not isinstance(tree.value, dict):
@@ -107,7 +107,7 @@ def prepared(tree: Tree) -> Tree:
     defaults = tree.value.get("defaults")
     items = [renamed(case, CASE_SPELLINGS) for case in cases.value]
     if defaults is not None and isinstance(defaults.value, dict):
-        # A case takes nothing from defaults that could only ever belong to one case.
+        # A case inherits no key from defaults that belongs to one case only.
         shared = {k: v for k, v in defaults.value.items() if k not in ("id", "input", "query")}
         base = replace_content(defaults, shared)
         items = [merged(base, case) if isinstance(case.value, dict) else case for case in items]
@@ -116,7 +116,7 @@ def prepared(tree: Tree) -> Tree:
 
 
 def _with_id(case: Tree) -> Tree:
-    """A case with an id: its own, or one made from its input as written, variables unread."""
+    """Return a case with an id: its own, or one derived from its input as written."""
     own, asked = case.child("id"), case.child("input")
     if not isinstance(case.value, dict) or asked is None or asked.value is None:
         return case
@@ -127,7 +127,7 @@ def _with_id(case: Tree) -> Tree:
 
 
 def _across(tree: Tree, *, need_agent: bool) -> list[SpecProblem]:
-    """What can be wrong with a suite as a whole, told even when parts of it cannot be read."""
+    """Report problems of a suite as a whole, even when parts of it cannot be read."""
     if not isinstance(tree.value, dict):
         return []
     problems: list[SpecProblem] = []
@@ -153,7 +153,7 @@ def _across(tree: Tree, *, need_agent: bool) -> list[SpecProblem]:
 
 
 def _agents(tree: Tree) -> Iterator[Tree]:
-    """The agents that are written with a kind and its options."""
+    """Return the agents written with a kind and its options."""
     one, several = tree.child("agent"), tree.child("agents")
     for agent in (one, *(several.children() if several is not None else ())):
         if agent is not None and agent.child("kind") is not None:
@@ -161,7 +161,7 @@ def _agents(tree: Tree) -> Iterator[Tree]:
 
 
 def agent_problems(agent: Tree) -> list[SpecProblem]:
-    """The options of an agent, held against its kind."""
+    """Validate the options of an agent against its kind."""
     kind = agent.child("kind")
     if kind is None or kind.broken or not isinstance(kind.value, str):
         return []
@@ -180,7 +180,7 @@ def agent_problems(agent: Tree) -> list[SpecProblem]:
 
 
 def _twice(tree: Tree, spellings: Mapping[str, str]) -> list[SpecProblem]:
-    """A key and its other spelling side by side."""
+    """Report a key next to its other spelling."""
     return [
         SpecProblem(tree.keys[other], f"write `{key}` or `{other}`, not both")
         for other, key in spellings.items()
@@ -198,15 +198,13 @@ def _given(tree: Tree, key: str) -> bool:
     return found is not None and (found.broken or found.value not in (None, "", {}, []))
 
 
-# From a file to the experiments in it, or to every reason why it holds none.
-#
-# A YAML file holds one experiment, or several under `experiments` (a mapping by name, or a list)
-# with what they share beside it. A Python file holds `experiment` or `experiments`: an
-# `Experiment`, several, or a function that returns them.
+# Experiments in files. A YAML file holds one experiment, or several under `experiments` (a mapping
+# by name, or a list) next to the keys they share. A Python file defines `experiment` or
+# `experiments`: an `Experiment`, several, or a function that returns them.
 
 
 MANY = "experiments"
-"""The key of a file, or the name in a module, that holds several."""
+"""The key of a file, or the name in a module, that holds several experiments."""
 
 _OF_EXPERIMENTS = {"seeds", "params", "sample", "exclude", "set", "output", "limits", "filter"}
 _OF_SUITES = {"queries", "defaults", "baselines", "agent"}
@@ -215,7 +213,7 @@ SUFFIXES = (".yaml", ".yml", ".json", ".py")
 
 
 def is_experiment(tree: Tree) -> bool:
-    """Whether a file holds experiments rather than a suite: by what its cases are."""
+    """Return whether a file holds experiments rather than a suite, by the type of its cases."""
     if not isinstance(tree.value, dict):
         return False
     keys = set(tree.value)
@@ -236,7 +234,7 @@ def is_experiment(tree: Tree) -> bool:
 def load_experiments(
     path: str | Path, *, environ: Mapping[str, str] | None = None
 ) -> list[Experiment]:
-    """Every experiment of a file, in its order; `SpecError` holds every problem with its place."""
+    """Load every experiment of a file, in order; `SpecError` lists every problem."""
     path = Path(path)
     if path.suffix == ".py":
         return _from_python(path)
@@ -244,7 +242,7 @@ def load_experiments(
 
 
 def experiments_of(document: YamlDocument, path: Path) -> list[Experiment]:
-    """The experiments of a file that was read already."""
+    """Return the experiments of a file already read."""
     problems = document.problems
     if document.tree is None:
         raise SpecError(problems)
@@ -263,7 +261,7 @@ def experiments_of(document: YamlDocument, path: Path) -> list[Experiment]:
 
 
 def _bodies(tree: Tree, path: Path, problems: list[SpecProblem]) -> list[Tree]:
-    """The tree of each experiment, with its name and what the file's experiments share."""
+    """Return the tree of each experiment, with its name and the keys the file shares."""
     if not isinstance(tree.value, dict):
         problems.append(SpecProblem(tree.place, "an experiment is a mapping of names to values"))
         return []
@@ -287,7 +285,7 @@ def _bodies(tree: Tree, path: Path, problems: list[SpecProblem]) -> list[Tree]:
             problems.append(
                 SpecProblem(body.place, f"the experiment {name!r} is there twice", hint)
             )
-        # A name of the file is what its experiments' names begin with.
+        # The file's name is the prefix of its experiments' names.
         own = shared.child("name")
         prefix = str(own.value) if own is not None and own.value else path.stem
         base = replace_content(shared, {k: v for k, v in rest.items() if k != "name"})
@@ -388,7 +386,7 @@ def _first(error: Exception) -> str:
 
 
 def find_experiments(name: str, folder: Path) -> list[Experiment] | None:
-    """The experiments of a dotted name: `experiments.mutualism` is every one of a file below
+    """Return the experiments of a dotted name: `experiments.mutualism` is every one of a file below
     `folder`, `experiments.mutualism.baseline` one of them. None when there is no such file.
     """
     parts = name.split(".")

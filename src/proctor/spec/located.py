@@ -1,7 +1,7 @@
-"""Places in files, and what is wrong there.
+"""Define positions in files and the problems reported there.
 
-Promise: a problem names file, line and column, says what to do when that can be guessed, and
-travels with all others of the same file, so that a user mends a suite in one go.
+Guarantees: a problem names file, line and column, suggests a fix where possible, and is reported
+with all others of the same file, so that a user can fix a suite in one go.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, TypeAlias, cast
 from proctor.errors import ProctorError
 
 MOST_NOTES = 20
-"""Problems shown below a traceback: as many as are mended before the file is tried again."""
+"""Maximum problems shown below a traceback: about as many as are fixed at a time."""
 
 
 class SourceLocation(NamedTuple):
-    """Somewhere a person can go to: `file:line:column`, counted from 1.
+    """A position: `file:line:column`, counted from 1.
 
-    What has no lines (an environment variable, an option) is a name alone.
+    Sources without lines (an environment variable, an option) are a name alone.
     """
 
     file: str
@@ -31,7 +31,7 @@ class SourceLocation(NamedTuple):
 
 
 class SpecProblem(NamedTuple):
-    """One thing to put right, where it is, and (when it can be guessed) how."""
+    """A problem with its position and, where possible, a fix."""
 
     place: SourceLocation
     message: str
@@ -39,17 +39,17 @@ class SpecProblem(NamedTuple):
 
     @property
     def file(self) -> str:
-        """The file, as it was named on the way to it."""
+        """The file, as it was named by the user."""
         return self.place.file
 
     @property
     def line(self) -> int | None:
-        """The line, from 1; None for what has no lines."""
+        """The line, from 1; None without lines."""
         return self.place.line
 
     @property
     def column(self) -> int | None:
-        """The column in characters, from 1; None for what has no lines."""
+        """The column in characters, from 1; None without lines."""
         return self.place.column
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class SpecProblem(NamedTuple):
 
 
 class SpecError(ProctorError):
-    """What a user wrote cannot be used; `problems` holds every reason, in the order of the file."""
+    """User input is invalid; `problems` lists every reason, in the order of the file."""
 
     def __init__(self, problems: Iterable[SpecProblem]) -> None:
         self.problems = sorted_problems(problems)
@@ -75,18 +75,16 @@ class SpecError(ProctorError):
 
 
 def sorted_problems(problems: Iterable[SpecProblem]) -> list[SpecProblem]:
-    """In the order a reader meets them, each once: a slip in `defaults` shows in every case."""
+    """Return problems in file order, each once: one in `defaults` appears in every case."""
     return sorted(
         dict.fromkeys(problems),
         key=lambda p: (p.file, p.line or 0, p.column or 0, p.message),
     )
 
 
-# Values that remember where they were written.
-#
-# A `Tree` is a YAML value whose every part knows its place, so that merging defaults or
-# including files loses no line number. Trees are shared (an alias is the same tree twice) and so
-# are never changed; whoever needs another makes a new one.
+# Values with positions. A `Tree` is a YAML value in which every part has a position, so that
+# merging defaults or including files loses no line number. Trees are shared (an alias is the same
+# tree twice) and therefore immutable.
 
 
 Scalar = str | int | float | bool | None
@@ -95,12 +93,12 @@ Content: TypeAlias = "Scalar | list[Tree] | dict[str, Tree]"
 
 @dataclass(slots=True, eq=False)
 class Tree:
-    """A value and its place.
+    """A value with its position.
 
-    `keys` are the places of a mapping's keys. `written` is the text as it stands in the file when
-    environment variables were put into it, `secrets` what they held. `broken` means that a problem
-    with this very value is already known. `size` and `depth` count every use of an alias. `tag` is
-    what stands before a scalar that still has to be worked out (`!ev` in a scenario template).
+    `keys` are the positions of a mapping's keys. `written` is the text in the file before
+    environment variables were substituted, `secrets` their values. `broken` means that a problem
+    with this value is already known. `size` and `depth` count every use of an alias. `tag` precedes
+    a scalar that is evaluated later (`!ev` in a scenario template).
     """
 
     place: SourceLocation
@@ -120,14 +118,14 @@ class Tree:
             self.depth = max(self.depth, child.depth + 1)
 
     def children(self) -> Iterator[Tree]:
-        """The values directly inside, in the order they were written."""
+        """Return the direct children, in the order of the file."""
         if isinstance(self.value, dict):
             yield from self.value.values()
         elif isinstance(self.value, list):
             yield from self.value
 
     def child(self, step: str | int) -> Tree | None:
-        """The value under a key or at an index, if there is one."""
+        """Return the value under a key or at an index, or None."""
         if isinstance(self.value, dict) and isinstance(step, str):
             return self.value.get(step)
         if isinstance(self.value, list) and isinstance(step, int) and step < len(self.value):
@@ -135,14 +133,14 @@ class Tree:
         return None
 
     def walk(self) -> Iterator[Tree]:
-        """This value and all inside it."""
+        """Yield this value and all its descendants."""
         yield self
         for child in self.children():
             yield from child.walk()
 
 
 def plain(tree: Tree, *, as_written: bool = False) -> Any:
-    """The bare value; `as_written` leaves environment variables as the references they were."""
+    """Return the bare value; `as_written` retains references to environment variables."""
     if isinstance(tree.value, dict):
         return {key: plain(value, as_written=as_written) for key, value in tree.value.items()}
     if isinstance(tree.value, list):
@@ -153,7 +151,7 @@ def plain(tree: Tree, *, as_written: bool = False) -> Any:
 
 
 def escaped(value: Any) -> Any:
-    """A value whose texts mean themselves when environment variables are put in."""
+    """Escape texts, so that substituting environment variables leaves them unchanged."""
     if isinstance(value, str):
         return value.replace("${", "$${")
     if isinstance(value, list):
@@ -164,7 +162,7 @@ def escaped(value: Any) -> Any:
 
 
 def merged(base: Tree, over: Tree) -> Tree:
-    """`over` laid upon `base`: mappings key by key, anything else (lists too) replaces."""
+    """Merge `over` into `base`: mappings key by key, anything else (lists too) replaces."""
     if not (isinstance(base.value, dict) and isinstance(over.value, dict)):
         return over
     value: dict[str, Tree] = dict(base.value)
@@ -174,9 +172,9 @@ def merged(base: Tree, over: Tree) -> Tree:
 
 
 def renamed(tree: Tree, spellings: Mapping[str, str]) -> Tree:
-    """A mapping with accepted spellings replaced by the proper key.
+    """Return a mapping with alternative spellings replaced by the canonical key.
 
-    Where both stand, the proper one counts; `keys` still has the other, so that it can be told.
+    Where both are present, the canonical one wins; `keys` still has the other, for the report.
     """
     if not isinstance(tree.value, dict) or not any(key in tree.value for key in spellings):
         return tree
@@ -192,5 +190,5 @@ def renamed(tree: Tree, spellings: Mapping[str, str]) -> Tree:
 def replace_content(
     tree: Tree, value: Content, keys: dict[str, SourceLocation] | None = None
 ) -> Tree:
-    """The same place with another content."""
+    """Return the same position with another value."""
     return replace(tree, value=value, keys=tree.keys if keys is None else keys, size=1, depth=1)

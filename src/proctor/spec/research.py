@@ -1,7 +1,7 @@
-"""`research:` of an experiment: how its trials are chosen from what came out so far.
+"""Define `research:` of an experiment: how trials are selected from earlier results.
 
-One of four: `curriculum`, `adaptive`, `ablation`, `sweep`. Only what is meant stands here; what
-it comes to for the selected cases is worked out by `trials.research`.
+One of four: `curriculum`, `adaptive`, `ablation`, `sweep`. These are only the options;
+`trials.research` applies them to the selected cases.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class DifficultyLevel(Strict):
     """One level of difficulty: which of the cases, under which parameters."""
 
     name: Text
-    """What it is called in results."""
+    """Name in results."""
     filter: str = ""
-    """Of the experiment's cases, those that this filter selects; all when absent."""
+    """Filter on the experiment's cases; all by default."""
     params: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Parameters of this level."""
 
@@ -41,7 +41,7 @@ Levels = Annotated[
     ],
     Field(min_length=2),
 ]
-"""From easy to hard. A text means the cases of that `difficulty`."""
+"""From easy to hard. A string selects the cases of that `difficulty`."""
 
 
 def _named_once(levels: tuple[DifficultyLevel, ...] | None) -> None:
@@ -51,25 +51,25 @@ def _named_once(levels: tuple[DifficultyLevel, ...] | None) -> None:
 
 
 class Promotion(Strict):
-    """When an agent goes on to the next level."""
+    """Rule for moving an agent to the next level."""
 
     pass_rate: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """At least this share of the last trials passed."""
+    """Minimum pass rate of the last trials."""
     last: Count = 5
-    """How many trials of the level are looked at."""
+    """Number of trials considered."""
 
 
 class Curriculum(Strict):
-    """Levels in order; each agent goes on when it has shown that it can."""
+    """Ordered levels; each agent advances when it meets the promotion rule."""
 
     levels: Levels
     """From easy to hard: names of difficulties, or `{name, filter, params}`."""
     promote: Promotion = Promotion()
-    """When the next level begins."""
+    """Promotion rule."""
     max_trials: Count = 20
-    """Trials of one level after which an agent that was not promoted stays there."""
+    """Maximum trials of one level; an agent not promoted by then stays there."""
     batch: Count | None = None
-    """Trials between two looks; as many as `promote.last` when absent."""
+    """Trials between two evaluations; `promote.last` by default."""
 
     @model_validator(mode="after")
     def _fits(self) -> Curriculum:
@@ -82,16 +82,16 @@ class Curriculum(Strict):
 
 
 class Scale(Strict):
-    """A parameter from where it is easy to where it is hard, in equal steps."""
+    """A parameter from easy to hard, in equal steps."""
 
     name: Text
-    """The parameter."""
+    """Name of the parameter."""
     easy: Annotated[float, Field(allow_inf_nan=False)]
-    """Its value where things are easiest; may be the larger one."""
+    """Easiest value; may be the larger one."""
     hard: Annotated[float, Field(allow_inf_nan=False)]
-    """Its value where things are hardest."""
+    """Hardest value."""
     steps: Annotated[int, Field(ge=2, le=1001)] = 11
-    """How many values, both ends in."""
+    """Number of values, both ends included."""
 
     @model_validator(mode="after")
     def _goes_somewhere(self) -> Scale:
@@ -101,7 +101,7 @@ class Scale(Strict):
 
     @property
     def values(self) -> tuple[float, ...]:
-        """From easy to hard; whole numbers where both ends and the steps are whole."""
+        """Return values from easy to hard; integers where both ends and the steps are integers."""
         step = (self.hard - self.easy) / (self.steps - 1)
         found = [round(self.easy + step * at, 12) for at in range(self.steps)]
         whole = all(value == int(value) for value in found)
@@ -109,31 +109,32 @@ class Scale(Strict):
 
 
 class Adaptive(Strict):
-    """Find the difficulty at which an agent passes as often as it fails (or any other rate)."""
+    """Find the difficulty at which an agent passes half of the time (or at another rate)."""
 
     levels: Levels | None = None
     """From easy to hard, as in a curriculum."""
     parameter: Scale | None = None
-    """Or a number that makes things harder: `{name: noise, easy: 0, hard: 0.5, steps: 11}`."""
+    """Or a numeric parameter: `{name: noise, easy: 0, hard: 0.5, steps: 11}`."""
     method: Literal["staircase", "bayesian"] = "staircase"
-    """A staircase, or the level that tells most about the threshold, by its posterior."""
+    """A staircase, or the level with the most information about the threshold (Bayesian)."""
     down: Annotated[int, Field(ge=1, le=10)] = 2
-    """Staircase: passes in a row before it gets harder; one failure makes it easier."""
+    """Staircase: consecutive passes before it gets harder; one failure makes it easier."""
     reversals: Annotated[int, Field(ge=2, le=200)] = 8
-    """Staircase: turns after which it ends."""
+    """Staircase: number of reversals after which it ends."""
     target: Share | None = None
-    """Bayesian: the pass rate whose difficulty is sought; 0.5 when absent. That of a staircase
-    follows from `down`: 0.5 to the power of 1/down."""
+    """Bayesian: pass rate at the threshold; 0.5 by default. For a staircase it follows from `down`:
+    0.5 to the power of 1/down.
+    """
     guess: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Pass rate by luck where it is far too hard."""
+    """Pass rate by guessing at very hard levels."""
     lapse: Annotated[float, Field(ge=0, lt=1)] = 0.02
-    """Failure rate by mishap where it is far too easy."""
+    """Lapse rate: failures at very easy levels."""
     precision: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Bayesian: end once the credible interval is no wider, in units of the scale."""
+    """Bayesian: stop at this width of the credible interval, in units of the scale."""
     confidence: Share = 0.95
-    """Of the credible interval."""
+    """Level of the credible interval."""
     max_trials: Count = 40
-    """Trials of one agent at most."""
+    """Maximum trials of one agent."""
 
     @model_validator(mode="after")
     def _fits(self) -> Adaptive:
@@ -151,23 +152,23 @@ class Adaptive(Strict):
 
     @property
     def sought(self) -> float:
-        """The pass rate that is met at the threshold."""
+        """Return the pass rate at the threshold."""
         if self.method == "staircase":
             return 0.5 ** (1 / self.down)
         return 0.5 if self.target is None else self.target
 
 
 class Ablation(Strict):
-    """The whole against the whole without one thing, for each thing."""
+    """Compare the full agent with one part removed, for each part."""
 
     agent: str | None = None
-    """Whose options are dropped; may be left out where there is one agent."""
+    """Agent whose options are dropped; optional with a single agent."""
     drop: tuple[Text, ...] = ()
-    """Options of the agent, one left out at a time: `system`, `tools.search`, `members.a`."""
+    """Options of the agent, removed one at a time: `system`, `tools.search`, `members.a`."""
     neutral: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Parameters, and the value of each that switches it off, one at a time."""
+    """Parameters with the value that disables each, one at a time."""
     confidence: Share = 0.95
-    """Of the intervals of differences."""
+    """Confidence level of the intervals of differences."""
 
     @model_validator(mode="after")
     def _something(self) -> Ablation:
@@ -179,22 +180,22 @@ class Ablation(Strict):
 
 
 class Sweep(Strict):
-    """Which parameters serve best: `params` of the experiment, tried and ranked."""
+    """Search `params` of the experiment for the best combination."""
 
     sampler: Literal["grid", "random", "tpe"] = "grid"
-    """All combinations, a seeded draw of them, or each next one by the scores so far (Optuna)."""
+    """All combinations, a seeded sample, or each next one by earlier scores (Optuna)."""
     n: Count | None = None
-    """Combinations to try; all of a grid."""
+    """Number of combinations; a grid runs all."""
     batch: Count = 1
-    """tpe: combinations chosen at a time; more run at once, and know less."""
+    """tpe: combinations per batch; larger batches run faster with less information."""
     seed: int = 0
-    """Which ones are drawn."""
+    """Seed of the sampler."""
     objective: Literal["score", "pass_rate"] = "score"
-    """What is judged by: the mean over all cases, seeds and trials."""
+    """Objective: mean over all cases, seeds and trials."""
     direction: Literal["maximize", "minimize"] = "maximize"
-    """`minimize` looks for what is hardest."""
+    """`minimize` finds the hardest parameters."""
     confidence: Share = 0.95
-    """Of the intervals of means."""
+    """Confidence level of the intervals of means."""
 
     @model_validator(mode="after")
     def _fits(self) -> Sweep:
@@ -204,20 +205,20 @@ class Sweep(Strict):
 
 
 KINDS = ("curriculum", "adaptive", "ablation", "sweep")
-"""What research there is; one of them at a time."""
+"""The kinds of research; one at a time."""
 
 Kind = Literal["curriculum", "adaptive", "ablation", "sweep"]
 
 
 class Research(Strict):
-    """How trials are chosen from results so far: one of these."""
+    """Selection of trials from earlier results: one of these."""
 
     curriculum: Curriculum | None = None
     """Ordered levels with promotion."""
     adaptive: Adaptive | None = None
-    """The difficulty at which an agent begins to fail."""
+    """The difficulty at which an agent starts to fail."""
     ablation: Ablation | None = None
-    """What each part of the whole is worth."""
+    """The contribution of each part."""
     sweep: Sweep | None = None
     """Which parameters serve best."""
 
@@ -230,12 +231,12 @@ class Research(Strict):
 
     @property
     def kind(self) -> Kind:
-        """Which of them."""
+        """Return the selected kind."""
         return cast("Kind", next(name for name in KINDS if getattr(self, name) is not None))
 
     @property
     def levels(self) -> tuple[DifficultyLevel, ...]:
-        """The levels of a curriculum or of adaptive difficulty, from easy to hard."""
+        """Return the levels of a curriculum or of adaptive difficulty, from easy to hard."""
         if self.curriculum is not None:
             return self.curriculum.levels
         if self.adaptive is None:

@@ -1,13 +1,13 @@
-"""The files of a new suite, written beside what a project already has.
+"""Write the files of a new suite, next to existing files of a project.
 
     DIR/
       suite.yaml                      the suite, commented
-      example_agent.py                an agent to try it on
+      example_agent.py                an example agent
       .proctor/suite.schema.json      for editors; the suite's first line names it
     ROOT/.github/workflows/proctor.yml    ROOT is the repository's, where GitHub looks
 
-Nothing is overwritten and nothing is asked: the repository, the Python version and how to install
-the project are read from the files there are.
+Nothing is overwritten and there are no prompts: the repository, the Python version and the install
+command are derived from existing files.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from proctor.errors import ProctorError
 from proctor.spec.json_schema import schema_of
 
 DEFAULT_PYTHON = "3.12"
-"""For projects that do not say: supported for years, and every agent library runs on it."""
+"""Default Python version: supported for years, and every agent library runs on it."""
 
 
 class ScaffoldFile(NamedTuple):
-    """One file of a new suite; `written` is False when it was there before."""
+    """One file of a new suite; `written` is False when it existed before."""
 
     path: Path
     what: str
@@ -36,7 +36,7 @@ class ScaffoldFile(NamedTuple):
 
 
 def scaffold(directory: Path) -> list[ScaffoldFile]:
-    """Write what is missing of a new suite."""
+    """Write the missing files of a new suite."""
     root = _repository(directory) or directory
     suite = directory / "suite.yaml"
     shown = suite.resolve().relative_to(root.resolve()).as_posix()
@@ -81,14 +81,14 @@ def _repository(directory: Path) -> Path | None:
 
 
 def _python(root: Path) -> str:
-    """The oldest Python the project supports, if it says so and Proctor runs on it."""
+    """Return the oldest Python the project supports, if known and supported by Proctor."""
     project = _project(root)
     floor = re.search(r">=?\s*3\.(\d+)", str(project.get("requires-python", "")))
     return f"3.{max(11, int(floor[1]))}" if floor else DEFAULT_PYTHON
 
 
 def _install(root: Path) -> str:
-    """How CI gets the project and Proctor."""
+    """Return the command with which CI installs the project and Proctor."""
     if _project(root):
         return "pip install . proctor"
     if (root / "requirements.txt").is_file():
@@ -97,7 +97,7 @@ def _install(root: Path) -> str:
 
 
 def _project(root: Path) -> dict[str, Any]:
-    """The `[project]` table, empty where there is none that can be read."""
+    """Return the `[project]` table, empty when missing or unreadable."""
     try:
         data = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8-sig"))
     except (OSError, ValueError):

@@ -1,10 +1,10 @@
-"""Choosing cases: by tag, by id, by any property.
+"""Select cases by tag, id or any property.
 
 `difficulty:hard,medium` is not two terms but an error with a hint: in a filter a comma means or
-between whole terms (`difficulty:hard,difficulty:medium`), a space means and, `!` means not, and
-the comma binds tighter. Values are globs, case ignored; `hidden*` also finds `mutualism.hidden_x`
-by the end of its name. A filter that selects nothing is an error, because a gate over no cases
-would pass.
+between whole terms (`difficulty:hard,difficulty:medium`), a space means and, `!` means not, and the
+comma binds tighter. Values are globs, case ignored; `hidden*` also matches `mutualism.hidden_x` by
+the end of its name. A filter that selects nothing is an error, because a gate over no cases would
+pass.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from proctor.formatting import some
 
 
 class Selectable(Protocol):
-    """What a filter looks at."""
+    """The case properties that filters use."""
 
     @property
     def id(self) -> str:
@@ -29,22 +29,22 @@ class Selectable(Protocol):
 
     @property
     def tags(self) -> Sequence[str]:
-        """Words it was marked with."""
+        """Tags."""
         ...
 
     @property
     def difficulty(self) -> str | None:
-        """How hard it is, when said."""
+        """Difficulty, if set."""
         ...
 
     @property
     def type(self) -> str | None:
-        """What kind of task it is, when said."""
+        """Task type, if set."""
         ...
 
     @property
     def properties(self) -> dict[str, Any]:
-        """Anything else that was said of it."""
+        """Other properties."""
         ...
 
 
@@ -56,31 +56,31 @@ _TERM = re.compile(r'(?P<not>!?)(?:(?P<key>[\w.-]+):)?(?:"(?P<quoted>[^"]*)"|(?P
 
 
 class Term(NamedTuple):
-    """One condition: a key, a glob for its value, and whether it must not hold."""
+    """One condition: a key, a glob for its value, and whether it is negated."""
 
     key: str
     glob: str
     negated: bool
 
     def holds(self, case: Selectable) -> bool:
-        """Whether a case meets the condition."""
+        """Return whether a case meets the condition."""
         pattern = self.glob.casefold()
         found = any(fnmatchcase(text.casefold(), pattern) for text in _values(case, self.key))
         return found is not self.negated
 
 
 class Filter(NamedTuple):
-    """Terms in groups: of each group one must hold."""
+    """Groups of terms: one term of each group must hold."""
 
     groups: tuple[tuple[Term, ...], ...]
 
     def holds(self, case: Selectable) -> bool:
-        """Whether a case is selected."""
+        """Return whether a case is selected."""
         return all(any(term.holds(case) for term in group) for group in self.groups)
 
 
 def parse_filter(text: str) -> Filter:
-    """A filter from the command line: see the module for the language."""
+    """Parse a filter; see the module for the language."""
     groups: list[tuple[Term, ...]] = []
     at = 0
     while at < len(text):
@@ -115,7 +115,7 @@ def select_cases(
     filter: str | Filter = "",  # noqa: A002 (the word users write)
     called: str = "cases",
 ) -> list[Some]:
-    """The cases with any of `tags` (when given) that the filter selects, in their order."""
+    """Return the cases with any of `tags` (if set) that the filter selects, in order."""
     wanted = {tag.strip().casefold() for tag in tags if tag.strip()}
     parsed = parse_filter(filter) if isinstance(filter, str) else filter
     _refuse_unknown(parsed, cases)
@@ -138,7 +138,7 @@ def select_cases(
 
 
 def _meant(parsed: Filter, cases: Sequence[Selectable]) -> str | None:
-    """What to write instead of a term that no case meets."""
+    """Return a suggestion for a term that no case matches."""
     for term in (term for group in parsed.groups for term in group):
         known = list(dict.fromkeys(text for case in cases for text in _values(case, term.key)))
         if term.negated or any(term.holds(case) for case in cases):
@@ -166,7 +166,7 @@ def _refuse_unknown(parsed: Filter, cases: Sequence[Selectable]) -> None:
 
 
 def names_of(case_id: str) -> list[str]:
-    """What a case may be called: its id, without its variant, and by the end of a dotted name."""
+    """Return the names of a case: its id, without its variant, and the end of a dotted name."""
     names = [case_id]
     bare, at, variant = case_id.partition("@")
     if at:
@@ -189,7 +189,7 @@ def _values(case: Selectable, key: str) -> list[str]:
 
 
 def _property(properties: dict[str, Any], key: str) -> Any:
-    """A property by its name, or by a dotted path into it."""
+    """Return a property by its name, or by a dotted path into it."""
     if key in properties:
         return properties[key]
     value: Any = properties
@@ -201,7 +201,7 @@ def _property(properties: dict[str, Any], key: str) -> Any:
 
 
 def _texts(value: Any) -> list[str]:
-    """A property's values as a user would write them; a list has several."""
+    """Return a property's values as a user would write them; a list has several."""
     if value is None:
         return []
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""What users write: suites and the cases in them.
+"""Define suites and their cases, as users write them.
 
-The same objects come from YAML and from Python (`Suite(agent=..., cases=[Case(...)])`), through
-the same validation. The options of each layer of checks live beside the checks themselves.
+The same objects come from YAML and from Python (`Suite(agent=..., cases=[Case(...)])`), through the
+same validation. The options of each layer of checks are defined with the checks.
 """
 
 from __future__ import annotations
@@ -41,10 +41,8 @@ if TYPE_CHECKING:
     from proctor.checks.judge import JudgeSettings
 
 
-# Who is under test and who judges, as a suite or the settings name them.
-#
-# Short forms (a text, a function) become the long one before they are checked, so that the code
-# knows only one.
+# Agents under test and judges, in suites or settings. Short forms (a text, a function) are expanded
+# before validation, so that the code handles only the long one.
 
 
 def _agent(value: Any) -> Any:
@@ -60,15 +58,15 @@ def _agent(value: Any) -> Any:
 class AgentRef(Strict):
     """An agent under test: the name of a registered one, or a kind with its options.
 
-    The options belong to the kind, and are held against it by whoever makes the agent.
+    The options depend on the kind and are validated when the agent is created.
     """
 
     model_config = ConfigDict(extra="allow")
 
     name: Annotated[str, Field(min_length=1)] | None = None
-    """The name of an agent in the registry."""
+    """Name of a registered agent."""
     kind: Annotated[str, Field(min_length=1)] | None = None
-    """How the agent is reached, such as `python`."""
+    """Kind of agent, such as `python`."""
 
     @model_validator(mode="after")
     def _one_way_to_find_it(self) -> AgentRef:
@@ -78,7 +76,7 @@ class AgentRef(Strict):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What was written beside `kind` and `name`."""
+        """Return the options next to `kind` and `name`."""
         return dict(self.model_extra or {})
 
     def __str__(self) -> str:
@@ -102,34 +100,34 @@ class JudgeConfig(Strict):
     model: Annotated[str, Field(min_length=1)]
     """PROVIDER:MODEL, such as `openai:gpt-4o-mini`."""
     ensemble: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """More models that judge beside it; the majority decides."""
+    """Additional models; the majority decides."""
     votes: Annotated[int, Field(ge=1, le=99)] = 1
-    """How often each model is asked; the median counts."""
+    """Votes per model; the median counts."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
-    """0 for judgements that repeat; more only makes sense with several votes."""
+    """0 for repeatable judgements; more only makes sense with several votes."""
     seed: int = 0
-    """Votes differ by it."""
+    """Seed of the first vote; each vote gets a different one."""
     max_tokens: Annotated[int, Field(ge=16)] = 2048
-    """Room for one verdict."""
+    """Maximum output tokens of one verdict."""
     timeout: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 120.0
     """Seconds for one verdict."""
     retries: Annotated[int, Field(ge=0, le=20)] = 3
-    """How often a failure that may pass is asked again."""
+    """Retries of a transient failure."""
     base_url: str | None = None
-    """An endpoint that speaks OpenAI chat completions."""
+    """Endpoint compatible with OpenAI chat completions."""
     api_key_env: str | None = None
-    """The environment variable that holds the key of `base_url`."""
+    """Environment variable with the key of `base_url`."""
     cache: bool = True
-    """Keep verdicts on disk, by content, and ask nothing twice."""
+    """Cache verdicts on disk, by content."""
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Every model that judges."""
+        """Return all models of the judge."""
         return (self.model, *self.ensemble)
 
     @property
     def settings(self) -> JudgeSettings:
-        """How the models are asked."""
+        """Return the call options of the models."""
         from proctor.checks.judge import JudgeSettings
 
         return JudgeSettings(
@@ -145,10 +143,9 @@ class JudgeConfig(Strict):
 Judge = Annotated[JudgeConfig, BeforeValidator(_judge, json_schema_input_type=str | JudgeConfig)]
 
 
-# Ids of cases: stable, and safe as the name of a file on every system.
-#
-# Baselines and results are kept under a case's id, so an id is held to what Windows allows as a
-# file name, and two ids that differ only in case are the same.
+# Ids of cases: stable, and valid file names on every system. Baselines and results are stored under
+# a case's id, so an id must be a valid Windows file name, and two ids that differ only in case are
+# equal.
 
 
 LONGEST_SLUG = 60
@@ -163,7 +160,7 @@ _DIGEST = 6
 
 
 def problem_with_id(text: str) -> str | None:
-    """Why a text cannot be the id of a case; None when it can."""
+    """Return why a text cannot be the id of a case; None when it can."""
     if not text:
         return "an id must not be empty"
     if len(text) > LONGEST_ID:
@@ -179,7 +176,7 @@ def problem_with_id(text: str) -> str | None:
 
 
 def slug(value: Any) -> str:
-    """An id made from a case's input: its words, and a digest of the whole when they are cut."""
+    """Return an id derived from a case's input: its words, and a digest when truncated."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     plain = unicodedata.normalize("NFKC", text).casefold()
     words = "-".join(re.findall(r"[^\W_]+", plain))
@@ -198,18 +195,18 @@ def slug(value: Any) -> str:
 
 
 def same_id(text: str) -> str:
-    """What two ids have in common when no file system tells them apart."""
+    """Return the form in which two ids are equal on any file system."""
     return unicodedata.normalize("NFC", text).casefold()
 
 
 DEFAULT_TRIALS = 3
-"""R2: enough to see that an agent is not steady, few enough to pay for on every push."""
+"""R2: enough to detect an unstable agent, few enough to pay for on every push."""
 
 DEFAULT_THRESHOLD = 0.8
 
 CASE_SPELLINGS = {"query": "input"}
 SUITE_SPELLINGS = {"queries": "cases"}
-"""Words users bring from elsewhere → ours."""
+"""Key names of other tools → ours."""
 
 Trials = Annotated[int, Field(ge=1)]
 
@@ -233,7 +230,7 @@ def _check_reference(value: Any) -> Any:
 
 
 class CustomCheck(Strict):
-    """A check of the user's own: a function or class that takes one context."""
+    """A custom check: a function or class that takes one context."""
 
     check: Annotated[
         str | Callable[..., Any],
@@ -242,17 +239,17 @@ class CustomCheck(Strict):
     ]
     """`package.module:name`, or the name of an entry point in `proctor.checks`."""
     params: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Keyword arguments: for a class its constructor's, for a function its own."""
+    """Keyword arguments of the constructor (class) or of the call (function)."""
     weight: Weight = 1.0
-    """How much it counts in the score."""
+    """Weight in the score."""
     required: bool = True
-    """Whether a failure blocks, as failures of correctness do."""
+    """Whether a failure blocks, like failures of correctness."""
     id: Annotated[str, Field(min_length=1)] | None = None
-    """Its name in results; the name of the function or class when absent."""
+    """Name in results; the name of the function or class by default."""
 
     @property
     def name(self) -> str:
-        """The name it has in results."""
+        """Return its name in results."""
         if self.id:
             return self.id
         if isinstance(self.check, Check):
@@ -267,14 +264,16 @@ class CustomCheck(Strict):
         fields = {name: getattr(self, name) for name in self.model_fields_set}
         fields |= written_check(self.check)
         if self.name != fields["check"].rpartition(":")[2]:
-            fields["id"] = self.name  # so that results keep their ids when the suite is read back
+            fields["id"] = (
+                self.name
+            )  # so that ids in results stay the same when the suite is read back
         return fields
 
 
 Custom = Annotated[
     CustomCheck, BeforeValidator(_custom_check, json_schema_input_type=str | CustomCheck)
 ]
-if TYPE_CHECKING:  # what may be written in Python; once validated, tuples of CustomCheck and str
+if TYPE_CHECKING:  # Python input types; once validated, tuples of CustomCheck and str
     Checks = Sequence[Check | CustomCheck | Callable[..., Any] | str]
     Tags = Sequence[str]
 else:
@@ -289,40 +288,40 @@ def _valid_id(text: str) -> str:
 
 
 class Case(Strict):
-    """One thing to ask of an agent, with the checks it must meet."""
+    """One input for an agent, with the checks its answer must pass."""
 
     id: Annotated[str, AfterValidator(_valid_id)] = ""
-    """Stable and unique in its suite; made from the input when absent."""
+    """Stable and unique in its suite; derived from the input by default."""
     input: Any
-    """What the agent is asked: text, or anything structured. Also written `query`."""
+    """Input of the agent: text, or anything structured. Also written `query`."""
     description: str | None = None
-    """What the case is about, for people."""
+    """Description, for people."""
     tags: Tags = ()
-    """Words to select cases by."""
+    """Tags to select cases by."""
     difficulty: str | None = None
     """Such as easy, medium, hard."""
     type: str | None = None
-    """What kind of question it is."""
+    """Type of question."""
     properties: dict[str, Any] = Field(default_factory=dict[str, Any])
-    """Anything else worth selecting or grouping by."""
+    """Other properties to select or group by."""
     trials: Trials = DEFAULT_TRIALS
-    """How often it is tried."""
+    """Number of trials."""
     threshold: Share = DEFAULT_THRESHOLD
-    """The score, 0 to 1, from which a trial has passed."""
+    """Minimum score, 0 to 1, for a trial to pass."""
     correctness: Correctness = Correctness()
-    """Was the answer right? A failure blocks."""
+    """Checks of the answer. A failure blocks."""
     path: PathChecks = PathChecks()
-    """Was the way to it right? A failure warns, but for forbidden tools."""
+    """Checks of the path to the answer. A failure warns, except for forbidden tools."""
     cost: CostChecks = CostChecks()
-    """Was it cheap and quick enough? A failure warns."""
+    """Checks of cost and time. A failure warns."""
     checks: Checks = ()
-    """Checks of your own."""
+    """Custom checks."""
     assertions: tuple[Assertion, ...] = ()
     """The same checks as a flat list."""
     weights: dict[str, Weight] = Field(default_factory=dict[str, float])
-    """How much a check, or each check of a layer, counts in the score."""
+    """Weight of a check, or of each check of a layer, in the score."""
     required: tuple[str, ...] = ()
-    """Checks whose failure blocks here."""
+    """Checks whose failure blocks."""
 
     _place: SourceLocation | None = PrivateAttr(default=None)
     _folder: Path | None = PrivateAttr(default=None)
@@ -349,12 +348,12 @@ class Case(Strict):
 
     @property
     def place(self) -> SourceLocation | None:
-        """Where the case was written; None for one built in Python."""
+        """Return the position of the case; None for one built in Python."""
         return self._place
 
     @property
     def folder(self) -> Path | None:
-        """What import paths in the case start from: the suite's folder, if it has one."""
+        """Return the base of import paths in the case: the suite's folder, if any."""
         return self._folder
 
     def given(self) -> dict[str, Any]:
@@ -363,12 +362,12 @@ class Case(Strict):
         return {**fields, "checks": self.checks} if self.checks else fields
 
     def put(self, place: SourceLocation, folder: Path) -> None:
-        """Say where the case was written, and in which folder its suite is."""
+        """Record the position of the case and the folder of its suite."""
         self._place, self._folder = place, folder
 
 
 def spelled(data: Any, spellings: Mapping[str, str]) -> Any:
-    """A mapping with accepted spellings replaced, unless the proper key is there as well."""
+    """Return a mapping with canonical keys, unless the canonical key is present as well."""
     if not isinstance(data, dict):
         return data
     given = cast("dict[str, Any]", data)
@@ -379,7 +378,7 @@ def spelled(data: Any, spellings: Mapping[str, str]) -> Any:
 
 
 def with_id(data: Any) -> Any:
-    """A raw case with an id: its own, or one made from its input."""
+    """Return a raw case with an id: its own, or one derived from its input."""
     if not isinstance(data, dict):
         return data
     raw = cast("dict[str, Any]", data)
@@ -397,22 +396,22 @@ else:
 
 
 class Suite(Strict):
-    """Cases, the agents they are put to, and who judges."""
+    """Cases, the agents under test, and the judges."""
 
     version: Literal[1] = 1
-    """The version of this format."""
+    """Version of this format."""
     agent: Agent | None = None
-    """The agent under test: `package.module:name`, the name of a registered agent, or a mapping."""
+    """Agent under test: `package.module:name`, the name of a registered agent, or a mapping."""
     agents: dict[str, Agent] = Field(default_factory=dict[str, AgentRef])
-    """Several agents under test, by name."""
+    """Several agents under test by name."""
     judge: Judge | None = None
-    """The judge of checks that name none."""
+    """Judge for checks that name none."""
     judges: dict[str, Judge] = Field(default_factory=dict[str, JudgeConfig])
-    """More judges, by name."""
+    """Additional judges by name."""
     baselines: str = "baselines"
-    """The folder of saved traces, relative to this file."""
+    """Folder of saved traces, relative to this file."""
     defaults: dict[str, Any] = Field(default_factory=dict[str, Any], exclude=True)
-    """Merged into each case; what the case says itself wins, lists replace."""
+    """Merged into each case; the case's own values win, lists replace."""
     cases: Cases = Field(min_length=1)
     """At least one. Also written `queries`."""
 
@@ -454,27 +453,27 @@ class Suite(Strict):
 
     @property
     def path(self) -> Path | None:
-        """The file it was read from; None for one built in Python."""
+        """Return the source file; None for one built in Python."""
         return self._path
 
     @property
     def folder(self) -> Path:
-        """What relative paths in the suite start from."""
+        """Return the base of relative paths in the suite."""
         return self._folder
 
     @property
     def all_agents(self) -> dict[str, AgentRef]:
-        """Every agent under test, by name; the only one by what it is."""
+        """Return every agent under test by name; a single one by its own."""
         return {str(self.agent): self.agent} if self.agent is not None else dict(self.agents)
 
     @property
     def secrets(self) -> frozenset[str]:
-        """What environment variables named in the suite held: for redaction, never to be shown."""
+        """Return the values of environment variables in the suite: for redaction, never shown."""
         parts = self._tree.walk() if self._tree is not None else ()
         return frozenset(held for part in parts for held, _ in part.secrets)
 
     def resolved(self) -> dict[str, Any]:
-        """The suite as JSON: defaults merged, environment variables as the references they were.
+        """Return the suite as JSON: defaults merged, environment variables as references.
 
         `restore_suite` reads it back.
         """
@@ -483,20 +482,20 @@ class Suite(Strict):
         return escaped(self.model_dump(mode="json", exclude_unset=True))
 
     def came_from(self, tree: Tree, folder: Path, path: Path | None = None) -> None:
-        """Say what the suite was read from: a file, or a record of what stood in one."""
+        """Record the source of the suite: a file, or a record of one."""
         self._tree, self._folder, self._path = tree, folder, path
         for case, written in zip(self.cases, cases_of(tree), strict=True):
             case.put(written.place, folder)
 
 
 def cases_of(tree: Tree) -> list[Tree]:
-    """The cases of a suite's tree, such as they are."""
+    """Return the cases of a suite's tree, valid or not."""
     cases = tree.child("cases")
     return cases.value if cases is not None and isinstance(cases.value, list) else []
 
 
 def _unknown_judges(suite: Suite) -> list[Fault]:
-    """Judges that checks name and the suite does not have."""
+    """Return judges that checks name and the suite lacks."""
     known = ("default", *suite.judges)
     faults: list[Fault] = []
     for index, case in enumerate(suite.cases):
@@ -510,7 +509,7 @@ def _unknown_judges(suite: Suite) -> list[Fault]:
 
 
 def _judged(case: Case) -> Iterator[tuple[tuple[str | int, ...], object]]:
-    """Every place in a case that may name a judge."""
+    """Yield every place in a case that may name a judge."""
     for position, rule in enumerate(case.correctness.llm_judge or ()):
         yield ("correctness", "llm_judge", position), rule
     yield ("correctness", "safety_check"), case.correctness.safety_check
@@ -522,7 +521,7 @@ def _judged(case: Case) -> Iterator[tuple[tuple[str | int, ...], object]]:
 
 
 def _over(defaults: dict[str, Any], case: Any) -> Any:
-    """A case laid upon the defaults."""
+    """Return a case merged with the defaults."""
     if isinstance(case, Case):
         raw: Any = case.given()
     else:
@@ -540,7 +539,7 @@ def _deep(base: Any, over: Any) -> Any:
 
 
 def repeated_ids(ids: list[str]) -> list[Fault]:
-    """A fault for each id that an earlier case has."""
+    """Return a fault for each id that an earlier case has."""
     first: dict[str, int] = {}
     faults: list[Fault] = []
     for index, case_id in enumerate(ids):

@@ -1,8 +1,8 @@
-"""Check a tree against a model, and say what is wrong in the user's terms and at the user's place.
+"""Validate a tree against a model and report problems in the user's terms and position.
 
-pydantic finds the errors; here each gets its place, a wording that needs no Python, and for an
+pydantic finds the errors; here each gets its position, a message without Python terms, and for an
 unknown word the nearest known one. Where a value may have several shapes, only the errors of the
-shape it comes nearest to are told.
+closest shape are reported.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from proctor.errors import did_you_mean
 from proctor.spec.located import SourceLocation, SpecProblem, Tree, plain
 
-# Which models may stand at a place: pydantic's error locations, read along the annotations.
-#
-# Needed to tell a key from the label pydantic puts into a location for the member of a union it
-# tried, and to know which keys would have been right. Types that are not looked into (`Any`,
-# callables) lead nowhere, which costs a suggestion and nothing else.
+# Models allowed at a position: pydantic's error locations, followed along the annotations. Needed
+# to distinguish a key from the label pydantic adds to a location for a union member, and to know
+# the valid keys. Types that are not followed (`Any`, callables) only cost a suggestion.
 
 
 class Shapes(NamedTuple):
@@ -31,24 +29,24 @@ class Shapes(NamedTuple):
 
     @classmethod
     def of(cls, annotation: Any) -> Shapes:
-        """The types that an annotation allows, other than None."""
+        """Return the types that an annotation allows, other than None."""
         return cls(tuple(_flat(annotation)))
 
     @property
     def several(self) -> bool:
-        """Whether pydantic will say which one it tried."""
+        """Return whether pydantic labels the member of the union."""
         return len(self.options) > 1
 
     def narrowed(self, label: str | int) -> Shapes:
-        """The option a label stands for: the name of a type, or the value of its tag."""
+        """Return the type of a label: its name, or the value of its tag."""
         matching = tuple(o for o in self.options if _is_labelled(o, str(label)))
         if len(matching) == 1:
             return Shapes(matching)
-        # The label has been read; whatever remains is looked into together.
+        # The label is consumed; the remaining types are followed together.
         return Shapes((_Together(self.options),))
 
     def inside(self, step: str | int) -> Shapes:
-        """What may stand under a key, or at an index."""
+        """Return the types allowed under a key, or at an index."""
         found: list[Any] = []
         for option in self._unpacked():
             if isinstance(option, type) and issubclass(option, BaseModel):
@@ -63,7 +61,7 @@ class Shapes(NamedTuple):
         return Shapes(tuple(dict.fromkeys(found)))
 
     def keys(self) -> tuple[str, ...]:
-        """The keys that would have been right here."""
+        """Return the valid keys here."""
         models = (o for o in self._unpacked() if isinstance(o, type) and issubclass(o, BaseModel))
         return tuple(dict.fromkeys(key for model in models for key in model_keys(model)))
 
@@ -76,7 +74,7 @@ class Shapes(NamedTuple):
 
 
 class _Together(NamedTuple):
-    """Types that a label did not tell apart."""
+    """Types that share a label."""
 
     options: tuple[Any, ...]
 
@@ -126,11 +124,11 @@ def _is_labelled(option: Any, label: str) -> bool:
 Model = TypeVar("Model", bound=BaseModel)
 
 _ELSEWHERE = "elsewhere"
-"""The type of an error that knows, better than pydantic can, which values it is about."""
+"""Type of an error that has its own, more precise location."""
 
 
 class Fault(NamedTuple):
-    """Something wrong with a value inside the model that found it; `loc` leads there."""
+    """A fault in a value inside the validating model; `loc` is the path to it."""
 
     loc: tuple[str | int, ...]
     message: str
@@ -138,13 +136,13 @@ class Fault(NamedTuple):
 
 
 def faults_error(faults: Sequence[Fault]) -> PydanticCustomError:
-    """What a validator raises to report several values inside its model, each at its own place."""
+    """Raised by a validator to report several values in its model, each at its position."""
     text = "; ".join(fault.message for fault in faults)
     return PydanticCustomError(_ELSEWHERE, "{text}", {"text": text, "faults": list(faults)})
 
 
 def validated(tree: Tree, model: type[Model], problems: list[SpecProblem]) -> Model | None:
-    """The tree as a model, or None with the reasons added to `problems`."""
+    """Return the tree as a model, or None with the reasons added to `problems`."""
     try:
         return model.model_validate(plain(tree))
     except ValidationError as error:
@@ -153,16 +151,16 @@ def validated(tree: Tree, model: type[Model], problems: list[SpecProblem]) -> Mo
 
 
 def first_fault(error: ValidationError) -> Fault:
-    """The first error of values that stand in no file: options of a command, arguments in Python.
+    """Return the first error of values from no file: command options, Python arguments.
 
-    `loc` leads to the value; the message names it as users write it.
+    `loc` is the path to the value; the message names it as users write it.
     """
     detail = error.errors(include_url=False)[0]
     return _told(detail, (), secret=False)._replace(loc=detail["loc"])
 
 
 def located(error: ValidationError, tree: Tree, model: type[BaseModel]) -> list[SpecProblem]:
-    """Every error of a validation, at its place. Values with known problems are not told twice."""
+    """Return every error at its position, except for values with known problems."""
     found = [
         _RawError.of(detail, loc, tree, model)
         for detail in error.errors(include_url=False)
@@ -173,7 +171,7 @@ def located(error: ValidationError, tree: Tree, model: type[BaseModel]) -> list[
 
 
 def _follows_from_others(detail: ErrorDetails) -> bool:
-    """pydantic counts only good items, and so calls a tuple of bad ones too short as well."""
+    """Drop false errors: pydantic counts only valid items, so a tuple of bad ones is too short."""
     least = detail.get("ctx", {}).get("min_length", 0)
     return detail["type"] == "too_short" and len(detail["input"]) >= least
 
@@ -186,9 +184,9 @@ def _locations(detail: ErrorDetails) -> list[tuple[tuple[str | int, ...], Fault 
 
 
 class _RawError(NamedTuple):
-    """An error on its way to becoming a problem.
+    """An error being converted to a problem.
 
-    `choice` is the value with several shapes that it lies in (if any), `branch` the shape tried.
+    `choice` is the enclosing value with several shapes (if any), `branch` the shape validated.
     """
 
     problem: SpecProblem
@@ -235,7 +233,7 @@ class _RawError(NamedTuple):
 
 
 def _nearest_shape(found: Iterable[_RawError]) -> list[_RawError]:
-    """Of the shapes tried for one value keep the one it resembles: whose errors lie deepest."""
+    """Select the closest shape of a value: the one whose errors are deepest."""
     kept: list[_RawError] = []
     choices: dict[int, list[_RawError]] = {}
     for item in found:
@@ -260,7 +258,7 @@ def _nearest_shape(found: Iterable[_RawError]) -> list[_RawError]:
 
 
 def _any_of(group: Sequence[_RawError]) -> _RawError:
-    """One error for a value that is none of the shapes it may have."""
+    """Return one error for a value that has none of its allowed shapes."""
     expected = list(dict.fromkeys(item.expects for item in group if item.expects))
     first = group[0]
     if len(expected) < 2:
@@ -271,7 +269,7 @@ def _any_of(group: Sequence[_RawError]) -> _RawError:
 
 
 def _without_secrets(message: str, tree: Tree) -> str:
-    """The message with what environment variables held put back to their references."""
+    """Return the message with values of environment variables replaced by references."""
     secrets = {pair for part in tree.walk() for pair in part.secrets}
     for held, reference in sorted(secrets, key=lambda pair: -len(pair[0])):
         for form in (held, repr(held)[1:-1]):
@@ -309,7 +307,7 @@ _BOUNDS = {
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, in the words of someone who writes YAML."""
+    """Return the type of a value in YAML terms."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -322,7 +320,7 @@ def kind_of(value: Any) -> str:
 
 
 def _told(detail: ErrorDetails, keys: tuple[str, ...], *, secret: bool) -> Fault:
-    """An error in words, with a hint where one can be given."""
+    """Return the message of an error, with a hint where possible."""
     kind, context, given = detail["type"], detail.get("ctx", {}), detail["input"]
     name = str(detail["loc"][-1]) if detail["loc"] else ""
     if kind == "extra_forbidden":
@@ -360,7 +358,7 @@ def _tag_key(detail: ErrorDetails) -> str:
 
 
 def _named(name: str) -> str:
-    # Union labels such as `list[str]` and positions say nothing to the reader.
+    # Union labels such as `list[str]` and positions mean nothing to users.
     return (
         f"{name}: " if name.isidentifier() and name not in ("str", "int", "float", "bool") else ""
     )

@@ -1,8 +1,9 @@
-"""Read YAML into trees that know their places, and survive whatever a file holds.
+"""Read YAML into trees with positions, robust against any input.
 
-Promise: no input ends in a traceback or takes the machine down: size, depth and the number of
-values (each use of an alias counted) are bounded; only plain tags are known, so nothing is ever
-constructed. Whatever can be read after a problem still is, so that all problems show at once.
+Guarantees: no input causes a traceback or exhausts the machine: size, depth and the number of
+values (each use of an alias counted) are bounded; only plain tags are known, so no object is ever
+constructed. Reading continues after a problem where possible, so that all problems are reported at
+once.
 """
 
 from __future__ import annotations
@@ -19,11 +20,10 @@ import yaml
 from proctor.errors import did_you_mean, hint_among
 from proctor.spec.located import Scalar, SourceLocation, SpecProblem, Tree
 
-# What a YAML scalar means, and environment variables inside it.
-#
-# Scalars follow the YAML 1.2 core schema, as editors do: `no`, `on` and `12:30` are text, dates
-# are text, and every value has a JSON type. Variables stand only where written `${NAME}`; what
-# they hold is always text, so that no variable can change the shape of a file.
+# YAML scalars and environment variables inside them. Scalars follow the YAML 1.2 core schema, as
+# editors do: `no`, `on` and `12:30` are text, dates are text, and every value has a JSON type.
+# Variables are substituted only where written `${NAME}`; their values are always text, so that no
+# variable can change the shape of a file.
 
 
 _NULL = re.compile(r"(?:null|Null|NULL|~|)")
@@ -49,11 +49,11 @@ _MEANINGS: tuple[tuple[str, re.Pattern[str], Callable[[str], Scalar]], ...] = (
 )
 
 LONGEST_NUMBER = 1_000
-"""Digits in a number. Nobody counts that far, and Python itself refuses a little later."""
+"""Maximum digits of a number; Python itself refuses slightly more."""
 
 
 def meaning(text: str) -> Scalar:
-    """The value of an unquoted scalar."""
+    """Return the value of an unquoted scalar."""
     if len(text) > LONGEST_NUMBER:
         return text
     for _, pattern, read in _MEANINGS:
@@ -63,11 +63,11 @@ def meaning(text: str) -> Scalar:
 
 
 def tagged(text: str, kind: str) -> Scalar:
-    """The value of a scalar with an explicit tag (`!!int "3"`); ValueError when it is not one."""
+    """Return the value of a scalar with an explicit tag (`!!int "3"`), or raise ValueError."""
     if kind == "str":
         return text
     for name, pattern, read in _MEANINGS:
-        # An integer is written like a float more often than not: `!!float 3`.
+        # Integers are often written for floats: `!!float 3`.
         if name == kind and len(text) <= LONGEST_NUMBER and pattern.fullmatch(text):
             return read(text)
     raise ValueError(f"{text[:40]!r} is not a value of type !!{kind}")
@@ -82,7 +82,7 @@ _REFERENCE = re.compile(
 
 
 class Substituted(NamedTuple):
-    """A text with its variables put in: what came from where, and what could not be put in."""
+    """A text with variables substituted, their values, and problems."""
 
     text: str
     secrets: tuple[tuple[str, str], ...] = ()
@@ -90,10 +90,10 @@ class Substituted(NamedTuple):
 
 
 def substitute(text: str, environ: Mapping[str, str]) -> Substituted:
-    """Put environment variables where `${NAME}` or `${NAME:-default}` stands; `$${` is `${`.
+    """Substitute environment variables for `${NAME}` or `${NAME:-default}`; `$${` is `${`.
 
-    `secrets` pairs what a variable held with the reference that stands for it, `problems` pairs a
-    message with a hint. Defaults stand in the file and are no secrets.
+    `secrets` pairs the value of a variable with its reference, `problems` pairs a message with a
+    hint. Defaults are in the file and are no secrets.
     """
     if "${" not in text:
         return Substituted(text)
@@ -112,7 +112,7 @@ def substitute(text: str, environ: Mapping[str, str]) -> Substituted:
             )
             return match.group()
         name, held = match["name"], environ.get(match["name"])
-        # As in a shell, an empty variable takes the default too.
+        # As in a shell, an empty variable uses the default too.
         if match["default"] is not None and not held:
             return match["default"]
         if held is None:
@@ -131,11 +131,11 @@ def substitute(text: str, environ: Mapping[str, str]) -> Substituted:
     return Substituted(result, tuple(secrets), tuple(problems))
 
 
-# Paths as users write them into specs: what they lead to, and what else may have been meant.
+# Paths in specs: resolution and suggestions.
 
 
 def instead_of(path: Path) -> str | None:
-    """What may have been meant by a path that is no file: a file of that folder, or a like name."""
+    """Return suggestions for a path that is no file: a file in that folder, or a similar name."""
     is_folder = path.is_dir()
     try:
         beside = sorted((path if is_folder else path.parent).iterdir())
@@ -149,7 +149,7 @@ def instead_of(path: Path) -> str | None:
 
 
 def real_path(path: Path) -> Path:
-    """The path without links; one that cannot be followed is told of when it is opened."""
+    """Return the path without links; an unresolvable one is reported when it is opened."""
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):
@@ -157,46 +157,46 @@ def real_path(path: Path) -> Path:
 
 
 def is_absolute(written: str) -> bool:
-    """Whether a path is absolute on any system, whichever this one is."""
+    """Return whether a path is absolute on any system."""
     windows = PureWindowsPath(written)
     return PurePosixPath(written).is_absolute() or bool(windows.drive or windows.root)
 
 
 def shown_path(path: Path) -> str:
-    """A path without steps back and forth."""
+    """Return a path without `.` and `..` steps."""
     return os.path.normpath(path)
 
 
 MAX_BYTES = 8 * 2**20
-"""A file of cases this large is data; the parser would be busy for seconds on each start."""
+"""Maximum file size: larger files are data, and parsing them would take seconds."""
 
 MAX_VALUES = 500_000
-"""Some 20,000 cases with all their checks. A "billion laughs" file passes it within a few lines."""
+"""About 20,000 cases with all checks. A "billion laughs" file exceeds it within a few lines."""
 
 MAX_DEPTH = 64
-"""No suite nests half as deep, and every recursive reader of the result stays within its stack."""
+"""No suite nests half as deep, and recursive readers of the result stay within the stack."""
 
 MAX_INCLUDES = 16
-"""Files within files; the reader is in all of them at once."""
+"""Maximum depth of includes; the reader recurses into each of them."""
 
 _STANDARD = "tag:yaml.org,2002:"
 _SCALAR_TAGS = ("str", "int", "float", "bool", "null")
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-# JSON escapes what lies beyond the first plane as a pair, which YAML does not know.
+# JSON escapes characters beyond the first plane as a pair, which YAML does not support.
 _SURROGATES = re.compile(
     r"(?<!\\)(?P<slashes>(?:\\\\)*)\\u(?P<high>[dD][89abAB]..)\\u(?P<low>[dD][c-fC-F]..)"
 )
 _DATA_SUFFIXES = (".yaml", ".yml", ".json")
 
-# libyaml's parser where PyYAML was built with it; the pure one says the same, slower.
+# libyaml's parser where PyYAML was built with it; the pure one is equivalent but slower.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class YamlDocument(NamedTuple):
-    """What a file says: the tree (None when it cannot be read at all) and every problem met.
+    """The content of a file: its tree (None when unreadable) and every problem.
 
-    `files` are the file itself and all it includes, for whoever keeps what follows from them.
+    `files` are the file itself and all its includes, for cache invalidation.
     """
 
     tree: Tree | None
@@ -205,11 +205,12 @@ class YamlDocument(NamedTuple):
 
 
 class FileDialect(NamedTuple):
-    """How files of a kind differ from suites.
+    """Options for a kind of file other than suites.
 
-    `root` is the folder that `!include` may not leave (else that of the file). `tags` are allowed
+    `root` is the folder that `!include` may not leave (by default the file's). `tags` are allowed
     on scalars: such a value is its text, and its tree has the tag. `portable` files mean the same
-    on every machine: environment variables are not put in, and no included path is absolute.
+    on every machine: environment variables are not substituted, and included paths are not
+    absolute.
     """
 
     root: Path | None = None
@@ -223,7 +224,7 @@ SUITES = FileDialect()
 def read(
     path: Path, *, environ: Mapping[str, str] | None = None, dialect: FileDialect = SUITES
 ) -> YamlDocument:
-    """Read a YAML file, with what it includes and the environment variables it names."""
+    """Read a YAML file, with its includes and environment variables."""
     reading = _Reading(
         root=real_path(dialect.root or path.parent),
         environ=os.environ if environ is None else environ,
@@ -236,14 +237,14 @@ def read(
 def read_text(
     text: str, name: str, *, environ: Mapping[str, str] | None = None, dialect: FileDialect = SUITES
 ) -> YamlDocument:
-    """Read YAML that is not in a file; it can include nothing."""
+    """Read YAML that is not in a file; it cannot include files."""
     environ = os.environ if environ is None else environ
     reading = _Reading(root=None, environ=environ, dialect=dialect)
     return YamlDocument(reading.text(text, name, Path(name), ()), reading.problems)
 
 
 class _StopReadingError(Exception):
-    """The rest of a file cannot be read; carries the problem."""
+    """Raised when the rest of a file cannot be read; carries the problem."""
 
     def __init__(self, place: SourceLocation, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -252,7 +253,7 @@ class _StopReadingError(Exception):
 
 @dataclass(slots=True)
 class _Reading:
-    """One reading of a file and what it includes: the folder it may not leave, the problems."""
+    """State of reading a file and its includes: the root folder, the problems."""
 
     root: Path | None
     environ: Mapping[str, str]
@@ -263,7 +264,7 @@ class _Reading:
     texts: dict[Path, str] = field(default_factory=dict[Path, str])
 
     def file(self, path: Path, name: str, within: tuple[Path, ...] = ()) -> Tree | None:
-        """The tree of a file; `within` are the files that include it, outermost first."""
+        """Return the tree of a file; `within` are the including files, outermost first."""
         self.files.append(path)
         try:
             text = _decoded(_bytes(path, SourceLocation(name)), name)
@@ -275,7 +276,7 @@ class _Reading:
             return None
 
     def text(self, text: str, name: str, path: Path, within: tuple[Path, ...]) -> Tree | None:
-        """The tree of a text; what stops it is a problem like any other."""
+        """Return the tree of a text; a fatal error is reported like any other problem."""
         text = text.removeprefix("\ufeff")
         try:
             if found := _UNPRINTABLE.search(text):
@@ -291,13 +292,13 @@ class _Reading:
             return None
 
     def add(self, place: SourceLocation, message: str, hint: str | None = None) -> None:
-        """Note a problem and go on."""
+        """Report a problem and continue."""
         self.problems.append(SpecProblem(place, message, hint))
 
     def include(
         self, written: str, place: SourceLocation, base: Path, within: tuple[Path, ...]
     ) -> Tree:
-        """What `!include` stands for: the data of a YAML or JSON file, the text of any other."""
+        """Return the content of an `!include`: the data of a YAML or JSON file, else its text."""
         broken = Tree(place, None, broken=True)
         if self.root is None:
             self.add(place, "there is no folder to include files from")
@@ -348,7 +349,7 @@ class _Reading:
 
 
 class _Builder:
-    """Builds the tree of one file from the parser's events."""
+    """Build the tree of one file from the parser's events."""
 
     def __init__(
         self,
@@ -449,7 +450,7 @@ class _Builder:
         try:
             return tagged(text, kind)
         except ValueError as error:
-            # What a variable held must not be shown, so it is not what is said to be wrong.
+            # The value of a variable must not be shown, so the message names its reference.
             told = str(error) if text == event.value else f"the value is not a !!{kind}"
             self.reading.add(place, told)
             return text
@@ -473,7 +474,7 @@ class _Builder:
         size = 0
         while not isinstance(inner := next(self.events), yaml.SequenceEndEvent):
             item = self.value(inner, depth + 1)
-            # A list included as one item of a list is those items: cases can live in many files.
+            # A list included as an item of a list is expanded: cases can be in many files.
             if item.spliced and isinstance(item.value, list):
                 items.extend(item.value)
             else:
@@ -504,7 +505,7 @@ class _Builder:
         return _with_bases(Tree(self.place(event), value, keys), bases)
 
     def counted(self, size: int, item: Tree, event: Any) -> int:
-        """Stop while a collection is being read, before all of a hostile one is in memory."""
+        """Stop while a collection is being read, before a hostile one fills the memory."""
         if size + item.size > MAX_VALUES:
             raise _StopReadingError(
                 self.place(event),
@@ -513,7 +514,7 @@ class _Builder:
         return size + item.size
 
     def key(self, event: Any, depth: int) -> str | None:
-        """A key is the text that stands there: `2024:` and `true:` are the keys they look like."""
+        """Return a key as its text: `2024:` and `true:` are not converted."""
         if isinstance(event, yaml.ScalarEvent):
             if event.tag in self.reading.dialect.tags:
                 self.reading.add(self.place(event), f"a key cannot be {event.tag}")
@@ -538,7 +539,7 @@ class _Builder:
 
 
 def _with_bases(tree: Tree, bases: list[Tree]) -> Tree:
-    """A mapping with what `<<` brings; its own keys win, then those of the first base."""
+    """Return a mapping with its `<<` bases merged; its own keys win, then the first base's."""
     if not bases or not isinstance(tree.value, dict):
         return tree
     value, keys = tree.value, tree.keys
@@ -550,7 +551,7 @@ def _with_bases(tree: Tree, bases: list[Tree]) -> Tree:
 
 
 def _events(text: str, name: str) -> Iterator[Any]:
-    """The parser's events, its complaints turned into ours."""
+    """Yield the parser's events, with its errors converted to ours."""
     try:
         yield from cast("Iterator[Any]", yaml.parse(text, Loader=_Loader))  # pyright: ignore[reportUnknownMemberType]
     except yaml.MarkedYAMLError as error:
