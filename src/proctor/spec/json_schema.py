@@ -82,7 +82,7 @@ def _one_or_many(one: dict[str, Any]) -> dict[str, Any]:
     many["title"] = "Several experiments"
     many["required"] = ["experiments"]
     many["properties"]["experiments"] = {
-        "description": "Experiments by name; what stands beside this key holds for each of them.",
+        "description": "Experiments by name; keys next to this one apply to each of them.",
         "anyOf": [
             {
                 "type": "object",

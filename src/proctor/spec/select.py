@@ -125,19 +125,19 @@ def select_cases(
         if (not wanted or any(tag.casefold() in wanted for tag in case.tags)) and parsed.holds(case)
     ]
     if cases and not chosen:
-        asked = [f"--tags {','.join(sorted(wanted))}"] if wanted else []
-        asked += [f"--filter {filter!r}"] if filter else []
+        options = [f"--tags {','.join(sorted(wanted))}"] if wanted else []
+        options += [f"--filter {filter!r}"] if filter else []
         known = sorted({tag for case in cases for tag in case.tags})
         raise ProctorError(
-            f"none of {len(cases)} {called} is selected by {' '.join(asked)}",
+            f"none of {len(cases)} {called} is selected by {' '.join(options)}",
             hint=_near(wanted, known)
-            or _meant(parsed, cases)
+            or _suggestion(parsed, cases)
             or (f"tags are {', '.join(known)}" if wanted and known else None),
         )
     return chosen
 
 
-def _meant(parsed: Filter, cases: Sequence[Selectable]) -> str | None:
+def _suggestion(parsed: Filter, cases: Sequence[Selectable]) -> str | None:
     """Return a suggestion for a term that no case matches."""
     for term in (term for group in parsed.groups for term in group):
         known = list(dict.fromkeys(text for case in cases for text in _values(case, term.key)))

@@ -188,10 +188,10 @@ def slug(value: Any) -> str:
     if len(words) <= LONGEST_SLUG:
         return words
     room = LONGEST_SLUG - _DIGEST - 1
-    kept = words[:room]
-    if "-" in kept and words[room] != "-":
-        kept = kept.rpartition("-")[0]
-    return f"{kept.rstrip('-')}-{digest}"
+    short = words[:room]
+    if "-" in short and words[room] != "-":
+        short = short.rpartition("-")[0]
+    return f"{short.rstrip('-')}-{digest}"
 
 
 def same_id(text: str) -> str:

@@ -156,7 +156,7 @@ def first_fault(error: ValidationError) -> Fault:
     `loc` is the path to the value; the message names it as users write it.
     """
     detail = error.errors(include_url=False)[0]
-    return _told(detail, (), secret=False)._replace(loc=detail["loc"])
+    return _described(detail, (), secret=False)._replace(loc=detail["loc"])
 
 
 def located(error: ValidationError, tree: Tree, model: type[BaseModel]) -> list[SpecProblem]:
@@ -223,12 +223,12 @@ class _RawError(NamedTuple):
                 break
             target = child
         is_key = detail["type"] in ("extra_forbidden", "missing")
-        told = fault or _told(detail, keys, secret=bool(target.secrets))
+        described = fault or _described(detail, keys, secret=bool(target.secrets))
         at = place if is_key and place is not None else target.place
         if detail["type"] == "union_tag_invalid" and (tag := target.child(_tag_key(detail))):
             at = tag.place
-        message = _without_secrets(told.message, target)
-        problem = SpecProblem(at, message, told.hint)
+        message = _without_secrets(described.message, target)
+        problem = SpecProblem(at, message, described.hint)
         return cls(problem, target, choice, branch, _EXPECTS.get(detail["type"]))
 
 
@@ -319,7 +319,7 @@ def kind_of(value: Any) -> str:
     return "a mapping" if isinstance(value, Mapping) else "a list"
 
 
-def _told(detail: ErrorDetails, keys: tuple[str, ...], *, secret: bool) -> Fault:
+def _described(detail: ErrorDetails, keys: tuple[str, ...], *, secret: bool) -> Fault:
     """Return the message of an error, with a hint where possible."""
     kind, context, given = detail["type"], detail.get("ctx", {}), detail["input"]
     name = str(detail["loc"][-1]) if detail["loc"] else ""

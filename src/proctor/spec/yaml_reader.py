@@ -450,9 +450,9 @@ class _Builder:
         try:
             return tagged(text, kind)
         except ValueError as error:
-            # The value of a variable must not be shown, so the message names its reference.
-            told = str(error) if text == event.value else f"the value is not a !!{kind}"
-            self.reading.add(place, told)
+            # The value of a variable must not be shown, so the message leaves it out.
+            message = str(error) if text == event.value else f"the value is not a !!{kind}"
+            self.reading.add(place, message)
             return text
 
     def unknown_tag(self, event: Any) -> None:
@@ -561,23 +561,25 @@ def _events(text: str, name: str) -> Iterator[Any]:
             if mark
             else SourceLocation(name, 1, 1)
         )
-        said = " ".join(str(part) for part in (error.problem, error.context) if part)
-        raise _StopReadingError(place, f"not YAML: {said}", _advice(said, text, place)) from None
+        reason = " ".join(str(part) for part in (error.problem, error.context) if part)
+        raise _StopReadingError(
+            place, f"not YAML: {reason}", _advice(reason, text, place)
+        ) from None
     except (yaml.YAMLError, RecursionError) as error:
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise _StopReadingError(SourceLocation(name, 1, 1), f"not YAML: {said}") from None
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise _StopReadingError(SourceLocation(name, 1, 1), f"not YAML: {reason}") from None
 
 
-def _advice(said: str, text: str, place: SourceLocation) -> str | None:
+def _advice(reason: str, text: str, place: SourceLocation) -> str | None:
     lines = _LINE_BREAK.split(text)
     line = lines[place.line - 1] if place.line and place.line <= len(lines) else ""
-    if "\t" in line[: len(line) - len(line.lstrip())] or r"'\t'" in said:
+    if "\t" in line[: len(line) - len(line.lstrip())] or r"'\t'" in reason:
         return "indent with spaces; YAML allows no tabs there"
-    if "mapping values are not allowed" in said:
+    if "mapping values are not allowed" in reason:
         return "a colon inside text needs quotes around the text"
-    if "start any token" in said:
+    if "start any token" in reason:
         return "text that begins with a special character needs quotes"
-    if "did not find expected" in said or "expected <block end>" in said:
+    if "did not find expected" in reason or "expected <block end>" in reason:
         return "check that this line is indented like its neighbours"
     return None
 
