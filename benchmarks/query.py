@@ -18,7 +18,7 @@ import duckdb
 from _measure import ROOT, Timing, calls, compare, machine, reports, runs, table
 
 from proctor.results import query
-from proctor.results.metadata import keep_facts
+from proctor.results.metadata import write_facts_with
 from proctor.runs.folder import RunFolder
 from proctor.runs.provenance import new_run_id
 
@@ -83,7 +83,7 @@ def make(root: Path, count: int) -> None:
             connection.execute(f"CREATE OR REPLACE TABLE t AS {trials}")
             connection.execute(f"COPY t TO '{folder.parquet_path}' (COMPRESSION zstd)")
             connection.execute(f"COPY ({journal} t) TO '{folder.journal_path}' (FORMAT json)")
-            keep_facts(folder, folder.read_spec())
+            write_facts_with(folder, folder.read_spec())
 
 
 GROUP = """

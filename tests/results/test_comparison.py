@@ -47,8 +47,8 @@ def test_case_p_values_are_corrected_over_all_cases():
     expected = stats.false_discovery_control([*p, *[1.0] * 6], method="bh")
     assert by_case["case-00"].adjusted == pytest.approx(expected[0])
     assert by_case["case-01"].adjusted == pytest.approx(expected[1])
-    assert by_case["case-00"].stands_out
-    assert not by_case["case-01"].stands_out
+    assert by_case["case-00"].notable
+    assert not by_case["case-01"].notable
     assert by_case["case-05"].adjusted is None
     assert found.cases[0].case == "case-00"
 

@@ -24,7 +24,7 @@ from run_parts import until
 
 from proctor.errors import ProctorError
 from proctor.results import query
-from proctor.results.exchange.export import FORMULA, guarded
+from proctor.results.exchange.export import FORMULA, escape_formula
 from proctor.results.exchange.importing import import_results, read_results
 from proctor.results.outcomes import case_outcomes, outcomes_of
 from proctor.runs.run import Run
@@ -101,8 +101,11 @@ def test_no_cell_of_csv_is_a_formula(runs: Path, tmp_path: Path) -> None:
 @given(text=st.text())
 def test_a_guarded_text_begins_harmlessly(text: str) -> None:
     """R-D3: whatever the text, its first character is not one a spreadsheet obeys."""
-    assert guarded(text).lstrip(" ")[:1] not in FORMULA or not text
-    assert guarded(text).removeprefix("'") in (text.replace("\0", "\ufffd"), guarded(text))
+    assert escape_formula(text).lstrip(" ")[:1] not in FORMULA or not text
+    assert escape_formula(text).removeprefix("'") in (
+        text.replace("\0", "\ufffd"),
+        escape_formula(text),
+    )
 
 
 def test_a_mark_for_excel(runs: Path, tmp_path: Path) -> None:
@@ -191,7 +194,7 @@ def test_a_table_with_other_names(tmp_path: Path) -> None:
     )
     columns = {"question": "case", "points": "score", "lang": "properties.lang"}
     found = read_results(tmp_path / "grades.csv", None, columns)
-    assert found.not_taken == ("who",)
+    assert found.ignored == ("who",)
     run = import_results(tmp_path / "grades.csv", root=tmp_path / "r", columns=columns, scale=100)
     kept = [(t.case, t.agent, t.index, t.status.value, t.score) for t in run.trials()]
     assert kept == [

@@ -151,20 +151,20 @@ def import_(
     e.g. from `proctor runs export`. A file is imported as a whole or not at all. Imported runs can
     be queried, compared and gated like any other.
     """
-    from proctor.results.exchange.importing import keep, read_results
+    from proctor.results.exchange.importing import read_results, write_import
 
     root = results_root(results)
     for file in files:
         found = read_results(file, source, columns)
         found.name = name or found.name
-        run = keep(found, root, file=file, threshold=threshold, scale=scale)
+        run = write_import(found, root, file=file, threshold=threshold, scale=scale)
         total = run.totals
         click.echo(
             f"{printable(str(run.path))}: {plural(total.trials, 'trial')}, "
             f"{total.passed} of {total.judged} judged passed, "
             f"{total.infra_error} could not be judged"
         )
-        if found.not_taken:
-            skipped = ", ".join(printable(column) for column in found.not_taken)
+        if found.ignored:
+            skipped = ", ".join(printable(column) for column in found.ignored)
             click.echo(f"columns ignored: {skipped} (use --map COLUMN=FIELD)", err=True)
         record_audit("import", root, run=run.path, run_id=run.run_id, outcome=f"{file.name}")

@@ -255,7 +255,7 @@ def _compared_pair(pair: ArmComparison, level: float) -> Iterator[str]:
             ("case", "first", "second", "difference", "p", "p BH", "flaky"),
             [
                 (
-                    line(case.case, MAX_CELL) + (" *" if case.stands_out else ""),
+                    line(case.case, MAX_CELL) + (" *" if case.notable else ""),
                     f"{percent(case.first.value)} of {case.first.n}",
                     f"{percent(case.second.value)} of {case.second.n}",
                     change("pass_rate", case.difference.value),
@@ -270,7 +270,7 @@ def _compared_pair(pair: ArmComparison, level: float) -> Iterator[str]:
             yield f"  and {len(changed) - MAX_CASES} more that changed (--json has all)"
     if unchanged := len(pair.cases) - len(changed):
         yield f"  {plural(unchanged, 'case')} without a change"
-    if any(case.stands_out for case in pair.cases):
+    if any(case.notable for case in pair.cases):
         yield f"  * p after Benjamini–Hochberg at most {LOOK_HERE:g}: look here first"
     if pair.left_out:
         yield f"Left out: {plural(len(pair.left_out), 'case')}"

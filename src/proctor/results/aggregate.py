@@ -91,12 +91,12 @@ class TrialTally(msgspec.Struct):
     @property
     def left_out(self) -> tuple[Excluded, ...]:
         """Count the trials that a rate of judged trials leaves out."""
-        found = (
+        parts = (
             Excluded("trials", self.infra_error, "infrastructure error"),
             Excluded("trials", self.cancelled, "cancelled"),
-            Excluded("trials", self.after_stop, "ran on after an early stop"),
+            Excluded("trials", self.after_stop, "ended after an early stop"),
         )
-        return tuple(part for part in found if part.count)
+        return tuple(part for part in parts if part.count)
 
 
 TALLY = """
@@ -116,11 +116,6 @@ TALLY = """
 TALLY_COLUMNS = frozenset({"counted", "status", "judged", "score", "cost_usd", "unpriced_calls"})
 
 
-def tally(values: Iterable[Any]) -> TrialTally:
-    """Build a tally from the values of `TALLY`."""
-    return TrialTally(*values)
-
-
 class Cell(NamedTuple):
     """One case, agent and set of parameters."""
 
@@ -131,8 +126,8 @@ class Cell(NamedTuple):
 
 def cell_of(agent: str, params: str | None, case: str) -> Cell:
     """Build a cell; the order in which parameters were written does not matter."""
-    given = cast("dict[str, Any]", msgspec.json.decode(params)) if params else {}
-    return Cell(agent, params_key(given), case)
+    decoded = cast("dict[str, Any]", msgspec.json.decode(params)) if params else {}
+    return Cell(agent, params_key(decoded), case)
 
 
 class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,6 +219,7 @@ def rate_of(
     cases = [cell.case for cell in cells]
     if not clusters and len(set(cases)) == len(cases):
         return rate_over(counts, level=level)
+    # The prefix keeps a lone case from sharing a cluster of the same name.
     groups = [(clusters or {}).get(case, f"case {case}") for case in cases]
     return rate_over(counts, clusters=groups, level=level)
 
@@ -235,6 +231,7 @@ def rate_over(
     level: float = LEVEL,
 ) -> Interval:
     """Return the pass rate over cells; a single cell has its own rate and Wilson interval."""
+    # A clustered interval needs two cells: one says nothing about the variance between cases.
     if len(counts) == 1:
         return case_rate(counts[0].passes, counts[0].trials, level=level)
     return population_rate(counts, clusters=clusters, level=level)
@@ -255,20 +252,15 @@ def mean_score(cells: Mapping[Cell, TrialTally], total: TrialTally) -> Figure:
     )
 
 
-def merged(
+def tallies_by_group(
     rows: Iterable[tuple[Any, ...]], keys: int
 ) -> dict[tuple[Any, ...], dict[Cell, TrialTally]]:
-    """Return tallies by group and cell, from rows of group values, agent, params, case and
-    `TALLY`.
-    """
+    """Return tallies by group and cell; a row is group values, agent, params, case, `TALLY`."""
     groups: dict[tuple[Any, ...], dict[Cell, TrialTally]] = defaultdict(dict)
     for row in rows:
         key, (agent, params, case) = row[:keys], row[keys : keys + 3]
-        cells = groups[key]
-        cell = cell_of(agent, params, case)
-        found = tally(row[keys + 3 :])
-        if cell in cells:
-            cells[cell].add(found)
-        else:
-            cells[cell] = found
+        # SQL groups by the text of params; the same params in another order are one cell.
+        groups[key].setdefault(cell_of(agent, params, case), TrialTally()).add(
+            TrialTally(*row[keys + 3 :])
+        )
     return groups

@@ -7,20 +7,22 @@ code of custom checks is not hashed, only its import path.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 from proctor.results.metadata import as_mapping
 from proctor.results.outcomes import case_properties
 from proctor.runs.baselines import spec_hash
 
-FOR_PEOPLE = frozenset({"id", "description", "tags", "difficulty", "type", "properties", "trials"})
+UNGRADED_KEYS = frozenset(
+    {"id", "description", "tags", "difficulty", "type", "properties", "trials"}
+)
 """Parts of a case that affect neither the agent's input nor its grading."""
 
-ASKS_A_JUDGE = frozenset({"llm_judge", "safety_check", "hallucination_check", "quality"})
+JUDGE_KEYS = frozenset({"llm_judge", "safety_check", "hallucination_check", "quality"})
 """Keys of a case that use the default judge unless they name another."""
 
-HOW_A_JUDGE_IS_REACHED = frozenset({"cache", "api_key_env"})
+JUDGE_ACCESS_KEYS = frozenset({"cache", "api_key_env"})
 """Parts of a judge's configuration that do not affect its verdicts."""
 
 DEFAULT_JUDGE = "default"
@@ -28,12 +30,11 @@ DEFAULT_JUDGE = "default"
 HASH_CHARS = 8
 """Displayed length of a hash: enough to distinguish two at a glance."""
 
-
-MOST_SEEDS = 5
+MAX_SEEDS_SHOWN = 5
 """Maximum number of seeds listed individually."""
 
 
-class Print(NamedTuple):
+class CaseFingerprint(NamedTuple):
     """Hash of each part of a case in a run."""
 
     case: Mapping[str, Any]
@@ -47,30 +48,33 @@ class Print(NamedTuple):
         return {name: spec_hash(part)[:HASH_CHARS] for name, part in parts.items() if part}
 
 
-def fingerprints(spec: Mapping[str, Any]) -> dict[str, Print]:
+def fingerprints(spec: Mapping[str, Any]) -> dict[str, CaseFingerprint]:
     """Return the hashes of every case in the spec of a run, by id."""
     judges = _judges(spec)
     fixtures = as_mapping(spec.get("fixtures"))
     scenarios = _scenarios(as_mapping(spec.get("experiment")))
-    found: dict[str, Print] = {}
+    by_case: dict[str, CaseFingerprint] = {}
     for name, written in case_properties(spec).items():
-        kept = {key: value for key, value in written.items() if key not in FOR_PEOPLE}
-        if "query" in kept:
-            kept["input"] = kept.pop("query")
-        asked = {who: judges.get(who) for who in sorted(_asked(kept, judges))}
-        staged = {"files": fixtures.get(name), "scenario": scenarios.get(name)}
-        found[name] = Print(kept, asked, {k: v for k, v in staged.items() if v is not None})
-    return found
+        graded = {key: value for key, value in written.items() if key not in UNGRADED_KEYS}
+        if "query" in graded:  # an older name of `input`: renaming it is no change of the case
+            graded["input"] = graded.pop("query")
+        # Custom checks may call any judge, and their code is not visible here.
+        used = set(judges) if graded.get("checks") else set(_judges_named_in(graded))
+        parts = {"files": fixtures.get(name), "scenario": scenarios.get(name)}
+        by_case[name] = CaseFingerprint(
+            graded,
+            {judge: judges.get(judge) for judge in sorted(used)},
+            {key: value for key, value in parts.items() if value is not None},
+        )
+    return by_case
 
 
 def changed_cases(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, str]:
     """Return the cases of both runs that differ, and what changed."""
     before, after = fingerprints(first), fingerprints(second)
-    found: dict[str, str] = {}
-    for name in before:
-        if name in after and (what := _changes(before[name], after[name])):
-            found[name] = what
-    return found
+    common = [name for name in before if name in after]
+    changes = {name: _changes(before[name], after[name]) for name in common}
+    return {name: change for name, change in changes.items() if change}
 
 
 def remarks(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
@@ -82,18 +86,18 @@ def remarks(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str
         yield "a run does not contain its cases: they are matched by id only"
 
 
-def _changes(before: Print, after: Print) -> str:
-    what: list[str] = []
+def _changes(before: CaseFingerprint, after: CaseFingerprint) -> str:
+    changes: list[str] = []
     if spec_hash(before.case) != spec_hash(after.case):
         keys = _differing(before.case, after.case)
-        what.append(f"the case changed ({', '.join(keys)})")
+        changes.append(f"the case changed ({', '.join(keys)})")
     if spec_hash(before.judges) != spec_hash(after.judges):
         names = _differing(before.judges, after.judges)
         which = "" if names == [DEFAULT_JUDGE] else f" ({', '.join(names)})"
-        what.append(f"the judge changed{which}")
+        changes.append(f"the judge changed{which}")
     if spec_hash(before.fixtures) != spec_hash(after.fixtures):
-        what.append(_staged(before.fixtures, after.fixtures))
-    if not what:
+        changes.append(_fixture_change(before.fixtures, after.fixtures))
+    if not changes:
         return ""
     old, new = before.hashes, after.hashes
     pairs = (
@@ -101,10 +105,10 @@ def _changes(before: Print, after: Print) -> str:
         for part in ("case", "judge", "fixtures")
         if old.get(part) != new.get(part)
     )
-    return f"{' and '.join(what)}: {', '.join(pairs)}"
+    return f"{' and '.join(changes)}: {', '.join(pairs)}"
 
 
-def _staged(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+def _fixture_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """Describe changed fixtures; seeds are listed, since a hash says nothing about them."""
     parts = [
         {**each, **as_mapping(each.get("scenario")), "scenario": None} for each in (before, after)
@@ -112,8 +116,8 @@ def _staged(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     old, new = (part.pop("seeds", None) for part in parts)
     if old == new:
         return "the fixtures changed"
-    told = f"the seeds changed ({_seeds(old)} → {_seeds(new)})"
-    return told if parts[0] == parts[1] else f"{told} and the fixtures changed"
+    seeds = f"the seeds changed ({_seeds(old)} → {_seeds(new)})"
+    return seeds if parts[0] == parts[1] else f"{seeds} and the fixtures changed"
 
 
 def _seeds(seeds: Any) -> str:
@@ -123,8 +127,8 @@ def _seeds(seeds: Any) -> str:
     listed = sorted(cast("list[int]", seeds))
     if listed == list(range(listed[0], listed[-1] + 1)) and len(listed) > 1:
         return f"{listed[0]}..{listed[-1]}"
-    shown = ", ".join(map(str, listed[:MOST_SEEDS]))
-    return shown if len(listed) <= MOST_SEEDS else f"{shown}, …"
+    shown = ", ".join(map(str, listed[:MAX_SEEDS_SHOWN]))
+    return shown if len(listed) <= MAX_SEEDS_SHOWN else f"{shown}, …"
 
 
 def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -139,42 +143,33 @@ def _scenarios(experiment: Mapping[str, Any]) -> dict[str, Any]:
     """Return what generated cases are built from: templates by hash, and seeds."""
     record = as_mapping(experiment.get("scenarios"))
     templates = as_mapping(record.get("templates"))
-    found: dict[str, Any] = {}
+    by_case: dict[str, Any] = {}
     for case, staged in as_mapping(record.get("cases")).items():
         template = as_mapping(templates.get(str(as_mapping(staged).get("template"))))
-        found[case] = {**as_mapping(staged), "hash": template.get("hash")}
-        found[case]["seeds"] = experiment.get("seeds")
-    return found
+        by_case[case] = {
+            **as_mapping(staged),
+            "hash": template.get("hash"),
+            "seeds": experiment.get("seeds"),
+        }
+    return by_case
 
 
 def _judges(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return every judge of a run by name, with its configuration."""
     suite, settings = as_mapping(spec.get("suite")), as_mapping(spec.get("settings"))
     default = suite.get("judge") or settings.get("judge")
-    found = {DEFAULT_JUDGE: default} if default else {}
-    return {
-        name: _what_it_is(config)
-        for name, config in {**found, **as_mapping(suite.get("judges"))}.items()
-    }
+    judges = {DEFAULT_JUDGE: default} if default else {}
+    judges |= as_mapping(suite.get("judges"))
+    for name, config in judges.items():
+        if isinstance(config, str):  # the short form, which is the same judge as the long one
+            judges[name] = {"model": config}
+        elif isinstance(config, dict):
+            options = cast("dict[str, Any]", config)
+            judges[name] = {k: v for k, v in options.items() if k not in JUDGE_ACCESS_KEYS}
+    return judges
 
 
-def _what_it_is(config: Any) -> Any:
-    if isinstance(config, str):
-        return {"model": config}
-    if not isinstance(config, dict):
-        return config
-    options = cast("dict[str, Any]", config)
-    return {key: value for key, value in options.items() if key not in HOW_A_JUDGE_IS_REACHED}
-
-
-def _asked(case: Mapping[str, Any], judges: Iterable[str]) -> set[str]:
-    """Return the judges a case may call. Custom checks may call any."""
-    if case.get("checks"):
-        return set(judges)
-    return set(_named_in(case))
-
-
-def _named_in(value: Any) -> Iterator[str]:
+def _judges_named_in(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         options = cast("dict[str, Any]", value)
         if options.get("type") == "judge" and "judge" not in options:
@@ -182,11 +177,11 @@ def _named_in(value: Any) -> Iterator[str]:
         for key, part in options.items():
             if key == "judge" and isinstance(part, str):
                 yield part
-            elif key in ASKS_A_JUDGE and part not in (None, False, []):
+            elif key in JUDGE_KEYS and part not in (None, False, []):
                 yield DEFAULT_JUDGE
-                yield from _named_in(part)
+                yield from _judges_named_in(part)
             else:
-                yield from _named_in(part)
+                yield from _judges_named_in(part)
     elif isinstance(value, list | tuple):
         for part in cast("list[Any]", value):
-            yield from _named_in(part)
+            yield from _judges_named_in(part)

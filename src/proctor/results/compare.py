@@ -8,7 +8,6 @@ made.
 
 from __future__ import annotations
 
-import dataclasses
 import fnmatch
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
 Metric = Literal["pass_rate", "score", "cost_usd", "latency_ms"]
 
-LOOK_HERE = 0.10
+NOTABLE_FDR = 0.10
 """False discovery rate accepted in a list of cases to look at (Benjamini–Hochberg)."""
 
 
@@ -55,7 +54,7 @@ class NamedGroup(NamedTuple):
 
     name: str
     outcomes: AgentOutcomes
-    votes: Votes = {}  # noqa: RUF012 (an empty mapping that nobody changes)
+    votes: Votes = {}  # noqa: RUF012 (an empty mapping that is never changed)
 
 
 class CaseDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,9 +71,9 @@ class CaseDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Sources of flakiness by arm, such as `first agent`."""
 
     @property
-    def stands_out(self) -> bool:
+    def notable(self) -> bool:
         """Whether the case belongs in a list of cases to look at."""
-        return self.adjusted is not None and self.adjusted <= LOOK_HERE
+        return self.adjusted is not None and self.adjusted <= NOTABLE_FDR
 
 
 class MetricDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,8 +143,18 @@ def compare_arms(
     `incomparable` maps cases that changed between the arms to the change; `pattern` selects cases
     by id (`refund-*`).
     """
-    kept = [_matching(arm.outcomes, pattern) for arm in (first, second)]
-    sides = pair(*kept)
+    selected = [
+        msgspec.structs.replace(
+            arm.outcomes,
+            cases=tuple(
+                case
+                for case in arm.outcomes.cases
+                if pattern is None or fnmatch.fnmatchcase(case.case, pattern)
+            ),
+        )
+        for arm in (first, second)
+    ]
+    sides = pair(*selected)
     left_out = {
         **dict.fromkeys(sides.only_first, f"only in {first.name}"),
         **dict.fromkeys(sides.only_second, f"only in {second.name}"),
@@ -163,7 +172,13 @@ def compare_arms(
         if case not in left_out
     ]
     before, after = [a for a, _ in rows], [b for _, b in rows]
-    flaky = _flaky((first, second), {a.case for a in before})
+    compared = {a.case for a in before}
+    flaky = [
+        (arm.name, each)
+        for arm in (first, second)
+        for each in flakiness_of(arm.outcomes, arm.votes)
+        if each.flaky and each.case in compared
+    ]
     return ArmComparison(
         first=first.name,
         second=second.name,
@@ -173,7 +188,7 @@ def compare_arms(
         left_out=left_out,
         not_counted={
             arm.name: tuple(str(part) for part in seen.left_out)
-            for arm, seen in zip((first, second), kept, strict=True)
+            for arm, seen in zip((first, second), selected, strict=True)
         },
         n=(sum(a.trials for a in before), sum(b.trials for b in after)),
         passes=(sum(a.passes for a in before), sum(b.passes for b in after)),
@@ -181,26 +196,12 @@ def compare_arms(
     )
 
 
-def _matching(arm: AgentOutcomes, pattern: str | None) -> AgentOutcomes:
-    if pattern is None:
-        return arm
-    cases = tuple(case for case in arm.cases if fnmatch.fnmatchcase(case.case, pattern))
-    return msgspec.structs.replace(arm, cases=cases)
-
-
-def _flaky(arms: Iterable[NamedGroup], compared: set[str]) -> list[tuple[str, CaseFlakiness]]:
-    return [
-        (arm.name, each)
-        for arm in arms
-        for each in flakiness_of(arm.outcomes, arm.votes)
-        if each.flaky and each.case in compared
-    ]
-
-
 def _notes(before: Sequence[CaseOutcome], after: Sequence[CaseOutcome]) -> Iterable[str]:
     yield from stopped_note((*before, *after))
     short = sum(
-        case.asked is not None and not case.stopped and _seen(case) < case.asked
+        case.asked is not None
+        and not case.stopped
+        and case.trials + case.infra + case.cancelled + case.after_stop < case.asked
         for case in (*before, *after)
     )
     if short:
@@ -217,10 +218,6 @@ def stopped_note(cases: Iterable[CaseOutcome]) -> Iterator[str]:
         )
 
 
-def _seen(case: CaseOutcome) -> int:
-    return case.trials + case.infra + case.cancelled + case.after_stop
-
-
 # -- case by case ----------------------------------------------------------------------------------
 
 
@@ -230,50 +227,51 @@ def _cases(
     names: tuple[str, str],
     level: float,
 ) -> tuple[CaseDifference, ...]:
-    tests = [_honest(stratified([a.counts], [b.counts]), (a, b)) for a, b in rows]
+    tests = [_test_unless_stopped(stratified([a.counts], [b.counts]), (a, b)) for a, b in rows]
     # A case that never varied was tested as well, so it counts in the multiplicity correction.
     adjusted = benjamini_hochberg([1.0 if t.p_value is None else t.p_value for t in tests])
-    unsettled = {
+    flaky_sources = {
         (name, each.case): tuple(f"{arm} {source}" for source in each.sources)
         for name, each in flaky
         for arm in (("first", "second")[names.index(name)],)
     }
-    found = [
+    differences = [
         CaseDifference(
             case=a.case,
             first=_rate(a, level),
             second=_rate(b, level),
-            difference=_honest_interval(
+            difference=_interval_unless_stopped(
                 suite_difference([a.counts], [b.counts], level=level), (a, b)
             ),
             test=test,
             adjusted=None if test.p_value is None else value,
-            score_difference=_minus(b.mean_score, a.mean_score),
-            flaky=tuple(word for name in names for word in unsettled.get((name, a.case), ())),
+            score_difference=None
+            if a.mean_score is None or b.mean_score is None
+            else b.mean_score - a.mean_score,
+            flaky=tuple(
+                source for name in names for source in flaky_sources.get((name, a.case), ())
+            ),
         )
         for (a, b), test, value in zip(rows, tests, adjusted, strict=True)
     ]
-    return tuple(sorted(found, key=lambda each: (-abs(each.difference.value or 0.0), each.case)))
+    return tuple(
+        sorted(differences, key=lambda each: (-abs(each.difference.value or 0.0), each.case))
+    )
 
 
 def _rate(case: CaseOutcome, level: float) -> Interval:
-    found = case_rate(case.passes, case.trials, level=level)
-    return _honest_interval(found, (case,))
+    return _interval_unless_stopped(case_rate(case.passes, case.trials, level=level), (case,))
 
 
-def _honest(test: DifferenceTest, cases: Iterable[CaseOutcome]) -> DifferenceTest:
+def _test_unless_stopped(test: DifferenceTest, cases: Iterable[CaseOutcome]) -> DifferenceTest:
     """Return a test, without its p-value where trials were stopped early."""
     stopped = any(case.stopped for case in cases)
     return replace(test, p_value=None, reason=STOPPED) if stopped else test
 
 
-def _honest_interval(interval: Interval, cases: Iterable[CaseOutcome]) -> Interval:
+def _interval_unless_stopped(interval: Interval, cases: Iterable[CaseOutcome]) -> Interval:
     stopped = any(case.stopped for case in cases)
     return replace(interval, low=None, high=None, reason=STOPPED) if stopped else interval
-
-
-def _minus(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a - b
 
 
 # -- overall ---------------------------------------------------------------------------------------
@@ -282,18 +280,19 @@ def _minus(a: float | None, b: float | None) -> float | None:
 def _metrics(
     before: Sequence[CaseOutcome], after: Sequence[CaseOutcome], level: float, seed: int
 ) -> tuple[MetricDifference, ...]:
-    found = [
+    metrics = [
         _pass_rate(before, after, level, seed),
         _measured("score", before, after, level, seed, lambda case: case.scores),
         _measured("cost_usd", before, after, level, seed, lambda case: case.costs_usd),
         _measured("latency_ms", before, after, level, seed, lambda case: case.latencies_ms),
     ]
-    told = [each for each in found if each.metric == "pass_rate" or each.interval.cases]
-    tests = [(each.suite or each.population).p_value for each in told]
+    # The pass rate is always reported; a metric that no case has would only be noise.
+    reported = [each for each in metrics if each.metric == "pass_rate" or each.interval.cases]
+    tests = [(each.suite or each.population).p_value for each in reported]
     adjusted = (tests[0], *holm([1.0 if p is None else p for p in tests[1:]]))
     return tuple(
         msgspec.structs.replace(each, adjusted=None if p is None else value)
-        for each, p, value in zip(told, tests, adjusted, strict=True)
+        for each, p, value in zip(reported, tests, adjusted, strict=True)
     )
 
 
@@ -307,10 +306,10 @@ def _pass_rate(
         metric="pass_rate",
         first=mean(rates[0]),
         second=mean(rates[1]),
-        interval=_honest_interval(suite_difference(first, second, level=level), both),
-        suite=_honest(stratified(first, second), both),
-        population=_honest(paired_means(*rates, seed=seed), both),
-        population_interval=_honest_interval(_over_cases(*rates, level, seed), both),
+        interval=_interval_unless_stopped(suite_difference(first, second, level=level), both),
+        suite=_test_unless_stopped(stratified(first, second), both),
+        population=_test_unless_stopped(paired_means(*rates, seed=seed), both),
+        population_interval=_interval_unless_stopped(_over_cases(*rates, level, seed), both),
         effect=cohen_h(first, second),
         adjusted=None,
     )
@@ -338,10 +337,12 @@ def _measured(
         metric=metric,
         first=mean(means[0]),
         second=mean(means[1]),
-        interval=_honest_interval(interval, cases),
+        interval=_interval_unless_stopped(interval, cases),
         suite=_score_test(rows, left_out, seed) if metric == "score" else None,
-        population=_honest(replace(paired_means(*means, seed=seed), left_out=left_out), cases),
-        population_interval=_honest_interval(interval, cases),
+        population=_test_unless_stopped(
+            replace(paired_means(*means, seed=seed), left_out=left_out), cases
+        ),
+        population_interval=_interval_unless_stopped(interval, cases),
         effect=replace(cohen_dz(*means), left_out=left_out),
         adjusted=None,
     )
@@ -351,15 +352,18 @@ def _score_test(
     rows: Sequence[tuple[CaseOutcome, CaseOutcome]], left_out: int, seed: int
 ) -> DifferenceTest:
     """Test scores on exactly these cases; pass/fail scores get the exact test."""
-    if all(_pass_or_fail(case) for row in rows for case in row):
-        found = stratified([a.counts for a, _ in rows], [b.counts for _, b in rows])
+    binary = all(
+        set(case.scores) <= {0.0, 1.0} and case.scores.count(1.0) == case.passes
+        for row in rows
+        for case in row
+    )
+    if binary:
+        test = stratified([a.counts for a, _ in rows], [b.counts for _, b in rows])
     else:
-        found = within_case([a.scores for a, _ in rows], [b.scores for _, b in rows], seed=seed)
-    return _honest(replace(found, left_out=left_out), [case for row in rows for case in row])
-
-
-def _pass_or_fail(case: CaseOutcome) -> bool:
-    return set(case.scores) <= {0.0, 1.0} and case.scores.count(1.0) == case.passes
+        test = within_case([a.scores for a, _ in rows], [b.scores for _, b in rows], seed=seed)
+    return _test_unless_stopped(
+        replace(test, left_out=left_out), [case for row in rows for case in row]
+    )
 
 
 def _over_cases(
@@ -442,7 +446,12 @@ def compare_runs(
     before = outcomes_of(first)
     after = before if second is None else outcomes_of(second)
     pairs, only = _paired(before, after, agents)
-    if cases is not None and not _any_case(pairs, cases):
+    if cases is not None and not any(
+        fnmatch.fnmatchcase(case.case, cases)
+        for arms in pairs
+        for arm in arms
+        for case in arm.cases
+    ):
         raise ProctorError(f"no case matches {cases!r}", hint="such as --cases 'refund-*'")
     changed = changed_cases(first.spec, other.spec) if second is not None else {}
     return Comparison(
@@ -450,7 +459,7 @@ def compare_runs(
         second=run_name(other.path),
         pairs=tuple(
             compare_arms(
-                *_named(a, b, first, second),
+                *_labelled(a, b, first, second),
                 incomparable=changed,
                 pattern=cases,
                 level=level,
@@ -461,19 +470,15 @@ def compare_runs(
         only_first=only[0],
         only_second=only[1],
         level=level,
-        notes=_run_notes(first.spec, second.spec if second is not None else None),
+        notes=() if second is None else tuple(remarks(first.spec, second.spec)),
     )
-
-
-def _run_notes(first: Mapping[str, Any], second: Mapping[str, Any] | None) -> tuple[str, ...]:
-    return () if second is None else tuple(remarks(first, second))
 
 
 def _paired(
     before: Sequence[AgentOutcomes], after: Sequence[AgentOutcomes], agents: Sequence[str]
 ) -> tuple[list[tuple[AgentOutcomes, AgentOutcomes]], tuple[tuple[str, ...], tuple[str, ...]]]:
     if agents:
-        return [(_one(before, agents[0]), _one(after, agents[1]))], ((), ())
+        return [(_resolve_agent(before, agents[0]), _resolve_agent(after, agents[1]))], ((), ())
     if len(before) == len(after) == 1:
         return [(before[0], after[0])], ((), ())
     a = {(arm.agent, arm.params): arm for arm in before}
@@ -491,25 +496,26 @@ def _paired(
     )
 
 
-def _one(arms: Sequence[AgentOutcomes], name: str) -> AgentOutcomes:
+def _resolve_agent(arms: Sequence[AgentOutcomes], name: str) -> AgentOutcomes:
     """Resolve an agent by name or unique prefix, with its parameters where there are several."""
-    for fits in (
+    # An exact name wins over a prefix of a longer one.
+    for matches in (
         [arm for arm in arms if arm.name == name],
         [arm for arm in arms if arm.agent == name],
         [arm for arm in arms if arm.name.startswith(name)],
     ):
-        if len(fits) == 1:
-            return fits[0]
-        if fits:
-            told = "; ".join(sorted(arm.name for arm in fits))
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            listed = "; ".join(sorted(arm.name for arm in matches))
             raise ProctorError(
-                f"{name!r} is ambiguous, it matches {len(fits)}: {told}",
+                f"{name!r} is ambiguous, it matches {len(matches)}: {listed}",
                 hint="write enough of the name to make it unique, in quotes",
             )
     return pick(arms, name)
 
 
-def _named(
+def _labelled(
     a: AgentOutcomes, b: AgentOutcomes, first: Run, second: Run | None
 ) -> tuple[NamedGroup, NamedGroup]:
     other = first if second is None else second
@@ -520,14 +526,6 @@ def _named(
         names = (f"{names[0]} (first)", f"{names[1]} (second)")
     votes = (judge_votes(first), judge_votes(other))
     return NamedGroup(names[0], a, votes[0]), NamedGroup(names[1], b, votes[1])
-
-
-def _any_case(pairs: Sequence[tuple[AgentOutcomes, AgentOutcomes]], pattern: str) -> bool:
-    from fnmatch import fnmatchcase
-
-    return any(
-        fnmatchcase(case.case, pattern) for arms in pairs for arm in arms for case in arm.cases
-    )
 
 
 # Compare parts of a selection with each other, and with properties of their cases. Two arms are
@@ -604,10 +602,7 @@ def _arm(of: ResultSet, by: str, value: Any) -> dict[str, CaseObservation]:
     }
     if not arm:
         known = sorted(str(row.key[by]) for row in of.group_by(by).rows)
-        raise ProctorError(
-            f"no trial has {by} {value!r}",
-            hint=hint_among(str(value), known),
-        )
+        raise ProctorError(f"no trial has {by} {value!r}", hint=hint_among(str(value), known))
     return arm
 
 
@@ -621,16 +616,16 @@ def correlation(
         f'SELECT "case", {property_.sql}, avg({number.sql}) FROM trials'  # noqa: S608 (from the table of columns)
         f" WHERE {judged} GROUP BY ALL ORDER BY ALL"
     )
-    rows = of.ask(sql, {"case", "counted", "judged", property_.base, number.base})
-    pairs = [(_as_number(given), mean) for _, given, mean in rows]
-    whole = [(x, float(y)) for x, y in pairs if x is not None and y is not None]
-    found = correlate([x for x, _ in whole], [y for _, y in whole], method=method)
-    missing = len(pairs) - len(whole)
+    rows = of.fetch(sql, {"case", "counted", "judged", property_.base, number.base})
+    pairs = [(_as_number(raw), average) for _, raw, average in rows]
+    complete = [(x, float(y)) for x, y in pairs if x is not None and y is not None]
+    result = correlate([x for x, _ in complete], [y for _, y in complete], method=method)
+    missing = len(pairs) - len(complete)
     if not missing:
-        return found
+        return result
     cases = plural(len(pairs), "case")
     why = f"{missing} of {cases} left out: no numeric value in {column}, or no {value}"
-    return dataclasses.replace(found, reason="; ".join(filter(None, (found.reason, why))))
+    return replace(result, reason="; ".join(filter(None, (result.reason, why))))
 
 
 def _as_number(value: Any) -> float | None:
@@ -670,21 +665,21 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
     """  # noqa: S608 (constants)
     columns = {"agent", "params", "case", "counted", "judged", "status", "score", "latency_ms"}
     columns |= {"threshold", "properties", "cost_usd", "unpriced_calls", "run", "axis_seed"}
-    rows = of.ask(sql, columns | {"index"})
-    return by_agent(_merged([_cell(row) for row in rows]))
+    rows = of.fetch(sql, columns | {"index"})
+    return by_agent(_merge_cells([_cell(row) for row in rows]))
 
 
 def _cell(row: tuple[Any, ...]) -> tuple[CellKey, CaseOutcome]:
     agent, params, case, passes, trials, scores, hard, infra, cancelled, after = row[:10]
     cell = cell_of(agent, params, case)
-    kept = tuple(scores or ())
+    known = tuple(scores or ())
     return CellKey(case, agent, cell.params), CaseOutcome(
         case=case,
         passes=passes,
         trials=trials,
-        scores=kept,
+        scores=known,
         hard_fails=hard,
-        unscored=trials - len(kept),
+        unscored=trials - len(known),
         infra=infra,
         cancelled=cancelled,
         after_stop=after,
@@ -696,18 +691,18 @@ def _cell(row: tuple[Any, ...]) -> tuple[CellKey, CaseOutcome]:
     )
 
 
-def _merged(cells: list[tuple[CellKey, CaseOutcome]]) -> list[tuple[CellKey, CaseOutcome]]:
+def _merge_cells(cells: list[tuple[CellKey, CaseOutcome]]) -> list[tuple[CellKey, CaseOutcome]]:
     """Merge cells whose parameters differ only in key order."""
-    found: dict[CellKey, CaseOutcome] = {}
+    merged: dict[CellKey, CaseOutcome] = {}
     for key, cell in cells:
-        known = found.get(key)
+        known = merged.get(key)
         if known is None:
-            found[key] = cell
+            merged[key] = cell
             continue
         sums = {
             name: getattr(known, name) + getattr(cell, name)
             for name in CaseOutcome.__struct_fields__
             if name not in ("case", "asked", "threshold", "cluster", "stopped")
         }
-        found[key] = msgspec.structs.replace(known, **sums)
-    return list(found.items())
+        merged[key] = msgspec.structs.replace(known, **sums)
+    return list(merged.items())

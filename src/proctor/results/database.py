@@ -141,13 +141,13 @@ COLUMNS: dict[str, TrialColumn] = {
 }
 """Columns of the view `trials`, in its order."""
 
-KEPT = tuple(name for name, column in COLUMNS.items() if column.sql == f't."{name}"')
+STORED = tuple(name for name, column in COLUMNS.items() if column.sql == f't."{name}"')
 """Columns read unchanged from results.parquet."""
 
 _READ = re.compile(r'\bt\."?(\w+)"?')
 
 READS = {
-    name: frozenset(part for part in _READ.findall(column.sql) if part in KEPT)
+    name: frozenset(part for part in _READ.findall(column.sql) if part in STORED)
     for name, column in COLUMNS.items()
 }
 """The stored columns that each column is computed from."""
@@ -218,15 +218,15 @@ def literal_list(values: list[str], kind: str) -> str:
 class View:
     """The trials of some runs, readable by DuckDB. Release with `close`."""
 
-    def __init__(self, found: Discovery) -> None:
-        self.problems = [str(skipped) for skipped in found.skipped]
+    def __init__(self, discovery: Discovery) -> None:
+        self.problems = [str(skipped) for skipped in discovery.skipped]
         self.problems += [
             f"{run.path / PARQUET}: damaged (changed after the run), reading the journal instead"
-            for run in found.runs
+            for run in discovery.runs
             if run.damaged
         ]
         self._connection: duckdb.DuckDBPyConnection | None = None
-        self._set_runs(found.runs)
+        self._set_runs(discovery.runs)
 
     def _set_runs(self, runs: Iterable[DiscoveredRun]) -> None:
         """Columnar runs come first, so that a run's number is the index of its file in the scan."""
@@ -238,7 +238,7 @@ class View:
 
     def _usable(self, run: DiscoveredRun) -> DiscoveredRun | None:
         """Return the run with a readable source; None (and a problem) if there is none."""
-        if run.live or set(KEPT) <= set(run.facts.columns or _columns_in(run)):
+        if run.live or set(STORED) <= set(run.facts.columns or _columns_in(run)):
             return run
         if (run.path / JOURNAL).is_file():  # columns of another version, or unreadable
             return run._replace(live=True)
@@ -280,17 +280,21 @@ class View:
             self._load_dimension(connection, source)
 
     def _load_trials(self, connection: duckdb.DuckDBPyConnection, problems: list[str]) -> None:
-        """Load journals, and the Parquet rows that no figure counts; the rest is scanned in
-        place.
-        """
-        waiting = [(number, run) for number, run in enumerate(self.runs) if run.live]
-        if waiting:
+        """Load journals, and which Parquet rows no figure counts; the rest is scanned in place."""
+        live = [(number, run) for number, run in enumerate(self.runs) if run.live]
+        if live:
             create_table(connection)
-            for number, run in waiting:
-                with named_problems(run, problems):
+            for number, run in live:
+                # One unreadable run must not hide the others.
+                with errors_as_problems(run, problems):
                     load(connection, run, number, problems)
         if self._beyond:
-            self._load_beyond(connection)
+            connection.execute("CREATE TABLE beyond (run_no UBIGINT, row_no BIGINT)")
+            for number, run in enumerate(self.columnar):
+                for first, end in run.facts.beyond:
+                    connection.execute(
+                        "INSERT INTO beyond SELECT ?, unnest(range(?, ?))", [number, first, end]
+                    )
 
     def close(self) -> None:
         """Release files and memory."""
@@ -309,8 +313,9 @@ class View:
 
         try:
             return self._execute(select, columns, where)
+        # A damaged file shows only when it is read, and DuckDB reports it in any of these ways.
         except (duckdb.IOException, duckdb.InvalidInputException, duckdb.InternalException):
-            if not self.leave_damaged():
+            if not self.bypass_damaged_files():
                 raise
             return self._execute(select, columns, where)
 
@@ -324,7 +329,7 @@ class View:
         try:
             return self.connection.sql(self._text(select, columns, where))
         except (duckdb.IOException, duckdb.InvalidInputException):
-            if not self.leave_damaged():
+            if not self.bypass_damaged_files():
                 raise
             return self.connection.sql(self._text(select, columns, where))
 
@@ -335,16 +340,17 @@ class View:
             self._loaded.add(source)
         return f"WITH trials AS ({self.relation(columns, where)}) {select}"
 
-    def leave_damaged(self) -> bool:
+    def bypass_damaged_files(self) -> bool:
         """Find unreadable Parquet files and read their runs from the journals instead."""
         import duckdb
 
         damaged: set[str] = set()
         with duckdb.connect() as probe:
             for run in self.columnar:
-                place = literal(as_glob(run.source))
+                file = literal(as_glob(run.source))
                 try:
-                    probe.execute(f"SELECT max(hash(COLUMNS(*))) FROM read_parquet({place})")
+                    # A hash of every value reads every page: metadata alone may be intact.
+                    probe.execute(f"SELECT max(hash(COLUMNS(*))) FROM read_parquet({file})")
                     probe.fetchall()
                 except duckdb.Error as error:
                     damaged.add(str(run.path))
@@ -390,12 +396,12 @@ class View:
 
     def _base(self, names: Collection[str], needs: set[ColumnSource]) -> str:
         """Return SQL for the stored trials: Parquet files, then journals."""
-        wanted = {part for name in names for part in READS[name]}
-        wanted |= {"case"} if ColumnSource.CASE in needs else set()
-        wanted |= {"agent"} if ColumnSource.AGENT in needs else set()
-        listed = "".join(f', "{name}"' for name in KEPT if name in wanted)
+        stored = {part for name in names for part in READS[name]}
+        stored |= {"case"} if ColumnSource.CASE in needs else set()  # the join needs the key
+        stored |= {"agent"} if ColumnSource.AGENT in needs else set()
+        listed = "".join(f', "{name}"' for name in STORED if name in stored)
         if not self.runs:
-            empty = "".join(f', NULL::{COLUMNS[n].kind} AS "{n}"' for n in KEPT if n in wanted)
+            empty = "".join(f', NULL::{COLUMNS[n].kind} AS "{n}"' for n in STORED if n in stored)
             return f"SELECT 0::BIGINT AS run_no, TRUE AS counted{empty} WHERE FALSE"
         live = f"SELECT run_no, counted{listed} FROM live"
         if not self.columnar:
@@ -410,14 +416,6 @@ class View:
             f" FROM read_parquet([{files}]){joined}"
         )
         return f"{scan} UNION ALL {live}" if len(self.columnar) < len(self.runs) else scan
-
-    def _load_beyond(self, connection: duckdb.DuckDBPyConnection) -> None:
-        connection.execute("CREATE TABLE beyond (run_no UBIGINT, row_no BIGINT)")
-        for number, run in enumerate(self.columnar):
-            for first, end in run.facts.beyond:
-                connection.execute(
-                    "INSERT INTO beyond SELECT ?, unnest(range(?, ?))", [number, first, end]
-                )
 
     def _load_dimension(self, connection: duckdb.DuckDBPyConnection, source: ColumnSource) -> None:
         """Create the table of cases or agents of these runs."""
@@ -472,7 +470,7 @@ def _create(
 
 
 def _columns_in(run: DiscoveredRun) -> tuple[str, ...]:
-    """Return the columns of a Parquet file; an empty set when it cannot be read."""
+    """Return the columns of a Parquet file; none when it cannot be read."""
     import duckdb
 
     query = f"DESCRIBE SELECT * FROM read_parquet({literal(as_glob(run.source))})"
@@ -554,8 +552,8 @@ class JournalRow(msgspec.Struct, gc=False):
 
 def create_table(connection: duckdb.DuckDBPyConnection) -> None:
     """Create the table for the trials of live runs."""
-    kept = ", ".join(f'"{name}" {COLUMNS[name].kind}' for name in KEPT)
-    connection.execute(f"CREATE TABLE {TABLE} (run_no BIGINT, counted BOOLEAN, {kept})")
+    columns = ", ".join(f'"{name}" {COLUMNS[name].kind}' for name in STORED)
+    connection.execute(f"CREATE TABLE {TABLE} (run_no BIGINT, counted BOOLEAN, {columns})")
 
 
 def load(
@@ -564,12 +562,12 @@ def load(
     """Insert the trials of one live run into the table."""
     journal = run.path / JOURNAL
     spec = RunFolder(run.path).read_spec()
-    kinds = ", ".join(f"'{name}': '{COLUMNS[name].kind}'" for name in KEPT)
+    kinds = ", ".join(f"'{name}': '{COLUMNS[name].kind}'" for name in STORED)
     picked = ", ".join(
-        f'coalesce("{n}", {_NEVER_NULL[n]})' if n in _NEVER_NULL else f'"{n}"' for n in KEPT
+        f'coalesce("{n}", {_NEVER_NULL[n]})' if n in _NEVER_NULL else f'"{n}"' for n in STORED
     )
-    with tempfile.TemporaryDirectory(prefix="proctor-") as place:
-        lines = Path(place) / "lines.jsonl"
+    with tempfile.TemporaryDirectory(prefix="proctor-") as folder:
+        lines = Path(folder) / "lines.jsonl"
         longest = _write_counted(journal, lines, spec, problems)
         if not longest:
             return
@@ -586,7 +584,7 @@ def load(
 def _write_counted(
     journal: Path, target: Path, spec: Mapping[str, Any], problems: list[str]
 ) -> int:
-    """Return the last line of each trial, marked if no figure counts it, and the longest length."""
+    """Write the last line of each trial, marked if no figure counts it; return the longest size."""
     longest = 0
     try:
         file = journal.open("rb")
@@ -601,6 +599,7 @@ def _write_counted(
         for line in _lines(file, journal, problems):
             last[line.cell, line.axis_seed, line.index] = line
         for seen in observe(last.values(), spec):
+            # Lines are copied as bytes: encoding them again would cost more than the query.
             file.seek(seen.trial.offset)
             text = file.read(seen.trial.length)
             out.write(text if seen.counted else b'{"counted":false,' + text.lstrip()[1:])
@@ -613,7 +612,7 @@ def _lines(file: Any, journal: Path, problems: list[str]) -> Iterator[JournalRow
     offset = 0
     for number, line in enumerate(file, 1):
         try:
-            if not line.endswith(b"\n"):
+            if not line.endswith(b"\n"):  # the writer is in the middle of this line
                 raise msgspec.DecodeError("the line is incomplete")
             trial = decoder.decode(line)
         except msgspec.MsgspecError as error:
@@ -634,7 +633,7 @@ def _lines(file: Any, journal: Path, problems: list[str]) -> Iterator[JournalRow
 
 
 @contextlib.contextmanager
-def named_problems(run: DiscoveredRun, problems: list[str]) -> Generator[None]:
+def errors_as_problems(run: DiscoveredRun, problems: list[str]) -> Generator[None]:
     """Report an error of one run as a problem line."""
     import duckdb
 
@@ -643,7 +642,7 @@ def named_problems(run: DiscoveredRun, problems: list[str]) -> Generator[None]:
     except ProctorError as error:
         problems.append(f"{run.path}: skipped: {error.message}")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        why = f"the spec is not a run spec: {type(error).__name__}: {error}"
-        problems.append(f"{run.path}: skipped: {why}")
+        reason = f"the spec is not a run spec: {type(error).__name__}: {error}"
+        problems.append(f"{run.path}: skipped: {reason}")
     except duckdb.Error as error:
         problems.append(f"{run.path}: skipped: {str(error).splitlines()[0]}")

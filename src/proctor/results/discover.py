@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from proctor.errors import ProctorError
+from proctor.errors import ProctorError, did_you_mean
 from proctor.results.metadata import RunFacts, facts_of_spec, read_facts
 
 SPEC, JOURNAL, PARQUET = "_spec_.yaml", "trials.jsonl", "results.parquet"
@@ -22,7 +22,7 @@ NOTES = "notes.jsonl"
 
 LATEST = "latest"
 
-DEEPEST = 8
+MAX_DEPTH = 8
 """Search depth below the root: an output path has two or three parts."""
 
 FORMAT = 1
@@ -77,22 +77,29 @@ def discover(root: Path, patterns: Sequence[str] = ()) -> Discovery:
             where=str(root),
             hint="`proctor run` writes runs to ./results; --results names another folder",
         )
-    found = Discovery([], [])
+    result = Discovery([], [])
     # A folder without runs is not the match: a project may have a folder named like an experiment.
-    globs = [p for p in patterns if not (Path(p).is_dir() and _gather(found, Path(p), root))]
+    globs = [p for p in patterns if not (Path(p).is_dir() and _collect(result, Path(p), root))]
     if globs or not patterns:
         below = Discovery([], [])
         if root.is_dir():
-            _gather(below, root, root, strict=not patterns)
-        kept = [run for run in below.runs if not globs or _fits(run, globs)]
-        if LATEST in globs and below.runs and not any(_fits(run, [LATEST]) for run in kept):
-            kept.append(max(below.runs, key=lambda run: (run.facts.run_id, run.name)))
-        if globs and not kept and not found.runs:
-            raise _unreadable(globs, below, root) or _no_match(globs, below, root)
-        found.runs.extend(kept)
-        found.skipped.extend(below.skipped)
-    once = {str(run.path): run for run in found.runs}
-    return Discovery(sorted(once.values(), key=lambda run: run.name), found.skipped)
+            _collect(below, root, root, strict=not patterns)
+        matches = [run for run in below.runs if not globs or _matches(run, globs)]
+        if LATEST in globs and below.runs and not any(_matches(run, [LATEST]) for run in matches):
+            # A run tagged or named `latest` wins over the newest one.
+            matches.append(max(below.runs, key=lambda run: (run.facts.run_id, run.name)))
+        if globs and not matches and not result.runs:
+            if (unreadable := _unreadable(globs, below, root)) is not None:
+                raise unreadable
+            names = {n for run in below.runs for n in (run.name, run.facts.name, *run.tags)}
+            listed = ", ".join(sorted(names)[:5]) or "none"
+            hint = did_you_mean(globs[0], names) or f"there are {listed}"
+            raise ProctorError(f"no run matches {' '.join(globs)}", where=str(root), hint=hint)
+        result.runs.extend(matches)
+        result.skipped.extend(below.skipped)
+    # Two patterns may match one run.
+    by_path = {str(run.path): run for run in result.runs}
+    return Discovery(sorted(by_path.values(), key=lambda run: run.name), result.skipped)
 
 
 def _unreadable(globs: Sequence[str], below: Discovery, root: Path) -> ProctorError | None:
@@ -103,16 +110,7 @@ def _unreadable(globs: Sequence[str], below: Discovery, root: Path) -> ProctorEr
     return None
 
 
-def _no_match(globs: Sequence[str], below: Discovery, root: Path) -> ProctorError:
-    from proctor.errors import did_you_mean
-
-    names = {n for run in below.runs for n in (run.name, run.facts.name, *run.tags)}
-    some = ", ".join(sorted(names)[:5]) or "none"
-    hint = did_you_mean(globs[0], names) or f"there are {some}"
-    return ProctorError(f"no run matches {' '.join(globs)}", where=str(root), hint=hint)
-
-
-def _fits(run: DiscoveredRun, globs: Sequence[str]) -> bool:
+def _matches(run: DiscoveredRun, globs: Sequence[str]) -> bool:
     names = (run.name, run.facts.name, run.facts.run_id, run.path.name, *run.tags)
     return any(
         fnmatch.fnmatchcase(name, glob) or run.name.startswith(f"{glob.rstrip('/')}/")
@@ -121,22 +119,22 @@ def _fits(run: DiscoveredRun, globs: Sequence[str]) -> bool:
     )
 
 
-def _gather(found: Discovery, place: Path, root: Path, *, strict: bool = True) -> bool:
+def _collect(result: Discovery, folder: Path, root: Path, *, strict: bool = True) -> bool:
     """Add the runs below a folder; return whether it contains a run or something like one.
 
     With `strict`, a folder that is itself an unreadable run is an error: the user named it.
     """
-    asked = strict and (place / SPEC).is_file()
-    before = len(found.runs) + len(found.skipped)
-    for folder, noted in run_folders(place, found.skipped):
+    requested = strict and (folder / SPEC).is_file()
+    before = len(result.runs) + len(result.skipped)
+    for path, annotated in run_folders(folder, result.skipped):
         try:
-            found.runs.append(read_run(folder, root, noted=noted))
+            result.runs.append(read_run(path, root, annotated=annotated))
         except ProctorError as error:
-            if asked:
+            if requested:
                 raise
             hint = f" ({error.hint})" if error.hint else ""
-            found.skipped.append(Skipped(folder, f"{error.message}{hint}"))
-    return len(found.runs) + len(found.skipped) > before
+            result.skipped.append(Skipped(path, f"{error.message}{hint}"))
+    return len(result.runs) + len(result.skipped) > before
 
 
 def run_folders(root: Path, skipped: list[Skipped]) -> Iterator[tuple[Path, bool]]:
@@ -166,25 +164,31 @@ def run_folders(root: Path, skipped: list[Skipped]) -> Iterator[tuple[Path, bool
         if JOURNAL in entries or PARQUET in entries:
             skipped.append(Skipped(Path(folder), f"not a run folder: it has no {SPEC}"))
             continue
-        if depth < DEEPEST:
+        if depth < MAX_DEPTH:
             below = [e.path for n, e in entries.items() if not n.startswith(".") and e.is_dir()]
             waiting.extend((path, depth + 1) for path in sorted(below, reverse=True))
 
 
-def read_run(folder: Path, root: Path, *, noted: bool = True) -> DiscoveredRun:
+def read_run(folder: Path, root: Path, *, annotated: bool = True) -> DiscoveredRun:
     """Read one run, from its facts.json while that is valid, else from its spec."""
     name = _name(folder, root)
     tags: tuple[str, ...] = ()
-    if noted:
+    if annotated:
         from proctor.runs.annotations import tags_of
 
         tags = tags_of(folder)
-    kept = read_facts(folder)
-    if kept is not None:
-        _check_format(kept.facts.format, folder)
+    stored = read_facts(folder)
+    if stored is not None:
+        if stored.facts.format > FORMAT:
+            raise ProctorError(
+                f"the folder has format {stored.facts.format}, this version reads up to {FORMAT}",
+                where=str(folder / SPEC),
+                hint="upgrade proctor",
+            )
         return DiscoveredRun(
-            folder, name, kept.facts, not kept.parquet_is_current, tags, kept.damaged
+            folder, name, stored.facts, not stored.parquet_is_current, tags, stored.damaged
         )
+    # Imported here: most runs have valid facts, and a query then loads no YAML parser.
     from proctor.runs.folder import RunFolder
 
     spec = RunFolder.open(folder).read_spec()
@@ -197,15 +201,6 @@ def read_run(folder: Path, root: Path, *, noted: bool = True) -> DiscoveredRun:
         ) from None
     live = (folder / JOURNAL).is_file() or not (folder / PARQUET).is_file()
     return DiscoveredRun(folder, name, facts, live, tags)
-
-
-def _check_format(found: int, folder: Path) -> None:
-    if found > FORMAT:
-        raise ProctorError(
-            f"the folder has format {found}, this version reads up to {FORMAT}",
-            where=str(folder / SPEC),
-            hint="upgrade proctor",
-        )
 
 
 def _name(folder: Path, root: Path) -> str:

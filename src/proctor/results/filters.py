@@ -56,26 +56,32 @@ def conditions(filters: Filters, clock: Callable[[], datetime] | None = None) ->
             or f"filters: {', '.join(Filters.__annotations__)}; or where={{'column': value}}",
         )
     now = (clock or _now)()
-    found = [
-        _fits(named(name), asked)
+    result = [
+        _matches(named(name), value)
         for name in ("agent", "case", "experiment", "model")
-        if (asked := filters.get(name)) is not None
+        if (value := filters.get(name)) is not None
     ]
     if (tag := filters.get("tag")) is not None:
-        found.append(_tagged(tag))
+        tests = [
+            f"len(list_filter(list_concat(tags, run_tags), lambda x: {_word_test('x', word)})) > 0"
+            for word in names(tag)
+        ]
+        result.append(
+            SqlCondition(f"({' OR '.join(tests) or 'FALSE'})", frozenset({"tags", "run_tags"}))
+        )
     if (status := filters.get("status")) is not None:
-        found.append(_has_status(status))
+        result.append(_has_status(status))
     if (since := filters.get("since")) is not None:
-        found.append(_begun(">=", moment(since, now)))
+        result.append(_started(">=", moment(since, now)))
     if (until := filters.get("until")) is not None:
-        found.append(_begun("<", moment(until, now, end=True)))
+        result.append(_started("<", moment(until, now, end=True)))
     for name, sign in (("min_score", ">="), ("max_score", "<=")):
         if (bound := filters.get(name)) is not None:
-            found.append(
+            result.append(
                 SqlCondition(f"score {sign} {literal(_number(bound))}", frozenset({"score"}))
             )
-    found.extend(_where(filters.get("where") or ()))
-    return found
+    result.extend(_where(filters.get("where") or ()))
+    return result
 
 
 def _now() -> datetime:
@@ -89,9 +95,9 @@ def words(value: Words) -> list[str]:
 
 
 def names(value: Words) -> list[str]:
-    """Same as `names`, plus the whole text: a name may contain a comma."""
-    found = words(value)
-    return [value, *found] if isinstance(value, str) and len(found) > 1 else found
+    """Same as `words`, plus the whole text: a name may contain a comma."""
+    parts = words(value)
+    return [value, *parts] if isinstance(value, str) and len(parts) > 1 else parts
 
 
 def is_glob(text: str) -> bool:
@@ -99,40 +105,29 @@ def is_glob(text: str) -> bool:
     return any(character in text for character in "*?[")
 
 
-def _fits(column: Named, value: Words) -> SqlCondition:
-    tests = [_one(column.sql, word) for word in names(value)]
+def _matches(column: Named, value: Words) -> SqlCondition:
+    tests = [_word_test(column.sql, word) for word in names(value)]
     return SqlCondition(f"({' OR '.join(tests) or 'FALSE'})", frozenset({column.base}))
 
 
-def _one(sql: str, word: str) -> str:
+def _word_test(sql: str, word: str) -> str:
     # A name may contain glob characters, so an exact match also counts.
     same = f"{sql} = {literal(word)}"
     return f"({same} OR {sql} GLOB {literal(word)})" if is_glob(word) else same
 
 
-def _tagged(value: Words) -> SqlCondition:
-    """Match a tag of the case or of the run."""
-    tests = [
-        f"len(list_filter(list_concat(tags, run_tags), lambda x: {_one('x', word)})) > 0"
-        for word in names(value)
-    ]
-    return SqlCondition(f"({' OR '.join(tests) or 'FALSE'})", frozenset({"tags", "run_tags"}))
-
-
 def _has_status(value: Words) -> SqlCondition:
-    asked = [word.lower() for word in words(value)]
-    for word in asked:
+    statuses = [word.lower() for word in words(value)]
+    for word in statuses:
         if word not in STATUSES:
-            raise ProctorError(
-                f"{word!r} is not a status",
-                hint=hint_among(word, STATUSES),
-            )
-    listed = ", ".join(literal(word) for word in asked)
+            raise ProctorError(f"{word!r} is not a status", hint=hint_among(word, STATUSES))
+    listed = ", ".join(literal(word) for word in statuses)
     return SqlCondition(f"status IN ({listed})", frozenset({"status"}))
 
 
-def _begun(sign: str, when: datetime) -> SqlCondition:
+def _started(sign: str, when: datetime) -> SqlCondition:
     text = when.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
+    # A trial cancelled before it started has no start time of its own.
     sql = f"coalesce(started, run_started) {sign} TIMESTAMP {literal(text)}"
     return SqlCondition(sql, frozenset({"started", "run_started"}))
 
@@ -178,8 +173,8 @@ _TEST = re.compile(r"\s*([\w.\-]+)\s*(!=|<=|>=|=|<|>)\s*(.*)", re.DOTALL)
 
 def _where(tests: Mapping[str, Any] | Iterable[str]) -> list[SqlCondition]:
     if isinstance(tests, Mapping):
-        asked = cast("Mapping[str, Any]", tests)
-        return [_equal(named(name), value) for name, value in asked.items()]
+        equal = cast("Mapping[str, Any]", tests)
+        return [_equal(named(name), value) for name, value in equal.items()]
     return [_test(text) for text in ([tests] if isinstance(tests, str) else tests)]
 
 
@@ -201,7 +196,7 @@ def _same(column: Named, value: Any) -> str:
         return f"TRY_CAST({column.sql} AS DOUBLE) = {literal(value)}"
     if column.kind.endswith("[]"):
         return f"list_contains({column.sql}, {literal(value)})"
-    return _one(f"{column.sql}::VARCHAR", str(value))
+    return _word_test(f"{column.sql}::VARCHAR", str(value))
 
 
 def _test(text: str) -> SqlCondition:
@@ -216,6 +211,7 @@ def _test(text: str) -> SqlCondition:
     if sign == "=":
         return _equal(column, _typed(column, value))
     if sign == "!=":
+        # `!=` also matches NULL: a case without the property does not have that value.
         return SqlCondition(f"NOT coalesce({_same(column, _typed(column, value))}, FALSE)", columns)
     try:
         bound = literal(float(value))

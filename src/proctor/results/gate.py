@@ -19,7 +19,7 @@ from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import plural, some
 from proctor.results.comparability import changed_cases, remarks
 from proctor.results.metadata import as_mapping
-from proctor.results.outcomes import AgentOutcomes, CaseOutcome, outcomes_of
+from proctor.results.outcomes import AgentOutcomes, outcomes_of
 from proctor.runs.folder import place_of
 from proctor.runs.run import Run
 from proctor.runs.trial import CellKey, Trial
@@ -66,48 +66,37 @@ class CaseFlakiness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def flakiness_of(arm: AgentOutcomes, votes: Votes | None = None) -> tuple[CaseFlakiness, ...]:
-    """Flakiness of every case of one agent; `flaky` lists the cases to look at."""
-    return tuple(_of_case(arm, case, votes or {}) for case in arm.cases)
-
-
-def _of_case(arm: AgentOutcomes, case: CaseOutcome, votes: Votes) -> CaseFlakiness:
-    said = votes.get(CellKey(case.case, arm.agent, arm.params), ())
-    return CaseFlakiness(
-        case=case.case,
-        agent=arm.agent,
-        params=arm.params,
-        by_agent=agent_flakiness(case.passes, case.trials, case.infra),
-        by_judge=judge_flakiness(said),
-        by_infrastructure=infrastructure_flakiness(case.trials, case.infra),
+    """Return the flakiness of every case of one agent; filter by `flaky` for those to look at."""
+    votes = votes or {}
+    return tuple(
+        CaseFlakiness(
+            case=case.case,
+            agent=arm.agent,
+            params=arm.params,
+            by_agent=agent_flakiness(case.passes, case.trials, case.infra),
+            by_judge=judge_flakiness(votes.get(CellKey(case.case, arm.agent, arm.params), ())),
+            by_infrastructure=infrastructure_flakiness(case.trials, case.infra),
+        )
+        for case in arm.cases
     )
 
 
 def judge_votes(run: Run) -> Votes:
-    """Return the judges' votes in a run; empty, without a scan, if no judge votes twice."""
-    return votes_of(run.trials()) if _asks_judges(run.spec) else {}
+    """Return the judges' votes in a run; without a judge, skip the scan of its trials."""
+    suite, settings = as_mapping(run.spec.get("suite")), as_mapping(run.spec.get("settings"))
+    judged = suite.get("judge") or suite.get("judges") or settings.get("judge")
+    return votes_of(run.trials()) if judged else {}
 
 
 def votes_of(trials: Iterable[Trial]) -> Votes:
     """Return the votes stored with judged checks, by cell."""
-    found: dict[CellKey, list[Sequence[bool]]] = defaultdict(list)
+    by_cell: dict[CellKey, list[Sequence[bool]]] = defaultdict(list)
     for trial in trials:
-        found[trial.cell].extend(_votes(trial))
-    return {cell: votes for cell, votes in found.items() if votes}
-
-
-def _votes(trial: Trial) -> Iterator[Sequence[bool]]:
-    for result in trial.checks:
-        actual: Any = result.actual
-        held = cast("dict[str, Any]", actual) if isinstance(actual, dict) else {}
-        votes = held.get("votes_passed")
-        if isinstance(votes, list):
-            yield [vote is True for vote in cast("list[Any]", votes)]
-
-
-def _asks_judges(spec: Mapping[str, Any]) -> bool:
-    suite = cast("dict[str, Any]", spec.get("suite") or {})
-    settings = cast("dict[str, Any]", spec.get("settings") or {})
-    return bool(suite.get("judge") or suite.get("judges") or settings.get("judge"))
+        for result in trial.checks:
+            votes = as_mapping(result.actual).get("votes_passed")
+            if isinstance(votes, list):
+                by_cell[trial.cell].append([vote is True for vote in cast("list[Any]", votes)])
+    return dict(by_cell)
 
 
 Policy = Literal["pass", "fail", "extend"]
@@ -153,9 +142,9 @@ class ArmGate(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def too_many_errors(self) -> bool:
         """Whether infrastructure errors, not the agent, prevented a verdict."""
-        most = self.gate.rule.max_error_rate
+        limit = self.gate.rule.max_error_rate
         pairs = zip(self.gate.errors, self.gate.errored_of, strict=True)
-        return any(of and errors / of > most for errors, of in pairs)
+        return any(of and errors / of > limit for errors, of in pairs)
 
 
 class GateLook(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,9 +199,8 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def more_trials(self) -> int | None:
         """Trials per case, in both runs, that would decide it if the observed drop persists."""
-        asked = [arm.gate.advice.more_trials for arm in self.arms if arm.gate.advice]
-        known = [number for number in asked if number is not None]
-        return max(known) if known else None
+        advised = [arm.gate.advice.more_trials for arm in self.arms if arm.gate.advice]
+        return max((number for number in advised if number is not None), default=None)
 
     def exit_code(self, policy: Policy = "pass") -> int:
         """0: passed; 1: the gate failed; 2: it could not be decided."""
@@ -249,16 +237,33 @@ def judge_runs(
     whose ids match `must_pass` have to pass in every judged trial of the candidate.
     """
     rule = rule or GateRule()
-    looks = max(looks, _looks_on_record(candidate.spec), _looks_on_record(baseline.spec))
+    looks = max(looks, _stored_looks(candidate.spec), _stored_looks(baseline.spec))
     before, after = outcomes_of(baseline), outcomes_of(candidate)
     arms = pair_arms(before, after)
-    _refuse_unknown(must_pass, (after for _, after in arms.pairs))
+    # A pattern with a typo would silently protect nothing.
+    _reject_unknown(must_pass, (after for _, after in arms.pairs))
     incomparable = changed_cases(baseline.spec, candidate.spec)
     each = replace(rule, alpha=rule.alpha / (max(1, len(arms.pairs)) * looks))
     judged = tuple(
         judge_arm(before, after, each, incomparable, must_pass) for before, after in arms.pairs
     )
-    verdict, reason = _overall(judged)
+    verdict, reason = "NOT COMPARABLE", "no agent is in both runs"
+    if judged:
+        worst = min(judged, key=lambda arm: _WORST_FIRST.index(arm.gate.verdict))
+        name = f"{worst.name}: " if len(judged) > 1 else ""
+        verdict, reason = worst.gate.verdict, name + worst.gate.reason
+    look = GateLook(
+        number=len(history) + 1,
+        verdict=verdict,
+        trials=sum(arm.gate.n for arm in judged),
+        reason=reason,
+    )
+    # Tagging the candidate as baseline before the gate is an easy mistake, and it never fails.
+    same_run = (
+        ("candidate and reference are the same run, so the gate cannot fail",)
+        if baseline.run_id == candidate.run_id
+        else ()
+    )
     votes = judge_votes(candidate)
     return GateResult(
         verdict=verdict,
@@ -272,22 +277,18 @@ def judge_runs(
         incomparable=incomparable,
         only_baseline=arms.only_baseline,
         only_candidate=arms.only_candidate,
-        flaky=tuple(_flaky((after for _, after in arms.pairs), votes)),
-        history=(*history, _look(len(history) + 1, verdict, reason, judged)),
+        flaky=tuple(
+            each for _, arm in arms.pairs for each in flakiness_of(arm, votes) if each.flaky
+        ),
+        history=(*history, look),
         notes=(
-            *_itself(baseline, candidate),
+            *same_run,
             *arms.notes,
             *remarks(baseline.spec, candidate.spec),
             *_unfinished("candidate", candidate, after),
             *_unfinished("reference", baseline, before),
         ),
     )
-
-
-def _itself(baseline: Run, candidate: Run) -> tuple[str, ...]:
-    """Tagging the candidate as baseline before the gate is an easy mistake, and it never fails."""
-    same = baseline.run_id == candidate.run_id
-    return ("candidate and reference are the same run, so the gate cannot fail",) if same else ()
 
 
 def judge_arm(
@@ -320,7 +321,8 @@ def judge_arm(
     broken = tuple(
         case.case
         for case in after.cases
-        if case.passes < case.trials and _matches(case.case, must_pass)
+        if case.passes < case.trials
+        and any(fnmatch.fnmatchcase(case.case, pattern) for pattern in must_pass)
     )
     if broken:
         reason = f"must-pass cases failed: {', '.join(broken)}"
@@ -342,19 +344,6 @@ def pair_arms(before: Sequence[AgentOutcomes], after: Sequence[AgentOutcomes]) -
     )
 
 
-def _overall(arms: Sequence[ArmGate]) -> tuple[Verdict, str]:
-    if not arms:
-        return "NOT COMPARABLE", "no agent is in both runs"
-    worst = min(arms, key=lambda arm: _WORST_FIRST.index(arm.gate.verdict))
-    name = f"{worst.name}: " if len(arms) > 1 else ""
-    return worst.gate.verdict, name + worst.gate.reason
-
-
-def _look(number: int, verdict: Verdict, reason: str, arms: Sequence[ArmGate]) -> GateLook:
-    trials = sum(arm.gate.n for arm in arms)
-    return GateLook(number=number, verdict=verdict, trials=trials, reason=reason)
-
-
 def _unfinished(name: str, run: Run, arms: Sequence[AgentOutcomes]) -> Iterator[str]:
     """Warn about planned trials that are missing: only existing trials are tested."""
     missing = sum(
@@ -368,16 +357,7 @@ def _unfinished(name: str, run: Run, arms: Sequence[AgentOutcomes]) -> Iterator[
         yield f"{missing} planned trials of the {name} are missing{why}: `proctor run --resume`"
 
 
-def _flaky(arms: Iterator[AgentOutcomes], votes: Votes) -> Iterator[CaseFlakiness]:
-    for arm in arms:
-        yield from (each for each in flakiness_of(arm, votes) if each.flaky)
-
-
-def _matches(case: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(case, pattern) for pattern in patterns)
-
-
-def _refuse_unknown(patterns: Sequence[str], arms: Iterator[AgentOutcomes]) -> None:
+def _reject_unknown(patterns: Sequence[str], arms: Iterator[AgentOutcomes]) -> None:
     names = sorted({case.case for arm in arms for case in arm.cases})
     for pattern in patterns:
         if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
@@ -387,7 +367,7 @@ def _refuse_unknown(patterns: Sequence[str], arms: Iterator[AgentOutcomes]) -> N
             )
 
 
-def _looks_on_record(spec: Mapping[str, Any]) -> int:
+def _stored_looks(spec: Mapping[str, Any]) -> int:
     """Return the looks a run was extended under: they count for every gate of it."""
     extensions = cast("list[dict[str, Any]]", spec.get("extensions") or ())
     return max((int(each.get("looks", 1)) for each in extensions), default=1)

@@ -120,7 +120,7 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
 
     def tied(self, row: LeaderboardRow) -> tuple[str, ...]:
         """Agents without a significant difference from this one."""
-        apart = {
+        different = {
             frozenset((pair.first, pair.second))
             for pair in self.pairs
             if pair.adjusted is not None and pair.adjusted <= self.alpha and pair.test.difference
@@ -131,7 +131,7 @@ class Leaderboard(msgspec.Struct, frozen=True, kw_only=True):
             if other is not row
             and other.best is not None
             and row.best is not None
-            and frozenset((row.name, other.name)) not in apart
+            and frozenset((row.name, other.name)) not in different
         )
 
 
@@ -170,10 +170,11 @@ def leaderboard(
         }
         for entrant in entrants
     }
-    ranked = {name: held for name, held in values.items() if held}
+    ranked = {name: by_case for name, by_case in values.items() if by_case}
     sign = 1.0 if higher else -1.0
-    found = rank_sets(
-        {name: {c: sign * v for c, v in held.items()} for name, held in ranked.items()},
+    # Ranking prefers higher values, so costs and durations are negated and turned back below.
+    ranking = rank_sets(
+        {name: {c: sign * v for c, v in by_case.items()} for name, by_case in ranked.items()},
         alpha=alpha,
         seed=seed,
         stopped={
@@ -181,7 +182,7 @@ def leaderboard(
             for entrant in entrants
         },
     )
-    places = {} if found.reason else {place.agent: place for place in found.places}
+    places = {} if ranking.reason else {place.agent: place for place in ranking.places}
     rows = [
         _row(entrant, metric, level, seed)
         if entrant.name not in places
@@ -197,32 +198,31 @@ def leaderboard(
     return Leaderboard(
         metric=metric,
         rows=tuple(rows),
-        pairs=tuple(_turned(pair, sign) for pair in found.pairs),
+        pairs=tuple(_with_sign(pair, sign) for pair in ranking.pairs),
         alpha=alpha,
         level=level,
-        shared_cases=found.cases,
-        left_out={case: _lacking(case, ranked) for case in found.left_out},
-        method=found.method,
-        estimand=found.estimand,
-        reason=found.reason,
+        shared_cases=ranking.cases,
+        left_out={
+            case: "no value for "
+            + ", ".join(name for name, by_case in ranked.items() if case not in by_case)
+            for case in ranking.left_out
+        },
+        method=ranking.method,
+        estimand=ranking.estimand,
+        reason=ranking.reason,
         notes=tuple(_notes(entrants, values)),
     )
 
 
-def _turned(pair: PairedTest, sign: float) -> PairedTest:
+def _with_sign(pair: PairedTest, sign: float) -> PairedTest:
     """Return a pair with differences of the metric, not of its negative."""
     gap = pair.test.difference
     return replace(pair, test=replace(pair.test, difference=None if gap is None else sign * gap))
 
 
-def _lacking(case: str, ranked: Mapping[str, Mapping[str, float]]) -> str:
-    without = [name for name, held in ranked.items() if case not in held]
-    return f"no value for {', '.join(without)}"
-
-
 def _notes(entrants: Sequence[Entrant], values: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    for name, held in values.items():
-        if not held:
+    for name, by_case in values.items():
+        if not by_case:
             yield f"{name} has no value and no rank"
     for entrant in entrants:
         if unpriced := sum(case.unpriced_calls for case in entrant.outcomes.cases):
@@ -238,16 +238,19 @@ def _order(row: LeaderboardRow, higher: bool) -> tuple[bool, float, str]:
 def _row(entrant: Entrant, metric: str, level: float, seed: int) -> LeaderboardRow:
     seen = entrant.outcomes
     stopped = any(case.stopped for case in seen.cases)
-    rate = _honest(rate_over(seen.counts, clusters=seen.clusters, level=level), stopped)
+    rate = _unless_stopped(rate_over(seen.counts, clusters=seen.clusters, level=level), stopped)
     intervals = {
         "pass_rate": rate,
         **{
-            name: _honest(_over_cases(seen.cases, METRICS[name].of_case, level, seed), stopped)
+            name: _unless_stopped(
+                _over_cases(seen.cases, METRICS[name].of_case, level, seed), stopped
+            )
             for name in ("score", "cost_usd", "latency_ms")
         },
     }
     latencies = sorted(value for case in seen.cases for value in case.latencies_ms)
     costs = [cost for case in seen.cases for cost in case.costs_usd]
+    # The largest k that every judged case can estimate.
     k = min((case.trials for case in seen.cases if case.trials), default=1)
     return LeaderboardRow(
         name=entrant.name,
@@ -283,9 +286,9 @@ def _over_cases(
     seed: int,
 ) -> Interval:
     values = [value for case in cases if (value := of_case(case)) is not None]
-    found = bootstrap_over_cases(values, level=level, seed=seed)
-    return replace(found, left_out=len(cases) - len(values))
+    interval = bootstrap_over_cases(values, level=level, seed=seed)
+    return replace(interval, left_out=len(cases) - len(values))
 
 
-def _honest(interval: Interval, stopped: bool) -> Interval:
+def _unless_stopped(interval: Interval, stopped: bool) -> Interval:
     return replace(interval, low=None, high=None, reason=STOPPED) if stopped else interval

@@ -106,7 +106,7 @@ class RunFacts(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """`CaseMetadata`, decoded on first use."""
 
     def case_list(self) -> list[CaseMetadata]:
-        """The cases."""
+        """Decode the cases: a query that reads no case property need not."""
         return _CASES.decode(self.cases)
 
 
@@ -189,26 +189,26 @@ def facts_of_spec(spec: Mapping[str, Any]) -> RunFacts:
         host=as_text(provenance.get("host")),
         user=as_text(provenance.get("user")),
         commit=as_text(git.get("commit")),
-        agents={str(name): _agent(as_mapping(given)) for name, given in agents.items()},
+        agents={str(name): _agent(as_mapping(config)) for name, config in agents.items()},
         cases=msgspec.Raw(msgspec.json.encode(_cases(spec), enc_hook=str)),
     )
 
 
-def _agent(given: Mapping[str, Any]) -> AgentFacts:
-    model = given.get("model")
-    return AgentFacts(as_text(given.get("kind")), model if isinstance(model, str) else None)
+def _agent(config: Mapping[str, Any]) -> AgentFacts:
+    model = config.get("model")
+    return AgentFacts(as_text(config.get("kind")), model if isinstance(model, str) else None)
 
 
 def _cases(spec: Mapping[str, Any]) -> list[CaseMetadata]:
     """Return every planned case with its author's metadata."""
     written: dict[str, Mapping[str, Any]] = {}
     for case in cast("list[Any]", as_mapping(spec.get("suite")).get("cases") or ()):
-        given = as_mapping(case)
-        written[str(given.get("id"))] = given
+        values = as_mapping(case)
+        written[str(values.get("id"))] = values
     planned: dict[str, Mapping[str, Any]] = {}
     for cell in cast("list[Any]", spec.get("cells") or ()):
-        given = as_mapping(cell)
-        planned.setdefault(str(given.get("case")), given)
+        values = as_mapping(cell)
+        planned.setdefault(str(values.get("case")), values)
     return [
         CaseMetadata(
             id=case,
@@ -228,13 +228,13 @@ def _cases(spec: Mapping[str, Any]) -> list[CaseMetadata]:
 
 def write_facts(run: Run) -> None:
     """Write the facts of a run whose results.parquet was just written; needs the lock."""
-    keep_facts(run.folder, run.spec, rows_beyond(run))
+    write_facts_with(run.folder, run.spec, rows_beyond(run))
 
 
-def keep_facts(
+def write_facts_with(
     folder: RunFolder, spec: Mapping[str, Any], beyond: tuple[tuple[int, int], ...] = ()
 ) -> None:
-    """Same as `write`, with the rows that no figure counts given."""
+    """Same as `write_facts`, with the rows that no figure counts given."""
     from proctor.files import write_atomic
     from proctor.runs.parquet import COLUMNS
 
@@ -268,18 +268,18 @@ def rows_beyond(run: Run) -> tuple[tuple[int, int], ...]:
     """
     with duckdb.connect() as connection:
         rows = connection.execute(query, [as_glob(run.folder.parquet_path)]).fetchall()
-    found: list[tuple[int, int]] = []
-    for case, agent, params, first, count, stretch in rows:
-        given = cast("dict[str, Any]", msgspec.json.decode(params)) if params else {}
-        kept = counted.get(CellKey(case, agent, params_key(given)))
-        if kept is None or kept >= count:
+    ranges: list[tuple[int, int]] = []
+    for case, agent, params, first, count, span in rows:
+        decoded = cast("dict[str, Any]", msgspec.json.decode(params)) if params else {}
+        used = counted.get(CellKey(case, agent, params_key(decoded)))
+        if used is None or used >= count:
             continue
-        if stretch != count:
+        if span != count:
             raise ProctorError(
                 "the rows of a cell are not contiguous", where=str(run.folder.parquet_path)
             )
-        found.append((int(first) + kept, int(first) + int(count)))
-    return tuple(sorted(found))
+        ranges.append((int(first) + used, int(first) + int(count)))
+    return tuple(sorted(ranges))
 
 
 def as_glob(path: Path | str) -> str:

@@ -21,8 +21,6 @@ from proctor.runs.run import Run
 from proctor.runs.trial import CellKey, Trial, TrialStatus, arm_name
 from proctor.stats.types import CaseCounts, mean
 
-# Exclusions, shown next to the figure.
-
 
 class Excluded(msgspec.Struct, frozen=True):
     """Trials or cases that no estimate counts, and the reason."""
@@ -127,7 +125,7 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
         unjudged = sum(not case.trials for case in self.cases)
         unscored = sum(case.unscored for case in self.cases)
         after = sum(case.after_stop for case in self.cases)
-        found = (
+        parts = (
             Excluded(
                 "trials", self.infra, "infrastructure error: the agent or a judge did not run"
             ),
@@ -136,7 +134,7 @@ class AgentOutcomes(msgspec.Struct, frozen=True, kw_only=True):
             Excluded("scores", unscored, "judged without a score: no check had a weight"),
             Excluded("cases", unjudged, "no judged trial"),
         )
-        return tuple(part for part in found if part.count)
+        return tuple(part for part in parts if part.count)
 
 
 class TrialOutcome(Protocol):
@@ -201,6 +199,7 @@ def observe(
         if cell is not None:
             seen = [FinishedTrial(t.index, t.status, t.score) for t in ordered]
             stop = find_stop(seen, CellPlan(cell.asked, cell.threshold), rules)
+        # A cell that stops at its last planned trial was not stopped early: nothing is biased.
         early = stop.reason if stop is not None and cell and stop.after < cell.asked else None
         for place, trial in enumerate(ordered):
             yield ObservedTrial(trial, stop is None or place < stop.after, early)
@@ -215,31 +214,32 @@ def case_properties(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def outcomes_of(run: Run) -> tuple[AgentOutcomes, ...]:
     """Return the outcomes of a run by agent and parameters."""
-    found: dict[CellKey, list[ObservedTrial[Trial]]] = defaultdict(list)
+    observed: dict[CellKey, list[ObservedTrial[Trial]]] = defaultdict(list)
     for seen in observe(run.trials(), run.spec):
-        found[seen.trial.cell].append(seen)
+        observed[seen.trial.cell].append(seen)
     plan = planned_cells(run.spec)
     cases = case_properties(run.spec)
     cells = [
-        (key, _case_outcome(key.case, found.get(key, ()), plan.get(key), cases.get(key.case, {})))
-        for key in sorted({*plan, *found})
+        (
+            key,
+            _case_outcome(key.case, observed.get(key, ()), plan.get(key), cases.get(key.case, {})),
+        )
+        for key in sorted({*plan, *observed})
     ]
     return by_agent(cells)
 
 
 def by_agent(cells: Iterable[tuple[CellKey, CaseOutcome]]) -> tuple[AgentOutcomes, ...]:
     """Group cells by agent and parameters, in order."""
-    gathered: dict[tuple[str, str], list[CaseOutcome]] = defaultdict(list)
+    grouped: dict[tuple[str, str], list[CaseOutcome]] = defaultdict(list)
     for key, outcome in cells:
-        gathered[key.agent, key.params].append(outcome)
+        grouped[key.agent, key.params].append(outcome)
     return tuple(
-        AgentOutcomes(agent=agent, params=params, cases=tuple(sorted(cases, key=_case_id)))
-        for (agent, params), cases in sorted(gathered.items())
+        AgentOutcomes(
+            agent=agent, params=params, cases=tuple(sorted(cases, key=lambda case: case.case))
+        )
+        for (agent, params), cases in sorted(grouped.items())
     )
-
-
-def _case_id(outcome: CaseOutcome) -> str:
-    return outcome.case
 
 
 def _case_outcome(
@@ -292,13 +292,13 @@ def pick(
     every: Sequence[AgentOutcomes], agent: str | None = None, params: str | None = None
 ) -> AgentOutcomes:
     """Return the requested agent, or raise with the available ones."""
-    fitting = [
+    matching = [
         one
         for one in every
         if (agent is None or one.agent == agent) and (params is None or one.params == params)
     ]
-    if len(fitting) == 1:
-        return fitting[0]
+    if len(matching) == 1:
+        return matching[0]
     names = sorted({one.agent for one in every})
     if agent is not None and agent not in names:
         known = sorted(one.name for one in every)
@@ -306,17 +306,13 @@ def pick(
             f"no trial of an agent named {agent!r}",
             hint=did_you_mean(agent, [*names, *known]) or f"there are {', '.join(known) or 'none'}",
         )
-    if not fitting:
+    if not matching:
         known = ", ".join(one.name for one in every)
-        hint = (
-            f"there are {known}"
-            if known
-            else "no trial has finished yet, or the filters match none"
-        )
-        raise ProctorError("there are no trials", hint=hint)
+        none = "no trial has finished yet, or the filters match none"
+        raise ProctorError("there are no trials", hint=f"there are {known}" if known else none)
     raise ProctorError(
-        f"{len(fitting)} agents or sets of parameters; select one",
-        hint=f"name one of: {', '.join(one.name for one in fitting)}",
+        f"{len(matching)} agents or sets of parameters; select one",
+        hint=f"name one of: {', '.join(one.name for one in matching)}",
     )
 
 

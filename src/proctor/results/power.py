@@ -93,11 +93,13 @@ def plan_experiment(
 ) -> Planning:
     """Return sizes that detect a difference of `effect` (0.1 is 10 points) with the given power."""
     asked = asked or PowerOptions()
-    within, between = _within(outcomes), _between(outcomes)
+    counts = [row for arm in outcomes for row in arm.counts]
+    within = within_variance(counts) if outcomes else None
+    between = _between(outcomes)
     noises = list(_noises(asked, within))
-    cost = _mean_cost(outcomes)
-    seen = _cases_of(outcomes)
-    sizes = _sizes(asked.cases, seen, CASES)
+    costs = [cost for arm in outcomes for case in arm.cases for cost in case.costs_usd]
+    cost = math.fsum(costs) / len(costs) if costs else None
+    sizes = _sizes(asked.cases, _cases_of(outcomes), CASES)
     suite = [
         _row(plan_suite(effect, cases=n, sigma2=noise.value, alpha=alpha, power=power), noise, cost)
         for noise in noises
@@ -153,23 +155,19 @@ def _noises(asked: PowerOptions, within: Variance | None) -> Iterator[Noise]:
         yield Noise(LARGEST_NOISE, "assumed: the largest possible")
 
 
-def _within(outcomes: Sequence[AgentOutcomes]) -> Variance | None:
-    counts = [row for arm in outcomes for row in arm.counts]
-    return within_variance(counts) if outcomes else None
-
-
 def _between(outcomes: Sequence[AgentOutcomes]) -> Variance | None:
     """Return the variance of true case differences: of two agents, or the largest over pairs."""
-    found: list[Variance] = []
+    variances: list[Variance] = []
     for place, first in enumerate(outcomes):
         for second in outcomes[place + 1 :]:
             sides = pair(first, second)
-            found.append(
+            variances.append(
                 difference_variance(
                     [case.counts for case in sides.first], [case.counts for case in sides.second]
                 )
             )
-    return max(found, key=lambda each: -1.0 if each.value is None else each.value, default=None)
+    # The largest is the safe choice: a plan for it is enough for the other pairs.
+    return max(variances, key=lambda each: -1.0 if each.value is None else each.value, default=None)
 
 
 def _as_it_is(
@@ -181,6 +179,7 @@ def _as_it_is(
     cases = _cases_of(outcomes)
     if not cases:
         return
+    # The case with the fewest trials is the noisiest, so this is a lower bound of what is seen.
     fewest = min(case.trials for arm in outcomes for case in arm.cases if case.trials)
     for noise in noises:
         plan = detectable(cases, fewest, sigma2=noise.value, alpha=rates[0], power=rates[1])
@@ -196,11 +195,6 @@ def _sizes(asked: int | None, seen: int | None, usual: Sequence[int]) -> list[in
     if asked is not None:
         return [asked]
     return sorted({*usual, *([] if seen is None else [seen])})
-
-
-def _mean_cost(outcomes: Sequence[AgentOutcomes]) -> float | None:
-    costs = [cost for arm in outcomes for case in arm.cases for cost in case.costs_usd]
-    return math.fsum(costs) / len(costs) if costs else None
 
 
 def _reasons(

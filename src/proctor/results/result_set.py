@@ -26,9 +26,8 @@ from proctor.results.aggregate import (
     Percentiles,
     TrialTally,
     group_row,
-    merged,
     rate_of,
-    tally,
+    tallies_by_group,
 )
 from proctor.results.database import COLUMNS, Named, View, literal, named, quoted
 from proctor.results.filters import Filters, SqlCondition, conditions
@@ -73,7 +72,7 @@ class ResultSet:
         return sorted(run.path for run in self._view.runs)
 
     def __len__(self) -> int:
-        return int(self.ask("SELECT count(*) FROM trials", {"status"})[0][0])
+        return int(self.fetch("SELECT count(*) FROM trials", {"status"})[0][0])
 
     def __repr__(self) -> str:
         return f"<ResultSet: {plural(len(self), 'trial')} of {plural(len(self._view.runs), 'run')}>"
@@ -99,17 +98,19 @@ class ResultSet:
             SELECT {function}(x), count(x), coalesce(sum(k), 0)::BIGINT FROM u
         """  # noqa: S608 (from the table of columns)
         needed = {value.base, "agent", "params", "case", "counted", "judged"}
-        found, n, trials = self.ask(sql, needed)[0]
+        statistic, n, trials = self.fetch(sql, needed)[0]
         total = self.tally()
-        what = "the cells' means" if over == "cases" else "trials"
+        unit = "the cells' means" if over == "cases" else "trials"
         return Figure(
-            value=None if found is None else float(found),
+            value=None if statistic is None else float(statistic),
             n=n,
             trials=trials,
             selected=total.trials,
             left_out=_left_out(column, total, trials),
-            method=f"{'mean' if function == 'avg' else 'standard deviation (n - 1)'} of {what}",
-            reason=None if found is not None else _why_none(n),
+            method=f"{'mean' if function == 'avg' else 'standard deviation (n - 1)'} of {unit}",
+            reason=None
+            if statistic is not None
+            else ("no value" if n == 0 else "one value has no standard deviation"),
         )
 
     def percentiles(
@@ -119,9 +120,9 @@ class ResultSet:
         if any(not 0 <= one <= 100 for one in q):
             raise ProctorError(f"invalid percentile {q}", hint="use a percentile from 0 to 100")
         value = self.number(column)
-        asked = ", ".join(f"quantile_cont({value.sql}, {literal(one / 100)})" for one in q)
-        sql = f"SELECT count({value.sql}), {asked} FROM trials WHERE {among(column)}"  # noqa: S608 (from the table of columns)
-        row = self.ask(sql, {value.base, "counted", "judged"})[0]
+        quantiles = ", ".join(f"quantile_cont({value.sql}, {literal(one / 100)})" for one in q)
+        sql = f"SELECT count({value.sql}), {quantiles} FROM trials WHERE {among(column)}"  # noqa: S608 (from the table of columns)
+        row = self.fetch(sql, {value.base, "counted", "judged"})[0]
         total = self.tally()
         return Percentiles(
             values=dict(zip(q, row[1:], strict=True)),
@@ -153,7 +154,7 @@ class ResultSet:
 
     def tally(self) -> TrialTally:
         """Count the trials by status."""
-        return tally(self.ask(f"SELECT {TALLY} FROM trials", TALLY_COLUMNS)[0])  # noqa: S608 (from the table of columns)
+        return TrialTally(*self.fetch(f"SELECT {TALLY} FROM trials", TALLY_COLUMNS)[0])  # noqa: S608 (from the table of columns)
 
     def _cells(self) -> dict[Cell, TrialTally]:
         return self._grouped(()).get((), {})
@@ -163,10 +164,14 @@ class ResultSet:
         keys = "".join(f"{column.sql}, " for column in columns)
         sql = f'SELECT {keys}agent, params::VARCHAR, "case", {TALLY} FROM trials GROUP BY ALL'  # noqa: S608 (from the table of columns)
         needed = {column.base for column in columns} | {"agent", "params", "case"} | TALLY_COLUMNS
-        rows = self.ask(sql, needed)
+        rows = self.fetch(sql, needed)
         if any(column.kind.endswith("[]") for column in columns):
-            rows = [tuple(map(_hashable, row)) for row in rows]
-        return merged(rows, len(columns))
+            # A list cannot be the key of a group.
+            rows = [
+                tuple(tuple(cast("list[Any]", v)) if isinstance(v, list) else v for v in row)
+                for row in rows
+            ]
+        return tallies_by_group(rows, len(columns))
 
     # -- groups -----------------------------------------------------------------------------------
 
@@ -202,9 +207,7 @@ class ResultSet:
         return correlation(self, column, value, method)
 
     def outcomes(self) -> tuple[AgentOutcomes, ...]:
-        """Return the input of estimators by agent and parameters; see
-        `proctor.results.outcomes`.
-        """
+        """Return the outcomes by agent and parameters; see `proctor.results.outcomes`."""
         from proctor.results.compare import outcomes_in
 
         return outcomes_in(self)
@@ -220,7 +223,7 @@ class ResultSet:
     def iter_rows(
         self, columns: Sequence[str] | None = None, *, limit: int | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Yield the rows in batches."""
+        """Yield the trials as mappings, fetched in batches."""
         names = tuple(columns or COLUMNS)
         cursor = self._run(*self._listing(names, limit))
         decoded = [at for at, name in enumerate(names) if name in JSON_COLUMNS]
@@ -235,8 +238,8 @@ class ResultSet:
         columns = [named(name) for name in names]
         picked = ", ".join(f"{_plain(c)} AS {quoted(c.name)}" for c in columns)
         order = 'run, "case", agent, params::VARCHAR, axis_seed, "index"'
-        most = "" if limit is None else f" LIMIT {int(limit)}"
-        sql = f"SELECT {picked} FROM trials ORDER BY {order}{most}"  # noqa: S608 (from the table of columns)
+        top = "" if limit is None else f" LIMIT {int(limit)}"
+        sql = f"SELECT {picked} FROM trials ORDER BY {order}{top}"  # noqa: S608 (from the table of columns)
         keys = {"run", "case", "agent", "params", "axis_seed", "index"}
         return sql, {column.base for column in columns} | keys
 
@@ -285,18 +288,18 @@ class ResultSet:
     @staticmethod
     def number(column: str) -> Named:
         """Return a column as numbers; other values are left out."""
-        found = named(column)
-        if found.kind in ("DOUBLE", "BIGINT", "INTEGER"):
-            return found
-        if found.kind not in ("VARCHAR", "BOOLEAN"):
+        source = named(column)
+        if source.kind in ("DOUBLE", "BIGINT", "INTEGER"):
+            return source
+        if source.kind not in ("VARCHAR", "BOOLEAN"):
             raise ProctorError(
-                f"{column} is not numeric ({found.kind})",
+                f"{column} is not numeric ({source.kind})",
                 hint="such as score, latency_ms, cost_usd or properties.NAME",
             )
-        cast_ = f"TRY_CAST({found.sql} AS DOUBLE)"
-        if found.kind == "BOOLEAN":
-            cast_ = f"({found.sql})::INT"
-        return found._replace(sql=cast_)
+        if source.kind == "BOOLEAN":
+            return source._replace(sql=f"({source.sql})::INT")
+        # TRY_CAST: a property may be a number in one case and text in another.
+        return source._replace(sql=f"TRY_CAST({source.sql} AS DOUBLE)")
 
     def _condition(self) -> SqlCondition:
         sql = " AND ".join(one.sql for one in self._selected)
@@ -306,7 +309,7 @@ class ResultSet:
         condition = self._condition()
         return self._view.run(sql, columns | condition.columns, condition.sql)
 
-    def ask(self, sql: str, columns: set[str] | frozenset[str]) -> list[tuple[Any, ...]]:
+    def fetch(self, sql: str, columns: set[str] | frozenset[str]) -> list[tuple[Any, ...]]:
         """Return the rows of a query over the selected `trials` with these columns."""
         return cast("list[tuple[Any, ...]]", self._run(sql, columns).fetchall())
 
@@ -341,20 +344,12 @@ def among(column: str) -> str:
 def _left_out(column: str, total: TrialTally, used: int) -> tuple[Excluded, ...]:
     """Count the selected trials that are not among the values of a column."""
     if column in OF_JUDGED:
-        rest, missing = total.left_out, total.judged - used
+        excluded, missing = total.left_out, total.judged - used
     else:
-        rest = tuple(part for part in total.left_out if "early stop" in part.why)
+        excluded = tuple(part for part in total.left_out if "early stop" in part.why)
         missing = total.trials - total.after_stop - used
     gap = Excluded("trials", missing, f"no {column}")
-    return rest + ((gap,) if missing else ())
-
-
-def _why_none(n: int) -> str:
-    return "no value" if n == 0 else "one value has no standard deviation"
-
-
-def _hashable(value: Any) -> Any:
-    return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
+    return excluded + ((gap,) if missing else ())
 
 
 def _order(value: Any) -> tuple[int, float, str]:

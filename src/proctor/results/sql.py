@@ -69,21 +69,24 @@ def answer(view: View, query: str, selected: SqlCondition | None = None) -> SqlR
             # An unknown name: with every column present, DuckDB's error suggests the right one.
             return _answer(view, text, selected, EVERYTHING)
         except (duckdb.IOException, duckdb.InvalidInputException):
-            if not view.leave_damaged():
+            if not view.bypass_damaged_files():
                 raise
             return _answer(view, text, selected)
     except duckdb.Error as error:
-        raise ProctorError(f"the query failed: {_first_lines(error)}", hint=_hint(error)) from None
+        # DuckDB appends the query with a marker, which the user already has.
+        reason = str(error).strip().split("\n\nLINE", 1)[0].replace("\n", " ")
+        raise ProctorError(f"the query failed: {reason}", hint=_hint(error)) from None
 
 
 def _answer(
-    view: View, query: str, selected: SqlCondition | None, asked: ReferencedTables | None = None
+    view: View, query: str, selected: SqlCondition | None, tables: ReferencedTables | None = None
 ) -> SqlResult:
     import duckdb
 
     with duckdb.connect() as connection:
-        needed = _asked(connection, query)
-        _guard(connection, view, selected, asked or needed)
+        # Parsed in any case: this is what rejects a nested statement.
+        named = _referenced(connection, query)
+        _guard(connection, view, selected, tables or named)
         return _fetched(connection, connection.execute(query), query)
 
 
@@ -94,11 +97,11 @@ def _single_select(query: str) -> str:
     statements = duckdb.extract_statements(text)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         kinds = ", ".join(str(s.type).rpartition(".")[2] for s in statements) or "nothing"
-        raise _refused(f"only one SELECT is answered, this is: {kinds}")
+        raise _rejected(f"only one SELECT is accepted, this is: {kinds}")
     return text
 
 
-def _refused(why: str) -> ProctorError:
+def _rejected(why: str) -> ProctorError:
     return ProctorError(why, hint="a query cannot write; `proctor runs export` writes files")
 
 
@@ -114,28 +117,28 @@ class ReferencedTables(NamedTuple):
 
 EVERYTHING = ReferencedTables(frozenset({"trials", "runs", "cases", "checks"}), None)
 
-READING = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
+READING_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 """Query node types that read; any other is a statement."""
 
-WHOLE_ROWS = frozenset({"STAR", "SHOW_REF", "PIVOT", "TABLE_FUNCTION"})
+WHOLE_ROW_NODES = frozenset({"STAR", "SHOW_REF", "PIVOT", "TABLE_FUNCTION"})
 """Expression types that may refer to columns without naming them."""
 
 
-def _asked(connection: duckdb.DuckDBPyConnection, query: str) -> ReferencedTables:
+def _referenced(connection: duckdb.DuckDBPyConnection, query: str) -> ReferencedTables:
     """Read the names a query uses from its syntax tree; reject nested statements."""
     row = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchone()
     tree: Any = msgspec.json.decode(row[0]) if row else {}
     if tree.get("error"):
-        raise _refused(f"the query cannot be parsed: {tree.get('error_message')}")
+        raise _rejected(f"the query cannot be parsed: {tree.get('error_message')}")
     seen = _Seen(set(), set(), set())
     _walk(tree.get("statements"), seen)
-    foreign = {kind for kind in seen.kinds if kind.endswith("_NODE")} - READING
+    foreign = {kind for kind in seen.kinds if kind.endswith("_NODE")} - READING_NODES
     if foreign:
         what = sorted(foreign)[0].removesuffix("_QUERY_NODE").removesuffix("_NODE")
-        raise _refused(f"only one SELECT is answered, this one holds: {what}")
+        raise _rejected(f"only one SELECT is accepted, this one contains: {what}")
     tables = frozenset(seen.tables)
     # `select t from trials t` reads a whole row; so does a natural join.
-    whole = seen.kinds & WHOLE_ROWS or seen.names & tables or "NATURAL" in seen.kinds
+    whole = seen.kinds & WHOLE_ROW_NODES or seen.names & tables or "NATURAL" in seen.kinds
     return ReferencedTables(tables, None if whole else frozenset(seen.names))
 
 
@@ -151,12 +154,12 @@ def _walk(node: Any, seen: _Seen) -> None:
             _walk(part, seen)
     if not isinstance(node, dict):
         return
-    given = cast("dict[str, Any]", node)
-    seen.kinds.update(str(given[key]) for key in ("class", "type", "ref_type") if key in given)
-    seen.tables.update(str(given[k]).lower() for k in ("table_name", "alias") if given.get(k))
+    fields = cast("dict[str, Any]", node)
+    seen.kinds.update(str(fields[key]) for key in ("class", "type", "ref_type") if key in fields)
+    seen.tables.update(str(fields[k]).lower() for k in ("table_name", "alias") if fields.get(k))
     for key in ("column_names", "using_columns"):
-        seen.names.update(str(name).lower() for name in given.get(key) or ())
-    for part in given.values():
+        seen.names.update(str(name).lower() for name in fields.get(key) or ())
+    for part in fields.values():
         _walk(part, seen)
 
 
@@ -167,30 +170,29 @@ def _guard(
     connection: duckdb.DuckDBPyConnection,
     view: View,
     selected: SqlCondition | None,
-    asked: ReferencedTables,
+    used: ReferencedTables,
 ) -> None:
     """Create the views in a connection and revoke everything else."""
     condition = selected or SqlCondition("", frozenset())
-    columns = set(COLUMNS) if asked.columns is None else set(COLUMNS) & asked.columns
-    columns |= CHECK_COLUMNS if "checks" in asked.tables else set()
+    columns = set(COLUMNS) if used.columns is None else set(COLUMNS) & used.columns
+    columns |= CHECK_COLUMNS if "checks" in used.tables else set()
     columns |= condition.columns | {"status"}
     sources = {COLUMNS[name].source for name in columns}
-    view.load_into(
-        connection, sources | ({ColumnSource.CASE} if "cases" in asked.tables else set())
-    )
+    view.load_into(connection, sources | ({ColumnSource.CASE} if "cases" in used.tables else set()))
     connection.execute(f"CREATE VIEW trials AS {view.relation(columns, condition.sql)}")
-    if "checks" in asked.tables:
+    if "checks" in used.tables:
         picked = ", ".join(f"{sql} AS {name}" for name, sql in CHECKS.items())
         connection.execute(
             f"CREATE VIEW checks AS SELECT {picked} FROM"
             " (SELECT *, unnest(json_extract(checks, '$[*]')) AS k FROM trials)"
         )
-    if "runs" in asked.tables:
+    if "runs" in used.tables:
         connection.execute(f"CREATE VIEW runs AS {view.run_rows(RUNS)}")
-    if "cases" in asked.tables:
+    if "cases" in used.tables:
         connection.execute(f"CREATE VIEW cases AS {_cases(view)}")
     paths = {p for run in view.columnar for p in (str(run.source), as_glob(run.source))}
     allowed = literal_list([literal(path) for path in sorted(paths)], "VARCHAR")
+    # The order matters: nothing can be changed after the last setting.
     for setting in (
         f"allowed_paths = {allowed}",
         "enable_external_access = false",
@@ -223,11 +225,6 @@ def _fetched(
     else:
         rows = found.fetchall()
     return SqlResult(columns, types, rows)
-
-
-def _first_lines(error: Exception) -> str:
-    text = str(error).strip()
-    return text.split("\n\nLINE", 1)[0].replace("\n", " ")
 
 
 def _hint(error: Exception) -> str | None:

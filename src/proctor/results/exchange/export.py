@@ -7,10 +7,9 @@ NaN.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,53 +45,47 @@ def export(
 
     `bom` marks CSV as UTF-8 for programs that would otherwise guess (Excel on Windows).
     """
-    form = form_of(str(target), format)
+    form = format_of(str(target), format)
     if form == "mlflow":
         from proctor.results.exchange.mlflow import TrackingServer, send
 
         server = TrackingServer(str(target) if "://" in str(target) else "")
         send(of, server)
         return server.address
-    with _aside(Path(target)) as aside:
-        if form == "parquet":
-            of.listing().write_parquet(str(aside), compression="zstd")
-        else:
-            encoding = "utf-8-sig" if bom and form == "csv" else "utf-8"
-            with aside.open("w", encoding=encoding, newline="") as out:
-                out.writelines(text_parts(of, form))
+    path = Path(target)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            if form == "parquet":
+                of.listing().write_parquet(str(temporary), compression="zstd")
+            else:
+                encoding = "utf-8-sig" if bom and form == "csv" else "utf-8"
+                with temporary.open("w", encoding=encoding, newline="") as out:
+                    out.writelines(text_parts(of, form))
+    except OSError as error:
+        raise ProctorError(f"cannot write: {error.strerror}", where=str(path)) from None
     return str(target)
 
 
-def form_of(target: str, form: str | None) -> str:
+def format_of(target: str, form: str | None) -> str:
     """Return the format: as given, else by the target."""
     if form is None and target.startswith(("http://", "https://")):
         return "mlflow"
     suffix = Path(target).suffix.lower()
-    meant = form or SUFFIXES.get(suffix) or suffix.lstrip(".")
-    if meant not in FORMATS:
+    resolved = form or SUFFIXES.get(suffix) or suffix.lstrip(".")
+    if resolved not in FORMATS:
         raise ProctorError(
-            f"unknown format {meant!r}" if meant else "the export format is unknown",
+            f"unknown format {resolved!r}" if resolved else "the export format is unknown",
             where=target,
-            hint=hint_among(meant, FORMATS),
+            hint=hint_among(resolved, FORMATS),
         )
-    return meant
+    return resolved
 
 
 def text_parts(of: ResultSet, form: str) -> Iterator[str]:
     """Yield the text of an export in chunks."""
     writers = {"csv": _csv, "json": _json, "jsonl": _jsonl}
     yield from writers[form](of)
-
-
-@contextlib.contextmanager
-def _aside(target: Path) -> Generator[Path]:
-    """Open a temporary file that replaces the target on success."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target) as aside:
-            yield aside
-    except OSError as error:
-        raise ProctorError(f"cannot write: {error.strerror}", where=str(target)) from None
 
 
 def _csv(of: ResultSet) -> Iterator[str]:
@@ -113,11 +106,10 @@ def cell(value: Any) -> Any:
         return value
     if isinstance(value, datetime):
         return value.isoformat()
-    text = value if isinstance(value, str) else _encoded(value)
-    return guarded(text)
+    return escape_formula(value if isinstance(value, str) else _encoded(value))
 
 
-def guarded(text: str) -> str:
+def escape_formula(text: str) -> str:
     """Prefix a text with a quote where a spreadsheet would read it as a formula."""
     plain = text.replace("\0", "\ufffd")
     # Some programs evaluate a formula even after leading blanks.
@@ -136,8 +128,8 @@ def _json(of: ResultSet) -> Iterator[str]:
         yield (",\n" if at else "\n") + _encoded(row)
     total = of.tally()
     counts = {"selected": total.trials, "judged": total.judged, "passed": total.passed}
-    left = [msgspec.to_builtins(part) for part in total.left_out]
-    yield f'\n], "counts": {_encoded(counts)}, "left_out": {_encoded(left)}}}\n'
+    left_out = [msgspec.to_builtins(part) for part in total.left_out]
+    yield f'\n], "counts": {_encoded(counts)}, "left_out": {_encoded(left_out)}}}\n'
 
 
 def _encoded(value: Any) -> str:

@@ -90,40 +90,42 @@ class Imported(msgspec.Struct, kw_only=True):
     records: list[Record]
     created: str | None = None
     stopped: str | None = None
-    not_taken: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
     about: dict[str, Any] = {}
 
 
-def keep(
+def write_import(
     found: Imported, root: Path, *, file: Path, threshold: float = THRESHOLD, scale: float = 1.0
 ) -> Run:
     """Write the parsed results as a new run folder below `root`."""
     if not found.records:
-        raise ProctorError("the file holds no results", where=str(file))
+        raise ProctorError("the file contains no results", where=str(file))
     trials = [_trial(record, threshold, scale) for record in _numbered(found.records)]
     spec = _spec(found, file, threshold)
     folder = RunFolder.create(root, found.name)
     try:
         with folder.lock():
             folder.write_spec(spec)
-            _keep_traces(folder, found.records, trials)
+            _write_traces(folder, found.records, trials)
+            # No fsync: after a crash the file is imported again.
             journal = folder.journal(Sync.NEVER)
             for trial in trials:
                 journal.append(trial)
             journal.close()
             return finalise(folder)
+    # Also on Ctrl-C: a partial import would look like a complete run.
     except BaseException:
         shutil.rmtree(folder.path, ignore_errors=True)
         raise
 
 
-def _keep_traces(folder: RunFolder, records: list[Record], trials: list[Trial]) -> None:
+def _write_traces(folder: RunFolder, records: list[Record], trials: list[Trial]) -> None:
     """Write conversations as traces and reference them from the trials."""
-    told = [(r, t) for r, t in zip(records, trials, strict=True) if r.messages]
-    if not told:
+    traced = [(r, t) for r, t in zip(records, trials, strict=True) if r.messages]
+    if not traced:
         return
     writer = SegmentWriter(folder.traces_path)
-    for record, trial in told:
+    for record, trial in traced:
         out = Collector(record.where)
         transcript.read({"messages": record.messages, "model": record.model}, out)
         for trace in out.traces.values():
@@ -137,20 +139,20 @@ def _keep_traces(folder: RunFolder, records: list[Record], trials: list[Trial]) 
 def _numbered(records: Sequence[Record]) -> list[Record]:
     """Number the records within their cell; a duplicate is an error."""
     seen: Counter[tuple[CellKey, int | None]] = Counter()
-    taken: dict[tuple[CellKey, int | None, int], str] = {}
+    first_seen: dict[tuple[CellKey, int | None, int], str] = {}
     for record in records:
         cell = (record.cell, record.axis_seed)
         if record.index is None:
             record.index = seen[cell]
         seen[cell] += 1
         key = (*cell, record.index)
-        if key in taken:
+        if key in first_seen:
             raise ProctorError(
-                f"trial {record.index} of {record.cell} is a duplicate (first: {taken[key]})",
+                f"trial {record.index} of {record.cell} is a duplicate (first: {first_seen[key]})",
                 where=record.where,
                 hint="do not map a column to `index`: trials are then numbered in file order",
             )
-        taken[key] = record.where
+        first_seen[key] = record.where
     return list(records)
 
 
@@ -206,6 +208,7 @@ def _score(record: Record, scale: float) -> float | None:
 def _status(record: Record, score: float | None, threshold: float) -> TrialStatus:
     if record.status is not None:
         return record.status
+    # An explicit verdict wins over an error and a score: the source applied its own threshold.
     if record.passed is not None:
         return TrialStatus.PASSED if record.passed else TrialStatus.FAILED
     if record.error is not None:
@@ -223,13 +226,12 @@ def _checks(record: Record, status: TrialStatus, score: float | None) -> tuple[C
     """Return the source's checks; else one check for its overall result."""
     if record.checks or not status.judged:
         return record.checks
-    held = status == TrialStatus.PASSED
     return (
         CheckResult(
             id="imported",
             check="imported",
             layer=Layer.CORRECTNESS,
-            status=CheckStatus.PASS if held else CheckStatus.FAIL,
+            status=CheckStatus.PASS if status == TrialStatus.PASSED else CheckStatus.FAIL,
             reason=default_redactor().text(record.reason or f"imported as {status}"),
             score=score,
             blocking=status == TrialStatus.HARD_FAIL,
@@ -279,7 +281,7 @@ def _cases(records: Iterable[Record]) -> list[dict[str, Any]]:
     cases: dict[str, dict[str, Any]] = {}
     for record in records:
         case = cases.setdefault(record.case, {"id": record.case})
-        told = {
+        described = {
             "input": record.input,
             "description": record.description,
             "tags": list(record.tags),
@@ -287,7 +289,7 @@ def _cases(records: Iterable[Record]) -> list[dict[str, Any]]:
             "type": record.type,
             "properties": record.properties,
         }
-        for name, value in told.items():
+        for name, value in described.items():
             if value not in (None, [], {}):
                 case.setdefault(name, value)
     return list(cases.values())
@@ -335,7 +337,7 @@ def import_results(
     found = read_results(Path(file), source, columns or {})
     if name is not None:
         found.name = name
-    return keep(found, Path(root), file=Path(file), threshold=threshold, scale=scale)
+    return write_import(found, Path(root), file=Path(file), threshold=threshold, scale=scale)
 
 
 def read_results(
@@ -344,7 +346,7 @@ def read_results(
     """Read the results in a file without saving them."""
     if not file.is_file():
         raise ProctorError("the file does not exist", where=str(file))
-    form = source or guessed(file)
+    form = source or detect_format(file)
     if form in TABLES:
         from proctor.results.exchange import tables
 
@@ -380,7 +382,7 @@ _SUFFIXES = {
 }
 
 
-def guessed(file: Path) -> str:
+def detect_format(file: Path) -> str:
     """Detect the format by suffix and, for JSON, by the top-level keys."""
     suffix = file.suffix.lower()
     if suffix in _SUFFIXES:

@@ -26,12 +26,12 @@ from proctor.results.metadata import as_list, as_mapping, as_text
 ZSTANDARD = 93
 """Zip compression method of Zstandard; Python's zipfile supports it from 3.14 on."""
 
-LARGEST_PART = 1 << 30
+MAX_SAMPLE_BYTES = 1 << 30
 """Maximum bytes of one unpacked sample: a larger one is treated as a zip bomb."""
 
 _LOCAL_HEADER = struct.Struct("<26xHH")
 
-WORDS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Inspect's grades: correct, partially correct, incorrect, no answer."""
 
 
@@ -48,23 +48,23 @@ def read_inspect(path: Path) -> Imported:
         raise ProctorError(f"cannot read: {error.strerror}", where=str(path)) from None
     except zipfile.BadZipFile as error:
         raise ProctorError(f"a damaged .eval file: {error}", where=str(path)) from None
-    told = as_mapping(header.get("eval"))
-    if not told:
+    task = as_mapping(header.get("eval"))
+    if not task:
         raise ProctorError("not an Inspect log: it has no `eval`", where=str(path))
-    model = str(told.get("model") or "model")
+    model = str(task.get("model") or "model")
     status = str(header.get("status") or "success")
     return Imported(
-        name=str(told.get("task") or path.stem).rpartition("/")[2],
+        name=str(task.get("task") or path.stem).rpartition("/")[2],
         source="inspect",
-        records=[_record(as_mapping(sample), model, where, told) for where, sample in samples],
-        created=str(told["created"]) if told.get("created") else None,
+        records=[_record(as_mapping(sample), model, where, task) for where, sample in samples],
+        created=str(task["created"]) if task.get("created") else None,
         stopped=None if status == "success" else f"the log reports: {status}",
         about={
-            "task": told.get("task"),
-            "eval_id": told.get("eval_id"),
-            "run_id": told.get("run_id"),
-            "packages": told.get("packages"),
-            "revision": told.get("revision"),
+            "task": task.get("task"),
+            "eval_id": task.get("eval_id"),
+            "run_id": task.get("run_id"),
+            "packages": task.get("packages"),
+            "revision": task.get("revision"),
         },
     )
 
@@ -90,7 +90,7 @@ def _parts(archive: zipfile.ZipFile, path: Path) -> Iterator[tuple[str, Any]]:
 
 def _part(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> bytes:
     where = f"{path}!{info.filename}"
-    if info.file_size > LARGEST_PART:
+    if info.file_size > MAX_SAMPLE_BYTES:
         raise ProctorError(
             f"{info.file_size:,} bytes exceed the size limit of a sample", where=where
         )
@@ -113,21 +113,21 @@ def _part(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> bytes:
 
 def _decode(content: bytes, where: str) -> Mapping[str, Any]:
     try:
-        found = msgspec.json.decode(content)
+        document = msgspec.json.decode(content)
     except msgspec.MsgspecError:
         try:
-            found = json.loads(content)  # accepts NaN, which Inspect writes
+            document = json.loads(content)  # accepts NaN, which Inspect writes
         except (ValueError, RecursionError) as error:
             raise ProctorError(f"not JSON: {error}", where=where) from None
-    if not isinstance(found, dict):
-        raise ProctorError("not a log of Inspect", where=where)
-    return cast("Mapping[str, Any]", found)
+    if not isinstance(document, dict):
+        raise ProctorError("not an Inspect log", where=where)
+    return cast("Mapping[str, Any]", document)
 
 
 # -- a sample ------------------------------------------------------------------------------------
 
 
-def _record(sample: Mapping[str, Any], model: str, where: str, told: Mapping[str, Any]) -> Record:
+def _record(sample: Mapping[str, Any], model: str, where: str, task: Mapping[str, Any]) -> Record:
     attached = as_mapping(sample.get("attachments"))
     checks = tuple(_checks(as_mapping(sample.get("scores")), where))
     error = as_mapping(sample.get("error")).get("message")
@@ -157,7 +157,7 @@ def _record(sample: Mapping[str, Any], model: str, where: str, told: Mapping[str
         difficulty=as_text(metadata.get("difficulty")),
         type=as_text(metadata.get("type")),
         properties={**metadata, "target": sample.get("target")},
-        tags=tuple(str(tag) for tag in told.get("tags") or ()),
+        tags=tuple(str(tag) for tag in task.get("tags") or ()),
         retries=len(as_list(sample.get("error_retries"))),
         trace_id=as_text(sample.get("uuid")),
         messages=[_message(as_mapping(m), attached) for m in as_list(sample.get("messages"))],
@@ -165,8 +165,8 @@ def _record(sample: Mapping[str, Any], model: str, where: str, told: Mapping[str
 
 
 def _checks(scores: Mapping[str, Any], where: str) -> Iterator[CheckResult]:
-    for scorer, given in scores.items():
-        score = as_mapping(given)
+    for scorer, entry in scores.items():
+        score = as_mapping(entry)
         value = score.get("value")
         reason = str(score.get("explanation") or score.get("answer") or f"{scorer}: {value}")
         if isinstance(value, dict):
@@ -200,6 +200,7 @@ def _check(name: str, value: Any, reason: str, where: str) -> CheckResult:
         id=name,
         check="imported",
         layer=Layer.CORRECTNESS,
+        # Inspect has no pass mark per score: a partial score is not a failed check.
         status=CheckStatus.PASS if number == 1 else CheckStatus.WARN,
         reason=reason[:1000],
         score=number,
@@ -213,8 +214,8 @@ def _number(value: Any) -> float | None:
     if isinstance(value, int | float):
         return float(value) if math.isfinite(value) else None
     word = str(value).strip()
-    if word in WORDS:
-        return WORDS[word]
+    if word in GRADES:
+        return GRADES[word]
     if word.lower() in ("yes", "true"):
         return 1.0
     if word.lower() in ("no", "false"):
@@ -225,13 +226,13 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _message(given: Mapping[str, Any], attached: Mapping[str, Any]) -> dict[str, Any]:
+def _message(source: Mapping[str, Any], attached: Mapping[str, Any]) -> dict[str, Any]:
     """Convert an Inspect message to OpenAI format, which transcripts are parsed from."""
     message = {
-        "role": given.get("role"),
-        "content": _resolved(given.get("content"), attached),
+        "role": source.get("role"),
+        "content": _resolved(source.get("content"), attached),
     }
-    calls = [as_mapping(call) for call in as_list(given.get("tool_calls"))]
+    calls = [as_mapping(call) for call in as_list(source.get("tool_calls"))]
     if calls:
         message["tool_calls"] = [
             {
@@ -244,8 +245,8 @@ def _message(given: Mapping[str, Any], attached: Mapping[str, Any]) -> dict[str,
             }
             for call in calls
         ]
-    if given.get("tool_call_id"):
-        message.update(tool_call_id=given["tool_call_id"], name=given.get("function"))
+    if source.get("tool_call_id"):
+        message.update(tool_call_id=source["tool_call_id"], name=source.get("function"))
     return message
 
 

@@ -21,10 +21,10 @@ from proctor.results.outcomes import AgentOutcomes
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet
 
-BATCH = 900
+METRICS_PER_REQUEST = 900
 """Metrics per request; the server accepts 1,000 entities."""
 
-LONGEST_VALUE = 6000
+MAX_PARAM_CHARS = 6000
 """Maximum characters of a param; the server rejects longer ones."""
 
 TIMEOUT = 30.0
@@ -53,17 +53,17 @@ class TrackingServer:
         elif user := environ.get("MLFLOW_TRACKING_USERNAME"):
             self._auth = (user, environ.get("MLFLOW_TRACKING_PASSWORD", ""))
 
-    def ask(
+    def request(
         self, method: str, endpoint: str, body: Mapping[str, Any], *, missing: bool = False
     ) -> Mapping[str, Any]:
         """Send one request; with `missing`, a 404 is an empty response."""
         import httpx
 
-        place = f"{self.address}/api/2.0/mlflow/{endpoint}"
+        url = f"{self.address}/api/2.0/mlflow/{endpoint}"
         extra: dict[str, Any] = {"params": body} if method == "GET" else {"json": body}
         try:
-            answer = httpx.request(
-                method, place, headers=self._headers, auth=self._auth, timeout=TIMEOUT, **extra
+            response = httpx.request(
+                method, url, headers=self._headers, auth=self._auth, timeout=TIMEOUT, **extra
             )
         except httpx.HTTPError as error:
             raise ProctorError(
@@ -71,14 +71,14 @@ class TrackingServer:
                 where=self.address,
                 hint="start one with `mlflow server`, or name another with -o",
             ) from None
-        if missing and answer.status_code == NOT_FOUND:
+        if missing and response.status_code == NOT_FOUND:
             return {}
-        if answer.is_error:
+        if response.is_error:
             raise ProctorError(
-                f"MLflow rejected {endpoint}: {answer.status_code} {answer.text[:300]}",
+                f"MLflow rejected {endpoint}: {response.status_code} {response.text[:300]}",
                 where=self.address,
             )
-        return cast("Mapping[str, Any]", answer.json())
+        return cast("Mapping[str, Any]", response.json())
 
 
 class MlflowRun(NamedTuple):
@@ -96,56 +96,61 @@ def send(of: ResultSet, server: TrackingServer) -> int:
     count = 0
     for row in of.group_by("experiment", "run").rows:
         key = row.key
-        experiment = _experiment(server, str(key["experiment"] or "proctor"))
+        name = str(key["experiment"] or "proctor")
+        known = server.request(
+            "GET", "experiments/get-by-name", {"experiment_name": name}, missing=True
+        )
+        if known:
+            experiment = str(known["experiment"]["experiment_id"])
+        else:
+            created = server.request("POST", "experiments/create", {"name": name})
+            experiment = str(created["experiment_id"])
         part = of.where(where={"run": [key["run"]]})
         for outcomes in part.outcomes():
-            _send_run(server, experiment, _told(part, str(key["run"]), outcomes))
+            _send_run(server, experiment, _mlflow_run(part, str(key["run"]), outcomes))
             count += 1
     return count
 
 
-def _experiment(server: TrackingServer, name: str) -> str:
-    found = server.ask("GET", "experiments/get-by-name", {"experiment_name": name}, missing=True)
-    if found:
-        return str(found["experiment"]["experiment_id"])
-    return str(server.ask("POST", "experiments/create", {"name": name})["experiment_id"])
-
-
-def _send_run(server: TrackingServer, experiment: str, told: MlflowRun) -> None:
-    cell = told.tags["proctor.cell"].replace("'", "")
-    wanted = {"experiment_ids": [experiment], "filter": f"tags.`proctor.cell` = '{cell}'"}
-    found = server.ask("POST", "runs/search", {**wanted, "max_results": 1})
-    runs = cast("list[Any]", found.get("runs") or [])
+def _send_run(server: TrackingServer, experiment: str, run: MlflowRun) -> None:
+    # MLflow's filter syntax has no escape for quotes.
+    cell = run.tags["proctor.cell"].replace("'", "")
+    search = {"experiment_ids": [experiment], "filter": f"tags.`proctor.cell` = '{cell}'"}
+    result = server.request("POST", "runs/search", {**search, "max_results": 1})
+    runs = cast("list[Any]", result.get("runs") or [])
     if runs:
         run_id = str(runs[0]["info"]["run_id"])
     else:
         body = {
             "experiment_id": experiment,
-            "run_name": told.name,
-            "start_time": told.started_ms,
-            "tags": [{"key": key, "value": value} for key, value in told.tags.items()],
+            "run_name": run.name,
+            "start_time": run.started_ms,
+            "tags": [{"key": key, "value": value} for key, value in run.tags.items()],
         }
-        run_id = str(server.ask("POST", "runs/create", body)["run"]["info"]["run_id"])
-        params = [{"key": key, "value": value} for key, value in told.params.items()]
+        run_id = str(server.request("POST", "runs/create", body)["run"]["info"]["run_id"])
+        # Params of an MLflow run cannot change, so they are sent only on creation.
+        params = [{"key": key, "value": value} for key, value in run.params.items()]
         for at in range(0, len(params), 100):
-            server.ask(
+            server.request(
                 "POST", "runs/log-batch", {"run_id": run_id, "params": params[at : at + 100]}
             )
     now = time.time_ns() // 1_000_000
     metrics = [
         {"key": key, "value": value, "timestamp": now, "step": 0}
-        for key, value in told.metrics.items()
+        for key, value in run.metrics.items()
     ]
-    for at in range(0, len(metrics), BATCH):
-        server.ask(
-            "POST", "runs/log-batch", {"run_id": run_id, "metrics": metrics[at : at + BATCH]}
+    for at in range(0, len(metrics), METRICS_PER_REQUEST):
+        server.request(
+            "POST",
+            "runs/log-batch",
+            {"run_id": run_id, "metrics": metrics[at : at + METRICS_PER_REQUEST]},
         )
-    server.ask("POST", "runs/update", {"run_id": run_id, "status": "FINISHED", "end_time": now})
+    server.request("POST", "runs/update", {"run_id": run_id, "status": "FINISHED", "end_time": now})
 
 
-def _told(part: ResultSet, run: str, outcomes: AgentOutcomes) -> MlflowRun:
-    asked = ["run_id", "run_started", "git_commit", "model", "params"]
-    row = part.where(where={"agent": [outcomes.agent]}).rows(asked, limit=1)[0]
+def _mlflow_run(part: ResultSet, run: str, outcomes: AgentOutcomes) -> MlflowRun:
+    columns = ["run_id", "run_started", "git_commit", "model", "params"]
+    row = part.where(where={"agent": [outcomes.agent]}).rows(columns, limit=1)[0]
     started = row["run_started"]
     tags = {
         "proctor.run": run,
@@ -158,8 +163,8 @@ def _told(part: ResultSet, run: str, outcomes: AgentOutcomes) -> MlflowRun:
     params = {"agent": outcomes.agent, "params": outcomes.params, "model": row["model"]}
     return MlflowRun(
         name=f"{run} {outcomes.name}",
-        tags={key: value[:LONGEST_VALUE] for key, value in tags.items()},
-        params={k: str(v)[:LONGEST_VALUE] for k, v in params.items() if v},
+        tags={key: value[:MAX_PARAM_CHARS] for key, value in tags.items()},
+        params={k: str(v)[:MAX_PARAM_CHARS] for k, v in params.items() if v},
         metrics=_metrics(outcomes),
         started_ms=int(started.timestamp() * 1000) if started is not None else 0,
     )
@@ -169,7 +174,7 @@ def _metrics(outcomes: AgentOutcomes) -> dict[str, float]:
     rate = rate_over(outcomes.counts, clusters=outcomes.clusters)
     means = [case.mean_score for case in outcomes.cases if case.mean_score is not None]
     costs = [cost for case in outcomes.cases for cost in case.costs_usd]
-    found: dict[str, float | None] = {
+    metrics: dict[str, float | None] = {
         "pass_rate": rate.value,
         "pass_rate_low": rate.low,
         "pass_rate_high": rate.high,
@@ -183,6 +188,6 @@ def _metrics(outcomes: AgentOutcomes) -> dict[str, float]:
     }
     for case in outcomes.cases:
         name = _NAME.sub("_", case.case)[:200]
-        found[f"case/{name}/pass_rate"] = case.pass_rate
-        found[f"case/{name}/score_mean"] = case.mean_score
-    return {key: float(value) for key, value in found.items() if value is not None}
+        metrics[f"case/{name}/pass_rate"] = case.pass_rate
+        metrics[f"case/{name}/score_mean"] = case.mean_score
+    return {key: float(value) for key, value in metrics.items() if value is not None}

@@ -21,7 +21,7 @@ from proctor.results.metadata import as_mapping, as_text
 ERRORED = 2
 """promptfoo's `failureReason` of a test whose provider failed; 1 is a failed assertion."""
 
-LONGEST_ID = 80
+MAX_ID_CHARS = 80
 
 
 def read_promptfoo(path: Path) -> Imported:
@@ -67,10 +67,10 @@ def _case_names(rows: list[Mapping[str, Any]]) -> dict[str, str]:
         if key in names:
             continue
         test = as_mapping(row.get("testCase"))
-        told = test.get("description") or row.get("description")
+        description = test.get("description") or row.get("description")
         values = as_mapping(row.get("vars") or test.get("vars")).values()
-        text = str(told or " ".join(str(value) for value in values) or "test")
-        base = re.sub(r"[^\w.@-]+", "-", text.lower()).strip("-")[:LONGEST_ID] or "test"
+        text = str(description or " ".join(str(value) for value in values) or "test")
+        base = re.sub(r"[^\w.@-]+", "-", text.lower()).strip("-")[:MAX_ID_CHARS] or "test"
         taken, name, number = set(names.values()), base, 2
         while name in taken:
             name, number = f"{base}-{number}", number + 1
@@ -81,8 +81,8 @@ def _case_names(rows: list[Mapping[str, Any]]) -> dict[str, str]:
 def _identity(row: Mapping[str, Any]) -> str:
     """Return the key shared by repeats of one test: its input and its assertions."""
     test = as_mapping(row.get("testCase"))
-    told = [row.get("vars") or test.get("vars"), test.get("description"), test.get("assert")]
-    return json.dumps(told, sort_keys=True, default=str)
+    key = [row.get("vars") or test.get("vars"), test.get("description"), test.get("assert")]
+    return json.dumps(key, sort_keys=True, default=str)
 
 
 def _record(row: Mapping[str, Any], names: Mapping[str, str], where: str, prompts: bool) -> Record:
@@ -101,7 +101,7 @@ def _record(row: Mapping[str, Any], names: Mapping[str, str], where: str, prompt
         passed=None if errored else bool(row.get("success")),
         error=str(row.get("error") or response.get("error") or "error") if errored else None,
         error_type="PromptfooError",
-        score=None if errored else _share(row.get("score"), where),
+        score=None if errored else _score(row.get("score"), where),
         reason=as_text(grading.get("reason")),
         checks=() if errored else tuple(_checks(grading, where)),
         answer=output if isinstance(output, str) or output is None else json.dumps(output),
@@ -135,7 +135,7 @@ def _checks(grading: Mapping[str, Any], where: str) -> Iterator[CheckResult]:
             layer=Layer.CORRECTNESS,
             status=CheckStatus.PASS if result.get("pass") else CheckStatus.FAIL,
             reason=str(result.get("reason") or "")[:1000],
-            score=_share(result.get("score"), where),
+            score=_score(result.get("score"), where),
             weight=_number(asserted.get("weight")) or 1.0,
             expected=asserted.get("value"),
         )
@@ -145,8 +145,8 @@ def _provider(row: Mapping[str, Any]) -> str:
     provider = row.get("provider")
     if isinstance(provider, str):
         return provider
-    told = as_mapping(provider)
-    return str(told.get("label") or told.get("id") or "provider")
+    options = as_mapping(provider)
+    return str(options.get("label") or options.get("id") or "provider")
 
 
 def _prompt(row: Mapping[str, Any]) -> str:
@@ -154,7 +154,7 @@ def _prompt(row: Mapping[str, Any]) -> str:
     return str(prompt.get("label") or prompt.get("raw") or "")
 
 
-def _share(value: Any, where: str) -> float | None:
+def _score(value: Any, where: str) -> float | None:
     """Parse a promptfoo score, which a custom assertion may put above 1."""
     number = _number(value)
     if number is None or 0 <= number <= 1:

@@ -22,7 +22,7 @@ from proctor.errors import ProctorError, hint_among
 from proctor.results.exchange.importing import Imported, Record
 from proctor.runs.trial import TrialStatus
 
-LONGEST_CELL = 100_000_000
+MAX_CELL_CHARS = 100_000_000
 """Maximum characters of a cell: a trace in a column exceeds Python's default of 131,072."""
 
 SYNONYMS = {
@@ -63,14 +63,18 @@ NESTED = ("params", "properties")
 def read_csv(path: Path, columns: Mapping[str, str]) -> Imported:
     """Read the trials of a CSV file (comma, semicolon or tab; UTF-8 with or without BOM)."""
     text = _text(path)
-    csv.field_size_limit(LONGEST_CELL)
+    csv.field_size_limit(MAX_CELL_CHARS)
     header = text.partition("\n")[0]
+    # csv.Sniffer also accepts letters as delimiters; the header decides more reliably.
     delimiter = max(",;\t", key=header.count)
     reader = csv.DictReader(io.StringIO(text), delimiter=delimiter, strict=True)
     try:
         names = list(reader.fieldnames or ())
         rows = [
-            (f"{path}:{reader.line_num}", {k: _unguarded(v) for k, v in row.items() if k and v})
+            (
+                f"{path}:{reader.line_num}",
+                {k: _unescape_formula(v) for k, v in row.items() if k and v},
+            )
             for row in reader
         ]
     except csv.Error as error:
@@ -78,19 +82,19 @@ def read_csv(path: Path, columns: Mapping[str, str]) -> Imported:
     return _imported(path, "csv", names, rows, columns)
 
 
-def _unguarded(value: Any) -> Any:
+def _unescape_formula(value: Any) -> Any:
     """Strip the quote that prevents spreadsheets from reading a text as a formula."""
     from proctor.results.exchange.export import FORMULA
 
-    guarded = isinstance(value, str) and value[:1] == "'" and value[1:2] in FORMULA
-    return value[1:] if guarded and len(value) > 1 else value
+    escaped = isinstance(value, str) and value[:1] == "'" and value[1:2] in FORMULA
+    return value[1:] if escaped and len(value) > 1 else value
 
 
 def read_jsonl(path: Path, columns: Mapping[str, str]) -> Imported:
     """Read the trials of a JSONL file: one object per line."""
     lines = enumerate(_text(path).split("\n"), 1)
-    found = [(f"{path}:{number}", line) for number, line in lines if line.strip()]
-    rows = [(where, _json(line, where)) for where, line in found]
+    numbered = [(f"{path}:{number}", line) for number, line in lines if line.strip()]
+    rows = [(where, _json(line, where)) for where, line in numbered]
     return _objects(path, "jsonl", rows, columns)
 
 
@@ -118,8 +122,8 @@ def read_parquet(path: Path, columns: Mapping[str, str]) -> Imported:
         found = duckdb.connect().execute("SELECT * FROM read_parquet(?)", [file])
         names, values = [column[0] for column in found.description or ()], found.fetchall()
     except duckdb.Error as error:
-        told = str(error).splitlines()[0]
-        raise ProctorError(f"not Parquet: {told}", where=str(path)) from None
+        reason = str(error).splitlines()[0]
+        raise ProctorError(f"not Parquet: {reason}", where=str(path)) from None
     rows: list[tuple[str, Any]] = [
         (f"{path}: row {number}", dict(zip(names, row, strict=True)))
         for number, row in enumerate(values, 1)
@@ -143,9 +147,9 @@ def _objects(
     for where, row in found:
         if not isinstance(row, dict):
             raise ProctorError("not an object: it should be one trial", where=where)
-        given = cast("dict[str, Any]", row)
-        names.update(dict.fromkeys(given))
-        rows.append((where, {name: value for name, value in given.items() if value is not None}))
+        values = cast("dict[str, Any]", row)
+        names.update(dict.fromkeys(values))
+        rows.append((where, {name: value for name, value in values.items() if value is not None}))
     return _imported(path, source, list(names), rows, columns)
 
 
@@ -177,10 +181,10 @@ def _imported(
     # Our own exports contain trials that no figure counts; an import cannot mark them.
     counted = [(w, row) for w, row in rows if str(row.get("counted", True)).lower() != "false"]
     records = [_record(row, fields, where, path) for where, row in counted]
-    left = [name for name in names if name not in fields]
+    ignored = [name for name in names if name not in fields]
     if len(counted) < len(rows):
-        left.append(f"{len(rows) - len(counted)} trials that ended after an early stop")
-    return Imported(name=path.stem, source=source, records=records, not_taken=tuple(left))
+        ignored.append(f"{len(rows) - len(counted)} trials that ended after an early stop")
+    return Imported(name=path.stem, source=source, records=records, ignored=tuple(ignored))
 
 
 def _fields(names: list[str], columns: Mapping[str, str], path: Path) -> dict[str, str]:
@@ -188,15 +192,11 @@ def _fields(names: list[str], columns: Mapping[str, str], path: Path) -> dict[st
     for column, field in columns.items():
         if column not in names:
             raise ProctorError(
-                f"there is no column {column!r}",
-                where=f"{path}:1",
-                hint=hint_among(column, names),
+                f"there is no column {column!r}", where=f"{path}:1", hint=hint_among(column, names)
             )
         if field not in FIELDS and not field.startswith(tuple(f"{n}." for n in NESTED)):
             raise ProctorError(
-                f"there is no field {field!r}",
-                where="--map",
-                hint=hint_among(field, FIELDS),
+                f"there is no field {field!r}", where="--map", hint=hint_among(field, FIELDS)
             )
     fields = dict(columns)
     taken = set(fields.values())
@@ -218,24 +218,22 @@ def _fields(names: list[str], columns: Mapping[str, str], path: Path) -> dict[st
 
 
 def _record(row: dict[str, Any], fields: Mapping[str, str], where: str, path: Path) -> Record:
-    given: dict[str, Any] = {"agent": path.stem}
+    values: dict[str, Any] = {"agent": path.stem}
     for column, field in fields.items():
         if column not in row:
             continue
         base, _, rest = field.partition(".")
         if rest and base in NESTED:
-            given.setdefault(base, {})[rest] = row[column]
+            values.setdefault(base, {})[rest] = row[column]
         elif field == "started":
-            given["started_ns"] = started_ns(row[column], where)
+            values["started_ns"] = started_ns(row[column], where)
         else:
-            given[field] = _value(field, row[column], where)
-    if "case" not in given:
+            values[field] = _value(field, row[column], where)
+    if "case" not in values:
         raise ProctorError(
-            "the row has no case",
-            where=where,
-            hint="map a column with --map COLUMN=case",
+            "the row has no case", where=where, hint="map a column with --map COLUMN=case"
         )
-    return Record(where=where, **given)
+    return Record(where=where, **values)
 
 
 def _value(field: str, value: Any, where: str) -> Any:
@@ -326,6 +324,7 @@ def started_ns(value: Any, where: str = "") -> int:
     try:
         if isinstance(value, int | float) or str(value).replace(".", "", 1).isdigit():
             seconds = float(value)
+            # Unix seconds stay below 1e11 until the year 5138.
             return int((seconds / 1000 if seconds > 1e11 else seconds) * 1e9)
         when = datetime.fromisoformat(str(value).strip())
     except (ValueError, OverflowError):
@@ -334,7 +333,5 @@ def started_ns(value: Any, where: str = "") -> int:
         ) from None
     aware = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    return (aware - epoch) // _MICROSECOND * 1000
-
-
-_MICROSECOND = datetime.resolution
+    # Integer division: a float of seconds would lose the microseconds.
+    return (aware - epoch) // datetime.resolution * 1000
