@@ -86,7 +86,10 @@ def test_one_case_is_told_alike(tmp_path, capsys):
         ({"a": (0, 0, 2)}, "undefined: no case in both arms"),
         ({"a": (5, 5)}, "undefined: no case holds both passes and failures"),
         ({"a": (0, 5)}, "undefined: no case holds both passes and failures"),
-        ({"a": (1, 1)}, "undefined: one case alone says nothing of how others would differ"),
+        (
+            {"a": (1, 1)},
+            "undefined: one case gives no information about the variation between cases",
+        ),
         ({"a": (1, 2), "b": (3, 7)}, "2 cases without a change"),
     ],
 )

@@ -54,6 +54,6 @@ def test_a_query_that_would_write_is_refused(root: Path, tmp_path: Path, capsys)
     out = tmp_path / "out.csv"
     assert run(["sql", f"copy trials to '{out}'", "--results", str(root)]) == 2
     told = capsys.readouterr().err
-    assert "only one SELECT is answered" in told
+    assert "only one SELECT is accepted" in told
     assert "proctor runs export" in told
     assert not out.exists()

@@ -554,7 +554,7 @@ def test_mlflow_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch) ->
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with pytest.raises(ProctorError, match="no MLflow server"):
         query(results=tmp_path).export("x", format="mlflow")
-    with pytest.raises(ProctorError, match="does not answer"):
+    with pytest.raises(ProctorError, match="is not reachable"):
         query(results=tmp_path).export("http://127.0.0.1:9", format="mlflow")
 
 

@@ -97,7 +97,7 @@ def test_edges_are_null_with_a_reason():
     (one,) = board({"x": {"a": (3, 5)}}).rows
     # Of one case alone the rate is its own, as `results` tells it.
     assert one.pass_rate == case_rate(3, 5)
-    assert one.score.reason.startswith("one case alone")
+    assert one.score.reason.startswith("one case gives no")
     (full,) = board({"x": suite([(5, 5), (9, 9)])}).rows
     assert (full.pass_rate.value, full.pass_rate.high, full.pass_rate.n_eff) == (1.0, 1.0, 2.0)
     assert full.pass_hat_k.k == 5

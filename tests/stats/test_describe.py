@@ -36,7 +36,7 @@ def test_what_is_not_defined_is_null():
     assert one.reason
     with pytest.raises(ProctorError, match="value 1 is nan"):
         describe([math.nan])
-    with pytest.raises(ProctorError, match="no percentile 101"):
+    with pytest.raises(ProctorError, match="invalid percentile 101"):
         describe([1.0], [101])
 
 

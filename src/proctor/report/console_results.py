@@ -28,7 +28,7 @@ from proctor.formatting import (
 )
 from proctor.report.figures import METRIC_WORDS, change, document, ends, figure, named
 from proctor.report.run_words import places
-from proctor.results.compare import LOOK_HERE
+from proctor.results.compare import NOTABLE_FDR
 from proctor.sanitize import line
 from proctor.tables import table
 
@@ -271,7 +271,7 @@ def _compared_pair(pair: ArmComparison, level: float) -> Iterator[str]:
     if unchanged := len(pair.cases) - len(changed):
         yield f"  {plural(unchanged, 'case')} without a change"
     if any(case.notable for case in pair.cases):
-        yield f"  * p after Benjamini–Hochberg at most {LOOK_HERE:g}: look here first"
+        yield f"  * p after Benjamini–Hochberg at most {NOTABLE_FDR:g}: look here first"
     if pair.left_out:
         yield f"Left out: {plural(len(pair.left_out), 'case')}"
         yield from named(pair.left_out)

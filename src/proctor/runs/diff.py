@@ -1,9 +1,10 @@
-"""Compare two traces of one case: what an agent did before and what it does now.
+"""Compare two traces of one case: the agent's previous and current behaviour.
 
-Promise: a pure function of its two sides. Every change is named once, in its tier (correctness,
-path, cost), with the values before and after. Severities are a policy, written down in
-docs/how-to/baselines.md: only what is clearly worse is an `error` and fails the gate, a `warning`
-should be read, an `info` is only reported. Every form of a diff is made of the records below.
+Guarantees: a pure function of its two sides. Every change is reported once, in its tier
+(correctness, path, cost), with the values before and after. Severities are a policy, documented in
+docs/how-to/baselines.md: only a clear regression is an `error` and fails the gate, a `warning`
+should be read, an `info` is only reported. Every output format of a diff is built from the records
+below.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from proctor.trace import Span, SpanKind, Trace
 from proctor.trace.conventions.values import structure
 
 LEAST_SIMILARITY = 0.5
-"""Below it less than half of both sequences is shared: another path altogether, an error."""
+"""Below this similarity less than half of both sequences is shared: a different path, an error."""
 
 MORE_STEPS = 1.5
 LEAST_MORE_STEPS = 3
@@ -42,21 +43,22 @@ REPORTED_RATIO = 1.1
 """A figure that moved by less than a tenth is not worth a line."""
 
 MAX_PAIRS = 100_000_000
-"""Pairs of words that are aligned at most (10,000 against 10,000, 12 MB); beyond it the differing
-middle is reported as replaced."""
+"""Maximum word pairs to align (10,000 by 10,000, 12 MB); beyond it the differing middle is reported
+as replaced.
+"""
 
 _SHOWN = 8
-"""Names in one line; all of them are in `before` and `after`."""
+"""Names listed in one line; `before` and `after` contain all of them."""
 
 _ROUNDING = 1e-9
-"""Exactly 1.5 times is not over it, whatever floating point makes of the product."""
+"""Tolerance, so that exactly 1.5 times is not above the limit because of rounding."""
 
 
 # -- records ---------------------------------------------------------------------------------------
 
 
 class Severity(StrEnum):
-    """How much a change matters, from not at all to failing the gate."""
+    """Severity of a change, from none to failing the gate."""
 
     NONE = "none"
     INFO = "info"
@@ -68,12 +70,12 @@ _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 def gravest(severities: Iterable[Severity]) -> Severity:
-    """Return the gravest severity; none when there are no changes."""
+    """Return the highest severity; none when there are no changes."""
     return max(severities, key=_RANK.__getitem__, default=Severity.NONE)
 
 
 class ChangeKind(StrEnum):
-    """Everything a comparison looks at."""
+    """Everything a comparison considers."""
 
     VERDICT = "verdict"
     ANSWER = "answer"
@@ -96,16 +98,14 @@ class ChangeKind(StrEnum):
 
 
 class WordChange(msgspec.Struct, frozen=True):
-    """A stretch of text: `equal`, `removed` or `added`."""
+    """A segment of text: `equal`, `removed` or `added`."""
 
     op: str
     text: str
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that is not as it was; `message` says it in one line, without agent output in it
-    that has not been made safe to print.
-    """
+    """One change; `message` describes it in one line, with agent output only in sanitised form."""
 
     tier: Layer
     kind: ChangeKind
@@ -118,7 +118,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CaseDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """What changed in one case. `similarity` is that of the tool sequences, 0 to 1."""
+    """Changes in one case. `similarity` is that of the tool sequences, 0 to 1."""
 
     case: str
     agent: str
@@ -129,22 +129,22 @@ class CaseDiff(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def severity(self) -> Severity:
-        """The gravest of all changes."""
+        """The highest severity of all changes."""
         return gravest(change.severity for change in self.changes)
 
     def tier(self, tier: Layer) -> tuple[Change, ...]:
-        """The changes of one tier, gravest first."""
+        """Return the changes of one tier, most severe first."""
         mine = [change for change in self.changes if change.tier == tier]
         return tuple(sorted(mine, key=lambda change: -_RANK[change.severity]))
 
     @property
     def tiers(self) -> dict[Layer, Severity]:
-        """The gravest change of each tier."""
+        """The highest severity of each tier."""
         return {tier: gravest(change.severity for change in self.tier(tier)) for tier in Layer}
 
 
 class NotCompared(msgspec.Struct, frozen=True):
-    """A case that could not be compared, and why."""
+    """A case that could not be compared, and the reason."""
 
     case: str
     agent: str
@@ -152,7 +152,9 @@ class NotCompared(msgspec.Struct, frozen=True):
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """Every case of a suite compared with a version; `compared` is None for how it behaves now."""
+    """Every case of a suite compared with a version; `compared` is None for the current
+    behaviour.
+    """
 
     baseline: str
     compared: str | None
@@ -163,7 +165,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def severity(self) -> Severity:
-        """The gravest change of all cases."""
+        """The highest severity of all cases."""
         return gravest(case.severity for case in self.cases)
 
     @property
@@ -174,12 +176,12 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
         return 2 if self.not_compared or not self.cases else 0
 
     def count(self, severity: Severity) -> int:
-        """How many cases have this as their gravest change."""
+        """Count the cases with this highest severity."""
         return sum(case.severity == severity for case in self.cases)
 
 
 class Side(NamedTuple):
-    """One of the two things compared."""
+    """One side of a comparison."""
 
     trace: Trace
     answer: str
@@ -203,7 +205,7 @@ def compare_case(
 
 
 def compare(before: Side, after: Side) -> tuple[Change, ...]:
-    """Return everything that changed, tier by tier."""
+    """Return all changes, tier by tier."""
     return (
         *_correctness(before, after),
         *_path(before.trace, after.trace),
@@ -254,7 +256,7 @@ def _correctness(before: Side, after: Side) -> Iterator[Change]:
 
 
 def _path(before: Trace, after: Trace) -> Iterator[Change]:
-    """Yield what changed on the way: tools, arguments, steps, handoffs, guardrails, models."""
+    """Yield path changes: tools, arguments, steps, handoffs, guardrails, models."""
     match = match_calls(after.tool_calls, before.tool_calls, mode="strict", arguments="exact")
     yield from _tools(match, before.tool_sequence, after.tool_sequence)
     for call in match.different:
@@ -382,7 +384,7 @@ def _guardrails(before: Trace, after: Trace) -> Iterator[Change]:
 
 
 class Figure(NamedTuple):
-    """A figure that is compared as a ratio. Growth below `floor` is noise and never warns."""
+    """A metric compared as a ratio. Growth below `floor` is noise and never warns."""
 
     kind: ChangeKind
     name: str
@@ -399,7 +401,7 @@ LATENCY = Figure(ChangeKind.LATENCY, "latency", 100, "{:,.0f} ms".format)
 
 
 def cost_changes(before: Trace, after: Trace) -> Iterator[Change]:
-    """Yield what moved in tokens, cost and latency."""
+    """Yield changes of tokens, cost and latency."""
     old, new = before.usage, after.usage
     yield from ratio_change(TOKENS, old.total_tokens, new.total_tokens)
     yield from ratio_change(COST, old.cost_usd, new.cost_usd, (old.unpriced > 0, new.unpriced > 0))
@@ -416,10 +418,10 @@ def ratio_change(
     new: float | None,
     partial: tuple[bool, bool] = (False, False),
 ) -> Iterator[Change]:
-    """Yield the change of one figure if it is worth a line; an unknown figure is never guessed.
+    """Yield the change of one metric if it is notable; an unknown value is never guessed.
 
-    `partial` names the sides whose figure is a lower bound. A baseline that is one proves no
-    spike; a newer figure that is one and already too high does.
+    `partial` names the sides whose value is a lower bound. A lower bound in the baseline proves no
+    spike; a newer lower bound that is already too high does.
     """
 
     def over(small: float, large: float, ratio: float) -> bool:
@@ -461,7 +463,7 @@ def ratio_change(
     )
 
 
-# -- what a trace says about how it went -----------------------------------------------------------
+# -- facts read from a trace -----------------------------------------------------------------------
 
 _REASONS = (
     "gen_ai.response.finish_reasons",
@@ -473,7 +475,9 @@ _REASONS = (
     "finish_reason",
     "stop_reason",
 )
-"""Attributes that hold why a model stopped: OpenTelemetry, OpenLLMetry, Vercel, OpenInference."""
+"""Attributes with the finish reason of a model: OpenTelemetry, OpenLLMetry, Vercel,
+OpenInference.
+"""
 
 _MESSAGES = ("gen_ai.output.messages", "output.value")
 
@@ -491,14 +495,14 @@ _ONE_WORD = {
     "content-filter": "content_filter",
     "safety": "content_filter",
 }
-"""Providers' words for the same ending → the one used here."""
+"""Provider-specific finish reasons → the one used here."""
 
 CUT_SHORT = frozenset({"length", "content_filter", "error"})
-"""Endings of a model call after which its answer is not whole."""
+"""Finish reasons after which the answer is incomplete."""
 
 
 class Guardrail(NamedTuple):
-    """A guardrail that ran, and whether it stopped something."""
+    """A guardrail that ran, and whether it triggered."""
 
     name: str
     tripped: bool
@@ -508,7 +512,7 @@ class Guardrail(NamedTuple):
 
 
 def stop_reason(trace: Trace) -> str | None:
-    """Return why the last model call stopped, in one vocabulary; None if the trace does not say."""
+    """Return the normalised finish reason of the last model call; None if the trace has none."""
     if not trace.llm_calls:
         return None
     attributes = trace.llm_calls[-1].attributes
@@ -523,7 +527,7 @@ def guardrails(trace: Trace) -> list[Guardrail]:
 
 
 def routing(trace: Trace) -> list[str]:
-    """Return the agents that did the work, in order; one that goes on working counts once."""
+    """Return the active agents in order; consecutive work of one agent counts once."""
     names = [
         span.agent_name or (span.name if span.kind == SpanKind.AGENT and span.parent_id else None)
         for span in trace.index.spans
@@ -532,7 +536,7 @@ def routing(trace: Trace) -> list[str]:
 
 
 def error_lines(trace: Trace) -> list[str]:
-    """Return the innermost errors: what failed, and with which type of error."""
+    """Return the innermost errors: the failed operation and the error type."""
     failed = trace.errors
     around = {span.parent_id for span in failed}
     return [
@@ -553,7 +557,9 @@ def _word(value: Any) -> str | None:
 
 
 def _reason_in_messages(value: Any) -> str | None:
-    """Return a reason beside the last message: ours, OpenTelemetry's or an OpenAI response's."""
+    """Return a finish reason next to the last message: ours, OpenTelemetry's or an OpenAI
+    response's.
+    """
     if isinstance(value, Mapping):
         value = cast("Mapping[str, Any]", value).get("choices")
     if not isinstance(value, list) or not value:
@@ -579,7 +585,7 @@ def _tripped(span: Span) -> bool:
 
 # -- texts -----------------------------------------------------------------------------------------
 
-# A word, a character of a script that does not part words, or a sign; then its white space.
+# A word, a character of a script without word breaks, or punctuation; then its white space.
 _WORD = re.compile(
     r"(?:[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
     r"|[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+"
@@ -588,15 +594,15 @@ _WORD = re.compile(
 
 
 def word_changes(before: str, after: str) -> tuple[WordChange, ...]:
-    """Return the stretches that both texts share and those that only one has, in order.
+    """Return the segments that both texts share and those of only one, in order.
 
-    Together they make both texts again, with the white space of the newer one. Texts without
-    spaces between words (Chinese, Japanese, Korean) are compared by character.
+    Together they reproduce both texts, with the white space of the newer one. Texts without spaces
+    between words (Chinese, Japanese, Korean) are compared by character.
     """
     old, new = _WORD.findall(before), _WORD.findall(after)
     olds, news = [word.strip() for word in old], [word.strip() for word in new]
     shortest = min(len(olds), len(news))
-    start = end = 0  # words that both begin and end with need no alignment
+    start = end = 0  # common words at the start and end need no alignment
     while start < shortest and olds[start] == news[start]:
         start += 1
     while end < shortest - start and olds[-1 - end] == news[-1 - end]:

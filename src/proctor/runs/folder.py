@@ -131,7 +131,7 @@ class RunFolder:
       summary.csv               the same as a table
       facts.json                what queries need of the spec, while it holds
       traces/000001.jsonl.zst   one zstd frame per trace
-      heartbeat.json            how it is doing, for whoever watches: see `heartbeat`
+      heartbeat.json            the progress of the run, for observers: see `heartbeat`
       .checkpoints/             states of agents whose trials are under way: see `checkpoints`
       .lock                     held by the one process that writes
 

@@ -125,7 +125,7 @@ class Journal:
             raise JournalError(
                 f"cannot write the journal: {error.strerror}",
                 where=str(self._path),
-                hint="finished trials are safe; make room or restore the folder, then --resume",
+                hint="finished trials are safe; free disk space or restore the folder, --resume",
             ) from None
 
     def _encoded(self, trials: Sequence[Trial]) -> bytes:

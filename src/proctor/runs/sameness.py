@@ -1,8 +1,8 @@
-"""Whether two runs of the same spec came out the same, field by field.
+"""Compare two runs of the same spec field by field.
 
-Promise: only clocks and ids are left out (`CLOCKS_AND_IDS`, the ids of spans that checks point
-at, and what a check of latency measured); everything else that a trial says is compared, and each
-difference is named with the trial it is in. What only one of the runs has is said apart.
+Guarantees: only clocks and ids are left out (`CLOCKS_AND_IDS`, the span ids that checks refer to,
+and measured latencies); every other field of a trial is compared, and each difference is reported
+with its trial. Trials of only one run are reported separately.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from proctor.runs.trial import Trial
 CLOCKS_AND_IDS = frozenset(
     {"started_ns", "duration_ms", "latency_ms", "trace_id", "trace", "workdir"}
 )
-"""Fields of a trial that differ whenever it is run: times, and where its trace lies."""
+"""Fields of a trial that differ in every run: times, and the location of its trace."""
 
 CIRCUMSTANCES = frozenset({"attempt", "retries", "retry_errors"})
-"""What it took to get the trial done: the network's doing, not the agent's."""
+"""Effort of a trial: it depends on the network, not the agent."""
 
 CLOCK_CHECKS = frozenset({"max_latency_ms"})
-"""Checks that measure time: whether they held is compared, not what the clock said."""
+"""Checks that measure time: their status is compared, not the measured value."""
 
 _FIELDS = tuple(
     name
@@ -34,7 +34,7 @@ _FIELDS = tuple(
 
 
 class FieldDifference(msgspec.Struct, frozen=True):
-    """One field of one trial that two runs do not agree on."""
+    """One field of one trial that differs between two runs."""
 
     trial: str
     field: str
@@ -43,7 +43,7 @@ class FieldDifference(msgspec.Struct, frozen=True):
 
 
 class Sameness(msgspec.Struct, frozen=True, kw_only=True):
-    """How two runs compare. `compared` counts the trials both have."""
+    """Result of comparing two runs. `compared` counts the trials both have."""
 
     compared: int
     differing: int
@@ -53,16 +53,16 @@ class Sameness(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def identical(self) -> bool:
-        """Whether both have the same trials, with the same results."""
+        """Whether both runs have the same trials with the same results."""
         return not (self.differing or self.only_first or self.only_second)
 
 
 MOST_KEPT = 100
-"""Differences listed; beyond it more of them say nothing new, and all are counted."""
+"""Maximum number of listed differences; all are counted."""
 
 
 def compare_trials(first: Iterable[Trial], second: Iterable[Trial]) -> Sameness:
-    """Every trial of two runs, held against its counterpart."""
+    """Compare every trial of two runs with its counterpart."""
     before = {trial.key: trial for trial in first}
     after = {trial.key: trial for trial in second}
     both = sorted(before.keys() & after.keys())
@@ -82,7 +82,7 @@ def compare_trials(first: Iterable[Trial], second: Iterable[Trial]) -> Sameness:
 
 
 def differences(first: Trial, second: Trial) -> Iterator[FieldDifference]:
-    """Fields of a trial that two runs of it do not agree on."""
+    """Return the fields of a trial that differ between two runs."""
     name = name_of(first)
     for field in _FIELDS:
         one, other = getattr(first, field), getattr(second, field)
@@ -93,7 +93,7 @@ def differences(first: Trial, second: Trial) -> Iterator[FieldDifference]:
 
 
 def name_of(trial: Trial) -> str:
-    """A trial in words: case/agent/seed/index, parameters where there are any."""
+    """Format a trial: case/agent/seed/index, with parameters if there are any."""
     return trial.name
 
 
@@ -113,7 +113,7 @@ def _checks(
 def _facts(check: CheckResult) -> dict[str, Any]:
     facts: dict[str, Any] = msgspec.structs.asdict(check)
     facts.pop("span_ids")
-    facts.pop("cost_usd")  # of a judge whose verdict may have come from its cache
+    facts.pop("cost_usd")  # of a judge whose verdict may be cached
     if check.check in CLOCK_CHECKS:
         return {key: facts[key] for key in ("check", "layer", "weight", "blocking", "status")}
     return facts

@@ -1,9 +1,10 @@
-"""Compressed traces of a run: one zstd frame per trace, frames concatenated.
+"""Store the traces of a run compressed: one zstd frame per trace, frames concatenated.
 
-    traces/000001.jsonl.zst     `zstdcat` prints one trace a line
+    traces/000001.jsonl.zst     `zstdcat` prints one trace per line
 
-Promise: a frame is on disk before the journal line that refers to it, so a referred frame always
-reads back. Bytes after the last referred frame are the rest of a crash and are cut on resume.
+Guarantees: a frame is on disk before the journal line that refers to it, so a referenced frame can
+always be read. Bytes after the last referenced frame are left over from a crash and are truncated
+on resume.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from proctor.runs.trial import TraceRef
 from proctor.trace import Trace
 
 SEGMENT_BYTES = 64 * 1024 * 1024
-"""A new file after this much: small enough to ship while running, few enough to list."""
+"""Maximum file size: small enough to upload while running, large enough to keep files few."""
 
 LEVEL = 3
 """zstd's default; higher levels double the time for 5 %."""
 
 SMALL, SMALL_LEVEL = 1024, -1
-"""Bytes below which traces take a faster level: half the time, for some 40 bytes more each."""
+"""Traces below this size use a faster level: half the time, for some 40 bytes more each."""
 
 
 class SegmentError(ProctorError):
@@ -35,7 +36,7 @@ class SegmentError(ProctorError):
 
 
 class SegmentWriter:
-    """Appends traces; owned by the single writer of a run."""
+    """Append traces; owned by the single writer of a run."""
 
     def __init__(self, folder: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._folder = folder
@@ -47,11 +48,11 @@ class SegmentWriter:
         self._file: FileIO | None = None
 
     def append(self, encoded: bytes) -> TraceRef:
-        """Write one trace, as `json_bytes` encodes it, and say where it stands."""
+        """Write one trace, as `json_bytes` encodes it, and return its location."""
         return self.extend([encoded])[0]
 
     def extend(self, traces: Sequence[bytes]) -> list[TraceRef]:
-        """Write traces in one go, a frame each, and say where they stand."""
+        """Write traces with one call, a frame each, and return their locations."""
         frames = [self._frame(encoded) for encoded in traces]
         try:
             if self._file is None or self._offset >= self._segment_bytes:
@@ -62,7 +63,7 @@ class SegmentWriter:
             raise SegmentError(
                 f"cannot write a trace: {error.strerror}",
                 where=str(self._folder),
-                hint="finished trials are safe; make room or restore the folder, then --resume",
+                hint="finished trials are safe; free disk space or restore the folder, --resume",
             ) from None
         refs: list[TraceRef] = []
         for frame in frames:
@@ -75,7 +76,7 @@ class SegmentWriter:
         return compress(encoded + b"\n")
 
     def _next_file(self) -> None:
-        """Always a fresh file, so that a resumed run never appends to a torn frame."""
+        """Open a new file, so that a resumed run never appends to a torn frame."""
         self.close()
         self._folder.mkdir(exist_ok=True)
         self._number += 1
@@ -96,12 +97,12 @@ class SegmentWriter:
 
 
 def segment_path(folder: Path, number: int) -> Path:
-    """The file of a segment."""
+    """Return the file of a segment."""
     return folder / f"{number:06d}.jsonl.zst"
 
 
 def segments(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Segment files by number."""
+    """Return the segment files by number."""
     for path in sorted(folder.glob("*.jsonl.zst")):
         stem = path.name.removesuffix(".jsonl.zst")
         if stem.isdigit():
@@ -109,7 +110,7 @@ def segments(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 def read_trace(folder: Path, ref: TraceRef) -> Trace:
-    """The trace a trial refers to."""
+    """Return the trace that a trial refers to."""
     path = segment_path(folder, ref.segment)
     try:
         with path.open("rb") as file:
@@ -124,7 +125,7 @@ def read_trace(folder: Path, ref: TraceRef) -> Trace:
 
 
 def trim(folder: Path, refs: Iterator[TraceRef]) -> list[str]:
-    """Cut what a crash left after the last referred frame of each segment; says what was cut."""
+    """Truncate each segment after its last referenced frame; return what was removed."""
     ends: dict[int, int] = {}
     for ref in refs:
         ends[ref.segment] = max(ends.get(ref.segment, 0), ref.offset + ref.length)
@@ -138,5 +139,5 @@ def trim(folder: Path, refs: Iterator[TraceRef]) -> list[str]:
         else:
             with path.open("rb+") as file:
                 file.truncate(end)
-        cut.append(f"{path.name}: cut {size - end} bytes no trial refers to")
+        cut.append(f"{path.name}: cut {size - end} unreferenced bytes")
     return cut

@@ -1,8 +1,8 @@
-"""What a cell's trials come to: counts, scores, a verdict, and its failures in order of harm.
+"""Summarise the trials of a cell: counts, scores, a verdict, and failures by impact.
 
-Promise: every figure names what it counts. Infrastructure errors and cancelled trials are never
-observations of the agent; what was not observed is None. Percentiles are linear interpolation
-between order statistics (Hyndman and Fan's type 7, numpy's default).
+Guarantees: every figure names its denominator. Infrastructure errors and cancelled trials are never
+observations of the agent; an unobserved value is None. Percentiles are linear interpolation between
+order statistics (Hyndman and Fan's type 7, numpy's default).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from proctor.runs.trial import JUDGED, CellKey, Trial, TrialError, TrialStatus
 from proctor.stats.describe import percentile
 
 SAMPLES = 3
-"""Examples kept with a ranked failure: enough to see a pattern, few enough to read."""
+"""Examples stored with a ranked failure: enough to see a pattern, few enough to read."""
 
 
 class Verdict(StrEnum):
-    """What is said of a cell."""
+    """Verdict of a cell."""
 
     PASS = "PASS"
     PARTIAL = "PARTIAL"
@@ -33,7 +33,7 @@ class Verdict(StrEnum):
     HARD_FAIL = "HARD FAIL"
     INFRA_ERROR = "INFRA_ERROR"
     NOT_RUN = "NOT RUN"
-    """No trial of it has finished: still to come, cancelled, or beyond a limit."""
+    """No trial has finished: pending, cancelled, or beyond a limit."""
 
 
 class FailureSample(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,7 +59,7 @@ class RankedFailure(msgspec.Struct, frozen=True):
 
 
 class RankedError(msgspec.Struct, frozen=True):
-    """Why some trials could not be judged, and one of them."""
+    """Reason why some trials could not be judged, with an example."""
 
     error: TrialError
     count: int
@@ -99,19 +99,19 @@ class CellSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cell(self) -> CellKey:
-        """The cell this is about."""
+        """The cell of this summary."""
         return CellKey(self.case, self.agent, self.params)
 
     @property
     def judged(self) -> int:
-        """Trials that say something about the agent: the denominator of the pass rate."""
+        """Judged trials: the denominator of the pass rate."""
         return self.passed + self.failed + self.hard_fail
 
 
 def verdict_of(trials: Sequence[Trial], threshold: float, *, allow_infra: bool = False) -> Verdict:
-    """Infrastructure first (unless allowed), then hard failures, then the mean, then pass.
+    """Return the verdict: infrastructure first (unless allowed), then hard failures, then the mean.
 
-    A cell without any trial that came to an end is not one whose trials went wrong.
+    A cell without finished trials is not a failed cell.
     """
     statuses = [trial.status for trial in trials]
     judged = [trial for trial in trials if trial.status in JUDGED]
@@ -136,7 +136,7 @@ def summarise_cell(
     allow_infra: bool = False,
     rules: Sequence[StoppingRule] = (),
 ) -> CellSummary:
-    """Everything said of one cell. Trials that ran on after an early stop are not counted."""
+    """Summarise one cell. Trials that ended after an early stop are not counted."""
     counted = in_plan_order(trials)
     stop = None
     if rules:
@@ -186,10 +186,10 @@ SharedResults = dict[tuple[object, ...], CheckResult]
 
 
 def compact(trials: Iterable[Trial], shared: SharedResults) -> Iterator[Trial]:
-    """Yield copies of trials without what summaries do not read.
+    """Yield copies of trials without the fields that summaries do not read.
 
-    A hundred thousand trials then fit into memory whatever they answered: 170 MB at the peak of
-    a run instead of 360. Results of passed checks differ only in their reasons, so trials share
+    A hundred thousand trials then fit into memory regardless of their answers: 170 MB at the peak
+    of a run instead of 360. Results of passed checks differ only in their reasons, so trials share
     them through `shared`.
     """
     for trial in trials:
@@ -215,20 +215,20 @@ _INDEX, _AXIS_SEED = attrgetter("index"), attrgetter("axis_seed")
 
 
 def in_plan_order(trials: Iterable[Trial]) -> list[Trial]:
-    """Trials of a cell as they were planned."""
+    """Return the trials of a cell in plan order."""
     found = list(trials)
     if any(map(_AXIS_SEED, found)):
         return sorted(found, key=plan_order)
-    return sorted(found, key=_INDEX)  # the same, in less time
+    return sorted(found, key=_INDEX)  # the same, but faster
 
 
 def plan_order(trial: Trial) -> tuple[int, int]:
-    """Where a trial stands among those of its cell."""
+    """Return the sort key of a trial within its cell."""
     return (trial.axis_seed or 0, trial.index)
 
 
 def rank_failures(judged: Iterable[Trial]) -> tuple[RankedFailure, ...]:
-    """Failed checks, the most harmful first: by count times the average weight lost."""
+    """Return failed checks by impact: count times average weight lost."""
     counted: dict[str, int] = defaultdict(int)
     failures: dict[str, list[tuple[Trial, int]]] = defaultdict(list)
     for trial in judged:
@@ -243,7 +243,7 @@ def rank_failures(judged: Iterable[Trial]) -> tuple[RankedFailure, ...]:
 
 
 def rank_errors(trials: Iterable[Trial]) -> tuple[RankedError, ...]:
-    """Why trials could not be judged, the most common first."""
+    """Return the reasons why trials could not be judged, the most common first."""
     seen: dict[tuple[str, str, str], list[Trial]] = defaultdict(list)
     for trial in trials:
         if trial.status == TrialStatus.INFRA_ERROR and trial.error is not None:

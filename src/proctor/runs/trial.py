@@ -1,7 +1,7 @@
-"""A trial as it is kept: one agent, one case, one seed, once.
+"""Define the stored form of a trial: one agent, one case, one seed, once.
 
-Promise: a line of the journal is exactly one `Trial`, lossless through JSON, and says apart what
-was counted (score, checks) and what could not be (infra_error, cancelled, unknown cost).
+Guarantees: a line of the journal is exactly one `Trial`, lossless through JSON, and separates what
+was counted (score, checks) from what could not be (infra_error, cancelled, unknown cost).
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from proctor.checks.base import CheckResult
 
 
 class TrialStatus(StrEnum):
-    """How a trial ended.
+    """Status of a finished trial.
 
     `failed` is a score below the threshold, `hard_fail` a blocking check. `infra_error` means the
-    agent or a judge could not be run: never a verdict on quality. `cancelled` was stopped by us.
+    agent or a judge could not be run: never a verdict on quality. `cancelled` was stopped by
+    Proctor.
     """
 
     PASSED = "passed"
@@ -38,11 +39,11 @@ JUDGED = (TrialStatus.PASSED, TrialStatus.FAILED, TrialStatus.HARD_FAIL)
 
 
 COST_REACHED, TOKENS_REACHED = "cost limit reached", "token limit reached"
-"""How the reasons for stopping a run begin that still hold when it is resumed."""
+"""Prefixes of stop reasons that still apply when the run is resumed."""
 
 
 class TraceRef(NamedTuple):
-    """Where a trial's trace stands: a frame of a segment file under `traces/`."""
+    """Location of a trial's trace: a frame of a segment file under `traces/`."""
 
     segment: int
     offset: int
@@ -50,7 +51,7 @@ class TraceRef(NamedTuple):
 
 
 class TrialError(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a trial could not be judged."""
+    """Reason why a trial could not be judged."""
 
     type: str
     message: str
@@ -58,7 +59,7 @@ class TrialError(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CellKey(NamedTuple):
-    """What a verdict is about: a case put to an agent under fixed parameters."""
+    """Subject of a verdict: one case, agent and set of parameters."""
 
     case: str
     agent: str
@@ -70,12 +71,12 @@ class CellKey(NamedTuple):
 
     @property
     def arm(self) -> str:
-        """Whose cell it is: the agent, with its parameters where it has any."""
+        """The agent, with its parameters if it has any."""
         return arm_name(self.agent, self.params)
 
 
 class _Identified:
-    """What tells trials apart: the same for those that are planned and those that are done."""
+    """Identity of a trial: equal for planned and finished trials."""
 
     __slots__ = ()
 
@@ -87,33 +88,33 @@ class _Identified:
 
     @property
     def cell(self) -> CellKey:
-        """The cell this trial belongs to."""
+        """The cell of this trial."""
         return CellKey(self.case, self.agent, params_key(self.params))
 
     @property
     def key(self) -> str:
-        """The identity of the trial inside its run: equal plans have equal keys."""
+        """The identity of the trial within its run: equal plans have equal keys."""
         params = params_key(self.params)
         return f"{self.case}\0{self.agent}\0{params}\0{self.axis_seed}\0{self.index}"
 
     @property
     def name(self) -> str:
-        """The trial as reports name it: case/agent/seed/index, parameters where there are any."""
+        """The trial's name in reports: case/agent/seed/index, with parameters if there are any."""
         params = params_key(self.params)
         case = f"{self.case}[{params}]" if params else self.case
         return f"{case}/{self.agent}/{self.axis_seed or 0}/{self.index}"
 
     @property
     def short_name(self) -> str:
-        """`case/agent/seed/index`, for where the parameters stand beside it."""
+        """`case/agent/seed/index`, for tables with a column of parameters."""
         return f"{self.case}/{self.agent}/{self.axis_seed or 0}/{self.index}"
 
 
 class PlannedTrial(_Identified, msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A trial to be run. Its key is the same in every run of the same spec.
+    """A planned trial. Its key is the same in every run of the same spec.
 
-    `attempt` rises when a resumed run repeats it; `position` is its place in the plan of its cell,
-    which early stopping needs to look at trials in the order of the plan.
+    `attempt` rises when a resumed run repeats it; `position` is its place in the plan of its cell:
+    early stopping considers trials in plan order.
     """
 
     case: str
@@ -126,7 +127,7 @@ class PlannedTrial(_Identified, msgspec.Struct, frozen=True, omit_defaults=True,
     position: int = 0
 
     def trial(self, status: TrialStatus) -> Trial:
-        """Return a trial with this status; whoever runs it fills in the rest."""
+        """Return a trial with this status; the executor fills in the other fields."""
         return Trial(
             case=self.case,
             agent=self.agent,
@@ -142,8 +143,8 @@ class PlannedTrial(_Identified, msgspec.Struct, frozen=True, omit_defaults=True,
 class Trial(_Identified, msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """One finished trial.
 
-    `index` counts repeats within a cell (and seed of the experiment, `axis_seed`); `seed` is what
-    the agent was given. `attempt` rises when a trial is run again: the last one counts.
+    `index` counts repeats within a cell (and seed of the experiment, `axis_seed`); `seed` was
+    passed to the agent. `attempt` rises when a trial is rerun: the last one counts.
     """
 
     case: str
@@ -176,7 +177,7 @@ class Trial(_Identified, msgspec.Struct, kw_only=True, omit_defaults=True, gc=Fa
 
     @property
     def tokens(self) -> int | None:
-        """Tokens read and written; None where neither is known."""
+        """Input and output tokens together; None where neither is known."""
         if self.input_tokens is None and self.output_tokens is None:
             return None
         return (self.input_tokens or 0) + (self.output_tokens or 0)
@@ -188,10 +189,10 @@ class Trial(_Identified, msgspec.Struct, kw_only=True, omit_defaults=True, gc=Fa
 
 
 def arm_name(agent: str, params: str) -> str:
-    """An agent under one set of parameters, as every report calls it: `fast (t=0)`."""
+    """Format an agent with its parameters, as in every report: `fast (t=0)`."""
     return f"{agent} ({params})" if params else agent
 
 
 def params_key(params: dict[str, Any]) -> str:
-    """Parameters as short text: `a=1,b=x`, in the order of their names."""
+    """Format parameters as short text: `a=1,b=x`, sorted by name."""
     return ",".join(f"{name}={params[name]}" for name in sorted(params)) if params else ""

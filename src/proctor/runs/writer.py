@@ -1,9 +1,9 @@
 """Write finished trials: their traces, then the journal lines that refer to them.
 
-Promise: trials are reported as written only once their lines are in the journal; until then they
-count as running, and a crash may cost them. Quick ones that end at nearly the same time share one
-write to the trace file and one to the journal (not under `Sync.ALWAYS`): a write costs as much as
-running a small trial. One that took long is written before anything else begins.
+Guarantees: trials are reported as written only once their lines are in the journal; until then they
+count as running, and a crash may lose them. Short trials that end at nearly the same time share one
+write to the trace file and one to the journal (not under `Sync.ALWAYS`), since a write costs as
+much as running a small trial. A long trial is written immediately.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from proctor.runs.segments import SegmentWriter
 from proctor.runs.trial import Trial
 
 MAX_WAITING = 32
-"""Trials that may share a write: with more of them a write is no longer what a trial costs."""
+"""Maximum trials per write: beyond it the write no longer dominates the cost of a trial."""
 
 MAX_BYTES = 1 << 20
-"""Bytes of traces that may wait in memory."""
+"""Maximum bytes of traces buffered in memory."""
 
 MAX_SECONDS = 0.05
-"""How long a trial may wait while others keep the event loop busy; well below what a trial with
-a real agent takes."""
+"""Maximum buffering time while the event loop is busy; well below the duration of a trial with a
+real agent.
+"""
 
 LONG_MS = 100.0
-"""What a trial must have taken to be written at once: two writes are a thousandth of that."""
+"""Duration from which a trial is written immediately: two writes are a thousandth of it."""
 
 
 class TrialWriter:
-    """Owned by the single writer of a run; hold the folder's lock."""
+    """Buffer and write trials; the single writer of a run, which holds the folder's lock."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class TrialWriter:
         self._since = 0.0
 
     def add(self, trial: Trial, encoded: bytes | None) -> bool:
-        """Take a trial and its trace; true when it is the first to wait for a `flush`."""
+        """Buffer a trial and its trace; return true when a `flush` has to be scheduled."""
         self._waiting.append(trial)
         self._traces.append(encoded)
         if encoded is not None:
@@ -71,7 +72,7 @@ class TrialWriter:
         return waiting == 1
 
     def flush(self) -> None:
-        """Write what waits and report it."""
+        """Write the buffered trials and report them."""
         trials, traces = self._waiting, self._traces
         if not trials:
             return
@@ -85,7 +86,7 @@ class TrialWriter:
         self._written(trials)
 
     def close(self) -> None:
-        """Write what waits, force everything out and close."""
+        """Flush, fsync and close."""
         self.flush()
         self._journal.close()
         self._segments.close()

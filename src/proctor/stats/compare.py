@@ -1,8 +1,8 @@
-"""Two arms on the same cases: is the difference more than trial noise, and how large is it?
+"""Test whether two arms differ on the same cases, and by how much.
 
 Suite (these cases): the exact stratified test, which conditions on each case's total. Population:
-paired t, or sign flips below 30 cases. The stratified test's null is "no case changed": where
-gains offset losses it can be significant at a difference of zero, so read it with the interval.
+paired t, or sign flips below 30 cases. The stratified test's null is "no case changed": where gains
+offset losses it can be significant at a difference of zero, so read it with the interval.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FEW_CASES = 30
-"""Below this the t distribution is not trusted and signs are flipped instead."""
+"""Below this number of cases the t distribution is not trusted and signs are flipped instead."""
 
 ENUMERATE_UP_TO = 2**14
-"""Arrangements that are counted one by one; beyond, they are sampled."""
+"""Up to this number all arrangements are enumerated; beyond it they are sampled."""
 
 
 def stratified(
@@ -44,10 +44,10 @@ def stratified(
     *,
     alternative: Alternative = "two-sided",
 ) -> DifferenceTest:
-    """The exact stratified (Mantel–Haenszel) test of pass counts, mid-p.
+    """Return the exact stratified (Mantel–Haenszel) test of pass counts, mid-p.
 
     If no case changed, each case's passes fall on the two arms as a hypergeometric draw; the sum
-    over cases is their convolution. One trial a case makes it McNemar's test.
+    over cases is their convolution. With one trial per case it is McNemar's test.
     """
     import numpy as np
 
@@ -72,7 +72,7 @@ def stratified(
 
 
 def _hypergeometric(a: CaseCounts, b: CaseCounts) -> tuple[int, list[float]]:
-    """The fewest passes the second arm can have, and the chance of each number from there on."""
+    """Return the fewest passes possible in the second arm, and the probability of each count."""
     total = a.passes + b.passes
     lowest, highest = max(0, total - a.trials), min(total, b.trials)
     ways = math.comb(a.trials + b.trials, total)
@@ -90,7 +90,7 @@ def _mid_p(chances: NDArray[np.float64], observed: int, alternative: Alternative
 
 
 def _by_side(less: float, greater: float, alternative: Alternative) -> float:
-    """A p-value in [0, 1] from its two tails; two-sided is twice the smaller."""
+    """Return a p-value in [0, 1] from its two tails; two-sided is twice the smaller."""
     tails = {"less": less, "greater": greater, "two-sided": 2 * min(less, greater)}
     return min(1.0, max(0.0, tails[alternative]))
 
@@ -98,7 +98,7 @@ def _by_side(less: float, greater: float, alternative: Alternative) -> float:
 def mcnemar(
     first: Sequence[bool], second: Sequence[bool], *, alternative: Alternative = "two-sided"
 ) -> DifferenceTest:
-    """McNemar's exact test of one trial a case: a binomial test of the cases that changed."""
+    """Return McNemar's exact test of one trial per case: a binomial test of the changed cases."""
     same_length(first, second)
     gained = sum(b and not a for a, b in zip(first, second, strict=True))
     lost = sum(a and not b for a, b in zip(first, second, strict=True))
@@ -119,19 +119,19 @@ def paired_means(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> DifferenceTest:
-    """The population test of one mean a case: sign flips below 30 cases, paired t from there on."""
+    """Test one mean per case for a population: sign flips below 30 cases, else paired t."""
     if len(first) >= FEW_CASES:
         found = paired_t(first, second, alternative=alternative)
         if found.p_value is not None:
             return found
-    # Also where every case moved alike: no spread for t, yet as clear as evidence gets.
+    # Also where every case moved equally: no spread for t, but the strongest possible evidence.
     return sign_flip(first, second, alternative=alternative, resamples=resamples, seed=seed)
 
 
 def paired_t(
     first: Sequence[float], second: Sequence[float], *, alternative: Alternative = "two-sided"
 ) -> DifferenceTest:
-    """Student's t of the cases' differences."""
+    """Return the paired t-test of the cases' differences."""
     gaps = gaps_of(first, second)
     cases = len(gaps)
     facts = (alternative, "paired t", "population", 2 * cases, cases)
@@ -156,7 +156,9 @@ def sign_flip(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> DifferenceTest:
-    """The permutation test that swaps the arms of each case; exact up to 14 changed cases."""
+    """Return the permutation test that swaps the arms of each case; exact up to 14 changed
+    cases.
+    """
     import numpy as np
 
     gaps = gaps_of(first, second)
@@ -188,7 +190,7 @@ def within_case(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> DifferenceTest:
-    """The suite test of scores that are not pass or fail: labels permuted within each case."""
+    """Test scores that are not pass or fail on a suite: labels permuted within each case."""
     import numpy as np
 
     same_length(first, second)
@@ -221,7 +223,7 @@ def within_case(
 
 
 def _all_gaps(a: tuple[float, ...], b: tuple[float, ...]) -> NDArray[np.float64]:
-    """The difference of means under every assignment of one case's scores to the arms."""
+    """Return the difference of means for every assignment of one case's scores to the arms."""
     import numpy as np
 
     pool = a + b
@@ -233,7 +235,7 @@ def _all_gaps(a: tuple[float, ...], b: tuple[float, ...]) -> NDArray[np.float64]
 def permutation_p(
     drawn: NDArray[np.float64], observed: float, alternative: Alternative, *, exact: bool
 ) -> float:
-    """The share of arrangements at least as extreme; sampled ones count the observed one too."""
+    """Return the share of arrangements at least as extreme; samples include the observed one."""
     import numpy as np
 
     slack = TIES * max(1.0, float(np.abs(drawn).max()))
@@ -251,7 +253,7 @@ def gaps_of(first: Sequence[float], second: Sequence[float]) -> tuple[float, ...
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """The mean and the standard deviation (n − 1) of two or more values."""
+    """Return the mean and the standard deviation (n − 1) of two or more values."""
     mean = math.fsum(values) / len(values)
     variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
     deviation = math.sqrt(variance)
@@ -263,10 +265,10 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
 def suite_difference(
     first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]], *, level: float = LEVEL
 ) -> Interval:
-    """The mean difference on these very cases, second minus first, with its interval.
+    """Return the mean difference on exactly these cases, second minus first, with its interval.
 
-    Each arm's half-width is z times its standard error from within-case variances, and never
-    less than what cases without any variation leave open: 5 of 5 everywhere is not certainty.
+    Each arm's half-width is z times its standard error from within-case variances, and at least
+    what cases without any variation leave open: 5 of 5 everywhere is not certainty.
     """
     share(level, "level")
     arms = paired(first, second)
@@ -285,7 +287,9 @@ def suite_difference(
 
 
 def arm_variance(rows: Sequence[CaseCounts]) -> float:
-    """The variance of an arm's mean rate on these cases; one trial counts as the largest, ¼."""
+    """Return the variance of an arm's mean rate on these cases; one trial counts as the
+    largest, ¼.
+    """
     return (
         math.fsum(
             row.rate * (1 - row.rate) / (row.trials - 1) if row.trials > 1 else 0.25 for row in rows
@@ -295,10 +299,10 @@ def arm_variance(rows: Sequence[CaseCounts]) -> float:
 
 
 def _reach(rows: Sequence[CaseCounts], z: float, *, up: bool) -> float:
-    """How far above (or below) its estimate an arm's true mean may lie.
+    """Return how far above (or below) its estimate an arm's true mean may be.
 
-    The second term is Wilson's bound for cases that always failed (or always passed), z²/(n+z²),
-    at their share of the suite.
+    The second term is Wilson's bound for cases that always failed (or always passed), z²/(n+z²), at
+    their share of the suite.
     """
     settled = [row for row in rows if row.passes == (0 if up else row.trials)]
     trials = sum(row.trials for row in settled)

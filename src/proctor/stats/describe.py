@@ -1,7 +1,7 @@
-"""Mean, spread and percentiles of one list of numbers.
+"""Describe a list of numbers: mean, spread and percentiles.
 
 Percentiles interpolate linearly between order statistics (Hyndman and Fan's type 7). The standard
-error takes the values as independent: give it one value a case, not trials of several cases.
+error assumes independent values: pass one value per case, not trials of several cases.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 PERCENTILES = (50, 90, 95, 99)
-"""The middle, and the tails that latency and cost are judged by."""
+"""The median, and the tails used to judge latency and cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def describe(values: Iterable[float], percentiles: Iterable[float] = PERCENTILES
         return Description(0, None, None, None, None, None, at, reason="no value")
     mean = math.fsum(ordered) / n
     if n == 1:
-        why = "one value shows no spread"
+        why = "one value has no standard deviation"
         return Description(1, mean, None, None, mean, mean, at, reason=why)
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in ordered) / (n - 1))
     error = deviation / math.sqrt(n)
@@ -64,7 +64,7 @@ def percentile(values: Iterable[float], q: float) -> float | None:
     percentile([1, 2, 3, 4], 50)  # 2.5
     """
     if not 0 <= q <= 100:
-        raise ProctorError(f"there is no percentile {q}", hint="percentiles lie from 0 to 100")
+        raise ProctorError(f"invalid percentile {q}", hint="use a percentile from 0 to 100")
     ordered = sorted(values)
     if not ordered:
         return None
@@ -74,15 +74,13 @@ def percentile(values: Iterable[float], q: float) -> float | None:
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
-# How large a difference is, apart from whether it is real.
-#
-# The difference in points stands in every comparison; here are the sizes that can be set side by
-# side across suites. None of them says anything about noise.
+# Effect sizes: how large a difference is, not whether it is real. Every comparison shows the
+# difference in points; these sizes can be compared across suites. They say nothing about noise.
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A standardised difference, second minus first; `n` counts what it was computed from."""
+    """A standardised difference, second minus first; `n` counts the values it was computed from."""
 
     value: float | None
     method: str
@@ -94,7 +92,9 @@ class Effect:
 
 
 def cohen_h(first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]]) -> Effect:
-    """Cohen's h of the mean rates: a difference counts the same near 0 and 1 as in the middle."""
+    """Return Cohen's h of the mean rates: a difference counts the same near 0 and 1 as in the
+    middle.
+    """
     arms = paired(first, second)
     facts = ("Cohen's h", "suite", arms.n, len(arms.first), arms.left_out)
     if not arms.first:
@@ -106,7 +106,7 @@ def cohen_h(first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]])
 
 
 def h_of_rates(first: float, second: float) -> float:
-    """Cohen's h of two rates."""
+    """Return Cohen's h of two rates."""
     for rate in (first, second):
         if not 0 <= rate <= 1:
             raise ProctorError(f"{rate} is not a rate", hint="rates lie between 0 and 1")
@@ -114,7 +114,9 @@ def h_of_rates(first: float, second: float) -> float:
 
 
 def cohen_dz(first: Sequence[float], second: Sequence[float]) -> Effect:
-    """The mean difference of one value a case, in standard deviations of the differences."""
+    """Return the mean difference of one value per case, in standard deviations of the
+    differences.
+    """
     gaps = gaps_of(first, second)
     facts = ("Cohen's d_z", "population", 2 * len(gaps), len(gaps))
     if len(gaps) < 2:
@@ -125,15 +127,13 @@ def cohen_dz(first: Sequence[float], second: Sequence[float]) -> Effect:
     return Effect(mean / deviation, *facts)
 
 
-# How a score goes with a property of the cases: Pearson or Spearman, with a permutation p.
-#
-# One pair of values a case: trials of one case share its property and would be counted as if
-# they were independent. A permutation assumes nothing of the values' distribution; ties are no
-# trouble.
+# Correlation of a score with a property of the cases: Pearson or Spearman, with a permutation p.
+# One pair of values per case: trials of one case share its property and would be counted as
+# independent. A permutation makes no assumption on the distribution and handles ties.
 
 
 ENUMERATE_UP_TO = 7
-"""Values whose 7! = 5,040 orders are counted one by one; beyond, they are sampled."""
+"""Up to 7 values all 7! = 5,040 orders are enumerated; beyond it they are sampled."""
 
 _CELLS_AT_ONCE = 4_000_000
 """Permuted values held in memory at a time: about 32 MB."""
@@ -141,7 +141,7 @@ _CELLS_AT_ONCE = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """A coefficient over `n` cases; `resamples` is None where every order was counted."""
+    """A coefficient over `n` cases; `resamples` is None where every order was enumerated."""
 
     coefficient: float | None
     p_value: float | None
@@ -190,7 +190,7 @@ def correlate(
 
 
 def ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks from 1; ties share the mean of theirs."""
+    """Return ranks from 1; ties share their mean rank."""
     import numpy as np
 
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
@@ -199,7 +199,7 @@ def ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _standard(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Centred, with length 1: the product of two such is their correlation."""
+    """Centre and normalise: the product of two such vectors is their correlation."""
     import numpy as np
 
     centred = values - values.mean()
@@ -209,7 +209,7 @@ def _standard(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _permuted(
     x: NDArray[np.float64], y: NDArray[np.float64], resamples: int | None, seed: int
 ) -> NDArray[np.float64]:
-    """The correlation under every order of `y`, or under `resamples` of them."""
+    """Return the correlation for every order of `y`, or for `resamples` of them."""
     import numpy as np
 
     if resamples is None:

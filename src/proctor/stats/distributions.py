@@ -1,4 +1,4 @@
-"""The distributions the estimators stand on; the room's one door to scipy.
+"""Provide the distributions of the estimators; the only module that imports scipy.
 
 scipy is imported at the first call: `scipy.special` costs 0.4 s and `scipy.stats` 1.2 s, so the
 normal distribution comes from the standard library, Student's t (which every pass rate of a suite
@@ -16,17 +16,17 @@ _NORMAL = NormalDist()
 
 
 def scipy_module(name: str) -> Any:
-    """A module of scipy. Untyped: scipy ships no type information."""
+    """Import a module of scipy. Untyped: scipy has no type information."""
     return importlib.import_module(f"scipy.{name}")
 
 
 def normal_quantile(q: float) -> float:
-    """The q-quantile of the standard normal."""
+    """Return the q-quantile of the standard normal."""
     return _NORMAL.inv_cdf(q)
 
 
 def t_quantile(q: float, df: float) -> float:
-    """The q-quantile of Student's t: Newton's steps on the distribution, kept between bounds."""
+    """Return the q-quantile of Student's t: Newton's method, kept between bounds."""
     if not 0 < q < 1 or not df > 0:
         return math.nan
     if q == 0.5:
@@ -52,11 +52,11 @@ def t_quantile(q: float, df: float) -> float:
 
 
 def t_cdf(x: float, df: float) -> float:
-    """P(T ≤ x) for Student's t."""
+    """Return P(T ≤ x) for Student's t."""
     if x == 0:
         return 0.5
     square = x * x
-    # Of the two forms the one whose argument is small: 1 − (nearly 1) would lose digits.
+    # Use the form with the small argument: 1 − (nearly 1) would lose digits.
     if square < df:
         inner = 0.5 + _beta_share(square / (df + square), 0.5, df / 2) / 2
         return inner if x > 0 else 1 - inner
@@ -65,14 +65,16 @@ def t_cdf(x: float, df: float) -> float:
 
 
 _NEAR = 1e-14
-"""Relative change below which a float is as near as it gets."""
+"""Relative change below which an iteration has converged to float precision."""
 
 _STEPS = 200
-"""Steps of an iteration that halves or better: far more than doubles can need."""
+"""Maximum steps of an iteration that at least halves the error: far more than doubles need."""
 
 
 def _beta_share(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function, by its continued fraction (Lentz's method)."""
+    """Return the regularised incomplete beta function by its continued fraction (Lentz's
+    method).
+    """
     if x <= 0 or x >= 1:
         return float(x >= 1)
     if x > (a + 1) / (a + b + 2):
@@ -97,25 +99,25 @@ def _beta_share(x: float, a: float, b: float) -> float:
 
 
 _TERMS = 10_000
-"""Terms of the fraction; it needs about the square root of the larger parameter."""
+"""Maximum terms of the fraction; it needs about the square root of the larger parameter."""
 
 
 def beta_quantile(q: float, a: float, b: float) -> float:
-    """The q-quantile of Beta(a, b)."""
+    """Return the q-quantile of Beta(a, b)."""
     return float(scipy_module("special").betaincinv(a, b, q))
 
 
 def beta_cdf(x: float, a: float, b: float) -> float:
-    """P(X ≤ x) for X of Beta(a, b)."""
+    """Return P(X ≤ x) for X ~ Beta(a, b)."""
     return float(scipy_module("special").betainc(a, b, x))
 
 
 def log_beta_mass_below(x: float, a: float, b: float) -> float:
-    """log of ∫₀ˣ qᵃ⁻¹(1−q)ᵇ⁻¹ dq; −inf where it is too small for a float."""
+    """Return log of ∫₀ˣ qᵃ⁻¹(1−q)ᵇ⁻¹ dq; −inf where it is too small for a float."""
     mass = beta_cdf(x, a, b)
     return float(scipy_module("special").betaln(a, b)) + math.log(mass) if mass else -math.inf
 
 
 def binomial_cdf(x: int, n: int) -> float:
-    """P(X ≤ x) for X of Binomial(n, ½), in whole numbers until the last step."""
+    """Return P(X ≤ x) for X ~ Binomial(n, ½), in integers until the last step."""
     return sum(math.comb(n, i) for i in range(x + 1)) / 2**n

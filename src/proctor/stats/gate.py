@@ -1,8 +1,9 @@
-"""Regression, no regression, or not enough to say: a candidate against its baseline.
+"""Decide between regression, no regression and inconclusive for a candidate and its baseline.
 
-REGRESSION needs a drop that is both real (exact stratified mid-p ≤ alpha) and large (≥ margin);
-NO REGRESSION needs the one-sided upper bound on the drop below the margin. All else is
-INCONCLUSIVE, with what would settle it. It judges these very cases, not a wider population.
+REGRESSION needs a drop that is both real (exact stratified mid-p ≤ alpha) and large (≥ margin); NO
+REGRESSION needs the one-sided upper bound on the drop below the margin. Everything else is
+INCONCLUSIVE, with advice on what would decide it. The verdict is about exactly these cases, not a
+population.
 """
 
 from __future__ import annotations
@@ -19,25 +20,26 @@ from proctor.stats.distributions import beta_cdf, normal_quantile
 from proctor.stats.power import SampleSize, detectable_between, plan_suite, within_variance
 from proctor.stats.types import CaseCounts, Estimand, checked, share
 
-# Flakiness as a rate: how unsettled the agent, the judge and the infrastructure each are.
-#
-# A case is called flaky when its Jeffreys posterior puts more than 0.9 on rates between 0.05 and
-# 0.95; counts must come from runs of an unchanged agent. A few trials can show that a case is
-# flaky, but only many show that it is not, so "not flaky" is never claimed.
+# Flakiness as a rate, separately for the agent, the judge and the infrastructure. A case is called
+# flaky when its Jeffreys posterior puts more than 0.9 on rates between 0.05 and 0.95; counts must
+# come from runs of an unchanged agent. A few trials can show that a case is flaky, but only many
+# show that it is not, so "not flaky" is never claimed.
 
 
 Source = Literal["agent", "judge", "infrastructure"]
 
 SETTLED = (0.05, 0.95)
-"""Rates outside these are as good as always failing and always passing."""
+"""Rates outside this range count as always failing or always passing."""
 
 SURE = 0.9
-"""The posterior mass at which a case is called flaky."""
+"""Posterior probability from which a case is called flaky."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flakiness:
-    """One case. `rate` is the share of `n` that passed, erred or flipped, after `source`."""
+    """Flakiness of one case. `rate` is the share of `n` that passed, erred or flipped, by
+    `source`.
+    """
 
     source: Source
     rate: float | None
@@ -51,22 +53,24 @@ class Flakiness:
 
 
 def agent_flakiness(passes: int, trials: int, errors: int = 0) -> Flakiness:
-    """Whether the agent sometimes passes and sometimes fails; errored trials are left out."""
+    """Estimate whether the agent sometimes passes and sometimes fails; errored trials are
+    left out.
+    """
     checked([(passes, trials, errors)])
     return _posterior("agent", passes, trials, errors)
 
 
 def infrastructure_flakiness(trials: int, errors: int) -> Flakiness:
-    """Whether trials sometimes cannot be judged at all; `trials` are those that could be."""
+    """Estimate whether trials sometimes cannot be judged; `trials` are the judged ones."""
     checked([(0, trials, errors)])
     return _posterior("infrastructure", errors, trials + errors, 0)
 
 
 def judge_flakiness(verdicts: Sequence[Sequence[bool]]) -> Flakiness:
-    """How often two judgements of one and the same transcript disagree.
+    """Estimate how often two verdicts on the same transcript disagree.
 
-    `verdicts` holds, for each trial, what the judge said each time it was asked again. `n`
-    counts trials asked at least twice, `left_out` the others.
+    `verdicts` has, for each trial, the judge's verdict of each vote. `n` counts trials with at
+    least two votes, `left_out` the others.
     """
     again = [votes for votes in verdicts if len(votes) > 1]
     left_out = len(verdicts) - len(again)
@@ -95,7 +99,7 @@ def _posterior(source: Source, hits: int, n: int, left_out: int) -> Flakiness:
 Verdict = Literal["REGRESSION", "NO REGRESSION", "INCONCLUSIVE", "NOT COMPARABLE"]
 
 MARGIN = 0.05
-"""Drops below 5 points are rarely worth a stopped release."""
+"""Drops below 5 points rarely justify a stopped release."""
 
 ALPHA = 0.05
 """One false alarm in twenty runs without a change, one-sided."""
@@ -104,10 +108,10 @@ MAX_ERROR_RATE = 0.05
 """Above this share of errored trials the infrastructure was measured, not the agent."""
 
 _ADVISED = 5
-"""Worst-moving cases named in the advice: enough to look at by hand."""
+"""Number of worst cases named in the advice: enough to inspect by hand."""
 
 _SLACK = 1e-9
-"""A drop of exactly the margin counts as one although floats may fall short of it."""
+"""Tolerance, so that a drop of exactly the margin counts despite rounding."""
 
 
 class CaseChange(NamedTuple):
@@ -121,7 +125,7 @@ class CaseChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GateRule:
-    """What counts as a regression, and how sure one must be."""
+    """Definition of a regression, and the required confidence."""
 
     margin: float = MARGIN
     alpha: float = ALPHA
@@ -141,10 +145,10 @@ class GateRule:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What would settle it, if the drop stays as seen: trials to add to each case in each arm.
+    """Trials to add to each case in each arm that would decide it if the observed drop persists.
 
-    `cases` moved down most. Extra trials on them alone are judged on the fresh trials only:
-    they were chosen for looking bad.
+    `cases` dropped most. Extra trials on them alone are tested on the fresh trials only: they were
+    selected for looking bad.
     """
 
     more_trials: int | None
@@ -154,11 +158,11 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """The verdict with everything it rests on. `drop` is baseline minus candidate.
+    """The verdict with its evidence. `drop` is baseline minus candidate.
 
-    `drop_at_most` is its one-sided upper bound at 1 − alpha. `left_out` names cases that were
-    not compared, with why; `errors` counts errored trials of the baseline and the candidate
-    over the compared cases, and `errored_of` all their trials.
+    `drop_at_most` is its one-sided upper bound at 1 − alpha. `left_out` maps cases that were not
+    compared to the reason; `errors` counts errored trials of the baseline and the candidate over
+    the compared cases, and `errored_of` all their trials.
     """
 
     verdict: Verdict
@@ -187,10 +191,10 @@ def judge_gate(
     rule: GateRule | None = None,
     incomparable: Mapping[str, str] | None = None,
 ) -> Gate:
-    """Hold a candidate's counts per case against its baseline's.
+    """Compare a candidate's counts per case with its baseline's.
 
-    `incomparable` names cases whose input, fixture or judge changed, and what did: they are left
-    out and listed, because a changed case cannot regress.
+    `incomparable` maps cases whose input, fixture or judge changed to the change: they are left out
+    and listed, because a changed case cannot regress.
     """
     rule = rule or GateRule()
     before = dict(zip(baseline, checked(baseline.values(), "baseline"), strict=True))
@@ -233,7 +237,7 @@ def judge_gate(
 def _moves(
     before: Mapping[str, CaseCounts], after: Mapping[str, CaseCounts], cases: list[str]
 ) -> tuple[CaseChange, ...]:
-    """The compared cases, the largest drop first."""
+    """Return the compared cases, the largest drop first."""
     moves = [CaseChange(c, before[c], after[c], before[c].rate - after[c].rate) for c in cases]
     return tuple(sorted(moves, key=lambda move: (-move.drop, move.case)))
 
@@ -305,7 +309,7 @@ def _verdict(
 def _advice(moves: tuple[CaseChange, ...], drop: float, rule: GateRule) -> Advice:
     worst = tuple(move.case for move in moves if move.drop > 0)[:_ADVISED]
     look = f" Look first at {', '.join(worst)}." if worst else ""
-    # What must be told apart: a large drop from none, a small one from the margin.
+    # The required resolution: a large drop from none, a small one from the margin.
     distance = drop if drop >= rule.margin - _SLACK else min(1.0, rule.margin - drop)
     if distance < rule.margin / 10:
         text = "The drop lies on the margin: no sensible number of trials settles that."
@@ -320,12 +324,12 @@ def _advice(moves: tuple[CaseChange, ...], drop: float, rule: GateRule) -> Advic
 
 
 def _trials_to_tell(moves: tuple[CaseChange, ...], distance: float, rule: GateRule) -> int:
-    """Trials a case and arm that tell a drop from one that lies `distance` away."""
+    """Return the trials per case and arm that distinguish drops `distance` apart."""
     noise = [
         within_variance([getattr(move, arm) for move in moves]).value
         for arm in ("baseline", "candidate")
     ]
-    # Where one trial a case shows no variance, the largest possible is planned for.
+    # With one trial per case the variance is unknown: plan for the largest possible.
     sigma2 = sum(0.25 if value is None else min(value, 0.25) for value in noise) / 2
     plan = plan_suite(distance, cases=len(moves), sigma2=sigma2, alpha=rule.alpha, power=rule.power)
     # Cases that never varied leave z²/(n+z²) open in each arm: solved for n at the distance.

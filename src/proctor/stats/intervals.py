@@ -1,8 +1,8 @@
-"""Intervals for pass rates and means that respect that trials are nested in cases.
+"""Compute intervals for pass rates and means of trials nested in cases.
 
 One case: Wilson (default), Clopper–Pearson for safety claims, Jeffreys. A suite as a sample of a
-population: Wilson at the effective n, which held its level where pooling covered 53–86 %.
-Means and quantiles of scores, cost and latency: BCa bootstrap over cases, seeded.
+population: Wilson at the effective n, which kept its level where pooling covered 53–86 %. Means and
+quantiles of scores, cost and latency: BCa bootstrap over cases, seeded.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Bounds(NamedTuple):
 
 
 def wilson(rate: float, n: float, level: float = LEVEL) -> Bounds:
-    """Wilson's score interval; `n` may be an effective, fractional number of trials."""
+    """Return Wilson's score interval; `n` may be an effective, fractional number of trials."""
     z2 = normal_quantile(0.5 + level / 2) ** 2
     centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
     half = math.sqrt(z2 * (rate * (1 - rate) / n + z2 / (4 * n * n))) / (1 + z2 / n)
@@ -56,7 +56,7 @@ def wilson(rate: float, n: float, level: float = LEVEL) -> Bounds:
 
 
 def clopper_pearson(passes: int, n: int, level: float = LEVEL) -> Bounds:
-    """The exact interval: never covers less than its level, and is wider for it."""
+    """Return the exact interval: it never covers less than its level, and is wider for it."""
     tail = (1 - level) / 2
     low = beta_quantile(tail, passes, n - passes + 1) if passes else 0.0
     high = beta_quantile(1 - tail, passes + 1, n - passes) if passes < n else 1.0
@@ -64,9 +64,9 @@ def clopper_pearson(passes: int, n: int, level: float = LEVEL) -> Bounds:
 
 
 def jeffreys(passes: int, n: int, level: float = LEVEL) -> Bounds:
-    """The central interval of the posterior under Beta(½, ½).
+    """Return the central interval of the posterior under Beta(½, ½).
 
-    At 0 and n the closed end is put at 0 and 1, so that the interval holds the observed rate.
+    At 0 and n the closed end is set to 0 and 1, so that the interval contains the observed rate.
     """
     tail = (1 - level) / 2
     low = beta_quantile(tail, passes + 0.5, n - passes + 0.5) if passes else 0.0
@@ -77,7 +77,7 @@ def jeffreys(passes: int, n: int, level: float = LEVEL) -> Bounds:
 def case_rate(
     passes: int, trials: int, *, method: RateMethod = "wilson", level: float = LEVEL
 ) -> Interval:
-    """The pass rate of one case, with its interval."""
+    """Return the pass rate of one case, with its interval."""
     checked([(passes, trials)])
     share(level, "level")
     if trials == 0:
@@ -92,7 +92,7 @@ def case_rate(
         ends = jeffreys(passes, trials, level)
     else:
         raise ProctorError(
-            f"no interval is called {method!r}", hint="wilson, clopper-pearson or jeffreys"
+            f"unknown interval {method!r}", hint="wilson, clopper-pearson or jeffreys"
         )
     return Interval(passes / trials, *ends, level, method, "suite", trials, 1)
 
@@ -103,10 +103,10 @@ def population_rate(
     clusters: Sequence[Hashable] | None = None,
     level: float = LEVEL,
 ) -> Interval:
-    """The pass rate in the world the cases were drawn from: Wilson at the effective n.
+    """Return the pass rate in the population the cases were drawn from: Wilson at the effective n.
 
-    The rate is the mean of the cases' rates. `clusters` names, case by case, what cases share
-    (a fixture, a document) when they were not drawn one by one.
+    The rate is the mean of the cases' rates. `clusters` names, case by case, what cases share (a
+    fixture, a document) when they were not drawn independently.
     """
     share(level, "level")
     if clusters is not None and len(clusters) != len(counts):
@@ -129,14 +129,16 @@ def population_rate(
     rate = math.fsum(row.rate for row in rows) / cases
     drawn = len(set(groups))
     if drawn < 2:
-        return undefined(rate, "one cluster alone says nothing of how others would differ")
+        return undefined(
+            rate, "one cluster gives no information about the variation between clusters"
+        )
     n_eff = effective_n(rows, groups, level)
     low, high = wilson(rate, n_eff, level)
     return Interval(rate, low, high, level, method, "population", n, cases, left_out, n_eff)
 
 
 def effective_n(rows: Sequence[CaseCounts], groups: Sequence[Hashable], level: float) -> float:
-    """How many independent trials would be as informative about the population as these are."""
+    """Return the number of independent trials with the same information about the population."""
     cases, n = len(rows), sum(row.trials for row in rows)
     rates = [row.rate for row in rows]
     rate = math.fsum(rates) / cases
@@ -161,7 +163,7 @@ def bootstrap_over_cases(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Interval:
-    """The mean of one value per case, or a quantile of them, with a BCa bootstrap interval.
+    """Return the mean of one value per case, or a quantile, with a BCa bootstrap interval.
 
     Quantiles interpolate linearly between order statistics, as everywhere in reports.
     """
@@ -184,7 +186,9 @@ def bootstrap_over_cases(
     statistic = _mean if quantile is None else _quantile(quantile)
     value = float(statistic(kept, axis=-1))
     if n == 1:
-        return result(value, None, None, "one case alone says nothing of how others would differ")
+        return result(
+            value, None, None, "one case gives no information about the variation between cases"
+        )
     if float(np.ptp(kept)) == 0:
         return result(value, None, None, "all values are equal: resampling shows no spread")
     with warnings.catch_warnings():
@@ -220,19 +224,19 @@ def _quantile(q: float) -> Callable[..., Any]:
     return statistic
 
 
-# A confidence sequence for the mean of bounded scores: valid however often one looks.
-#
-# The hedged betting martingale of Waudby-Smith and Ramdas: a mean is ruled out once a gambler
-# who bets against it would have made 1/alpha of the stake. Wider than a fixed-n interval, and
-# the one to report after stopping early; scores must come one after another from the same
-# source.
+# A confidence sequence for the mean of bounded scores: valid at any number of looks. The hedged
+# betting martingale of Waudby-Smith and Ramdas: a mean is ruled out once a gambler betting against
+# it would have made 1/alpha of the stake. Wider than a fixed-n interval, and the one to report
+# after early stopping; scores must arrive one after another from the same source.
 
 
 GRID = 1_000
-"""Means tried; the ends are rounded outwards to the next one, 0.1 % of the range."""
+"""Grid size of candidate means; the ends are rounded outwards to the next one, 0.1 % of the
+range.
+"""
 
 _BOLDNESS = 0.5
-"""The largest share of the stake put at risk in one bet, as in the paper: no bet can ruin."""
+"""Maximum share of the stake in one bet, as in the paper: no bet can ruin."""
 
 
 def confidence_sequence(
@@ -241,7 +245,7 @@ def confidence_sequence(
     bounds: tuple[float, float] = (0.0, 1.0),
     level: float = LEVEL,
 ) -> Interval:
-    """The mean of values in the order they came; for paired differences, bounds are (−1, 1)."""
+    """Return the mean of values in order of arrival; for paired differences, bounds are (−1, 1)."""
     import numpy as np
 
     share(level, "level")
@@ -281,10 +285,9 @@ def confidence_sequence(
     return Interval(mean, least + span * low, least + span * high, level, method, "suite", n, 1)
 
 
-# pass@k and pass^k without bias, from n trials a case.
-#
-# Both count subsets: the share of all sets of k of a case's trials that hold at least one pass,
-# or nothing but passes. Cases with fewer than k trials are refused, never extrapolated.
+# Unbiased pass@k and pass^k, from n trials per case. Both count subsets: the share of all sets of k
+# of a case's trials that contain at least one pass, or only passes. Cases with fewer than k trials
+# are rejected, never extrapolated.
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +305,7 @@ class PassK:
 
 
 def pass_at_k(counts: Sequence[tuple[int, ...]], k: int) -> PassK:
-    """How likely it is that at least one of k trials passes: mean of 1 − C(n−c,k)/C(n,k)."""
+    """Return the probability that at least one of k trials passes: mean of 1 − C(n−c,k)/C(n,k)."""
     return _mean_over_cases(
         counts,
         k,
@@ -312,7 +315,7 @@ def pass_at_k(counts: Sequence[tuple[int, ...]], k: int) -> PassK:
 
 
 def pass_hat_k(counts: Sequence[tuple[int, ...]], k: int) -> PassK:
-    """How likely it is that all of k trials pass: mean of C(c,k)/C(n,k)."""
+    """Return the probability that all of k trials pass: mean of C(c,k)/C(n,k)."""
     return _mean_over_cases(
         counts, k, "pass^k", lambda row: math.comb(row.passes, k) / math.comb(row.trials, k)
     )

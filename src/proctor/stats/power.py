@@ -1,6 +1,6 @@
-"""Planning: how many cases and trials show a difference, and what a number of passes supports.
+"""Plan the number of cases and trials that detect a difference, or support a claim.
 
-Normal approximations, good enough to choose a size. For a population more trials cannot beat the
+Normal approximations, good enough to choose a size. For a population more trials cannot reduce the
 variance of true case differences: when that dominates, only more cases help, and the plan says so.
 """
 
@@ -18,9 +18,9 @@ from proctor.stats.types import Estimand, judged, paired, share
 
 @dataclass(frozen=True, slots=True)
 class SampleSize:
-    """A size of experiment: `cases`, each with `trials` in the two arms, finds `effect`.
+    """Size of an experiment: `cases`, each with `trials` in the two arms, detects `effect`.
 
-    `power` is how likely it finds it; `n` counts the trials of both arms.
+    `power` is the probability of detection; `n` counts the trials of both arms.
     """
 
     effect: float | None
@@ -36,7 +36,7 @@ class SampleSize:
 
 @dataclass(frozen=True, slots=True)
 class ZeroFailureClaim:
-    """What a row of passes without a failure supports: a rate of at least `rate`, one-sided."""
+    """Claim supported by passes without a failure: a rate of at least `rate`, one-sided."""
 
     rate: float | None
     n: int
@@ -48,7 +48,7 @@ class ZeroFailureClaim:
 
 @dataclass(frozen=True, slots=True)
 class Variance:
-    """A variance estimated from counts, with the cases it rests on."""
+    """A variance estimated from counts, with its number of cases."""
 
     value: float | None
     method: str
@@ -59,7 +59,7 @@ class Variance:
 
 
 def within_variance(counts: Sequence[tuple[int, ...]]) -> Variance:
-    """σ²: the mean variance of a single trial within its case; needs two trials a case."""
+    """Return σ²: the mean variance of a single trial within its case; needs two trials per case."""
     rows = [row for row in judged(counts) if row.trials > 1]
     n, left_out = sum(row.trials for row in rows), len(counts) - len(rows)
     method = "mean of p(1−p)·k/(k−1) over cases"
@@ -72,7 +72,7 @@ def within_variance(counts: Sequence[tuple[int, ...]]) -> Variance:
 def difference_variance(
     first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]]
 ) -> Variance:
-    """ω²: the variance of true case differences, what is left once trial noise is taken out."""
+    """Return ω²: the variance of true case differences, after subtracting trial noise."""
     arms = paired(first, second)
     kept = [
         (a, b)
@@ -102,7 +102,7 @@ def plan_population(
     alpha: float = 0.05,
     power: float = 0.8,
 ) -> SampleSize:
-    """Cases for a two-sided paired comparison: (z+z)²(ω² + sA/kA + sB/kB)/δ²."""
+    """Return the cases for a two-sided paired comparison: (z+z)²(ω² + sA/kA + sB/kB)/δ²."""
     _checked(effect, trials, (omega2, *sigma2))
     spread = _quantiles(alpha / 2, power) ** 2
     noise = sigma2[0] / trials[0] + sigma2[1] / trials[1]
@@ -118,7 +118,7 @@ def plan_population(
 def plan_suite(
     effect: float, *, cases: int, sigma2: float, alpha: float = 0.05, power: float = 0.8
 ) -> SampleSize:
-    """Trials a case and arm for a one-sided comparison on these very cases."""
+    """Return the trials per case and arm for a one-sided comparison on exactly these cases."""
     _checked(effect, (cases,), (sigma2,))
     needed = 2 * sigma2 * (_quantiles(alpha, power) / effect) ** 2 / cases
     method = _suite_method(alpha)
@@ -131,7 +131,9 @@ def plan_suite(
 def detectable(
     cases: int, trials: int, *, sigma2: float, alpha: float = 0.05, power: float = 0.8
 ) -> SampleSize:
-    """The smallest drop that this many trials a case and arm would find: (z+z)·√(2·s/(S·k))."""
+    """Return the smallest drop detected by this many trials per case and arm:
+    (z+z)·√(2·s/(S·k)).
+    """
     _checked(1.0, (cases, trials), (sigma2,))
     error = math.sqrt(2 * sigma2 / (cases * trials))
     return _found(error, cases, (trials, trials), 2 * cases * trials, (alpha, power))
@@ -144,7 +146,7 @@ def detectable_between(
     alpha: float = 0.05,
     power: float = 0.8,
 ) -> SampleSize:
-    """The smallest drop that these two arms, as they are, would have found."""
+    """Return the smallest drop that these two arms could have detected."""
     arms = paired(first, second)
     cases = len(arms.first)
     if not cases:
@@ -158,9 +160,9 @@ def detectable_between(
 def _found(
     error: float, cases: int, trials: tuple[float, float], n: int, rates: tuple[float, float]
 ) -> SampleSize:
-    """The plan whose effect is as many standard errors as alpha and power ask for.
+    """Return the plan whose effect is as many standard errors as alpha and power require.
 
-    Without any variance there is none: it would promise that the smallest drop is found.
+    Without any variance there is none: it would promise that the smallest drop is detected.
     """
     method, reach = _suite_method(rates[0]), _quantiles(*rates) * error
     if not error:
@@ -177,7 +179,7 @@ def _suite_method(alpha: float) -> str:
 
 
 def supported_rate(passes: int, *, level: float = 0.95) -> ZeroFailureClaim:
-    """The pass rate that an unbroken row of passes supports."""
+    """Return the pass rate supported by passes without a failure."""
     if passes < 0:
         raise ProctorError(f"{passes} passes", hint="the number of passes is 0 or more")
     share(level, "level")
@@ -187,7 +189,7 @@ def supported_rate(passes: int, *, level: float = 0.95) -> ZeroFailureClaim:
 
 
 def passes_to_claim(rate: float, *, level: float = 0.95) -> ZeroFailureClaim:
-    """How many passes in a row (`n`) support a claim of at least `rate`."""
+    """Return how many passes without a failure (`n`) support a claim of at least `rate`."""
     share(rate, "rate")
     share(level, "level")
     return ZeroFailureClaim(rate, _ceil(math.log(1 - level) / math.log(rate)), level)
@@ -201,7 +203,7 @@ def _quantiles(alpha: float, power: float) -> float:
 
 
 def _ceil(value: float) -> int:
-    """Rounded up, save for what floats add to a whole number."""
+    """Round up, ignoring what float rounding adds to a whole number."""
     return math.ceil(value - 1e-9)
 
 

@@ -1,10 +1,9 @@
-"""A leaderboard that shows what is known: each agent's set of possible places.
+"""Rank agents by sets of possible places.
 
-An agent's best place is 1 + the agents significantly better, its worst is all − those
-significantly worse, by paired tests on shared cases, Holm over all pairs. Agents are listed
-by mean; the same place is shared wherever the tests do not tell them apart. Of an agent whose
-trials were stopped early no test at a fixed n holds, so none is made; it may hold any place that
-the others leave it.
+An agent's best place is 1 + the agents significantly better, its worst is all − those significantly
+worse, by paired tests on shared cases, Holm over all pairs. Agents are listed by mean; those
+without a significant difference share places. For an agent with early-stopped trials no fixed-n
+test is valid, so none is made; it may hold any place that the others leave.
 """
 
 from __future__ import annotations
@@ -17,14 +16,13 @@ from proctor.errors import ProctorError
 from proctor.stats.compare import paired_means
 from proctor.stats.types import RESAMPLES, STOPPED, DifferenceTest, Estimand, finite, mean, share
 
-# Many tests at once: adjusted p-values.
-#
-# Holm holds the chance of a single false alarm (for gates). Benjamini–Hochberg holds the share
-# of false ones among those named (for lists that say "look here"); e-BH does so for e-values.
+# Adjusted p-values for multiple tests. Holm controls the probability of a single false alarm (for
+# gates). Benjamini–Hochberg controls the share of false discoveries (for lists of cases to look
+# at); e-BH does so for e-values.
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Holm's step-down adjusted p-values, in the order given."""
+    """Return Holm's step-down adjusted p-values, in input order."""
     kept = _checked(p_values)
     adjusted, highest = [0.0] * len(kept), 0.0
     for rank, at in enumerate(sorted(range(len(kept)), key=kept.__getitem__)):
@@ -34,7 +32,7 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Benjamini and Hochberg's step-up adjusted p-values, in the order given."""
+    """Return Benjamini and Hochberg's step-up adjusted p-values, in input order."""
     kept = _checked(p_values)
     adjusted, lowest = [0.0] * len(kept), 1.0
     order = sorted(range(len(kept)), key=kept.__getitem__)
@@ -46,7 +44,7 @@ def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:
 
 
 def e_benjamini_hochberg(e_values: Sequence[float], q: float = 0.10) -> tuple[bool, ...]:
-    """Which of many e-values to name: e-BH, valid however the e-values depend on each other."""
+    """Select e-values by e-BH, valid under any dependence between them."""
     kept = finite(e_values, "e-values")
     if any(value < 0 for value in kept):
         raise ProctorError("an e-value is below 0", hint="e-values are 0 or more")
@@ -86,7 +84,7 @@ class PairedTest:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Places by mean, best first; `left_out` names the cases that not every agent has."""
+    """Places by mean, best first; `left_out` lists the cases that not every agent has."""
 
     places: tuple[RankRange, ...]
     pairs: tuple[PairedTest, ...]
@@ -107,10 +105,10 @@ def rank_sets(
     seed: int = 0,
     stopped: Mapping[str, Collection[str]] | None = None,
 ) -> Ranking:
-    """Rank agents by their mean score a case (agent → case → mean), higher is better.
+    """Rank agents by their mean score per case (agent → case → mean), higher is better.
 
-    `stopped` names the cases of an agent that were stopped early. Where that leaves no pair to
-    test, `reason` says so, and the places say nothing.
+    `stopped` lists the early-stopped cases of each agent. Where that leaves no pair to test,
+    `reason` explains it, and the places carry no information.
     """
     share(alpha, "alpha")
     agents = list(scores)
@@ -151,9 +149,9 @@ def rank_sets(
 def _corrected(
     tests: Sequence[tuple[str, str, DifferenceTest]], cut: Collection[str]
 ) -> tuple[PairedTest, ...]:
-    """The pairs with their p-values after Holm over the tests that hold."""
+    """Return the pairs with their p-values after Holm over the valid tests."""
     made = {(a, b): test for a, b, test in tests if a not in cut and b not in cut}
-    # A pair without a p-value never differed; it still counts among the tests that were made.
+    # A pair without a p-value never differed; it still counts among the tests.
     found = holm([1.0 if test.p_value is None else test.p_value for test in made.values()])
     adjusted = dict(zip(made, found, strict=True))
     return tuple(

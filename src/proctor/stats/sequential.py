@@ -1,8 +1,8 @@
-"""Early stopping whose error rates hold although one looks after every trial.
+"""Stop early with error rates that stay valid although every trial is looked at.
 
 SPRT when a good and a bad rate are known; a Beta-mixture e-process when only the required one is.
-Curtailment is free: it stops a fixed "c of n" rule once decided. After any of these, no
-fixed-n interval may be reported: the stopping has used up its guarantee.
+Curtailment is free: it stops a fixed "c of n" rule once decided. After any of these, no fixed-n
+interval may be reported: the stopping has used up its guarantee.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Verdict = Literal["continue", "meets", "below", "undecided"]
 
 @dataclass(frozen=True, slots=True)
 class SequentialLook:
-    """What is known after some trials. `evidence` is the log likelihood ratio or log E."""
+    """State after some trials. `evidence` is the log likelihood ratio or log E."""
 
     verdict: Verdict
     passes: int
@@ -37,7 +37,8 @@ class SequentialLook:
 class Sprt:
     """Wald's test of p ≥ `good` against p ≤ `bad`, truncated at `limit` trials.
 
-    `alpha` bounds the chance to call a good agent bad; `beta` that to call a bad one good.
+    `alpha` bounds the probability of calling a good agent bad; `beta` that of calling a bad one
+    good.
     """
 
     good: float = 0.9
@@ -57,7 +58,7 @@ class Sprt:
             )
 
     def look(self, passes: int, n: int) -> SequentialLook:
-        """The verdict after `n` trials, if none was reached before."""
+        """Return the verdict after `n` trials, if none was reached before."""
         checked([(passes, n)])
         ratio = passes * math.log(self.bad / self.good)
         ratio += (n - passes) * math.log((1 - self.bad) / (1 - self.good))
@@ -77,7 +78,7 @@ class Sprt:
 class EProcess:
     """Evidence against p ≥ `required`, valid at any stopping time: alarm at E ≥ 1/alpha.
 
-    E mixes the likelihood over rates below the required one by Beta(½, ½). It never says
+    E mixes the likelihood over rates below the required one by Beta(½, ½). It never returns
     "meets": evidence for a rate needs an alternative to be tested against.
     """
 
@@ -92,7 +93,7 @@ class EProcess:
             raise ProctorError(f"limit is {self.limit}", hint="limit from 1 on, or none")
 
     def look(self, passes: int, n: int) -> SequentialLook:
-        """The verdict after `n` trials."""
+        """Return the verdict after `n` trials."""
         checked([(passes, n)])
         log_e = self.log_e(passes, n)
         method = f"Beta-mixture e-process against p ≥ {self.required}"
@@ -105,7 +106,7 @@ class EProcess:
         return SequentialLook(verdict, passes, n, log_e, method, reason=why)
 
     def log_e(self, total: float, n: int) -> float:
-        """log E after `n` scores in [0, 1] that sum to `total`; for passes their number.
+        """Return log E after `n` scores in [0, 1] that sum to `total`; for passes their number.
 
         Scores between 0 and 1 keep the bound: the likelihood ratio is convex in the score, so it
         lies below its chord from fail to pass, whose mean is at most 1 for means ≥ `required`.
@@ -126,11 +127,11 @@ class Curtailed:
     def __post_init__(self) -> None:
         if not 0 <= self.needed <= self.total or self.total < 1:
             raise ProctorError(
-                f"no rule asks for {self.needed} of {self.total}", hint="0 ≤ needed ≤ total"
+                f"invalid rule: {self.needed} of {self.total}", hint="0 ≤ needed ≤ total"
             )
 
     def look(self, passes: int, n: int) -> SequentialLook:
-        """The verdict the full number of trials would give, as soon as it is certain."""
+        """Return the verdict of the full number of trials as soon as it is certain."""
         checked([(passes, n)])
         verdict: Verdict = "continue"
         if passes >= self.needed:
@@ -141,7 +142,7 @@ class Curtailed:
 
 
 def follow(look: Callable[[int, int], SequentialLook], outcomes: Iterable[bool]) -> SequentialLook:
-    """Look after every outcome, in order, and stop at the first verdict."""
+    """Test after every outcome, in order, and stop at the first verdict."""
     passes, n = 0, 0
     found = look(0, 0)
     for outcome in outcomes:

@@ -1,7 +1,7 @@
-"""What estimators take and give: counts per case in, a result that explains itself out.
+"""Define the input and output of estimators: counts per case in, a self-explaining result out.
 
-A figure that is not defined is None and `reason` says why. Bad input (NaN, more passes than
-trials) is refused rather than repaired: a repaired number would look like a measured one.
+A figure that is not defined is None and `reason` explains why. Bad input (NaN, more passes than
+trials) is rejected rather than repaired: a repaired number would look like a measured one.
 """
 
 from __future__ import annotations
@@ -14,26 +14,28 @@ from typing import Literal, NamedTuple
 from proctor.errors import ProctorError
 
 Estimand = Literal["suite", "population"]
-"""suite: these very cases, only trial noise counts. population: cases drawn from a wider world."""
+"""suite: exactly these cases, only trial noise counts. population: cases drawn from a
+population.
+"""
 
 Alternative = Literal["two-sided", "less", "greater"]
 """`less`: the second arm is lower than the first. `greater`: it is higher."""
 
 LEVEL = 0.95
-"""The confidence level readers expect where none is named."""
+"""The usual confidence level, used by default."""
 
 RESAMPLES = 9_999
-"""With the observed arrangement itself this makes 10,000: p-values step by a round 0.0001."""
+"""With the observed arrangement this makes 10,000: p-values step by a round 0.0001."""
 
-STOPPED = "stopped early: no interval or test at a fixed number of trials holds"
-"""Why a figure is missing after early stopping."""
+STOPPED = "stopped early: no interval or test at a fixed number of trials is valid"
+"""Reason for a missing figure after early stopping."""
 
 TIES = 1e-9
-"""Statistics this near, relative to their scale, differ by rounding only and count as equal."""
+"""Relative tolerance: closer statistics differ by rounding only and count as equal."""
 
 
 class CaseCounts(NamedTuple):
-    """Trials of one case that were judged, and how many passed; errored trials stand apart."""
+    """Judged trials of one case, and how many passed; errored trials are counted separately."""
 
     passes: int
     trials: int
@@ -41,7 +43,7 @@ class CaseCounts(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """The share that passed. Only where there are trials: see `judged`."""
+        """The share that passed; defined only where there are trials: see `judged`."""
         return self.passes / self.trials
 
 
@@ -50,7 +52,7 @@ class Interval:
     """An estimate with its interval.
 
     `n` counts trials (or values), `cases` the cases they are nested in, `left_out` the cases
-    without a single judged trial. `n_eff` is set where the interval rests on an effective n.
+    without a judged trial. `n_eff` is set where the interval uses an effective n.
     """
 
     value: float | None
@@ -87,12 +89,12 @@ class DifferenceTest:
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """The mean; of nothing, None."""
+    """Return the mean; None without values."""
     return math.fsum(values) / len(values) if values else None
 
 
 def finite(values: Iterable[float], what: str) -> tuple[float, ...]:
-    """The values, all of them finite numbers."""
+    """Return the values after checking that all are finite numbers."""
     kept = tuple(float(value) for value in values)
     bad = next((at for at, value in enumerate(kept) if not math.isfinite(value)), None)
     if bad is not None:
@@ -104,7 +106,7 @@ def finite(values: Iterable[float], what: str) -> tuple[float, ...]:
 
 
 def checked(counts: Iterable[tuple[int, ...]], what: str = "counts") -> tuple[CaseCounts, ...]:
-    """The counts, each one possible."""
+    """Return the counts after checking that each one is possible."""
     kept = tuple(CaseCounts(*row) for row in counts)
     for at, row in enumerate(kept):
         if not 0 <= row.passes <= row.trials or row.errors < 0:
@@ -117,12 +119,12 @@ def checked(counts: Iterable[tuple[int, ...]], what: str = "counts") -> tuple[Ca
 
 
 def judged(counts: Iterable[tuple[int, ...]]) -> tuple[CaseCounts, ...]:
-    """The cases with at least one judged trial."""
+    """Return the cases with at least one judged trial."""
     return tuple(row for row in checked(counts) if row.trials)
 
 
 class Paired(NamedTuple):
-    """Two arms on the cases that both judged."""
+    """Two arms on the cases judged in both."""
 
     first: tuple[CaseCounts, ...]
     second: tuple[CaseCounts, ...]
@@ -146,7 +148,7 @@ class Paired(NamedTuple):
 
 
 def paired(first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]]) -> Paired:
-    """Two lists of counts, the same case at the same place; cases not in both are left out."""
+    """Pair two lists of counts by index; cases not judged in both are left out."""
     same_length(first, second)
     rows = list(zip(checked(first, "first arm"), checked(second, "second arm"), strict=True))
     both = [(a, b) for a, b in rows if a.trials and b.trials]
@@ -154,7 +156,7 @@ def paired(first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]]) 
 
 
 def same_length(first: Sequence[object], second: Sequence[object]) -> None:
-    """Refuse arms that cannot be paired."""
+    """Reject arms that cannot be paired."""
     if len(first) != len(second):
         raise ProctorError(
             f"the arms have {len(first)} and {len(second)} cases",
@@ -163,7 +165,7 @@ def same_length(first: Sequence[object], second: Sequence[object]) -> None:
 
 
 def share(value: float, what: str) -> float:
-    """A number strictly between 0 and 1."""
+    """Return a number after checking that it is strictly between 0 and 1."""
     if not 0 < value < 1:
         raise ProctorError(f"{what} is {value}", hint=f"{what} lies between 0 and 1")
     return value

@@ -67,7 +67,7 @@ def test_a_store_that_is_away_is_a_warning(
         return "500" if len(begun) > 4 else None
 
     s3.trouble = after_the_claim
-    with pytest.warns(UserWarning, match=r"safe here and not whole .* `proctor runs sync"):
+    with pytest.warns(UserWarning, match=r"complete here but not at .* `proctor runs sync"):
         run = api.run(suite, trials=1, results=TO)
     assert run.totals.trials == 3
 
@@ -88,7 +88,7 @@ def test_an_address_in_the_settings(tmp_path: Path, s3: Proxy, server: int) -> N
 def test_a_wrong_address_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """R-D6: an address of no kind we know is an error before the first trial."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ProctorError, match="cannot be kept at s4://"):
+    with pytest.raises(ProctorError, match="cannot be stored at s4://"):
         api.run(write_suite(tmp_path), results="s4://bucket/x")
     assert not (tmp_path / "results").exists()
 
@@ -97,7 +97,7 @@ def test_a_wrong_address_costs_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     ("command", "told"),
     [
         (("run", "suite.yaml", "--results", "s3:/bucket/p"), "s3://bucket/p"),
-        (("run", "suite.yaml", "--results", "s3://absent/p"), "no such bucket"),
+        (("run", "suite.yaml", "--results", "s3://absent/p"), "bucket does not exist"),
         (("runs", "status", "--results", "s3://bucket/p"), "there is no run here"),
         (("leaderboard", "s3://bucket/p"), "there is no run here"),
         (("report", "--results", "s3://bucket/p"), "proctor runs sync ADDRESS FOLDER"),

@@ -186,7 +186,7 @@ def test_a_store_that_goes_away_does_not_disturb_the_run(
     (tmp_path / "go").touch()
     _, told = child.communicate(timeout=120)
     assert child.returncode == 2
-    assert b"safe here and not whole at s3://bucket/kept/" in told
+    assert b"complete here but not at s3://bucket/kept/" in told
     run = only_run(tmp_path / "results")
     assert len(rows(run)) == 6
     s3.trouble = lambda request: None

@@ -132,7 +132,7 @@ def test_an_upload_that_was_cut_is_no_run_and_goes_on(
     assert command(["runs", "sync", str(made.path), TO, "--at-once", "1"]) == 2
     told = capsys.readouterr().err
     assert "summary.csv: gave up after 3 times" in told
-    assert "the same command goes on" in told
+    assert "the same command continues" in told
     assert command(["runs", "sync", f"{TO}/{name(made)}", str(tmp_path / "back")]) == 2
     assert "was not finished" in capsys.readouterr().err
     there = set(objects(server))
@@ -186,7 +186,7 @@ def test_an_earlier_state_never_replaces_a_later_one(
     append(made, [trial(index=20)])
     finish(made)
     assert command(["runs", "sync", f"{TO}/{name(made)}", str(made.path.parent.parent)]) == 2
-    assert "has lines that the one to be brought has not" in capsys.readouterr().err
+    assert "has lines that the remote one does not have" in capsys.readouterr().err
     assert command(["runs", "sync", str(made.path), TO]) == 0
     assert command(["runs", "sync", str(back / name(made)), TO]) == 2
     assert "is longer than the one that would replace it" in capsys.readouterr().err

@@ -1,8 +1,9 @@
-"""Runs in object stores: sent, brought back, checked, and shipped while they go on.
+"""Upload, download and verify runs in object stores.
 
-`transfer` moves whole runs, `shipping` follows one that is being written, `mirror` keeps what
-commands read. All of them speak to a store through `bucket`, the only module that knows obstore.
+`transfer` moves whole runs, `upload` follows one that is being written, `mirror` caches what
+commands read. All of them access a store through `object_store`, the only module that imports
+obstore.
 """
 
 REMEMBERED = ".remote"
-"""The file in a run folder that says where the run is shipped to."""
+"""The file in a run folder with the address the run is uploaded to."""

@@ -1,13 +1,13 @@
-"""`_manifest_.json`: what a run at a remote place consists of, file by file.
+"""Define `_manifest_.json`: the files of a run in an object store.
 
     {"format": 1, "run_id": "…", "name": "shop/2026-11-16_001", "state": "complete",
      "files": {"trials.jsonl": {"size": 812, "sha256": "…"}, …},
      "pieces": {"traces/000001.jsonl.zst": ["000000000000000-3f8a0b6c1d2e4f70", …]}}
 
-Promise: it is written last, so a manifest that says `complete` lists files that are all there,
-each as one object or as the pieces named; `running` means that pieces are still to come,
-`replacing` that an upload was not finished. Names in it are believed only when they stay inside
-the run.
+Guarantees: it is written last, so a manifest with state `complete` lists files that are all
+present, each as one object or as the named pieces; `running` means that more pieces follow,
+`replacing` that an upload was not finished. Names in it are accepted only if they stay inside the
+run.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from proctor.errors import ProctorError
 
 NAME = "_manifest_.json"
 FORMAT = 2
-"""Version of the manifest; a newer one is refused. What has no `pieces` is written as 1."""
+"""Version of the manifest; a newer one is rejected. Without `pieces`, version 1 is written."""
 
 SPEC, JOURNAL = "_spec_.yaml", "trials.jsonl"
 ONLY_GROW = (JOURNAL, "notes.jsonl")
-"""Files of which an earlier state must not replace a later one."""
+"""Append-only files: an earlier state must not replace a later one."""
 
 PIECES = "_pieces_"
-"""Below it are pieces of files that were growing when they were shipped."""
+"""Prefix of the pieces of files that were growing while they were uploaded."""
 
 MOST_BYTES = 64 << 20
-"""A manifest larger than this is not one of ours: some 500,000 files."""
+"""Maximum size of a manifest: enough for some 500,000 files."""
 
 _BLOCK = 1 << 20
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\:]")
@@ -43,18 +43,18 @@ State = Literal["complete", "running", "replacing"]
 
 
 class RemoteError(ProctorError):
-    """A run at a remote place that cannot be read, written or believed."""
+    """A run in an object store cannot be read, written or trusted."""
 
 
 class FileFacts(msgspec.Struct, frozen=True):
-    """What a file must be."""
+    """Expected size and checksum of a file."""
 
     size: int
     sha256: str
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A run at a remote place."""
+    """A run in an object store."""
 
     format: int = 1
     run_id: str
@@ -62,15 +62,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     files: dict[str, FileFacts] = {}
     pieces: dict[str, list[str]] = {}
-    """Files that are there in pieces, with the names of these, in order."""
+    """Files stored in pieces, with the names of the pieces in order."""
 
     def encode(self) -> bytes:
-        """The manifest as it is kept."""
+        """Encode the manifest for storage."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
 
 
 def decode(content: bytes, where: str) -> Manifest:
-    """A manifest that may be believed, or an error that says why not."""
+    """Return a validated manifest, or raise with the reason."""
     try:
         found = msgspec.json.decode(content, type=Manifest)
     except msgspec.MsgspecError as error:
@@ -88,14 +88,16 @@ def decode(content: bytes, where: str) -> Manifest:
 
 
 def is_inside(name: str) -> bool:
-    """Whether a relative name stays below the folder it is joined to, on every system."""
+    """Return whether a relative name stays below its folder, on every operating system."""
     parts = name.split("/")
     plain = all(part and not part.startswith(".") for part in parts)
     return plain and not _UNSAFE.search(name) and not PurePosixPath(name).is_absolute()
 
 
 def run_files(run: Path) -> Iterator[tuple[str, Path]]:
-    """The files of a run that travel: all but links and hidden ones (locks, files aside)."""
+    """Return the files of a run to transfer: all but links and hidden files (locks, temporary
+    files).
+    """
     for path in sorted(run.rglob("*")):
         name = path.relative_to(run).as_posix()
         ours = name == NAME or name.startswith(f"{PIECES}/")
@@ -104,7 +106,7 @@ def run_files(run: Path) -> Iterator[tuple[str, Path]]:
 
 
 def facts_of(path: Path) -> FileFacts:
-    """Size and checksum of a file, read once."""
+    """Return size and checksum of a file, read once."""
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while block := file.read(_BLOCK):

@@ -1,16 +1,16 @@
-"""What commands read of runs at an address, kept in a cache on this machine.
+"""Cache on this machine what commands read of runs in an object store.
 
     $XDG_CACHE_HOME/proctor/remote/<address>/<experiment>/<date>_<seq>/
-    $XDG_CACHE_HOME/proctor/remote/<address>-runs/…                        for those that open runs
-      .copy-of      the address of the run; beside the experiments, that of all of them
+    $XDG_CACHE_HOME/proctor/remote/<address>-runs/…                   for commands that open runs
+      .copy-of      the address of the run; next to the experiments, that of all runs
 
-Promise: an answer is of the runs as they are at the store now. Of each run only what is read is
-fetched (for a query columns, spec, facts, notes, and of one that goes on its journal; to find a run
-and say how it is, the same without columns and journal, and its last beat), and only when its
-checksum is not that of the copy here. The journal of a run that is opened comes by `with_journal`.
-The price: the columns come whole rather than by ranges, so that the first query costs their size
-and every later one a listing and a manifest per run; commands that want the same copies at once
-wait for each other.
+Guarantees: an answer reflects the runs as they are in the store now. Only the needed files of each
+run are fetched (for a query: Parquet file, spec, facts, notes, and the journal of a running run; to
+find a run and its status: the same without Parquet file and journal, plus its last heartbeat), and
+only when the checksum differs from the local copy. `with_journal` fetches the journal of a run that
+is opened. Trade-off: Parquet files are fetched whole rather than by ranges, so the first query
+costs their size and every later one a listing and a manifest per run; commands that need the same
+copies wait for each other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from proctor.user_dirs import user_folder
 
 
 class MirrorOptions(NamedTuple):
-    """What is read of each run, and the folder of its copies."""
+    """Files to fetch of each run, and the folder of the copies."""
 
     ended: frozenset[str]
     running: frozenset[str]
@@ -47,31 +47,33 @@ class MirrorOptions(NamedTuple):
 QUERIES = MirrorOptions(
     frozenset({SPEC, "results.parquet", "facts.json", "notes.jsonl"}), frozenset({JOURNAL})
 )
-"""What a query reads."""
+"""Files that a query reads."""
 
 RUNS = MirrorOptions(
     frozenset({SPEC, "facts.json", "notes.jsonl", HEARTBEAT}), frozenset({HEARTBEAT}), "-runs"
 )
-"""What it takes to find a run and to say how it is."""
+"""Files needed to find a run and its status."""
 
 
 def mirrored(
     url: str, patience: Patience | None = None, *, reading: MirrorOptions = QUERIES
 ) -> tuple[Path, list[str]]:
-    """A folder of runs like the one at an address, and what could not be had of it."""
+    """A local copy of the runs at an address, and the problems while fetching it."""
     url = checked(url)
     root = cache_of(url, reading)
     with _alone(root):
         kept, problems = run_sync(_brought(url, root, patience or Patience(), reading), nested=True)
         for spec in list(root.rglob(SPEC)):
-            if spec.parent not in kept:  # no longer at the store, or not to be had
+            if spec.parent not in kept:  # no longer in the store, or not accessible
                 shutil.rmtree(spec.parent, ignore_errors=True)
         _mark(root, url)
     return root, problems
 
 
 def with_journal(copy: Path, root: Path) -> Path:
-    """The copy of a run below a mirror, with its journal: all that a run is derived from."""
+    """Return the copy of a run below a mirror, with its journal: everything a run is
+    derived from.
+    """
     if url := address_of(copy):
         with _alone(root):
             run_sync(pull(Bucket(url), root, only=frozenset({SPEC, JOURNAL})), nested=True)
@@ -80,15 +82,15 @@ def with_journal(copy: Path, root: Path) -> Path:
 
 @contextlib.contextmanager
 def _alone(root: Path) -> Generator[None]:
-    """Be the one that changes these copies: a run that another process holds would be left out."""
+    """Lock these copies: without the lock a run held by another process would be left out."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         file = (root / ".lock").open("ab")
     except OSError as error:
         raise RemoteError(
-            f"copies cannot be kept here: {error.strerror}",
+            f"cannot write the cache: {error.strerror}",
             where=str(root),
-            hint="XDG_CACHE_HOME names another folder",
+            hint="set XDG_CACHE_HOME to another folder",
         ) from None
     with file:
         lock_file(file)
@@ -98,7 +100,7 @@ def _alone(root: Path) -> Generator[None]:
 async def _brought(
     url: str, root: Path, patience: Patience, reading: MirrorOptions
 ) -> tuple[set[Path], list[str]]:
-    """Bring every run at an address; the copies there are now, and what could not be had."""
+    """Fetch every run at an address; return the current copies and the problems."""
     kept: set[Path] = set()
     problems: list[str] = []
     for place in await runs_at(url, patience):
@@ -110,19 +112,19 @@ async def _brought(
 
 
 async def _fresh(bucket: Bucket, root: Path, reading: MirrorOptions) -> Path:
-    """Make the copy of a run what the store has; its folder."""
+    """Update the copy of a run to the state in the store; return its folder."""
     manifest = await read_manifest(bucket)
     if manifest is None:
         raise RemoteError("the run is gone", where=bucket.url)
     copy = root / manifest.name
     ended = manifest.state == "complete"
-    # Pieces have no checksum to compare a whole journal with, and the journal of a run that has
-    # ended or grown since would be taken for the truth.
+    # Pieces have no checksum of the whole journal, and an outdated journal would be taken for
+    # current.
     if not ended or not _is_of(copy, manifest):
         shutil.rmtree(copy, ignore_errors=True)
     await pull(bucket, root, only=reading.ended if ended else reading.running)
     if not ended and HEARTBEAT in reading.running:
-        # It is told, not kept: no checksum to wait for.
+        # The heartbeat has no checksum: it is only displayed.
         beat = await bucket.read(HEARTBEAT, MOST_BEAT)
         write_atomic(copy / HEARTBEAT, beat or b"")
     _mark(copy, bucket.url)
@@ -141,7 +143,7 @@ def _is_of(copy: Path, manifest: Manifest) -> bool:
 
 
 def cache_of(url: str, reading: MirrorOptions = QUERIES) -> Path:
-    """The folder of the copies of what is at an address; other servers have other folders."""
+    """Return the folder of the copies of an address; each server has its own."""
     server = os.environ.get("AWS_ENDPOINT_URL", "")
     mark = hashlib.sha256(f"{server} {url}".encode()).hexdigest()[:12]
     words = re.sub(r"[^\w.-]+", "-", url).strip("-.")[:80]

@@ -1,9 +1,9 @@
-"""An object store as this package needs it: a few verbs, patient with servers and networks.
+"""Access an object store with a few operations that retry on server and network errors.
 
-Promise: an object appears under its key whole or not at all; what is read is of one version of
-the object; 5xx answers, silence and cut connections are tried again with growing pauses, and what
-still fails is one error that names the object. The price: a multipart upload that was cut leaves
-parts the store keeps, unseen, until its own clean-up rule removes them.
+Guarantees: an object appears under its key completely or not at all; a read returns one version of
+the object; 5xx responses, timeouts and broken connections are retried with growing delays, and a
+final failure is one error that names the object. Trade-off: an interrupted multipart upload leaves
+invisible parts until the store's own clean-up rule removes them.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 
-# Addresses of runs: `s3://bucket/prefix`, `gs://…`, `az://container/prefix`, `file:///folder`.
-#
-# Promise: an address names a place and nothing else. Credentials come from the environment or
-# from what the provider has set up for the machine; one that stands in an address is refused,
-# since addresses are printed, kept and shared.
+# Addresses of runs: `s3://bucket/prefix`, `gs://…`, `az://container/prefix`, `file:///folder`. An
+# address is only a location. Credentials come from the environment or from the provider's
+# configuration of the machine; credentials in an address are rejected, since addresses are printed,
+# stored and shared.
 
 
 SCHEMES = {"s3": "Amazon S3", "gs": "Google Cloud Storage", "az": "Azure Blobs", "file": "a folder"}
 
 GOOGLE_EMULATOR = "STORAGE_EMULATOR_HOST"
-"""The variable by which Google's own clients are sent to another server, without credentials."""
+"""The variable that points Google's own clients to another server, without credentials."""
 
 ENDPOINTS = (
     "AWS_ENDPOINT_URL_S3",
@@ -52,17 +51,17 @@ ENDPOINTS = (
     "AZURITE_BLOB_STORAGE_URL",
     GOOGLE_EMULATOR,
 )
-"""Variables that name another server than the provider's own."""
+"""Variables that name a server other than the provider's own."""
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is meant as an address rather than a path: also one with a slash missing."""
+    """Return whether a text is an address rather than a path, even with a slash missing."""
     scheme, mark, _ = text.partition(":/")
     return "://" in text or (bool(mark) and scheme in SCHEMES)
 
 
 def checked(text: str) -> str:
-    """The address without a slash at its end, or an error that says what is wrong with it."""
+    """Return the address without a trailing slash, or raise with the reason."""
     parts = urlsplit(text)
     if "://" not in text:
         scheme, _, rest = text.partition(":")
@@ -74,7 +73,7 @@ def checked(text: str) -> str:
     if parts.scheme not in SCHEMES:
         known = ", ".join(f"{name}:// ({what})" for name, what in SCHEMES.items())
         raise ProctorError(
-            f"runs cannot be kept at {parts.scheme}://",
+            f"runs cannot be stored at {parts.scheme}://",
             where=shown(text),
             hint=did_you_mean(parts.scheme, SCHEMES) or f"there is {known}",
         )
@@ -82,7 +81,7 @@ def checked(text: str) -> str:
         raise ProctorError(
             "an address holds a bucket and a prefix, no credentials and no options",
             where=shown(text),
-            hint="credentials come from the environment: AWS_ACCESS_KEY_ID and its like",
+            hint="set credentials in the environment: AWS_ACCESS_KEY_ID and so on",
         )
     if parts.scheme == "file":
         if parts.netloc or not parts.path.startswith("/"):
@@ -95,30 +94,30 @@ def checked(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """An address as it may be printed: without what may be a secret."""
+    """Return an address for display, without possible secrets."""
     parts = urlsplit(text)
     place = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{place}{parts.path}"
 
 
 def joined(address: str, name: str) -> str:
-    """The address of something below another."""
+    """Join an address and a relative name."""
     return f"{address.rstrip('/')}/{name}"
 
 
 def of_folder(path: Path) -> str:
-    """The address of a local folder."""
+    """Return the address of a local folder."""
     return path.resolve().as_uri()
 
 
 def may_use_http(*, asked: bool) -> bool:
-    """Whether plain HTTP is in order: it was asked for, or does not leave this machine."""
+    """Return whether plain HTTP is allowed: explicitly, or because it stays on this machine."""
     if asked:
         return True
     given = [os.environ[name] for name in ENDPOINTS if os.environ.get(name)]
     given = [url if is_address(url) else f"http://{url}" for url in given]
     if os.environ.get("AZURE_STORAGE_USE_EMULATOR", "").lower() in ("1", "true"):
-        # Azurite, at its usual place on this machine unless a variable above says otherwise.
+        # Azurite, at its default address on this machine unless a variable above is set.
         given.append("http://127.0.0.1:10000")
     plain = [url for url in given if url.startswith("http://")]
     for url in plain:
@@ -126,13 +125,13 @@ def may_use_http(*, asked: bool) -> bool:
             raise ProctorError(
                 "the endpoint is plain HTTP: keys and results could be read on the way",
                 where=shown(url),
-                hint="use https://, or say --allow-http",
+                hint="use https://, or add --allow-http",
             )
     return bool(plain)
 
 
 def google_emulator() -> str | None:
-    """The server that stands in for Google's, if the environment names one."""
+    """Return the replacement for Google's server, if the environment names one."""
     url = os.environ.get(GOOGLE_EMULATOR)
     return None if not url else url if is_address(url) else f"http://{url}"
 
@@ -149,27 +148,27 @@ def _is_loopback(host: str) -> bool:
 Answer = TypeVar("Answer")
 
 RANGE = 8 << 20
-"""Bytes asked for at a time: a cut connection costs no more than these, and four fit in memory."""
+"""Bytes per read request: a broken connection costs at most these, and four fit in memory."""
 
 SHA256 = "sha256"
-"""The metadata of an object that says what was sent."""
+"""Object metadata with the checksum of the uploaded content."""
 
 REPEATS = 4
-"""Repetitions of one request, by obstore, with pauses of its own from 0.1 seconds up."""
+"""Retries of one request by obstore, with its own delays from 0.1 seconds up."""
 
 
 _random = Random()  # noqa: S311 (spreads retries of many clients)
 
 
 class Patience(NamedTuple):
-    """How a store is spoken to."""
+    """Settings for requests to a store."""
 
     at_once: int = 4
-    """Files under way: enough to fill a line, few enough for a small server and its memory."""
+    """Concurrent transfers: enough to fill a line, few enough for a small server and its memory."""
     timeout: float = 30.0
-    """Seconds of silence after which a request is given up and tried again."""
+    """Seconds without data after which a request is aborted and retried."""
     tries: int = 3
-    """Times that what was asked is begun anew; each request within it is repeated as well."""
+    """Attempts of a whole operation; each request within it is retried as well."""
     allow_http: bool = False
 
 
@@ -183,7 +182,7 @@ class Bucket:
         self._keeps_metadata = not self.url.startswith("file:")
 
     async def sizes(self, below: str = "") -> dict[str, int]:
-        """Every object below, with its size."""
+        """Return every object below, with its size."""
         import obstore
 
         async def listed() -> dict[str, int]:
@@ -195,7 +194,7 @@ class Bucket:
         return await self._patiently(listed, below)
 
     async def read(self, key: str, most: int) -> bytes | None:
-        """A small object whole; None when it is not there."""
+        """Return a small object; None when it does not exist."""
 
         async def got() -> bytes | None:
             try:
@@ -204,7 +203,7 @@ class Bucket:
                 return None
             if result.meta["size"] > most:
                 raise RemoteError(
-                    f"the object has {result.meta['size']} bytes, more than can be one of ours",
+                    f"the object has {result.meta['size']} bytes, more than the limit",
                     where=self.at(key),
                 )
             return bytes(await result.bytes_async())
@@ -212,7 +211,7 @@ class Bucket:
         return await self._patiently(got, key)
 
     async def fetch(self, key: str, take: Callable[[bytes], object]) -> None:
-        """Hand over an object, piece by piece, all of one version."""
+        """Yield an object in chunks, all of one version."""
         meta = (await self._patiently(lambda: self._get(key, {"head": True}), key)).meta
         for start in range(0, meta["size"], RANGE):
             options: GetOptions = {"range": (start, min(start + RANGE, meta["size"]))}
@@ -225,7 +224,7 @@ class Bucket:
             take(await self._patiently(got, key))
 
     async def put(self, key: str, content: bytes | Path, sha256: str) -> None:
-        """Write an object; what had the key is replaced at once, or stays."""
+        """Write an object, replacing any previous one atomically."""
         import obstore
 
         marks: Any = {SHA256: sha256} if self._keeps_metadata else None
@@ -234,21 +233,21 @@ class Bucket:
         )
 
     async def claim(self, key: str, content: bytes) -> bool:
-        """Write an object unless there is one; false when there is."""
+        """Write an object unless it exists; return false if it does."""
         import obstore
 
         async def created() -> bool:
             try:
                 await obstore.put_async(self._store, key, content, mode="create")
             except (FileExistsError, obstore.exceptions.AlreadyExistsError):
-                # It may be ours, from a try whose answer was lost.
+                # It may be ours, from an attempt whose response was lost.
                 return await self.read(key, MOST_BYTES) == content
             return True
 
         return await self._patiently(created, key)
 
     async def sha256(self, key: str, *, by_content: bool = False) -> str:
-        """The checksum of an object: as its sender said, or from its content."""
+        """Return the checksum of an object: from its metadata, or from its content."""
         if self._keeps_metadata and not by_content:
             result = await self._patiently(lambda: self._get(key, {"head": True}), key)
             if said := result.attributes.get(SHA256):
@@ -258,7 +257,7 @@ class Bucket:
         return digest.hexdigest()
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects; those that are gone already are no error."""
+        """Delete objects; missing ones are no error."""
         import obstore
 
         async def deleted(key: str) -> None:
@@ -270,7 +269,7 @@ class Bucket:
         await self.each([lambda k=key: self._patiently(lambda: deleted(k), k) for key in keys])
 
     async def each(self, jobs: Sequence[Callable[[], Awaitable[Answer]]]) -> list[Answer]:
-        """Do all jobs, a few at once; the first that fails ends the others."""
+        """Run all jobs, a few at once; the first failure cancels the others."""
         room = asyncio.Semaphore(self.patience.at_once)
 
         async def in_turn(job: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -281,12 +280,12 @@ class Bucket:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(in_turn(job)) for job in jobs]
         except BaseExceptionGroup as errors:
-            # One reason is enough; the others ended because of it.
+            # One reason is enough; the other jobs were cancelled because of it.
             raise first_of(errors) from None
         return [task.result() for task in tasks]
 
     def at(self, key: str) -> str:
-        """The address of an object, to be shown."""
+        """Return the address of an object for display."""
         return joined(self.url, key)
 
     async def _get(self, key: str, options: GetOptions) -> Any:
@@ -302,8 +301,8 @@ class Bucket:
             UnauthenticatedError,
         )
 
-        # obstore repeats single requests, but not one whose connection is cut in the middle of a
-        # body, and not a listing or an upload of several requests: those begin again here.
+        # obstore retries single requests, but not one whose connection breaks in the middle of a
+        # body, and not a listing or an upload of several requests: those are restarted here.
         for attempt in range(self.patience.tries):
             try:
                 return await ask()
@@ -313,33 +312,33 @@ class Bucket:
                 raise RemoteError(
                     "the object changed while it was read",
                     where=self.at(key),
-                    hint="somebody is writing the run; sync again when they are done",
+                    hint="another process is writing the run; sync again when it has finished",
                 ) from None
             except FileNotFoundError:
                 raise RemoteError(
-                    "there is no such object, or no such bucket",
+                    "the object or the bucket does not exist",
                     where=self.at(key),
-                    hint="a bucket must be there before runs are kept in it",
+                    hint="create the bucket first",
                 ) from None
             except (BaseError, OSError) as error:
                 if attempt + 1 == self.patience.tries:
                     raise self._given_up(key, error) from None
             await asyncio.sleep(retry_delay(attempt, None, _random))
-        raise AssertionError("a try either answers or raises")
+        raise AssertionError("an attempt either returns or raises")
 
     def _refused(self, key: str, error: Exception) -> RemoteError:
         return RemoteError(
-            f"the store refuses: {_brief(error)}",
+            f"the store denied access: {_brief(error)}",
             where=self.at(key),
-            hint="check the credentials in the environment and what they may do",
+            hint="check the credentials in the environment and their permissions",
         )
 
     def _given_up(self, key: str, error: Exception) -> RemoteError:
         return RemoteError(
             f"gave up after {plural(self.patience.tries, 'time')}: {_brief(error)}",
             where=self.at(key),
-            hint="check the address and the network; what was transferred is kept, and the same "
-            "command goes on from there",
+            hint="check the address and the network; transferred files are kept, and the same "
+            "command continues from there",
         )
 
 
@@ -361,10 +360,10 @@ def _opened(url: str, patience: Patience) -> ObjectStore:
                 "allow_http": allow_http,
                 "connect_timeout": timedelta(seconds=patience.timeout),
                 "read_timeout": timedelta(seconds=patience.timeout),
-                # Of a whole request: a part of 5 MB on a line of 0.2 Mbit/s.
+                # Timeout of a whole request: a part of 5 MB on a line of 0.2 Mbit/s.
                 "timeout": timedelta(seconds=max(240.0, patience.timeout)),
             },
-            # Of each request, so that a large upload repeats the part that failed, not all parts.
+            # Retries per request, so that a large upload repeats the failed part, not all parts.
             retry_config={
                 "max_retries": REPEATS,
                 "retry_timeout": timedelta(seconds=2.5 * patience.timeout),
@@ -375,18 +374,18 @@ def _opened(url: str, patience: Patience) -> ObjectStore:
 
 
 def _instead(url: str) -> dict[str, Any]:
-    """Where the environment sends us instead of the provider, as far as obstore does not look."""
+    """Return endpoint settings from the environment that obstore does not read."""
     server = google_emulator() if url.startswith("gs:") else None
     if server is None:
         return {}
-    # The form in which obstore takes another server of Google's: a key that names it.
+    # obstore accepts another server for Google only as a key that names it.
     key = {"gcs_base_url": server.rstrip("/"), "disable_oauth": True}
     empty = {"client_email": "", "private_key": "", "private_key_id": ""}
     return {"service_account_key": msgspec.json.encode({**key, **empty}).decode()}
 
 
 def _brief(error: Exception) -> str:
-    """The first line of what a store says, which goes on for pages."""
+    """Return the first line of a store's error, which can span pages."""
     text = str(error).strip() or type(error).__name__
     line = text.splitlines()[0]
     return line if len(line) <= 300 else f"{line[:297]}..."

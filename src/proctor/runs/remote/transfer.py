@@ -1,10 +1,10 @@
-"""Send a run to a remote place, bring it back, and check it there.
+"""Upload a run to an object store, download it, and verify it there.
 
-Promise: what is there already with the right checksum is not sent again, so a transfer that was
-cut goes on where it was, and of a file that was shipped in pieces while it grew only the rest is
-sent; a file is replaced wholly or not at all, and a run is one only when all of it has come (the
-manifest goes last, and locally the spec does). What does not match its checksum is named and never
-put in place. A run is never replaced by another one, nor by an earlier state of itself.
+Guarantees: files already present with the right checksum are not sent again, so an interrupted
+transfer continues, and of a file uploaded in pieces while it grew only the rest is sent; a file is
+replaced completely or not at all, and a run is visible only when all of it has arrived (the
+manifest is written last, and locally the spec). A file that does not match its checksum is reported
+and never put in place. A run is never replaced by another one, nor by an earlier state of itself.
 """
 
 from __future__ import annotations
@@ -39,40 +39,39 @@ from proctor.runs.remote.manifest import (
 )
 from proctor.runs.remote.object_store import Bucket, Patience
 
-# Files that came in pieces, because they grew while they were shipped.
-#
-# A piece is named by where it starts and by the beginning of its SHA-256, and never changes.
-# Promise: what is put together has no gap and no byte that its name does not vouch for; what
-# comes after a gap is left. The price: small pieces are sent once more, many as one, so that a
-# long run does not end as thousands of objects.
+# Files stored in pieces, because they grew while they were uploaded. A piece is named by its start
+# and a prefix of its SHA-256, and never changes. A reassembled file has no gap and no byte without
+# a matching checksum; pieces after a gap are ignored. Trade-off: small pieces are sent once more,
+# merged, so that a long run does not end as thousands of objects.
 
 
 MARK = 16
-"""Hexadecimal digits of the checksum in a name: 64 bits tell damage, which is what they are for."""
+"""Hexadecimal digits of the checksum in a name: 64 bits are enough to detect damage."""
 
 PIECE = 8 << 20
-"""Bytes of a piece at most: it is held in memory while it is sent."""
+"""Maximum bytes of a piece: it is held in memory while it is sent."""
 
 PIECES_SMALL = 1 << 20
 """Bytes below which a piece is small: requests for it cost more than its bytes."""
 
 MANY, ENOUGH = 64, 4 << 20
-"""Small neighbours are sent again as one when they are so many, or so many bytes in all: what has
-been joined is then rarely joined again."""
+"""Small adjacent pieces are merged at this number, or at this total size, so that merged pieces are
+rarely merged again.
+"""
 
 _KEY = re.compile(rf"{PIECES}/(?P<file>.+)/(?P<start>\d{{15}})-(?P<mark>[0-9a-f]{{{MARK}}})")
 
 
 _COMPARED = 1 << 20
-"""Bytes of two files that are compared at a time."""
+"""Bytes of two files compared per read."""
 
 
 class DamagedPieceError(RemoteError):
-    """A piece is not what its name says."""
+    """A piece does not match the checksum in its name."""
 
 
 class Piece(NamedTuple):
-    """Bytes of a file, from `start` on."""
+    """Bytes of a file, beginning at `start`."""
 
     start: int
     size: int
@@ -81,23 +80,23 @@ class Piece(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next piece starts."""
+        """The start of the next piece."""
         return self.start + self.size
 
     @property
     def name(self) -> str:
-        """What the piece is called beside the others of its file."""
+        """The name of the piece among those of its file."""
         return self.key.rpartition("/")[2]
 
 
 def piece_of(file: str, start: int, content: bytes) -> Piece:
-    """The piece that a part of a file makes; its key is below its run."""
+    """Return the piece for a part of a file; its key is below its run."""
     mark = _mark(content)
     return Piece(start, len(content), f"{PIECES}/{file}/{start:015d}-{mark}", mark)
 
 
 def growing(listed: Mapping[str, int], where: str) -> dict[str, list[Piece]]:
-    """Files of which there are pieces: those that join without a gap, from the start."""
+    """Return the files that have pieces: those that join without a gap, from the start."""
     found: dict[str, list[Piece]] = {}
     for key, size in listed.items():
         if match := _KEY.fullmatch(key):
@@ -111,7 +110,7 @@ def growing(listed: Mapping[str, int], where: str) -> dict[str, list[Piece]]:
 def _joined(found: list[Piece]) -> list[Piece]:
     chain: list[Piece] = []
     end = 0
-    # Of two that start alike (an upload whose answer was lost) the longer has both.
+    # Of two with the same start (an upload whose response was lost) the longer contains both.
     for piece in sorted(found, key=lambda piece: (piece.start, -piece.size)):
         if piece.start == end and piece.size:
             chain.append(piece)
@@ -120,7 +119,7 @@ def _joined(found: list[Piece]) -> list[Piece]:
 
 
 def named(file: str, names: Sequence[str], size: int, where: str) -> list[Piece]:
-    """The pieces that a manifest names, which join to a file of that size."""
+    """Return the pieces in a manifest, which join to a file of that size."""
     found = [_KEY.fullmatch(f"{PIECES}/{file}/{name}") for name in names]
     keys = [match for match in found if match]
     starts = [int(match["start"]) for match in keys]
@@ -132,7 +131,7 @@ def named(file: str, names: Sequence[str], size: int, where: str) -> list[Piece]
 
 
 def that_are_of(path: Path, chain: Iterable[Piece]) -> list[Piece]:
-    """The pieces that a file here begins with: what comes after them is not of this file."""
+    """Return the pieces that the local file starts with: later ones are of another file."""
     good: list[Piece] = []
     for piece in chain:
         here = read_part(path, piece.start, piece.size)
@@ -143,7 +142,7 @@ def that_are_of(path: Path, chain: Iterable[Piece]) -> list[Piece]:
 
 
 async def that_are_whole(bucket: Bucket, chain: Iterable[Piece]) -> list[Piece]:
-    """The pieces, read where they are, up to the first that is gone or damaged."""
+    """Return the intact pieces in the store, up to the first missing or damaged one."""
     good: list[Piece] = []
     for piece in chain:
         content = await bucket.read(piece.key, piece.size)
@@ -154,20 +153,20 @@ async def that_are_whole(bucket: Bucket, chain: Iterable[Piece]) -> list[Piece]:
 
 
 async def lengthen(bucket: Bucket, file: str, path: Path, chain: list[Piece], end: int) -> None:
-    """Send what a file has beyond its pieces; each is in the chain as soon as it is there."""
+    """Send the part of a file beyond its pieces; each piece joins the chain once it is stored."""
     start = chain[-1].end if chain else 0
     while start < end:
         content = await asyncio.to_thread(read_part, path, start, min(PIECE, end - start))
-        if not content:  # it became shorter: whoever looks next sees it as it is
+        if not content:  # it became shorter: the next round reads its current state
             return
         chain.append(await _put(bucket, piece_of(file, start, content), content))
         start = chain[-1].end
 
 
 async def join_small(bucket: Bucket, file: str, path: Path, chain: list[Piece]) -> None:
-    """Send the last pieces again as one where they are many and small.
+    """Merge the last pieces into one where they are many and small.
 
-    Those it stands for stay where they are, for whoever reads them now.
+    The merged pieces are kept for concurrent readers.
     """
     last = list(takewhile(lambda piece: piece.size < PIECES_SMALL, reversed(chain)))
     size = sum(piece.size for piece in last)
@@ -186,14 +185,14 @@ async def _put(bucket: Bucket, piece: Piece, content: bytes) -> Piece:
 
 
 async def fetch(bucket: Bucket, chain: list[Piece], take: Callable[[bytes], object]) -> None:
-    """Hand over a file's pieces in order, each checked first."""
+    """Yield a file's pieces in order, each verified first."""
     for piece in chain:
         content = await bucket.read(piece.key, piece.size)
         if content is None:
             raise RemoteError(
                 "the piece is gone",
                 where=bucket.at(piece.key),
-                hint="somebody may have sent the run meanwhile: try again",
+                hint="another process may have sent the run: try again",
             )
         if _mark(content) != piece.mark:
             raise DamagedPieceError(
@@ -206,7 +205,7 @@ async def fetch(bucket: Bucket, chain: list[Piece], take: Callable[[bytes], obje
 
 
 def read_part(path: Path, start: int, size: int) -> bytes:
-    """Bytes of a file; fewer, or none, where it does not have them."""
+    """Return bytes of a file; fewer, or none, where it does not have them."""
     try:
         with path.open("rb") as file:
             file.seek(start)
@@ -220,16 +219,18 @@ def _mark(content: bytes) -> str:
 
 
 SMALL = 4 << 20
-"""Bytes up to which a file is read once, for its checksum and to be sent: then both are of the
-same moment even where somebody appends a note."""
+"""Bytes up to which a file is read once for both checksum and upload, so that both match even if a
+note is appended at the same time.
+"""
 
 WHOLE = 1 << 20
-"""Bytes up to which a file that came in pieces is sent whole after all: one request, as the rest of
-it would be, and other tools find it under its name."""
+"""Bytes up to which a file in pieces is finally sent whole: one request, like the rest of it, and
+other tools find it under its name.
+"""
 
 
 class TransferStep(NamedTuple):
-    """A file that has been dealt with."""
+    """A finished file."""
 
     name: str
     size: int
@@ -242,7 +243,7 @@ Tell = Callable[[TransferStep], None]
 
 
 class TransferResult(NamedTuple):
-    """What a transfer came to."""
+    """Result of a transfer."""
 
     name: str
     files: int
@@ -253,7 +254,7 @@ class TransferResult(NamedTuple):
 
 
 class _Count:
-    """Counts files as they are done, and tells."""
+    """Count finished files and report progress."""
 
     def __init__(self, of: int, tell: Tell | None) -> None:
         self.files, self.moved, self.bytes = 0, 0, 0
@@ -268,18 +269,18 @@ class _Count:
 
 
 async def read_manifest(bucket: Bucket) -> Manifest | None:
-    """The manifest of the run at a place; None when there is none."""
+    """Return the manifest of the run at an address; None when there is none."""
     content = await bucket.read(NAME, MOST_BYTES)
     return None if content is None else decode(content, bucket.at(NAME))
 
 
-# -- sending -------------------------------------------------------------------------------------
+# -- upload ---------------------------------------------------------------------------------------
 
 
 async def push(
     run: Path, name: str, bucket: Bucket, *, verify: bool = False, tell: Tell | None = None
 ) -> TransferResult:
-    """Send a run called `name` to the bucket's address."""
+    """Upload a run named `name` to the bucket's address."""
     folder = RunFolder.open(run)
     with folder.lock():
         run_id = str(folder.read_spec().get("run_id") or "")
@@ -332,7 +333,7 @@ async def push(
 async def _send_rest(
     bucket: Bucket, file: str, path: Path, chain: list[Piece], end: int
 ) -> tuple[list[Piece], int]:
-    """Send what is not there of a file that came in pieces: all of these, and the bytes sent."""
+    """Send the missing rest of a file in pieces; return all pieces and the bytes sent."""
     good = await asyncio.to_thread(that_are_of, path, chain)
     there = good[-1].end if good else 0
     await lengthen(bucket, file, path, good, end)
@@ -340,7 +341,7 @@ async def _send_rest(
 
 
 def _not_needed(listed: Iterable[str], joined: dict[str, list[Piece]]) -> list[str]:
-    """Objects that the manifest has no use for: pieces of other files, and files now in pieces."""
+    """Return objects not in the manifest: pieces of other files, and files now in pieces."""
     used = {piece.key for chain in joined.values() for piece in chain}
     return [
         key for key in listed if key in joined or (key.startswith(f"{PIECES}/") and key not in used)
@@ -367,7 +368,7 @@ def _refuse_other(there: str | None, run_id: str, where: str) -> None:
         raise RemoteError(
             f"another run is here: {there}, not {run_id}",
             where=where,
-            hint="keep this one below another prefix or folder",
+            hint="store this one below another prefix or folder",
         )
 
 
@@ -377,7 +378,7 @@ def _refuse_earlier(
     facts: dict[str, FileFacts],
     where: str,
 ) -> None:
-    """Files that only grow must not become shorter."""
+    """Reject a shorter version of an append-only file."""
     if before is None:
         return
     for name in ONLY_GROW:
@@ -392,7 +393,7 @@ def _refuse_earlier(
             )
 
 
-# -- bringing back -------------------------------------------------------------------------------
+# -- download -------------------------------------------------------------------------------------
 
 
 async def pull(
@@ -402,9 +403,9 @@ async def pull(
     only: frozenset[str] | None = None,
     tell: Tell | None = None,
 ) -> TransferResult:
-    """Bring the run at the bucket's address to its name below `root`; `only` some files of it.
+    """Download the run at the bucket's address to its name below `root`; `only` some files of it.
 
-    Every file is checked against the manifest before it is put in place.
+    Every file is verified against the manifest before it is put in place.
     """
     manifest = await read_manifest(bucket)
     if manifest is None:
@@ -417,7 +418,7 @@ async def pull(
         raise RemoteError(
             "the upload of this run was not finished",
             where=bucket.url,
-            hint="run the same `proctor runs sync` again where it was begun",
+            hint="run the same `proctor runs sync` again on the machine that started it",
         )
     target = root / manifest.name
     _refuse_other(_run_id_of(target), manifest.run_id, str(target))
@@ -433,7 +434,8 @@ async def pull(
             moved = await _bring(bucket, name, wanted[name], target, chain)
             count.add(name, wanted[name].size, moved=moved)
 
-        # What grows first, since it may be refused; the spec last, since it makes a run of it.
+        # Append-only files first, since they may be rejected; the spec last, since it makes it a
+        # run.
         early = [n for n in wanted if n in ONLY_GROW]
         rest = [n for n in wanted if n not in (*ONLY_GROW, SPEC)]
         for names in (early, rest, [n for n in wanted if n == SPEC]):
@@ -444,20 +446,20 @@ async def pull(
 
 
 def _run_id_of(target: Path) -> str | None:
-    """The id of the run that stands where another is to go, if one does."""
+    """Return the id of the run at the destination, if there is one."""
     if not (target / SPEC).is_file():
         return None
     return str(RunFolder.open(target).read_spec().get("run_id") or "")
 
 
 def _pieces_of(manifest: Manifest, name: str, where: str) -> list[Piece]:
-    """The pieces that a file is there in; none when it is there as it is."""
+    """Return the pieces of a file; none when it is stored whole."""
     names = manifest.pieces.get(name)
     return named(name, names, manifest.files[name].size, where) if names else []
 
 
 class _Download:
-    """A file that is being written: counts and hashes its content."""
+    """A file being written: counts and hashes its content."""
 
     def __init__(self, path: Path, part: Path, file: IO[bytes]) -> None:
         self._path, self._part, self._file = path, part, file
@@ -476,7 +478,7 @@ class _Download:
         self.size += len(block)
 
     def refuse_to_shorten(self) -> None:
-        """Refuse to replace a file that is not the beginning of this one: it would lose lines."""
+        """Reject replacing a file that is not a prefix of this one: it would lose lines."""
         self._file.flush()
         if not self._path.is_file():
             return
@@ -484,15 +486,15 @@ class _Download:
             while block := old.read(_COMPARED):
                 if new.read(len(block)) != block:
                     raise RunFolderError(
-                        "the file here has lines that the one to be brought has not",
+                        "the local file has lines that the remote one does not have",
                         where=str(self._path),
-                        hint="sync the other way, or bring the run to another folder",
+                        hint="sync the other way, or download the run to another folder",
                     )
 
 
 @contextmanager
 def _download(path: Path) -> Generator[_Download]:
-    """Yield a file to write to, which takes the place of `path` when the block ends well."""
+    """Yield a file to write to, which replaces `path` when the block succeeds."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as part, part.open("wb") as file:
@@ -504,7 +506,7 @@ def _download(path: Path) -> Generator[_Download]:
 async def _bring(
     bucket: Bucket, name: str, known: FileFacts, target: Path, chain: list[Piece]
 ) -> bool:
-    """Bring one file, unless it is here; whether it had to be."""
+    """Download one file unless it is present; return whether it was downloaded."""
     path = target / name
     if await asyncio.to_thread(_is_here, path, known):
         return False
@@ -540,7 +542,9 @@ async def _pull_running(
     only: frozenset[str] | None,
     tell: Tell | None,
 ) -> TransferResult:
-    """What was shipped of a run that had not ended: whole lines, and every trace they refer to."""
+    """Download what was uploaded of an unfinished run: whole lines, and every trace they
+    refer to.
+    """
     listed = await bucket.sizes()
     growing_ = growing(listed, bucket.url)
     wanted = {n: found for n, found in growing_.items() if only is None or n in only}
@@ -561,11 +565,11 @@ async def _pull_running(
     )
 
 
-# -- checking ------------------------------------------------------------------------------------
+# -- verification ---------------------------------------------------------------------------------
 
 
 async def check(bucket: Bucket, *, tell: Tell | None = None) -> TransferResult:
-    """Read every object of a run where it is and compare it with the manifest."""
+    """Read every object of a run in the store and compare it with the manifest."""
     manifest = await read_manifest(bucket)
     if manifest is None:
         raise RemoteError(f"there is no run here: it has no {NAME}", where=bucket.url)
@@ -607,10 +611,9 @@ async def _check_files(bucket: Bucket, manifest: Manifest, count: _Count | None)
         raise wrong[0]
 
 
-# Which runs a sync is about: one, or all below a folder or a prefix.
-#
-# Promise: a run keeps its name, `<experiment>/<date>_<seq>`, wherever it goes, so that a folder
-# or prefix of runs is used the same way on both sides.
+# Select the runs of a sync: one, or all below a folder or a prefix. A run keeps its name,
+# `<experiment>/<date>_<seq>`, everywhere, so that a folder or prefix of runs is used the same way
+# on both sides.
 
 
 async def send(
@@ -622,7 +625,7 @@ async def send(
     verify: bool = False,
     tell: Tell | None = None,
 ) -> list[TransferResult]:
-    """Send runs to their names below an address, one after the other."""
+    """Upload runs to their names below an address, one after the other."""
     moved: list[TransferResult] = []
     for run in runs:
         name = name_of(run, root)
@@ -634,7 +637,7 @@ async def send(
 async def bring(
     source: str, root: Path, patience: Patience, *, tell: Tell | None = None
 ) -> list[TransferResult]:
-    """Bring the run at an address, or all runs below it, to their names below a folder."""
+    """Download the run at an address, or all runs below it, to their names below a folder."""
     places = await runs_at(source, patience)
     return [await pull(Bucket(place, patience), root, tell=tell) for place in places]
 
@@ -642,13 +645,13 @@ async def bring(
 async def look_over(
     source: str, patience: Patience, *, tell: Tell | None = None
 ) -> list[TransferResult]:
-    """Check the run at an address, or all runs below it, where they are."""
+    """Verify the run at an address, or all runs below it, in the store."""
     places = await runs_at(source, patience)
     return [await check(Bucket(place, patience), tell=tell) for place in places]
 
 
 async def runs_at(source: str, patience: Patience) -> list[str]:
-    """The addresses of the runs at or below one."""
+    """Return the addresses of the runs at or below one."""
     bucket = Bucket(source, patience)
     listed = await bucket.sizes()
     if NAME in listed:
@@ -664,7 +667,7 @@ async def runs_at(source: str, patience: Patience) -> list[str]:
 
 
 def runs_meant(text: str, root: Path) -> list[Path]:
-    """The run that a text names, or every run of the folder that it is."""
+    """Return the run with this name or path, or every run of that folder."""
     place = Path(text)
     if place.is_dir() and not (place / "_spec_.yaml").is_file() and (runs := all_runs(place)):
         return runs
@@ -672,7 +675,7 @@ def runs_meant(text: str, root: Path) -> list[Path]:
 
 
 def name_of(run: Path, root: Path) -> str:
-    """A run's name: its place below the folder of runs, else its last two folders."""
+    """Return a run's name: its path below the folder of runs, else its last two folders."""
     full = run.resolve()
     name = "/".join(full.parts[-2:])
     base = root.resolve()

@@ -1,11 +1,11 @@
-"""Follow a run that is being written, and ship what it has so far.
+"""Upload a run while it is being written.
 
-    <run>/.remote      here: where the run is shipped to, so that a resumed run goes on shipping
+    <run>/.remote      local: the upload address, so that a resumed run continues uploading
 
-Promise: what was shipped can be brought back at any moment and resumed: whole lines of the journal
-and every trace they refer to, because traces go first. A store that is away never disturbs the
-run; what it missed goes with the next round or at the end. A crash costs the remote copy at most
-the last round. At the end only what has not been shipped is sent.
+Guarantees: the uploaded part can be downloaded at any moment and resumed: whole lines of the
+journal and every trace they refer to, because traces go first. An unavailable store never disturbs
+the run; the missing part is sent in the next round or at the end. A crash costs the remote copy at
+most the last round. At the end only the missing part is sent.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from proctor.runs.remote.transfer import (
 from proctor.runs.segments import segments
 
 EVERY = 5.0
-"""Seconds between rounds: what a lost machine may cost, against two small requests each."""
+"""Seconds between rounds: the loss if the machine fails, against two small requests each."""
 
 
 class Destination(msgspec.Struct, frozen=True):
-    """Where a run is shipped to: a prefix, and its name below it."""
+    """Upload destination: a prefix, and the run's name below it."""
 
     address: str
     name: str
@@ -58,19 +58,19 @@ class Destination(msgspec.Struct, frozen=True):
 
 
 def remembered(run: Path) -> Destination:
-    """Where a run is shipped to."""
+    """Read the upload destination of a run."""
     try:
         return msgspec.json.decode((run / REMEMBERED).read_bytes(), type=Destination)
     except (OSError, msgspec.MsgspecError) as error:
         raise ProctorError(
-            f"cannot tell where the run is shipped to: {error}",
+            f"cannot read the upload destination: {error}",
             where=str(run / REMEMBERED),
-            hint="delete the file to keep the run here only",
+            hint="delete the file to keep the run on this machine only",
         ) from None
 
 
 def begin_at(folder: RunFolder, to: Destination, patience: Patience | None = None) -> bool:
-    """Take the run's place at the store; false when another run has it."""
+    """Claim the run's name in the store; return false when another run has it."""
     running = _running(folder, to)
 
     async def begun() -> bool:
@@ -87,7 +87,7 @@ def begin_at(folder: RunFolder, to: Destination, patience: Patience | None = Non
 
 
 class _Running(NamedTuple):
-    """What stands at the store of a run that goes on, beside its pieces."""
+    """Files of a running run in the store, besides its pieces."""
 
     spec: bytes
     manifest: bytes
@@ -105,7 +105,7 @@ def _running(folder: RunFolder, to: Destination) -> _Running:
 
 
 class Shipper:
-    """Ships a run from a thread of its own between `start` and `stop`; `finish` sends the rest."""
+    """Upload a run from a thread between `start` and `stop`; `finish` sends the rest."""
 
     def __init__(
         self,
@@ -125,29 +125,29 @@ class Shipper:
         self._trouble = False
 
     def start(self) -> None:
-        """Begin to ship."""
+        """Start uploading."""
         self._rounds.start()
 
     def stop(self) -> None:
-        """Wait for the round that is under way, if any, and begin no other."""
+        """Wait for the current round, if any, and start no other."""
         self._rounds.stop()
 
     def finish(self) -> TransferResult:
-        """Send the run as it ended, complete and with its checksums; call after `stop`."""
+        """Upload the finished run, complete and with its checksums; call after `stop`."""
         return run_sync(push(self._folder.path, self._to.name, self._bucket))
 
     def _round(self) -> None:
         try:
             run_sync(self.ship())
         except (ProctorError, OSError) as error:
-            if not self._trouble:  # once: the run goes on, and so do we
-                self._warn(f"shipping waits: {error}")
+            if not self._trouble:  # warn once: the run continues, and so does the upload
+                self._warn(f"upload delayed: {error}")
             self._trouble = True
         else:
             self._trouble = False
 
     async def ship(self) -> None:
-        """One round: what has come since the last, traces before the lines that refer to them."""
+        """Upload one round: the new part, traces before the lines that refer to them."""
         journal = self._folder.journal_path
         whole = last_line_end(journal, journal.stat().st_size) if journal.is_file() else 0
         if self._chains is None:
@@ -158,7 +158,7 @@ class Shipper:
         await self._send(JOURNAL, journal, whole)
         await self._say_running()
         beat = await asyncio.to_thread(read_part, self._folder.path / HEARTBEAT, 0, PIECE)
-        if beat:  # for whoever watches there; last, since nothing depends on it
+        if beat:  # for remote observers; last, since nothing depends on it
             await self._put(HEARTBEAT, beat)
 
     async def _send(self, name: str, path: Path, end: int) -> None:
@@ -168,7 +168,7 @@ class Shipper:
         await transfer.join_small(self._bucket, name, path, chain)
 
     async def _already_there(self) -> dict[str, list[Piece]]:
-        """How far an earlier process came; pieces of what a crash left are taken away."""
+        """Return how far an earlier process got; pieces left by a crash are removed."""
         listed = await self._bucket.sizes()
         found: dict[str, list[Piece]] = {}
         stale: list[str] = []
@@ -180,7 +180,7 @@ class Shipper:
         return found
 
     async def _say_running(self) -> None:
-        """A run that had ended and goes on is told by its pieces, now that they are there."""
+        """Mark a finished run that continues as running, now that its pieces exist."""
         before = await read_manifest(self._bucket)
         if before is None or before.state != "running":
             running = await asyncio.to_thread(_running, self._folder, self._to)
@@ -195,27 +195,25 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-# Runs whose results are to be at an address: claimed there, shipped while they go on.
-#
-# Promise: the command and Python's calls do the same: a name that is free on both sides, rounds
-# while the run goes on, all of it at the end. What goes wrong at the store is told through
-# `warn` and never ends a run.
+# Runs with results at an address: claimed there, uploaded while they run. The command and the
+# Python API do the same: a name that is free on both sides, rounds during the run, everything at
+# the end. Errors of the store are reported through `warn` and never end a run.
 
 
 Warn = Callable[[str], None]
 
 MOST_TAKEN = 1000
-"""Numbers that other machines may have taken before one gives up finding a free one."""
+"""Maximum numbers to try, since other machines may have taken them."""
 
 
 class Shipping:
-    """Whether a run has arrived where it was to go."""
+    """Return whether a run has arrived at its destination."""
 
     arrived = True
 
 
 def folder_at(far: str, make: Callable[[], RunFolder]) -> RunFolder:
-    """A new run folder whose name is free at the address as well."""
+    """Create a run folder whose name is also free at the address."""
     from proctor.runs.remote.transfer import name_of
 
     taken: list[RunFolder] = []
@@ -229,15 +227,15 @@ def folder_at(far: str, make: Callable[[], RunFolder]) -> RunFolder:
             except ProctorError:
                 taken.append(folder)
                 raise
-            taken.append(folder)  # kept till the end, so that the next one gets another number
+            taken.append(folder)  # kept until the end, so that the next one gets another number
     finally:
         for folder in taken:
             shutil.rmtree(folder.path, ignore_errors=True)
-    raise ProctorError("other runs have every name that this one could have", where=far)
+    raise ProctorError("no free name: other runs have all candidates", where=far)
 
 
 def _shipper(folder: RunFolder, warn: Warn) -> tuple[Shipper, Destination] | None:
-    """What ships a run, if it is to be shipped at all."""
+    """Return the uploader of a run, if it has a destination."""
     if not (folder.path / REMEMBERED).exists():
         return None
 
@@ -247,7 +245,7 @@ def _shipper(folder: RunFolder, warn: Warn) -> tuple[Shipper, Destination] | Non
 
 @contextlib.contextmanager
 def shipped(folder: RunFolder, warn: Warn) -> Generator[Shipping]:
-    """Ship a run while the block lasts, and whole after it, if it is to be shipped at all."""
+    """Upload a run during the block, and completely after it, if it has a destination."""
     said = Shipping()
     found = _shipper(folder, warn)
     if found is None:
@@ -264,7 +262,7 @@ def shipped(folder: RunFolder, warn: Warn) -> Generator[Shipping]:
 
 @contextlib.asynccontextmanager
 async def shipped_meanwhile(folder: RunFolder) -> AsyncGenerator[None]:
-    """`shipped`, inside an event loop, which it never keeps waiting; trouble is a warning."""
+    """Same as `shipped`, for an event loop, which it never blocks; errors become warnings."""
     found = _shipper(folder, _warn)
     if found is None:
         yield
@@ -287,7 +285,7 @@ def _finished(shipper: Shipper, folder: RunFolder, to: Destination, warn: Warn) 
         shipper.finish()
     except ProctorError as error:
         warn(
-            f"the run is safe here and not whole at {to.run}: {error}; "
+            f"the run is complete here but not at {to.run}: {error}; "
             f"`proctor runs sync {folder.path} {to.address}` sends the rest"
         )
         return False
