@@ -111,7 +111,7 @@ def test_beats_count_what_is_done_meanwhile(tmp_path: Path) -> None:
         kept, skipped = 1, 1
 
     with Heart(run.path, "id", every=600, clock=lambda: now) as heart:
-        heart.follow(Session())  # pyright: ignore[reportArgumentType]
+        heart.session = Session()  # pyright: ignore[reportAttributeAccessIssue]
         now += 8.0
         heart.beat()
         beat = read_beat(run.path)

@@ -329,7 +329,7 @@ class ReportFacts:
             thresholds = {cell.case: cell.threshold for cell in run.cells}
             suite = cast("dict[str, Any]", run.spec.get("suite") or {})
             described = {c["id"]: c.get("description") for c in suite.get("cases") or ()}
-            trials = sorted(run.trials, key=trial_order) if run.saved else run.trials
+            trials = sorted(run.trials(), key=trial_order) if run.saved else run.trials
             for trial in trials:
                 place, error = run.places.get(trial.case), trial.error
                 found.append(

@@ -189,14 +189,15 @@ def facts_of_spec(spec: Mapping[str, Any]) -> RunFacts:
         host=as_text(provenance.get("host")),
         user=as_text(provenance.get("user")),
         commit=as_text(git.get("commit")),
-        agents={str(name): _agent(as_mapping(config)) for name, config in agents.items()},
+        agents={
+            str(name): AgentFacts(
+                as_text(as_mapping(given).get("kind")),
+                model if isinstance(model := as_mapping(given).get("model"), str) else None,
+            )
+            for name, given in agents.items()
+        },
         cases=msgspec.Raw(msgspec.json.encode(_cases(spec), enc_hook=str)),
     )
-
-
-def _agent(config: Mapping[str, Any]) -> AgentFacts:
-    model = config.get("model")
-    return AgentFacts(as_text(config.get("kind")), model if isinstance(model, str) else None)
 
 
 def _cases(spec: Mapping[str, Any]) -> list[CaseMetadata]:
@@ -228,23 +229,17 @@ def _cases(spec: Mapping[str, Any]) -> list[CaseMetadata]:
 
 def write_facts(run: Run) -> None:
     """Write the facts of a run whose results.parquet was just written; needs the lock."""
-    write_facts_with(run.folder, run.spec, rows_beyond(run))
-
-
-def write_facts_with(
-    folder: RunFolder, spec: Mapping[str, Any], beyond: tuple[tuple[int, int], ...] = ()
-) -> None:
-    """Same as `write_facts`, with the rows that no figure counts given."""
     from proctor.files import write_atomic
     from proctor.runs.parquet import COLUMNS
 
+    folder = run.folder
     facts = msgspec.structs.replace(
-        facts_of_spec(spec),
+        facts_of_spec(run.spec),
         spec=stamp_of(folder.spec_path),
         journal=stamp_of(folder.journal_path, tail=True),
         parquet=stamp_of(folder.parquet_path, tail=True),
         columns=tuple(COLUMNS),
-        beyond=beyond,
+        beyond=rows_beyond(run),
     )
     write_atomic(folder.path / NAME, msgspec.json.encode(facts) + b"\n")
 

@@ -153,7 +153,7 @@ def _exists(pid: int) -> bool:
 
 
 class Heart:
-    """Write beats while the block runs; `follow` selects the session to report."""
+    """Write beats about its `session` while the block runs."""
 
     def __init__(
         self,
@@ -166,22 +166,19 @@ class Heart:
         self._run = run
         self._clock = clock
         self._began = clock()
-        self._session: Session | None = None
+        self.session: Session | None = None
+        """The session to report."""
         self._worked = 0
         self._beat = Beat(
             run_id=run_id,
             state="running",
             pid=os.getpid(),
             host=socket.gethostname(),
-            began=_moment(self._began),
-            at=_moment(self._began),
+            began=datetime.fromtimestamp(self._began, UTC),
+            at=datetime.fromtimestamp(self._began, UTC),
             every_s=every,
         )
         self._rounds = PeriodicWork(self.beat, every=every, name="heartbeat")
-
-    def follow(self, session: Session) -> None:
-        """Report this session from now on."""
-        self._session = session
 
     def __enter__(self) -> Self:
         write_beat(self._run, self._beat)
@@ -195,7 +192,7 @@ class Heart:
         trace: TracebackType | None,
     ) -> None:
         self._rounds.stop()
-        stopped = None if self._session is None else self._session.stopped
+        stopped = None if self.session is None else self.session.stopped
         if error is not None:
             self._write("failed", type(error).__name__)
         else:
@@ -207,13 +204,12 @@ class Heart:
 
     def _write(self, state: State, reason: str | None) -> None:
         now, beat = self._clock(), self._beat
-        beat.state, beat.reason, beat.at = state, reason, _moment(now)
-        if self._session is not None:
-            self._count(self._session, now)
-        write_beat(self._run, beat)
-
-    def _count(self, session: Session, now: float) -> None:
-        beat, budget, of = self._beat, session.budget, session.counts
+        beat.state, beat.reason, beat.at = state, reason, datetime.fromtimestamp(now, UTC)
+        session = self.session
+        if session is None:
+            write_beat(self._run, beat)
+            return
+        budget, of = session.budget, session.counts
         beat.planned, beat.not_needed = session.planned, session.skipped
         beat.done = sum(of.values())
         beat.running = session.running if beat.state == "running" else 0
@@ -231,7 +227,4 @@ class Heart:
         beat.rate_per_s = worked / passed if worked and passed > 0 else None
         left = max(0, beat.planned - beat.done - beat.not_needed)
         beat.eta_s = left / beat.rate_per_s if beat.rate_per_s and beat.state == "running" else None
-
-
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+        write_beat(self._run, beat)

@@ -91,7 +91,10 @@ class Journal:
         self._encoder = msgspec.json.Encoder(enc_hook=str)
         try:
             self._file = path.open("ab", buffering=0)
-            self._drop_torn_line()
+            # A torn line is truncated, so that the next line starts a line.
+            size = path.stat().st_size
+            if size and (end := last_line_end(path, size)) != size:
+                os.truncate(path, end)
         except OSError as error:
             raise JournalError(
                 f"cannot write the journal: {error.strerror}", where=str(path)
@@ -99,13 +102,6 @@ class Journal:
         self._synced_at = clock()
         self._forcing = Forcing(self._file.fileno())
         self._end = os.fstat(self._file.fileno()).st_size
-
-    def _drop_torn_line(self) -> None:
-        """Truncate a torn line, so that the next line starts a line."""
-        size = self._path.stat().st_size
-        end = last_line_end(self._path, size)
-        if end != size:
-            os.truncate(self._path, end)
 
     def append(self, trial: Trial) -> None:
         """Write one line. When this returns, the trial is finished."""
@@ -115,11 +111,22 @@ class Journal:
         """Write one line per trial. When this returns, all are finished; on error, those whose
         lines are complete.
         """
-        lines = self._encoded(trials)
+        try:
+            lines = self._encoder.encode_lines(trials)
+        except UnicodeEncodeError:  # lone surrogates, which UTF-8 cannot carry
+            plain = [without_surrogates(msgspec.to_builtins(t, enc_hook=str)) for t in trials]
+            lines = self._encoder.encode_lines(plain)
         try:
             write_whole(self._file, lines)
             self._end += len(lines)
-            self._check()
+            now = self._clock()
+            if self._sync == Sync.ALWAYS or now - self._synced_at >= SYNC_INTERVAL:
+                self._synced_at = now
+                if self._sync == Sync.ALWAYS:
+                    os.fsync(self._file.fileno())
+                elif self._sync == Sync.INTERVAL:
+                    self._forcing.begin()
+                self._refuse_deleted()
         except OSError as error:
             self._take_back(lines)
             raise JournalError(
@@ -128,30 +135,12 @@ class Journal:
                 hint="finished trials are safe; free disk space or restore the folder, --resume",
             ) from None
 
-    def _encoded(self, trials: Sequence[Trial]) -> bytes:
-        try:
-            return self._encoder.encode_lines(trials)
-        except UnicodeEncodeError:  # lone surrogates, which UTF-8 cannot carry
-            plain = [without_surrogates(msgspec.to_builtins(t, enc_hook=str)) for t in trials]
-            return self._encoder.encode_lines(plain)
-
     def _take_back(self, lines: bytes) -> None:
         """Truncate a line that was not written completely (a full disk)."""
         with contextlib.suppress(OSError):
             out = os.fstat(self._file.fileno()).st_size - self._end
             whole = lines.rfind(b"\n", 0, max(0, out)) + 1
             os.ftruncate(self._file.fileno(), self._end + whole)
-
-    def _check(self) -> None:
-        """Fsync when due, and notice that the file was deleted."""
-        now = self._clock()
-        if self._sync == Sync.ALWAYS or now - self._synced_at >= SYNC_INTERVAL:
-            self._synced_at = now
-            if self._sync == Sync.ALWAYS:
-                os.fsync(self._file.fileno())
-            elif self._sync == Sync.INTERVAL:
-                self._forcing.begin()
-            self._refuse_deleted()
 
     def _refuse_deleted(self) -> None:
         # Writes to a deleted file succeed and are lost.

@@ -153,8 +153,10 @@ def write_parquet(
             connection.execute("SET enable_progress_bar = false")
             if under_way is not None:
                 under_way.set()
-            query = f"COPY ({chosen}) TO '{_quoted(aside)}' ({options})"
-            connection.execute(query, [_as_glob(source)])
+            quoted = str(aside).replace("'", "''")
+            # Escaped, since DuckDB takes patterns.
+            glob = re.sub(r"[\[*?]", r"[\g<0>]", str(source))
+            connection.execute(f"COPY ({chosen}) TO '{quoted}' ({options})", [glob])
     except (duckdb.Error, OSError) as error:
         raise RunFolderError(
             f"cannot write results.parquet: {error}",
@@ -240,24 +242,11 @@ def _places(journal: Path) -> dict[RowOrder, _Place]:
     return found
 
 
-def _as_glob(path: Path) -> str:
-    """Escape a path, since DuckDB takes patterns."""
-    return re.sub(r"[\[*?]", r"[\g<0>]", str(path))
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")
-
-
 def write_summaries(folder: RunFolder, cells: Sequence[CellSummary], about: dict[str, Any]) -> None:
     """Write `results.json` and `summary.csv`: every cell with its verdict."""
     document = {**about, "cells": cells}
     text = msgspec.json.format(msgspec.json.encode(document), indent=2)
     write_atomic(folder.results_path, text + b"\n")
-    write_atomic(folder.summary_path, _csv(cells).encode())
-
-
-def _csv(cells: Sequence[CellSummary]) -> str:
     out = io.StringIO()
     names = [name for name in CellSummary.__struct_fields__ if name != "failures"]
     writer = csv.writer(out, lineterminator="\n")
@@ -265,4 +254,4 @@ def _csv(cells: Sequence[CellSummary]) -> str:
     for cell in cells:
         top = cell.failures[0].check_id if cell.failures else None
         writer.writerow([*(getattr(cell, name) for name in names), top])
-    return out.getvalue()
+    write_atomic(folder.summary_path, out.getvalue().encode())

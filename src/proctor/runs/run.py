@@ -136,7 +136,13 @@ class Run:
         traces: Mapping[str, bytes] | None = None,
     ) -> None:
         self._folder = None if path is None else RunFolder(Path(path))
+        self.saved = self._folder is not None
+        """Whether the run has a folder; `proctor test` keeps none."""
         self.spec: dict[str, Any] = self.folder.checked_spec() if spec is None else spec
+        self.run_id = str(self.spec.get("run_id") or "")
+        """The time-ordered id of the run."""
+        self.stopped: str | None = self.spec.get("stopped")
+        """Why the run ended before its plan did, if it says so."""
         self._finished = finished
         self._traces = traces or {}
         self.places: Mapping[str, tuple[str, int | None, int | None]] = {}
@@ -158,11 +164,6 @@ class Run:
         return run
 
     @property
-    def saved(self) -> bool:
-        """Whether the run has a folder."""
-        return self._folder is not None
-
-    @property
     def folder(self) -> RunFolder:
         """The run folder; an error where the run was not saved."""
         if self._folder is None:
@@ -173,16 +174,6 @@ class Run:
     def path(self) -> Path:
         """Path of the run folder."""
         return self.folder.path
-
-    @property
-    def run_id(self) -> str:
-        """The time-ordered id of the run."""
-        return str(self.spec["run_id"])
-
-    @property
-    def stopped(self) -> str | None:
-        """Return why the run ended before its plan, if recorded."""
-        return self.spec.get("stopped")
 
     @property
     def trials(self) -> Trials:
@@ -282,7 +273,7 @@ class Run:
         """Return 0 when every cell passed, 1 when the gate failed, 2 when something was not
         judged.
         """
-        verdicts = set(self.verdicts.values())
+        verdicts = {cell.verdict for cell in self.cells}
         if verdicts & {Verdict.HARD_FAIL, Verdict.FAIL, Verdict.PARTIAL}:
             return EXIT_FAIL
         unjudged = verdicts & {Verdict.INFRA_ERROR, Verdict.NOT_RUN}

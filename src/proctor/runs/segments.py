@@ -53,11 +53,18 @@ class SegmentWriter:
 
     def extend(self, traces: Sequence[bytes]) -> list[TraceRef]:
         """Write traces with one call, a frame each, and return their locations."""
-        frames = [self._frame(encoded) for encoded in traces]
+        frames = [
+            (self._compress_small if len(encoded) < SMALL else self._compress)(encoded + b"\n")
+            for encoded in traces
+        ]
         try:
             if self._file is None or self._offset >= self._segment_bytes:
-                self._next_file()
-            assert self._file is not None
+                # Always a fresh file, so that a resumed run never appends to a torn frame.
+                self.close()
+                self._folder.mkdir(exist_ok=True)
+                self._number += 1
+                self._file = segment_path(self._folder, self._number).open("xb", buffering=0)
+                self._offset = 0
             write_whole(self._file, b"".join(frames))
         except OSError as error:
             raise SegmentError(
@@ -70,18 +77,6 @@ class SegmentWriter:
             refs.append(TraceRef(self._number, self._offset, len(frame)))
             self._offset += len(frame)
         return refs
-
-    def _frame(self, encoded: bytes) -> bytes:
-        compress = self._compress_small if len(encoded) < SMALL else self._compress
-        return compress(encoded + b"\n")
-
-    def _next_file(self) -> None:
-        """Open a new file, so that a resumed run never appends to a torn frame."""
-        self.close()
-        self._folder.mkdir(exist_ok=True)
-        self._number += 1
-        self._file = segment_path(self._folder, self._number).open("xb", buffering=0)
-        self._offset = 0
 
     def close(self) -> None:
         """Close the current file."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from proctor.runs.folder import RunFolder
-from proctor.runs.journal import Sync
+from proctor.runs.journal import Journal, Sync
 from proctor.runs.segments import SegmentWriter
 from proctor.runs.trial import Trial
 
@@ -42,7 +42,7 @@ class TrialWriter:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._journal = folder.journal(sync)
+        self._journal = Journal(folder.journal_path, sync=sync)
         self._segments = SegmentWriter(folder.traces_path)
         self._written = written
         self._clock = clock

@@ -123,13 +123,9 @@ class RunOptions(Strict):
     """When to fsync the journal."""
 
     @model_validator(mode="after")
-    def _record_or_replay(self) -> RunOptions:
+    def _check_combination(self) -> RunOptions:
         if self.record_to is not None and self.replay_from is not None:
             raise ValueError("record or replay, not both")
-        return self
-
-    @model_validator(mode="after")
-    def _workers_of_ray(self) -> RunOptions:
         if self.executor == ExecutorName.LOCAL and (self.address or self.workers):
             raise ValueError("--address and --workers are for --executor ray")
         return self

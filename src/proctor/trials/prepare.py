@@ -28,7 +28,6 @@ from proctor.runs.provenance import new_run_id, provenance
 from proctor.spec import (
     Case,
     Configuration,
-    Settings,
     SourceLocation,
     Suite,
     checks_of,
@@ -156,6 +155,11 @@ def context_for(
     """Build what runs the trials of these cases, here or on a worker, without a plan."""
     settings = configuration.settings
     prices = settings.price_table()
+    redactor = default_redactor()
+    if (patterns := settings.redaction.patterns) or suite.secrets:
+        # Under names that say what they are, since a redactor goes by the names of variables.
+        held = {f"SUITE_{index}_SECRET": text for index, text in enumerate(sorted(suite.secrets))}
+        redactor = Redactor(patterns, {**os.environ, **held})
     default = suite.judge or settings.judge
     judges = {**({} if default is None else {DEFAULT_JUDGE: default}), **suite.judges}
     return RunContext(
@@ -182,7 +186,7 @@ def context_for(
             for name, config in judges.items()
         },
         prices=prices,
-        redactor=_redactor(suite, settings),
+        redactor=redactor,
         design=design,
     )
 
@@ -248,16 +252,6 @@ def _config(
     agent: AgentConfig | Mapping[str, Any] | Callable[..., Any], folder: Path
 ) -> AgentConfig:
     return agent if isinstance(agent, AgentConfig) else agent_config(agent, base_dir=folder)
-
-
-def _redactor(suite: Suite, settings: Settings) -> Redactor:
-    """Takes out what is secret anywhere, and what this suite and these settings say is."""
-    patterns = settings.redaction.patterns
-    if not patterns and not suite.secrets:
-        return default_redactor()
-    # Held under names that say what they are, since a redactor goes by names of variables.
-    held = {f"SUITE_{index}_SECRET": text for index, text in enumerate(sorted(suite.secrets))}
-    return Redactor(patterns, {**os.environ, **held})
 
 
 def prepared_case(case: Case, baselines: Mapping[str, Trace] | None = None) -> PreparedCase:

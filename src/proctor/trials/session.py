@@ -110,8 +110,9 @@ async def run_session(
             stack.enter_context(folder.lock())
             run_id = str(folder.known_spec()["run_id"])
             heart = stack.enter_context(Heart(folder.path, run_id))
-            folder.repair()
             resuming = folder.journal_path.exists()
+            if resuming:
+                folder.repair()
             context.checkpoints = Checkpoints(
                 folder.path, after_errors=options.retry_from_checkpoint
             )
@@ -145,7 +146,7 @@ async def run_session(
                         fail_fast=fail_fast,
                     )
                     if heart is not None:
-                        heart.follow(session)
+                        heart.session = session
                     if on_session is not None:
                         on_session(session)
                     await session.run(make_executor(len(plan.trials)))
@@ -160,19 +161,24 @@ async def run_session(
                         unfolding.put_on_record(folder)
                         break
                     budget = budget.next_round()
+        places = {
+            name: tuple(prepared.case.place)
+            for name, prepared in context.cases.items()
+            if prepared.case is not None and prepared.case.place is not None
+        }
         if folder is None:
             spec = memory_record(context, plan, session.stopped)
             order = {planned.key: number for number, planned in enumerate(plan.trials)}
             trials = sorted(session.finished or (), key=lambda trial: order[trial.key])
-            return Run.in_memory(spec, trials, session.traces, _places(context))
+            return Run.in_memory(spec, trials, session.traces, places)
         assert isinstance(context.checkpoints, Checkpoints)
         context.checkpoints.close()
         spec = folder.known_spec()
         now = {**spec, "options": options.record(), "stopped": session.stopped}
         if now != spec:
             folder.write_spec(now)
-        run = finalise(folder, now, session.finished, in_order=session.in_order)
-        run.places = _places(context)
+        run = finalise(folder, now, session.finished, in_order=session.last_row is not None)
+        run.places = places
     problem = audit.record(
         "resume" if resuming else "run",
         audit.root_of(run.path),
@@ -185,14 +191,6 @@ async def run_session(
     if problem:
         warnings.warn(problem, stacklevel=2)
     return run
-
-
-def _places(context: RunContext) -> dict[str, tuple[str, int | None, int | None]]:
-    return {
-        name: tuple(prepared.case.place)
-        for name, prepared in context.cases.items()
-        if prepared.case is not None and prepared.case.place is not None
-    }
 
 
 class Session:
@@ -211,6 +209,8 @@ class Session:
     ) -> None:
         self._folder = folder
         self._plan = plan
+        self.planned = len(plan.trials)
+        """Trials of the plan, whatever became of them."""
         self.budget = budget
         self._checkpoints = context.checkpoints
         rules = rules_named(context.options.early_stop) if context.options.early_stop else ()
@@ -230,7 +230,8 @@ class Session:
         are only there."""
         self.traces: dict[str, bytes] = {}
         """Encoded traces by trial, where there is no folder to write them to."""
-        self._last_row: RowOrder | None = ("", "", "", -1, -1)
+        self.last_row: RowOrder | None = ("", "", "", -1, -1)
+        """The last line of the journal while its lines are in row order, one for each trial."""
         self._notices: list[PlannedTrial | Trial] = []
         """What started or ended since the last write, in that order: reported once on disk."""
         self._stop_requested = asyncio.Event()
@@ -244,19 +245,9 @@ class Session:
         """Trials that were not needed, since their cells are decided."""
 
     @property
-    def planned(self) -> int:
-        """Trials of the plan, whatever became of them."""
-        return len(self._plan.trials)
-
-    @property
     def running(self) -> int:
         """Trials that have started and not ended."""
         return len(self._running)
-
-    @property
-    def in_order(self) -> bool:
-        """Whether the lines of the journal are in the order of rows, one for each trial."""
-        return self._last_row is not None
 
     async def run(self, executor: Executor) -> None:
         """Work through what is left; after a stop, return within `STOP_GRACE` in any case."""
@@ -279,7 +270,7 @@ class Session:
     async def _run(self, executor: Executor) -> None:
         # Earlier invocations were paid for in full; of repeated trials only the last counts.
         done: dict[str, Trial] = {}
-        if self._folder is not None:
+        if self._folder is not None and self._folder.journal_path.exists():
             for trial in read_journal(self._folder.journal_path):
                 self.budget.add(trial)
                 # The rest is not needed to go on, and a long run has many of them.
@@ -287,7 +278,7 @@ class Session:
                 done[trial.key] = trial
         kept = [trial for trial in done.values() if trial.status not in self._rerun]
         if done:
-            self.finished = self._last_row = None
+            self.finished = self.last_row = None
             for trial in kept:
                 self.counts[trial.status] += 1
             self.kept = len(kept)
@@ -382,13 +373,13 @@ class Session:
             self.finished.extend(compact(trials, self._shared))
             if len(self.finished) > MOST_KEPT:
                 self.finished = None
-        if self._last_row is not None:
+        if self.last_row is not None:
             for trial in trials:
                 row = row_order(trial)
-                if row <= self._last_row:
-                    self._last_row = None
+                if row <= self.last_row:
+                    self.last_row = None
                     break
-                self._last_row = row
+                self.last_row = row
         if self._observer is not None:
             notices, self._notices = self._notices, []
             for notice in notices:

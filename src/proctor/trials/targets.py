@@ -182,26 +182,22 @@ def _agent_of_worlds(experiment: Experiment) -> str | None:
 def _prepared_suite(
     suite: Suite, changes: Changes, given: dict[str, Any], tags: Sequence[str], *, smoke: bool
 ) -> RunContext:
+    try:  # what Python hands over; the command line has checked its own options
+        options = RunOptions(**given)
+    except ValidationError as error:
+        fault = first_fault(error)
+        raise ProctorError(fault.message, hint=fault.hint) from None
     configuration = load_configuration(suite.folder)
     cases: Sequence[Case] = suite.cases
     if tags or changes.filter:
         cases = select_cases(suite.cases, tags=tags, filter=changes.filter)
     return prepare(
         suite,
-        _read_options(given),
+        options,
         agents=given_agents(suite, changes.agents, configuration),
         cases=cases[:1] if smoke else cases,
         configuration=configuration,
     )
-
-
-def _read_options(given: Mapping[str, Any]) -> RunOptions:
-    """Options as they were handed over in Python; the command line has looked at its own."""
-    try:
-        return RunOptions(**given)
-    except ValidationError as error:
-        fault = first_fault(error)
-        raise ProctorError(fault.message, hint=fault.hint) from None
 
 
 # -- batches -------------------------------------------------------------------------------------
