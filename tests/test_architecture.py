@@ -11,18 +11,6 @@ import pytest
 
 SECTIONS = {"trial": "The path of a trial", "span": "The path of a live span"}
 
-# Modules the page names already and the path does not run yet: the restructuring is under way.
-# An entry that is executed must be deleted here.
-NOT_YET = {
-    "trial": {
-        "report/console.py",
-        "trials/select_agents.py",
-        "trials/target.py",
-    },
-    "span": set[str](),
-}
-NOT_MADE_YET = {"background.py", "formatting.py", "llm/retry.py"}
-
 MODULE = re.compile(r"`((?:\w+/)*\w+\.py)`")
 
 
@@ -55,10 +43,8 @@ def test_every_module_on_the_page_is_executed(root: Path, job: str) -> None:
     """The page names no module that the job does not go through."""
     modules, executed = named(root, job), walked(root, job)
     assert len(modules) > 10
-    missing = modules - executed - NOT_YET[job]
+    missing = modules - executed
     assert not missing, f"named in '{SECTIONS[job]}' but not executed: {sorted(missing)}"
-    ready = NOT_YET[job] & executed
-    assert not ready, f"executed now, delete from NOT_YET: {sorted(ready)}"
 
 
 @pytest.mark.parametrize("job", SECTIONS)
@@ -80,14 +66,11 @@ def test_every_package_has_a_row(root: Path) -> None:
 
 def test_every_module_on_the_page_exists(root: Path) -> None:
     """Names of modules change; the page changes with them."""
-    known = set.union(NOT_MADE_YET, *NOT_YET.values())
     source = root / "src" / "proctor"
     # Within a step, later modules of a package may be named without its path.
     files = {path.relative_to(source).as_posix() for path in source.rglob("*.py")}
     ends = {path.rsplit("/", 1)[-1] for path in files}
     modules = {m for m in MODULE.findall(page(root)) if not m.startswith("tests/")}
-    missing = {m for m in modules - files - known if "/" in m or m not in ends}
+    missing = {m for m in modules - files if "/" in m or m not in ends}
     missing -= {"tools/walk.py"}
     assert not missing, f"no such module: {sorted(missing)}"
-    made = NOT_MADE_YET & files
-    assert not made, f"they exist now, delete from NOT_MADE_YET: {sorted(made)}"

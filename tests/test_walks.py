@@ -23,12 +23,12 @@ class Limit(NamedTuple):
 
 # Lower `now` when a path gets shorter; never raise it. At `now <= goal` write the goal.
 FILES = {
-    "trial": Limit(goal=60, now=71),
+    "trial": Limit(goal=60, now=60),
     "span": Limit(goal=28, now=30),
-    "diagnosis": Limit(goal=30, now=32),
+    "diagnosis": Limit(goal=30, now=31),
     "comparison": Limit(goal=26, now=26),
 }
-FUNCTIONS = {"trial": Limit(goal=300, now=391)}
+FUNCTIONS = {"trial": Limit(goal=300, now=334)}
 
 ENOUGH = 10
 """A walk of fewer files than this did not do its job."""

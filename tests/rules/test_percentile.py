@@ -47,5 +47,5 @@ def test_outside_its_range_and_of_nothing() -> None:
     assert percentile([], 50) is None
     assert percentile([3.0], 99) == 3.0
     for q in (-1, 101):
-        with pytest.raises(ProctorError, match=f"no percentile {q}"):
+        with pytest.raises(ProctorError, match=f"invalid percentile {q}"):
             percentile([1.0], q)

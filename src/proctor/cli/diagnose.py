@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from proctor.background import run_sync
 from proctor.cli._command import Command, Example
 from proctor.cli._options import chat_model, chat_model_options
 from proctor.cli.trace import TraceFiles, redaction_option
@@ -150,7 +149,11 @@ def _trials(path: Path, failed: bool) -> Iterator[NamedTrace]:
 
 
 def _found(looked: NamedTrace, method: str, how: DetectorOptions | None) -> Diagnosis:
-    from proctor.diagnose.methods import adiagnose
+    from proctor.diagnose.methods import adiagnose, asks, diagnose_offline
+
+    if not asks(method):
+        return diagnose_offline(looked.trace, method)
+    from proctor.background import run_sync
 
     return run_sync(adiagnose(looked.trace, method, how))
 

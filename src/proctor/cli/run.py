@@ -243,17 +243,13 @@ class Notifications:
         self._interrupted = False
         self._notifier: Notifier | None = None
         configuration = load_configuration(folder)
-        if not how.notify_to and not configuration.settings.notify.to:
+        options = (how.notify_to, how.notify_on, how.notify_template, how.notify_baseline)
+        # Any of the options is checked before the run starts, also without an address.
+        if not any(options) and not configuration.settings.notify.to:
             return
         from proctor.ops.notify import Notifier, wish_for
 
-        wish = wish_for(
-            configuration,
-            how.notify_to,
-            how.notify_on,
-            how.notify_template,
-            how.notify_baseline,
-        )
+        wish = wish_for(configuration, *options)
         if wish.to:
             # Built for a dry run too: wrong URLs are reported before anything is run.
             notifier = Notifier(wish, _warn_notification)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from proctor.diagnose.rules._base import Rule, RuleHit, apply_rules
+from proctor.diagnose.finding import Finding
+from proctor.diagnose.quotes import quote
+from proctor.diagnose.rules._base import Rule, RuleHit
 from proctor.diagnose.rules.behaviour import (
     AnswerWithoutWork,
     LimitExceeded,
@@ -26,7 +28,8 @@ from proctor.diagnose.rules.failures import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from proctor.diagnose.finding import Finding
+    from proctor.diagnose.steps import Steps
+    from proctor.diagnose.taxonomy import Category
 
 RULES: tuple[Rule, ...] = (
     UnsupportedAnswer(),
@@ -50,6 +53,31 @@ _UNHEARD = frozenset(f"rule:{rule.name}" for rule in RULES if not rule.heard)
 def heard(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings used by the learned detector."""
     return [finding for finding in findings if finding.detector not in _UNHEARD]
+
+
+def apply_rules(steps: Steps, rules: Iterable[Rule]) -> list[Finding]:
+    """Return the findings of every rule, the most confident per span and category."""
+    best: dict[tuple[str, Category], Finding] = {}
+    for rule in rules:
+        for hit in rule.find(steps):
+            category = hit.category or rule.category
+            key = (hit.span.span_id, category)
+            if key in best and best[key].confidence >= rule.confidence:
+                continue
+            evidence = quote(hit.span, *hit.passages)
+            if not evidence:  # an empty span: nothing to point at
+                continue
+            best[key] = Finding(
+                category=category,
+                location=hit.span.span_id,
+                evidence=evidence,
+                description=hit.description,
+                impact=rule.impact,
+                confidence=rule.confidence,
+                detector=f"rule:{rule.name}",
+            )
+    order = steps.trace.index.position
+    return sorted(best.values(), key=lambda f: (order[f.location], f.category))
 
 
 __all__ = ["RULES", "Rule", "RuleHit", "apply_rules", "heard"]

@@ -9,11 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from proctor.diagnose.finding import Finding, Impact
-from proctor.diagnose.quotes import quote
+from proctor.diagnose.finding import Impact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from proctor.diagnose.steps import Steps
     from proctor.diagnose.taxonomy import Category
@@ -43,28 +42,3 @@ class Rule(ABC):
     @abstractmethod
     def find(self, steps: Steps) -> Iterator[RuleHit]:
         """Return every match of the rule, in order of time."""
-
-
-def apply_rules(steps: Steps, rules: Iterable[Rule]) -> list[Finding]:
-    """Return the findings of every rule, the most confident per span and category."""
-    best: dict[tuple[str, Category], Finding] = {}
-    for rule in rules:
-        for hit in rule.find(steps):
-            category = hit.category or rule.category
-            key = (hit.span.span_id, category)
-            if key in best and best[key].confidence >= rule.confidence:
-                continue
-            evidence = quote(hit.span, *hit.passages)
-            if not evidence:  # an empty span: nothing to point at
-                continue
-            best[key] = Finding(
-                category=category,
-                location=hit.span.span_id,
-                evidence=evidence,
-                description=hit.description,
-                impact=rule.impact,
-                confidence=rule.confidence,
-                detector=f"rule:{rule.name}",
-            )
-    order = steps.trace.index.position
-    return sorted(best.values(), key=lambda f: (order[f.location], f.category))
