@@ -23,13 +23,6 @@ PACKAGE_HOSTS = [
 ]
 PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s;]+)", re.MULTILINE)
 
-# Public class names that more than one module defines. Delete a line when its name is unique;
-# the list may only shrink.
-DUPLICATE_CLASSES = """
-Figure
-Patience
-"""
-
 
 def tracked_files() -> list[Path]:
     """Every file that git keeps, or would keep with the next `git add`."""
@@ -139,9 +132,7 @@ def test_no_public_class_name_is_defined_twice() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(module_name(path))
     twice = {name: modules for name, modules in places.items() if len(modules) > 1}
-    known = set(DUPLICATE_CLASSES.split())
-    new = {name: modules for name, modules in twice.items() if name not in known}
-    assert not new, f"give these classes names of their own: {new}"
+    assert not twice, f"give these classes names of their own: {twice}"
 
 
 def test_no_file_names_this_machine_or_a_package_host() -> None:

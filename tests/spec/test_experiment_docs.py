@@ -50,6 +50,8 @@ def test_python_in_the_guide_runs(root: Path) -> None:
     exec(compile(text, "guide", "exec"), names)
     assert isinstance(names["run"], Run)
     assert names["run"].totals.trials == 4
+    assert isinstance(names["solved"], Run)
+    assert len({trial.case for trial in names["solved"].trials}) >= 6
 
 
 def test_every_key_is_in_the_reference(root: Path) -> None:

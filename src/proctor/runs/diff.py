@@ -383,7 +383,7 @@ def _guardrails(before: Trace, after: Trace) -> Iterator[Change]:
 # -- tokens, cost and time -------------------------------------------------------------------------
 
 
-class Figure(NamedTuple):
+class ComparedFigure(NamedTuple):
     """A metric compared as a ratio. Growth below `floor` is noise and never warns."""
 
     kind: ChangeKind
@@ -392,11 +392,11 @@ class Figure(NamedTuple):
     text: Callable[[float], str]
 
 
-TOKENS = Figure(ChangeKind.TOKENS, "tokens", 100, "{:,.0f} tokens".format)
+TOKENS = ComparedFigure(ChangeKind.TOKENS, "tokens", 100, "{:,.0f} tokens".format)
 """Fewer than 100 tokens more is a sentence."""
-COST = Figure(ChangeKind.COST, "cost", 0.0001, dollars)
+COST = ComparedFigure(ChangeKind.COST, "cost", 0.0001, dollars)
 """A hundredth of a cent: the price of about a hundred tokens of a small model."""
-LATENCY = Figure(ChangeKind.LATENCY, "latency", 100, "{:,.0f} ms".format)
+LATENCY = ComparedFigure(ChangeKind.LATENCY, "latency", 100, "{:,.0f} ms".format)
 """A tenth of a second: scheduling and networks move a fast agent by as much."""
 
 
@@ -413,7 +413,7 @@ def cost_changes(before: Trace, after: Trace) -> Iterator[Change]:
 
 
 def ratio_change(
-    figure: Figure,
+    figure: ComparedFigure,
     old: float | None,
     new: float | None,
     partial: tuple[bool, bool] = (False, False),
