@@ -48,7 +48,7 @@ class ProctorError(Exception):
         return f"{self.where}: {self.message}" if self.where else self.message
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error in one line, for records that keep nothing else of it.
 
     What the user can put right says how; of anything else, the line of the user's own code that

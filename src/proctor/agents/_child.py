@@ -13,7 +13,7 @@ from proctor.agents.checkpoint import LinkedStore
 from proctor.agents.process import ChildJob, ChildResult
 from proctor.agents.python import PythonAgentConfig
 from proctor.background import run_sync
-from proctor.errors import told
+from proctor.errors import describe_error
 from proctor.files import replacing
 from proctor.llm.cassette import taken_over
 from proctor.llm.retry import transient
@@ -61,7 +61,7 @@ async def _run(job: ChildJob) -> ChildResult:
             result.reply = await config.create().run(request)
     except Exception as error:  # noqa: BLE001 (handed to the parent, which raises it)
         result.error_type = type(error).__name__
-        result.error_message = told(error)
+        result.error_message = describe_error(error)
         if (passing := transient(error)) is not None:
             result.transient = True
             result.status_code, result.retry_after = passing

@@ -24,7 +24,7 @@ from proctor.checks.base import (
     skipped,
     unscored,
 )
-from proctor.errors import told
+from proctor.errors import describe_error
 
 
 async def evaluate(checks: Sequence[Check], ctx: CheckContext[Any]) -> CheckResults:
@@ -46,7 +46,9 @@ async def evaluate(checks: Sequence[Check], ctx: CheckContext[Any]) -> CheckResu
                     answer = await answered if isawaitable(answered) else answered
             except (Exception, SystemExit) as error:  # noqa: BLE001 (users' code raises anything)
                 # The check is broken, not the agent.
-                answer = unscored(f"the check itself failed: {type(error).__name__}: {told(error)}")
+                answer = unscored(
+                    f"the check itself failed: {type(error).__name__}: {describe_error(error)}"
+                )
         kind = check.check
         check_id = check.id or kind
         named = {"": answer} if isinstance(answer, CheckResult) else answer

@@ -32,7 +32,7 @@ from proctor.checks.quality_dimensions import (
     sequence,
     tool_selection,
 )
-from proctor.errors import ProctorError, told
+from proctor.errors import ProctorError, describe_error
 from proctor.llm.chat_model import ClosingModel
 from proctor.trace import Trace
 
@@ -127,7 +127,7 @@ async def reasoning(judge: Judge, trace: Trace, answer: str | None = None) -> Di
         judged = JudgeInput.from_trace(trace, answer=answer)
         verdict = await judge.judge(judged, "reasoning")
     except ProctorError as error:
-        return Dimension(name=name, score=None, why=told(error), failed=True)
+        return Dimension(name=name, score=None, why=describe_error(error), failed=True)
     method = f"judge {', '.join(model.name for model in judge.models)}"
     if verdict.normalised is None:
         why = f"the judge gave no verdict: {verdict.reason}"

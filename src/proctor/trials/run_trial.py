@@ -25,7 +25,7 @@ import msgspec
 from proctor.agents.base import Agent, AgentError, AgentReply, AgentRequest
 from proctor.checks.base import Check, CheckContext, CheckResults, CheckStatus
 from proctor.checks.evaluate import evaluate
-from proctor.errors import told
+from proctor.errors import describe_error
 from proctor.llm.cassette import cassette_trial
 from proctor.llm.prices import PriceTable, price_trace
 from proctor.llm.retry import MAX_RETRY_AFTER, retry_delay, transient
@@ -109,9 +109,9 @@ async def run_trial(planned: PlannedTrial, context: RunContext) -> tuple[Trial, 
         trial.error = TrialError("Cancelled", "the run was stopped while this trial was running")
     except SystemExit as exit_request:
         error = _sys_exit_error(exit_request)
-        trial.error = TrialError(type(error).__name__, told(error))
+        trial.error = TrialError(type(error).__name__, describe_error(error))
     except Exception as error:  # noqa: BLE001 (agents and judges raise anything)
-        trial.error = TrialError(type(error).__name__, told(error))
+        trial.error = TrialError(type(error).__name__, describe_error(error))
     if reply is None and traces:
         trial.trace_id = traces[-1].trace_id
         # Attempts that failed were paid for, too. Why there is no reply is on record already, so
