@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from report_parts import hostile
 
-from proctor.report.formats import FORMATS, render
+from proctor.report.outputs import FORMATS, render
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=200)
 """Lone surrogates, controls and unassigned characters included."""

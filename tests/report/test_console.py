@@ -5,7 +5,7 @@ import re
 import click
 from report_parts import case, check, hostile, mixed, report
 
-from proctor.report.formats import render
+from proctor.report.outputs import render
 
 
 def plain(of):

@@ -4,8 +4,8 @@ import re
 
 from report_parts import case, check, hostile, mixed, report
 
-from proctor.report import github
-from proctor.report.formats import render
+from proctor.report import _github
+from proctor.report.outputs import render
 
 COMMAND = re.compile(r"\s*::(?P<name>[\w-]+)(?: (?P<properties>.*?))?::(?P<data>.*)")
 
@@ -64,7 +64,7 @@ def test_at_most_ten_inline_errors_first():
     assert len(found) == 10
     assert [name for name, _, _ in found[:6]] == ["error"] * 6
     assert found[-1][2] == "5 more messages, 0 of them errors: see the step summary"
-    summary = github.summary(report(*cases)).decode()
+    summary = _github.summary(report(*cases)).decode()
     assert all(f"w{i}" in summary for i in range(8))
     assert summary.count("FAIL **expected") == 6
 
@@ -82,7 +82,7 @@ def test_files_are_named_from_the_repository(tmp_path, monkeypatch):
     """R-Q5: a step that works in a subfolder still points at the right file."""
     (tmp_path / "evals").mkdir()
     monkeypatch.chdir(tmp_path / "evals")
-    text = github.render(mixed(), {"GITHUB_WORKSPACE": str(tmp_path)})
+    text = _github.render(mixed(), {"GITHUB_WORKSPACE": str(tmp_path)})
     assert {properties["file"] for _, properties, _ in commands(text)} == {"evals/suite.yaml"}
 
 
@@ -106,7 +106,7 @@ def test_console_lines_are_no_commands():
 def test_summary_keeps_within_its_limit():
     """R-Q5: GitHub refuses a summary over 1 MiB, so ours is cut and says so."""
     cases = [case(f"c{i}", "hard_fail", check(reason="r" * 400)) for i in range(3000)]
-    written = github.summary(report(*cases), taken=1000)
-    assert len(written) <= github.SUMMARY_LIMIT - 1000
+    written = _github.summary(report(*cases), taken=1000)
+    assert len(written) <= _github.SUMMARY_LIMIT - 1000
     assert written.decode().endswith("a step summary holds at most 1 MiB\n")
-    assert github.summary(report(*cases), taken=github.SUMMARY_LIMIT) == b""
+    assert _github.summary(report(*cases), taken=_github.SUMMARY_LIMIT) == b""

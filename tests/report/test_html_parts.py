@@ -16,7 +16,7 @@ from report_runs import make_run
 from proctor.report.charts import STATUSES, config, status_colours
 from proctor.report.facts import ReportFacts, trial_order
 from proctor.report.html import page as page_module
-from proctor.report.html.context import bar_width
+from proctor.report.html._context import bar_width
 from proctor.report.html.page import MAX_BYTES, columns, data_block, environment, render_page
 from proctor.report.html.trial_data import cut, harm_first
 from proctor.runs.run import Run

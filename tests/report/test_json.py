@@ -6,7 +6,7 @@ import math
 import pytest
 from report_parts import ATTACK, case, check, hostile, mixed, report
 
-from proctor.report.formats import render
+from proctor.report.outputs import render
 
 
 def document(of):

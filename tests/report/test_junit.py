@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from report_parts import case, check, hostile, mixed, report
 
-from proctor.report.formats import render
+from proctor.report.outputs import render
 
 REQUIRED = {
     "testsuite": {

@@ -3,7 +3,7 @@
 from markdown_it import MarkdownIt
 from report_parts import case, check, hostile, mixed, report
 
-from proctor.report.formats import render
+from proctor.report.outputs import render
 from proctor.sanitize import markdown, markdown_code
 
 PARSER = MarkdownIt("commonmark", {"html": True}).enable("table")

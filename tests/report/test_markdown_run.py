@@ -10,12 +10,11 @@ from report_runs import HOSTILE, check, make_run
 
 from proctor.formatting import money, percent
 from proctor.report import console
+from proctor.report._markdown import render
 from proctor.report.console_results import render_groups
 from proctor.report.facts import ReportFacts
-from proctor.report.figures import ends
+from proctor.report.figures import ends, places
 from proctor.report.html.page import render_page
-from proctor.report.markdown import render
-from proctor.report.run_words import places
 from proctor.results import query
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial, TrialError, TrialStatus

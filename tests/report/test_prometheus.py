@@ -3,7 +3,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 from report_parts import case, hostile, mixed, report
 
-from proctor.report.formats import render
+from proctor.report.outputs import render
 
 
 def samples(of):

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from report_parts import mixed
 
-from proctor.report.formats import FORMATS, render
+from proctor.report.outputs import FORMATS, render
 
 
 @pytest.fixture(scope="module")

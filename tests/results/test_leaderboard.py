@@ -8,7 +8,7 @@ from outcome_parts import arm, case, made_run, suite
 
 from proctor.errors import ProctorError
 from proctor.report.console_results import render_leaderboard
-from proctor.report.run_words import leading
+from proctor.report.figures import leading
 from proctor.results.compare import NamedGroup, compare_arms
 from proctor.results.leaderboard import METRICS, Entrant, entrants_of, leaderboard
 from proctor.results.outcomes import AgentOutcomes

@@ -28,8 +28,7 @@ from proctor.formatting import (
     points,
     rough_duration,
 )
-from proctor.report.figures import figure
-from proctor.report.run_words import cost_line
+from proctor.report.figures import cost_line, figure
 from proctor.runs.run import RunTotals
 from proctor.sanitize import line
 from proctor.server.pages.templating import in_ms

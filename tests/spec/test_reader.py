@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proctor.spec.located import Tree, plain
-from proctor.spec.yaml_reader import MAX_BYTES, MAX_DEPTH, YamlDocument, read, read_text
+from proctor.spec.located import Tree, YamlDocument, plain
+from proctor.spec.yaml_reader import MAX_BYTES, MAX_DEPTH, read, read_text
 
 NOTHING: dict[str, str] = {}
 

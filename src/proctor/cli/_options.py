@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
 
-from proctor.report.formats import FORMATS
+from proctor.report.outputs import FORMATS
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -22,7 +22,7 @@ from urllib.parse import unquote
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, did_you_mean, hint_among
 from proctor.formatting import money
 from proctor.imports import needs_extra
-from proctor.report.run_words import sentence
+from proctor.report.figures import sentence
 from proctor.runs.provenance import host
 from proctor.runs.run import Run
 from proctor.sanitize import line

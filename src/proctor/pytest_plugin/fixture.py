@@ -26,8 +26,7 @@ from proctor.pytest_plugin.repeat import asked, explain, reason_of
 from proctor.runs.trial import Trial, TrialStatus
 from proctor.sanitize import line, shown
 from proctor.spec import Case, Suite
-from proctor.spec.data import tree_of
-from proctor.spec.located import SourceLocation
+from proctor.spec.located import SourceLocation, tree_of
 from proctor.spec.suite import DEFAULT_THRESHOLD
 from proctor.spec.validation import located
 from proctor.trace import Trace

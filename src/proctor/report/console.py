@@ -21,7 +21,7 @@ import click
 from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.formatting import DASH, duration_ms, money, percent, plural
 from proctor.report.facts import MOST_SPANS, REPORTED, ReportFacts, TrialFacts
-from proctor.report.run_words import cost_line, error_lines, not_judged, score
+from proctor.report.figures import cost_line, error_lines, not_judged, score
 from proctor.runs.summary import CellSummary, RankedFailure, Verdict
 from proctor.runs.trial import COST_REACHED, TOKENS_REACHED, TrialStatus
 from proctor.sanitize import line, shown
@@ -224,8 +224,7 @@ def _missing_trials(cell: CellSummary) -> Iterator[str]:
 
 
 def _leaderboard(facts: ReportFacts) -> Iterator[str]:
-    from proctor.report.figures import ends
-    from proctor.report.run_words import leading, places
+    from proctor.report.figures import ends, leading, places
 
     rows = [
         (
@@ -250,7 +249,7 @@ def _leaderboard(facts: ReportFacts) -> Iterator[str]:
 
 def _since(found: GateResult) -> Iterator[str]:
     """What changed since the baseline."""
-    from proctor.report.run_words import gate_line
+    from proctor.report.figures import gate_line
     from proctor.runs.folder import run_name
 
     name = line(run_name(Path(found.baseline.path)), 200)

@@ -26,8 +26,7 @@ from proctor.formatting import (
     plural,
     points,
 )
-from proctor.report.figures import METRIC_WORDS, change, document, ends, figure, named
-from proctor.report.run_words import places
+from proctor.report.figures import METRIC_WORDS, change, document, ends, figure, named, places
 from proctor.results.compare import NOTABLE_FDR
 from proctor.sanitize import line
 from proctor.tables import table

@@ -23,7 +23,7 @@ import msgspec
 from proctor.checks.base import CheckResult, CheckStatus, Layer, worst
 from proctor.errors import EXIT_CANNOT_JUDGE, EXIT_FAIL
 from proctor.formatting import plural
-from proctor.report.run_words import case_text, research_lines, sentence
+from proctor.report.figures import case_text, research_lines, sentence
 from proctor.results.metadata import as_text
 from proctor.results.outcomes import case_properties
 from proctor.runs.annotations import FILE as NOTES_FILE

@@ -1,18 +1,36 @@
-"""Format statistics: metrics in their units, intervals, JSON documents.
+"""Figures and sentences that every form of a report shares.
 
-Guarantees: an undefined figure is a dash, with its reason where there is room; a figure never looks
-more exact than it is.
+Guarantees: a figure reads the same in HTML, Markdown and console, and never looks more exact than
+it is; an undefined one is a dash, with its reason where there is room; every share has its
+denominator.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
-from proctor.formatting import DASH, MINUS, duration_ms, money, percent, points
+from proctor.formatting import (
+    DASH,
+    MINUS,
+    duration_ms,
+    in_points,
+    level_of,
+    money,
+    p_text,
+    percent,
+    plural,
+    points,
+)
+from proctor.runs.run import RunTotals
+from proctor.runs.summary import CellSummary, RankedError, Verdict
 from proctor.sanitize import json_value, line
-from proctor.stats.types import Interval
+
+if TYPE_CHECKING:
+    from proctor.results.leaderboard import Leaderboard
+    from proctor.stats.gate import CaseChange, Gate
+    from proctor.stats.types import Interval
 
 METRIC_WORDS = {
     "pass_rate": "pass rate",
@@ -78,3 +96,126 @@ def document(kind: str, facts: Any, **more: Any) -> str:
     """Return facts as one JSON document."""
     body = {"format": FORMAT, "kind": kind, **more, **cast("dict[str, Any]", json_value(facts))}
     return json.dumps(json_value(body), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+# -- a run ---------------------------------------------------------------------------------------
+
+INPUT_SHOWN = 2_000
+"""Characters of a case's input that a report holds: enough to know the question again."""
+
+
+def sentence(cells: Sequence[CellSummary], totals: RunTotals) -> str:
+    """How many cells and trials passed, as the console says it."""
+    passed = sum(cell.verdict == Verdict.PASS for cell in cells)
+    return (
+        f"{passed} of {plural(len(cells), 'cell')} passed; "
+        f"{totals.passed} of {plural(totals.judged, 'judged trial')}"
+    )
+
+
+def score(value: float | None) -> str:
+    """A score from 0 to 1."""
+    return DASH if value is None else f"{value:.2f}"
+
+
+def places(best: int | None, worst: int | None) -> str:
+    """Return the ranks an agent may have: `1`, or `1–3` where differences are not significant."""
+    if best is None or worst is None:
+        return DASH
+    return str(best) if best == worst else f"{best}–{worst}"
+
+
+def leading(board: Leaderboard) -> str | None:
+    """Return a sentence on which agent is ahead; None with a single agent."""
+    rows = [row for row in board.rows if row.best is not None]
+    if len(board.rows) < 2:
+        return None
+    if board.reason or not rows:
+        return f"No ranking: {board.reason or 'no judged trial'}."
+    cases = plural(board.shared_cases, "shared case")
+    how = f"on {cases} (paired tests, Holm, {level_of(board.alpha)} level)"
+    first = [row.name for row in rows if row.best == 1]
+    if len(first) == 1:
+        return f"{first[0]} is significantly better than all others {how}."
+    if len(first) < len(rows):
+        return f"{', '.join(first)} share rank 1 {how}."
+    between = " and ".join(first) if len(first) == 2 else "the agents"
+    return f"No significant difference between {between} {how}; more cases may show one."
+
+
+def ranked_by(board: Leaderboard) -> str:
+    """Return how the leaderboard ranks agents."""
+    return (
+        f"By {board.metric.replace('_', ' ')} over {plural(board.shared_cases, 'shared case')}. A"
+        f" rank such as 1–2 means that paired tests (Holm, {level_of(board.alpha)} level) show no"
+        " significant difference between these agents. Rates are means over cases; intervals are"
+        " for cases like these, not only these."
+    )
+
+
+def not_judged(totals: RunTotals) -> str | None:
+    """What could not be judged, in words; None when all was."""
+    parts = [
+        plural(totals.infra_error, "infrastructure error") if totals.infra_error else "",
+        f"{totals.cancelled} cancelled" if totals.cancelled else "",
+    ]
+    said = ", ".join(part for part in parts if part)
+    return said or None
+
+
+def cost_line(totals: RunTotals) -> str:
+    """What the trials cost, or why that is not known."""
+    if not totals.llm_calls and totals.cost_usd is None and not totals.unpriced_calls:
+        agents = "cost: n/a (no model calls)"
+    else:
+        agents = f"cost {money(totals.cost_usd, totals.unpriced_calls) or 'unknown'}"
+    tokens = f" · {totals.tokens:,} tokens" if totals.tokens is not None else ""
+    judges = money(totals.judge_cost_usd)
+    return f"{agents}{tokens}{f' · judges {judges}' if judges else ''}"
+
+
+def research_lines(record: Mapping[str, Any]) -> list[str]:
+    """Return what research found, or how far it got."""
+    rounds = plural(len(record["rounds"]), "round")
+    told = record["summary"] or record["rounds"][-1]["decided"]
+    head = f"{record['kind']}: {rounds}{'' if record['ended'] else ', not ended'}"
+    return [head, *(f"  {line(str(text), 300)}" for text in told)]
+
+
+MOST_ERRORS = 3
+"""Different errors that a summary tells: a broken setup has one or two; trials have theirs each."""
+
+
+def error_lines(errors: Sequence[RankedError]) -> list[str]:
+    """Why trials could not be judged, the most common first, with a trial of each."""
+    told = [
+        f"{plural(each.count, 'trial')}: {each.error.type} in the {each.error.place}: "
+        f"{line(each.error.message, 300)} ({each.trial})"
+        for each in errors[:MOST_ERRORS]
+    ]
+    rest = len(errors) - len(told)
+    return [*told, f"and {plural(rest, 'other error')}"] if rest else told
+
+
+def gate_line(gate: Gate) -> str:
+    """What a gate found, with what it rests on."""
+    moved = points(None if gate.drop is None else -gate.drop)
+    return (
+        f"{moved} points over {plural(gate.cases, 'case')} ({plural(gate.n, 'trial')}, "
+        f"p {p_text(gate.p_value)}); the drop is at most {in_points(gate.drop_at_most)}"
+    )
+
+
+def moved_cases(gate: Gate) -> list[CaseChange]:
+    """Cases whose rate changed, the largest changes first, whichever way they went."""
+    return sorted((m for m in gate.moves if m.drop), key=lambda m: (-abs(m.drop), m.case))
+
+
+def case_text(value: Any) -> str:
+    """What a case asks, as text."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value[:INPUT_SHOWN]
+    shown = json.dumps(json_value(value, most=INPUT_SHOWN), ensure_ascii=False, indent=1)
+    return shown[:INPUT_SHOWN]

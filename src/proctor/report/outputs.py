@@ -1,27 +1,60 @@
-"""Where each format of a report goes: a file, standard output or standard error.
+"""Formats of a report by name, and where each is written: a file or a stream.
 
-Promise: whatever is wrong with the wish is said before any agent runs, standard output never holds
-two formats that programs read, and in GitHub Actions annotations and the step summary are there
-without being asked for.
+Guarantees: options that cannot be met are reported before any agent runs; standard output never
+holds two formats that programs read; in GitHub Actions, annotations and the step summary are
+written without an option. A format is a function from `ReportFacts` to text in a module of its own,
+imported when it is used. To add one, add a module and a line in `FORMATS`.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import click
 
-from proctor.errors import ProctorError
+from proctor.errors import ProctorError, hint_among
 from proctor.files import write_atomic
-from proctor.report.facts import ReportFacts
-from proctor.report.formats import FORMATS, render
 from proctor.user_dirs import room_for
 
+if TYPE_CHECKING:
+    from proctor.report.facts import ReportFacts
+
 STDOUT = "-"
+
+
+class Format(NamedTuple):
+    """Where a format's `render` lives, and whether programs read it (people read the others)."""
+
+    module: str
+    for_programs: bool
+    about: str
+
+
+FORMATS = {
+    "console": Format("proctor.report.console", False, "for people, in a terminal"),
+    "json": Format("proctor.report.json_report", True, "one document with everything"),
+    "github": Format("proctor.report._github", True, "annotations at the lines of the cases"),
+    "junit": Format("proctor.report._junit", True, "XML for the test views of CI systems"),
+    "prometheus": Format("proctor.report._prometheus", True, "metrics in the text format"),
+    "markdown": Format("proctor.report._markdown", True, "for pull requests and pages"),
+}
+
+
+def render(name: str, facts: ReportFacts) -> str:
+    """The report in one format; what it says ends with a line break."""
+    found = FORMATS.get(name)
+    if found is None:
+        raise ProctorError(
+            f"there is no format {name!r}",
+            hint=hint_among(name, FORMATS),
+        )
+    write = cast("Callable[[ReportFacts], str]", import_module(found.module).render)
+    return write(facts)
 
 
 class Output(NamedTuple):
@@ -115,7 +148,7 @@ def _append(path: Path, content: bytes) -> None:
 
 
 def _add_summary(facts: ReportFacts, path: Path) -> None:
-    from proctor.report.github import summary
+    from proctor.report._github import summary
 
     try:
         taken = path.stat().st_size if path.exists() else 0

@@ -26,7 +26,7 @@ import msgspec
 from proctor.errors import ProctorError
 from proctor.files import write_atomic
 from proctor.formatting import byte_size, plural
-from proctor.report import markdown
+from proctor.report import _markdown
 from proctor.report.facts import ReportFacts
 from proctor.report.html.page import render_page
 from proctor.report.html.trial_data import PageTexts
@@ -99,7 +99,7 @@ def _share_zip(run: Run, target: Path, redactor: Redactor) -> Shared:
         page = render_page(copied, facts, redactor=redactor)
         files = {
             "report.html": page.text.encode(),
-            "report.md": markdown.render(facts).encode(),
+            "report.md": _markdown.render(facts).encode(),
             **{f"run/{name}": path.read_bytes() for name, path in _files(folder.path)},
         }
     redacted = texts.redacted + page.redacted

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from proctor._lazy import imported_when_used
 
 if TYPE_CHECKING:
+    from proctor.spec._json_schema import schema_of
     from proctor.spec.case_checks import checks_of
     from proctor.spec.config import Configuration, Settings, load_configuration
-    from proctor.spec.json_schema import schema_of
     from proctor.spec.load import load_suite, restore_suite
     from proctor.spec.located import SourceLocation, SpecError, SpecProblem
     from proctor.spec.select import Filter, parse_filter, select_cases
@@ -54,7 +54,7 @@ _HOME_OF = {
     "parse_filter": "proctor.spec.select",
     "checks_of": "proctor.spec.case_checks",
     "restore_suite": "proctor.spec.load",
-    "schema_of": "proctor.spec.json_schema",
+    "schema_of": "proctor.spec._json_schema",
     "select_cases": "proctor.spec.select",
 }
 """Public name → the module that defines it."""

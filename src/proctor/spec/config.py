@@ -21,13 +21,13 @@ from pydantic import AfterValidator, BaseModel, Field
 from proctor.errors import ProctorError, did_you_mean
 from proctor.llm.rate_limits import RateLimit
 from proctor.runs.remote.object_store import is_address
-from proctor.spec.data import read_toml
 from proctor.spec.located import (
     SourceLocation,
     SpecError,
     SpecProblem,
     Tree,
     merged,
+    read_toml,
     replace_content,
 )
 from proctor.spec.suite import DEFAULT_TRIALS, Agent, Judge, Trials

@@ -17,17 +17,18 @@ from pydantic import ValidationError
 from proctor.agents.registry import UnknownAgentError, kind_class
 from proctor.errors import ProctorError, hint_among
 from proctor.imports import IMPORT_PATH, load_module
-from proctor.spec.data import tree_of
 from proctor.spec.experiment import Experiment
 from proctor.spec.located import (
     SourceLocation,
     SpecError,
     SpecProblem,
     Tree,
+    YamlDocument,
     merged,
     plain,
     renamed,
     replace_content,
+    tree_of,
 )
 from proctor.spec.suite import (
     CASE_SPELLINGS,
@@ -39,7 +40,7 @@ from proctor.spec.suite import (
     slug,
 )
 from proctor.spec.validation import first_fault, validated
-from proctor.spec.yaml_reader import YamlDocument, read
+from proctor.spec.yaml_reader import read
 
 
 def load_suite(

@@ -6,8 +6,10 @@ with all others of the same file, so that a user can fix a suite in one go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from proctor.errors import ProctorError
@@ -192,3 +194,172 @@ def replace_content(
 ) -> Tree:
     """Return the same position with another value."""
     return replace(tree, value=value, keys=tree.keys if keys is None else keys, size=1, depth=1)
+
+
+# -- environment variables and records ------------------------------------------------------------
+
+_REFERENCE = re.compile(
+    r"""(?P<escape>\$\$\{)
+      | \$\{ (?P<name>[A-Za-z_][A-Za-z0-9_]*) (?: :- (?P<default>[^}]*) )? \}
+      | (?P<malformed>\$\{ [^}]{0,40} \}?)""",
+    re.VERBOSE,
+)
+
+
+class Substituted(NamedTuple):
+    """A text with variables substituted, their values, and problems."""
+
+    text: str
+    secrets: tuple[tuple[str, str], ...] = ()
+    problems: tuple[tuple[str, str], ...] = ()
+
+
+def substitute(text: str, environ: Mapping[str, str]) -> Substituted:
+    """Substitute environment variables for `${NAME}` or `${NAME:-default}`; `$${` is `${`.
+
+    `secrets` pairs the value of a variable with its reference, `problems` pairs a message with a
+    hint. Defaults are in the file and are no secrets.
+    """
+    if "${" not in text:
+        return Substituted(text)
+    secrets: list[tuple[str, str]] = []
+    problems: list[tuple[str, str]] = []
+
+    def put(match: re.Match[str]) -> str:
+        if match["escape"]:
+            return "${"
+        if match["malformed"]:
+            problems.append(
+                (
+                    f"{match.group()!r} is not a reference to an environment variable",
+                    "write ${NAME} or ${NAME:-default}; for a literal ${ write $${",
+                )
+            )
+            return match.group()
+        name, held = match["name"], environ.get(match["name"])
+        # As in a shell, an empty variable uses the default too.
+        if match["default"] is not None and not held:
+            return match["default"]
+        if held is None:
+            problems.append(
+                (
+                    f"the environment variable {name} is not set",
+                    f"set it, or give a default: ${{{name}:-...}}",
+                )
+            )
+            return ""
+        if held:
+            secrets.append((held, "${" + name + "}"))
+        return held
+
+    result = _REFERENCE.sub(put, text)
+    return Substituted(result, tuple(secrets), tuple(problems))
+
+
+class YamlDocument(NamedTuple):
+    """The content of a file: its tree (None when unreadable) and every problem.
+
+    `files` are the file itself and all its includes, for cache invalidation.
+    """
+
+    tree: Tree | None
+    problems: list[SpecProblem]
+    files: tuple[Path, ...] = ()
+
+
+Location = tuple[str, ...]
+"""The keys that lead to a value; list items have the position of their list."""
+
+
+def tree_of(
+    value: Any,
+    place_at: Callable[[Location], SourceLocation],
+    environ: Mapping[str, str],
+    problems: list[SpecProblem],
+    path: Location = (),
+) -> Tree:
+    """Return a value as a tree, with environment variables substituted."""
+    place = place_at(path)
+    if isinstance(value, dict):
+        table = cast("dict[Any, Any]", value)
+        inner = {
+            str(key): tree_of(item, place_at, environ, problems, (*path, str(key)))
+            for key, item in table.items()
+        }
+        return Tree(place, inner, {key: tree.place for key, tree in inner.items()})
+    if isinstance(value, list | tuple):
+        items = cast("list[Any]", value)
+        return Tree(place, [tree_of(v, place_at, environ, problems, path) for v in items])
+    if not isinstance(value, str):
+        # Dates are what TOML has beyond JSON; no setting takes one.
+        known = value is None or isinstance(value, bool | int | float)
+        return Tree(place, value if known else str(value))
+    text, secrets, found = substitute(value, environ)
+    problems.extend(SpecProblem(place, message, hint) for message, hint in found)
+    return Tree(place, text, {}, value if secrets else None, secrets, bool(found))
+
+
+# `[tool.proctor]` of a pyproject.toml as a tree. The standard parser has no line numbers, so they
+# are found by searching for headers and keys. A key inside an inline table gets the line of that
+# table: close enough to find it.
+
+
+_HEADER = re.compile(r"\s*\[{1,2}\s*(?P<name>[^\]]+?)\s*\]{1,2}\s*(?:#.*)?$")
+_KEY = re.compile(
+    r"""\s*(?P<name>(?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*="""
+)
+_PART = re.compile(r"""[\w-]+|"[^"]*"|'[^']*'""")
+_TABLE = ("tool", "proctor")
+
+
+def read_toml(path: Path, environ: Mapping[str, str]) -> YamlDocument:
+    """Return the table as a tree; None when the file has none."""
+    import tomllib  # most projects have no such file
+
+    name = str(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        data: Any = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        at = re.search(r"line (\d+), column (\d+)", str(error))
+        place = SourceLocation(name, int(at[1]), int(at[2])) if at else SourceLocation(name, 1, 1)
+        return YamlDocument(
+            None, [SpecProblem(place, f"not TOML: {str(error).partition(' (at')[0]}")]
+        )
+    except (OSError, UnicodeDecodeError) as error:
+        return YamlDocument(
+            None, [SpecProblem(SourceLocation(name, 1, 1), f"cannot be read: {error}")]
+        )
+    for part in _TABLE:
+        data = cast("dict[str, Any]", data).get(part) if isinstance(data, dict) else None
+    if data is None:
+        return YamlDocument(None, [])
+    problems: list[SpecProblem] = []
+    places = _places(text, name)
+
+    def place_at(path: tuple[str, ...]) -> SourceLocation:
+        whole = _TABLE + path
+        return next(places[whole[:n]] for n in range(len(whole), 0, -1) if whole[:n] in places)
+
+    return YamlDocument(tree_of(data, place_at, environ, problems), problems)
+
+
+def _places(text: str, name: str) -> dict[tuple[str, ...], SourceLocation]:
+    """Return the positions of each header and each key at the start of a line."""
+    places: dict[tuple[str, ...], SourceLocation] = {}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _HEADER.match(line):
+            table = _parts(header["name"])
+            found, path = header, table
+        elif key := _KEY.match(line):
+            found, path = key, (*table, *_parts(key["name"]))
+        else:
+            continue
+        for length in range(1, len(path) + 1):
+            places.setdefault(path[:length], SourceLocation(name, number, found.start("name") + 1))
+    return places
+
+
+def _parts(dotted: str) -> tuple[str, ...]:
+    return tuple(part.strip("\"'") for part in _PART.findall(dotted))

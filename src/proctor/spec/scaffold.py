@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from proctor.errors import ProctorError
-from proctor.spec.json_schema import schema_of
+from proctor.spec._json_schema import schema_of
 
 DEFAULT_PYTHON = "3.12"
 """Default Python version: supported for years, and every agent library runs on it."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, cast
 import yaml
 
 from proctor.errors import did_you_mean, hint_among
-from proctor.spec.located import Scalar, SourceLocation, SpecProblem, Tree
+from proctor.spec.located import Scalar, SourceLocation, SpecProblem, Tree, YamlDocument, substitute
 
 # YAML scalars and environment variables inside them. Scalars follow the YAML 1.2 core schema, as
 # editors do: `no`, `on` and `12:30` are text, dates are text, and every value has a JSON type.
@@ -71,64 +71,6 @@ def tagged(text: str, kind: str) -> Scalar:
         if name == kind and len(text) <= LONGEST_NUMBER and pattern.fullmatch(text):
             return read(text)
     raise ValueError(f"{text[:40]!r} is not a value of type !!{kind}")
-
-
-_REFERENCE = re.compile(
-    r"""(?P<escape>\$\$\{)
-      | \$\{ (?P<name>[A-Za-z_][A-Za-z0-9_]*) (?: :- (?P<default>[^}]*) )? \}
-      | (?P<malformed>\$\{ [^}]{0,40} \}?)""",
-    re.VERBOSE,
-)
-
-
-class Substituted(NamedTuple):
-    """A text with variables substituted, their values, and problems."""
-
-    text: str
-    secrets: tuple[tuple[str, str], ...] = ()
-    problems: tuple[tuple[str, str], ...] = ()
-
-
-def substitute(text: str, environ: Mapping[str, str]) -> Substituted:
-    """Substitute environment variables for `${NAME}` or `${NAME:-default}`; `$${` is `${`.
-
-    `secrets` pairs the value of a variable with its reference, `problems` pairs a message with a
-    hint. Defaults are in the file and are no secrets.
-    """
-    if "${" not in text:
-        return Substituted(text)
-    secrets: list[tuple[str, str]] = []
-    problems: list[tuple[str, str]] = []
-
-    def put(match: re.Match[str]) -> str:
-        if match["escape"]:
-            return "${"
-        if match["malformed"]:
-            problems.append(
-                (
-                    f"{match.group()!r} is not a reference to an environment variable",
-                    "write ${NAME} or ${NAME:-default}; for a literal ${ write $${",
-                )
-            )
-            return match.group()
-        name, held = match["name"], environ.get(match["name"])
-        # As in a shell, an empty variable uses the default too.
-        if match["default"] is not None and not held:
-            return match["default"]
-        if held is None:
-            problems.append(
-                (
-                    f"the environment variable {name} is not set",
-                    f"set it, or give a default: ${{{name}:-...}}",
-                )
-            )
-            return ""
-        if held:
-            secrets.append((held, "${" + name + "}"))
-        return held
-
-    result = _REFERENCE.sub(put, text)
-    return Substituted(result, tuple(secrets), tuple(problems))
 
 
 # Paths in specs: resolution and suggestions.
@@ -191,17 +133,6 @@ _DATA_SUFFIXES = (".yaml", ".yml", ".json")
 
 # libyaml's parser where PyYAML was built with it; the pure one is equivalent but slower.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class YamlDocument(NamedTuple):
-    """The content of a file: its tree (None when unreadable) and every problem.
-
-    `files` are the file itself and all its includes, for cache invalidation.
-    """
-
-    tree: Tree | None
-    problems: list[SpecProblem]
-    files: tuple[Path, ...] = ()
 
 
 class FileDialect(NamedTuple):

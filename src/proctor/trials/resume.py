@@ -30,7 +30,7 @@ from proctor.spec import (
     Suite,
     restore_suite,
 )
-from proctor.spec.data import tree_of
+from proctor.spec.located import tree_of
 from proctor.spec.validation import validated
 from proctor.trials.design import Design
 from proctor.trials.options import OF_WORKERS, ExecutorName, RunOptions

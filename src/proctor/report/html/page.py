@@ -27,7 +27,7 @@ from proctor.llm.cache import cache_folder
 from proctor.report import charts
 from proctor.report.charts import config
 from proctor.report.facts import ReportFacts, TrialRow, trial_order
-from proctor.report.html.context import report_context, section_links
+from proctor.report.html._context import report_context, section_links
 from proctor.report.html.trial_data import (
     MAX_TEXT,
     PackedTrials,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from proctor.checks.base import CheckStatus
 from proctor.formatting import plural
-from proctor.report import markdown
+from proctor.report import _markdown
 from proctor.report.facts import CasePlace, ReportFacts, TrialFacts
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import line, shown
@@ -118,7 +118,7 @@ def _from_workspace(file: str, environ: Mapping[str, str]) -> str:
 
 def summary(facts: ReportFacts, taken: int = 0) -> bytes:
     """The report for a step summary that holds so many bytes already."""
-    content = markdown.render(facts).encode("utf-8", "replace")
+    content = _markdown.render(facts).encode("utf-8", "replace")
     room = max(0, SUMMARY_LIMIT - taken)
     if len(content) <= room:
         return content

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from proctor.formatting import DASH, at_least, duration_ms, money, percent, plural, points
 from proctor.report.charts import HEATMAP_CASES, STATUS_WORDS, STATUSES
 from proctor.report.facts import ReportFacts, TrialRow, when
-from proctor.report.figures import ends
-from proctor.report.run_words import (
+from proctor.report.figures import (
     cost_line,
+    ends,
     error_lines,
     gate_line,
     leading,

@@ -11,9 +11,9 @@ from pathlib import Path
 from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.formatting import DASH, duration_ms, markdown_table, money, percent, plural, points
 from proctor.report.facts import MOST_SPANS, REPORTED, ReportFacts, TrialFacts, when
-from proctor.report.figures import ends
-from proctor.report.run_words import (
+from proctor.report.figures import (
     cost_line,
+    ends,
     error_lines,
     gate_line,
     leading,
