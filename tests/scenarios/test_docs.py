@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from proctor.scenarios import Catalog, expressions, functions, interpreter
+from proctor.scenarios import Catalog
+from proctor.scenarios import _expressions as expressions
+from proctor.scenarios import _functions as functions
+from proctor.scenarios import _interpreter as interpreter
+from proctor.scenarios._functions import CONSTANTS, DRAWS, FUNCTIONS, KNOWN, OTHER
+from proctor.scenarios._opaque_names import NameGroup
 from proctor.scenarios.builder import WorldSpec
-from proctor.scenarios.functions import CONSTANTS, DRAWS, FUNCTIONS, KNOWN, OTHER
-from proctor.scenarios.opaque_names import NameGroup
 from proctor.scenarios.params import RESERVED, TYPES
 from proctor.scenarios.template import KEYS, MAX_CHARACTERS
 

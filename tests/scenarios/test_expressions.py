@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from proctor.scenarios.expressions import MAX_LENGTH, ExpressionError
-from proctor.scenarios.functions import KNOWN, MAX_BITS, MAX_ITEMS, MAX_TEXT
-from proctor.scenarios.interpreter import (
+from proctor.scenarios._expressions import MAX_LENGTH, ExpressionError
+from proctor.scenarios._functions import KNOWN, MAX_BITS, MAX_ITEMS, MAX_TEXT
+from proctor.scenarios._interpreter import (
     MAX_STEPS,
     STEPS_PER_WORD,
     Budget,
@@ -20,7 +20,7 @@ from proctor.scenarios.interpreter import (
     UnknownNameError,
     evaluate,
 )
-from proctor.scenarios.randomness import RandomSource
+from proctor.scenarios._randomness import RandomSource
 
 
 def value_of(

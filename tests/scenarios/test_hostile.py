@@ -7,8 +7,8 @@ import pytest
 
 from proctor.errors import ProctorError
 from proctor.scenarios import Catalog, build
+from proctor.scenarios._interpreter import MAX_STEPS
 from proctor.scenarios.builder import default_cache_folder
-from proctor.scenarios.interpreter import MAX_STEPS
 from proctor.spec import SpecError
 
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proctor.scenarios import Catalog, build
-from proctor.scenarios.opaque_names import NameGroup, OpaqueNames, opaque_names
-from proctor.scenarios.randomness import RandomSource
+from proctor.scenarios._opaque_names import NameGroup, OpaqueNames, opaque_names
+from proctor.scenarios._randomness import RandomSource
 
 WORDS = st.text("abcdefghij", min_size=3, max_size=8)
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from proctor.scenarios import randomness
-from proctor.scenarios.randomness import Place, RandomSource, Stream
+from proctor.scenarios import _randomness as randomness
+from proctor.scenarios._randomness import Place, RandomSource, Stream
 
 N = 4_000
 

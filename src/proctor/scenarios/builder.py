@@ -21,7 +21,7 @@ from pydantic import Field
 from proctor import __version__
 from proctor.checks.base import Share
 from proctor.errors import ProctorError
-from proctor.scenarios.built_folder import (
+from proctor.scenarios._built_folder import (
     FILES,
     FORMAT,
     HIDDEN,
@@ -37,9 +37,8 @@ from proctor.scenarios.built_folder import (
     write_aside,
     write_folder,
 )
-from proctor.scenarios.catalog import Catalog, catalog_for, template_at
-from proctor.scenarios.functions import Value
-from proctor.scenarios.opaque_names import (
+from proctor.scenarios._functions import Value
+from proctor.scenarios._opaque_names import (
     Group,
     NameGroup,
     OpaqueNames,
@@ -47,9 +46,10 @@ from proctor.scenarios.opaque_names import (
     opaque_names,
     with_numbers,
 )
+from proctor.scenarios._randomness import RandomSource
+from proctor.scenarios._resolve import REF, Resolver, dotted
+from proctor.scenarios.catalog import Catalog, catalog_for, template_at
 from proctor.scenarios.params import accepted_params
-from proctor.scenarios.randomness import RandomSource
-from proctor.scenarios.resolve import REF, Resolver, dotted
 from proctor.scenarios.scenario import Built
 from proctor.scenarios.template import CASE_FIELDS, CHECKING, Template
 from proctor.spec.located import SpecError, SpecProblem, Tree, plain, replace_content

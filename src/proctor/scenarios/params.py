@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
 from proctor.errors import ProctorError, did_you_mean, hint_among
-from proctor.scenarios import functions
-from proctor.scenarios.expressions import is_name
-from proctor.scenarios.functions import RefusedError, Value, bounded, same_kind, shown
+from proctor.scenarios import _functions as functions
+from proctor.scenarios._expressions import is_name
+from proctor.scenarios._functions import RefusedError, Value, bounded, same_kind, shown
 from proctor.spec.located import SourceLocation, SpecProblem, Tree, plain
 from proctor.spec.yaml_reader import FileDialect, read_text
 

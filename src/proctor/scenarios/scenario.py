@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from proctor.agents.base import AgentConfig, AgentRequest
 from proctor.background import run_sync
 from proctor.errors import ProctorError, did_you_mean
-from proctor.scenarios.built_folder import (
+from proctor.scenarios._built_folder import (
     FILES,
     MANIFEST,
     SCENARIO,

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from proctor.errors import ProctorError, did_you_mean
-from proctor.scenarios.expressions import ExpressionError, is_name, parse
-from proctor.scenarios.functions import KNOWN, Value
+from proctor.scenarios._expressions import ExpressionError, is_name, parse
+from proctor.scenarios._functions import KNOWN, Value
+from proctor.scenarios._randomness import Place
+from proctor.scenarios._resolve import EV, REF, TAGS, FailedError, Resolver, SeedNeededError, dotted
 from proctor.scenarios.params import Param, accepted_params, params_from_text, read_params
-from proctor.scenarios.randomness import Place
-from proctor.scenarios.resolve import EV, REF, TAGS, FailedError, Resolver, SeedNeededError, dotted
 from proctor.spec.located import SpecError, SpecProblem, Tree, plain, renamed
 from proctor.spec.suite import Case, problem_with_id
 from proctor.spec.yaml_reader import FileDialect, read

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, cast
 
-from proctor.scenarios import randomness
-from proctor.scenarios.randomness import Stream
+from proctor.scenarios import _randomness as randomness
+from proctor.scenarios._randomness import Stream
 
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 Number = int | float

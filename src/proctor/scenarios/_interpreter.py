@@ -13,9 +13,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from proctor.errors import did_you_mean
-from proctor.scenarios import randomness
-from proctor.scenarios.expressions import LITERALS, ExpressionError, parse, place_of
-from proctor.scenarios.functions import (
+from proctor.scenarios import _randomness as randomness
+from proctor.scenarios._expressions import LITERALS, ExpressionError, parse, place_of
+from proctor.scenarios._functions import (
     CONSTANTS,
     DRAWS,
     FUNCTIONS,
@@ -35,7 +35,7 @@ from proctor.scenarios.functions import (
     text,
     whole,
 )
-from proctor.scenarios.randomness import Stream
+from proctor.scenarios._randomness import Stream
 
 MAX_STEPS = 200_000
 """Steps of a build: under a second of work, and hundreds of times what the shipped ones need."""

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from proctor.scenarios.randomness import RandomSource
-from proctor.scenarios.resolve import numbered
+from proctor.scenarios._randomness import RandomSource
+from proctor.scenarios._resolve import numbered
 from proctor.spec.located import SourceLocation, SpecProblem, Tree, replace_content
 from proctor.strict import Strict
 

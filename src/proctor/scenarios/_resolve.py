@@ -12,11 +12,11 @@ from typing import NamedTuple, NoReturn, cast
 
 from proctor.errors import did_you_mean
 from proctor.formatting import clipped
-from proctor.scenarios.expressions import ExpressionError
-from proctor.scenarios.functions import RefusedError, Value, bounded
-from proctor.scenarios.interpreter import Budget, Scope, UnknownNameError, evaluate
+from proctor.scenarios._expressions import ExpressionError
+from proctor.scenarios._functions import RefusedError, Value, bounded
+from proctor.scenarios._interpreter import Budget, Scope, UnknownNameError, evaluate
+from proctor.scenarios._randomness import Place, RandomSource, Stream
 from proctor.scenarios.params import Param
-from proctor.scenarios.randomness import Place, RandomSource, Stream
 from proctor.spec.located import SourceLocation as FilePlace
 from proctor.spec.located import SpecError, SpecProblem, Tree, replace_content
 
