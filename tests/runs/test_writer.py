@@ -10,10 +10,20 @@ import pytest
 import zstandard
 
 from proctor.runs.folder import RunFolder
-from proctor.runs.journal import SYNC_INTERVAL, Journal, JournalError, Sync, read_journal
+from proctor.runs.journal import (
+    LONG_MS,
+    MAX_BYTES,
+    MAX_SECONDS,
+    MAX_WAITING,
+    SYNC_INTERVAL,
+    Journal,
+    JournalError,
+    Sync,
+    TrialWriter,
+    read_journal,
+)
 from proctor.runs.segments import SMALL, SegmentWriter, segment_path
 from proctor.runs.trial import Trial, TrialStatus
-from proctor.runs.writer import LONG_MS, MAX_BYTES, MAX_SECONDS, MAX_WAITING, TrialWriter
 
 
 def trial(index, **facts):

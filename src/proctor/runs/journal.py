@@ -1,8 +1,12 @@
-"""The journal of a run: one JSON line per finished trial, appended at once.
+"""The journal of a run: one JSON line per finished trial, appended in small batches.
 
 Guarantees: a written line is never changed or lost by a later crash of this process; a torn last
 line (the process died inside a write) is dropped on reading and reported. The `sync` policy decides
-how soon lines are fsynced.
+how soon lines are fsynced. `TrialWriter` reports trials as written only once their lines are in the
+journal; until then they count as running, and a crash may lose them. Short trials that end at
+nearly the same time share one write to the trace file and one to the journal (not under
+`Sync.ALWAYS`), since a write costs as much as running a small trial. A long trial is written
+immediately.
 """
 
 from __future__ import annotations
@@ -13,14 +17,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from io import FileIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from proctor.errors import ProctorError
+from proctor.runs.segments import SegmentWriter, write_whole
 from proctor.runs.trial import Trial
 from proctor.sanitize import without_surrogates
+
+if TYPE_CHECKING:
+    from proctor.runs.folder import RunFolder
 
 # Fsync in a thread, one at a time; a failure is raised by the next call. A slow disk takes
 # milliseconds to seconds, and agents that share the event loop with the writer would all wait for
@@ -168,14 +176,6 @@ class Journal:
             self._file.close()
 
 
-def write_whole(file: FileIO, data: bytes) -> None:
-    """Write all bytes; the operating system may accept them in parts."""
-    written = file.write(data)
-    while written < len(data):
-        data = data[written:]
-        written = file.write(data)
-
-
 def last_line_end(path: Path, size: int) -> int:
     """Return the offset after the last complete line."""
     step = 64 * 1024
@@ -225,3 +225,81 @@ def read_latest(path: Path, problems: list[str] | None = None) -> Iterator[Trial
     for number, trial in enumerate(read_journal(path, problems)):
         if number in counted:
             yield trial
+
+
+# -- batched writes -----------------------------------------------------------------------------
+
+MAX_WAITING = 32
+"""Maximum trials per write: beyond it the write no longer dominates the cost of a trial."""
+
+MAX_BYTES = 1 << 20
+"""Maximum bytes of traces buffered in memory."""
+
+MAX_SECONDS = 0.05
+"""Maximum buffering time while the event loop is busy; well below the duration of a trial with a
+real agent.
+"""
+
+LONG_MS = 100.0
+"""Duration from which a trial is written immediately: two writes are a thousandth of it."""
+
+
+class TrialWriter:
+    """Buffer and write trials; the single writer of a run, which holds the folder's lock."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        sync: Sync,
+        written: Callable[[Sequence[Trial]], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._journal = Journal(folder.journal_path, sync=sync)
+        self._segments = SegmentWriter(folder.traces_path)
+        self._written = written
+        self._clock = clock
+        self._most = 1 if sync == Sync.ALWAYS else MAX_WAITING
+        self._waiting: list[Trial] = []
+        self._traces: list[bytes | None] = []
+        self._bytes = 0
+        self._since = 0.0
+
+    def add(self, trial: Trial, encoded: bytes | None) -> bool:
+        """Buffer a trial and its trace; return true when a `flush` has to be scheduled."""
+        self._waiting.append(trial)
+        self._traces.append(encoded)
+        if encoded is not None:
+            self._bytes += len(encoded)
+        waiting, now = len(self._waiting), self._clock()
+        if waiting == 1:
+            self._since = now
+        if (
+            waiting >= self._most
+            or self._bytes >= MAX_BYTES
+            or now - self._since >= MAX_SECONDS
+            or trial.duration_ms >= LONG_MS
+        ):
+            self.flush()
+            return False
+        return waiting == 1
+
+    def flush(self) -> None:
+        """Write the buffered trials and report them."""
+        trials, traces = self._waiting, self._traces
+        if not trials:
+            return
+        self._waiting, self._traces, self._bytes = [], [], 0
+        kept = [encoded for encoded in traces if encoded is not None]
+        places = iter(self._segments.extend(kept)) if kept else iter(())
+        for trial, encoded in zip(trials, traces, strict=True):
+            if encoded is not None:
+                trial.trace = next(places)
+        self._journal.extend(trials)
+        self._written(trials)
+
+    def close(self) -> None:
+        """Flush, fsync and close."""
+        self.flush()
+        self._journal.close()
+        self._segments.close()

@@ -17,7 +17,6 @@ import msgspec
 import zstandard
 
 from proctor.errors import ProctorError
-from proctor.runs.journal import write_whole
 from proctor.runs.trial import TraceRef
 from proctor.trace import Trace
 
@@ -89,6 +88,14 @@ class SegmentWriter:
             raise SegmentError(
                 f"cannot write a trace: {error.strerror}", where=str(self._folder)
             ) from None
+
+
+def write_whole(file: FileIO, data: bytes) -> None:
+    """Write all bytes; the operating system may accept them in parts."""
+    written = file.write(data)
+    while written < len(data):
+        data = data[written:]
+        written = file.write(data)
 
 
 def segment_path(folder: Path, number: int) -> Path:

@@ -30,13 +30,12 @@ from proctor.runs.checkpoints import Checkpoints
 from proctor.runs.early_stop import EarlyStop, rules_named
 from proctor.runs.folder import RunFolder
 from proctor.runs.heartbeat import Heart
-from proctor.runs.journal import read_journal
+from proctor.runs.journal import TrialWriter, read_journal
 from proctor.runs.parquet import RowOrder, row_order
 from proctor.runs.provenance import git_state
 from proctor.runs.run import Run
 from proctor.runs.summary import SharedResults, compact
 from proctor.runs.trial import CellKey, PlannedTrial, Trial, TrialError, TrialStatus
-from proctor.runs.writer import TrialWriter
 from proctor.trials.executor import Executor, executors_for
 from proctor.trials.options import ExecutorName, RunBudget
 from proctor.trials.plan import Plan
