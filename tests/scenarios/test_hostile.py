@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from proctor.scenarios.builder import default_cache_folder
 from proctor.spec import SpecError
 
 
-def problems(catalog: Catalog, name: str = "a.b", **params: object) -> list[str]:
+def problems(catalog: Catalog, name: str = "a.b", **params: Any) -> list[str]:
     """What a build is refused for, places without the folder of the catalog."""
     with pytest.raises(SpecError) as caught:
         build(name, 1, catalog=catalog, **params)
