@@ -16,7 +16,7 @@ from world_parts import Says, played
 from proctor.agents.actions import sample, understand
 from proctor.trace.capture import capture
 from proctor.worlds import WorldError, make_world
-from proctor.worlds.gym import GymWorld, converted, described
+from proctor.worlds._gym import GymWorld, converted, described
 
 RANDOM = {"kind": "random"}
 

@@ -22,10 +22,10 @@ from proctor.files import ZSTD_MAGIC, DecompressionError, decompress
 from proctor.formatting import plural
 from proctor.sanitize import printable
 from proctor.trace import formats
+from proctor.trace._documents import looks_like_json, read_documents
+from proctor.trace._fields import is_array, is_object, kind_of
 from proctor.trace.assemble import Collector, LogPool, TraceProblem, assemble
 from proctor.trace.formats import transcript
-from proctor.trace.formats.documents import looks_like_json, read_documents
-from proctor.trace.formats.fields import is_array, is_object, kind_of
 from proctor.trace.model import Trace
 
 __all__ = [

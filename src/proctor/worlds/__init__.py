@@ -3,7 +3,7 @@
 Worlds are created by name, an episode is one trial, each step is a span.
 """
 
-from proctor.worlds.base import (
+from proctor.worlds._base import (
     EpisodeOutcome,
     InvalidAction,
     Scores,
@@ -12,9 +12,9 @@ from proctor.worlds.base import (
     World,
     WorldError,
 )
-from proctor.worlds.loading import make_world
+from proctor.worlds._loading import make_world
+from proctor.worlds._scoring import Scoring, world_check
 from proctor.worlds.play import episode, play
-from proctor.worlds.scoring import Scoring, world_check
 
 __all__ = [
     "EpisodeOutcome",

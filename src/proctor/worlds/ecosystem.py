@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from proctor.agents.actions import Actions
 from proctor.errors import did_you_mean
 from proctor.formatting import percent
-from proctor.worlds.base import InvalidAction, Scores, WorldError
+from proctor.worlds._base import InvalidAction, Scores, WorldError
 
 # Population dynamics of several species, day by day.  Lotka–Volterra with an obligate mutualism,
 # integrated by the classical Runge–Kutta rule with one step a day, vectorised over species.

@@ -24,8 +24,8 @@ from proctor.errors import ProctorError
 from proctor.sanitize import json_value
 from proctor.trace import Span, SpanStatus
 from proctor.trace.capture import capture, current_trace, span
-from proctor.worlds.base import EpisodeOutcome, InvalidAction, Step, Trajectory, World, WorldError
-from proctor.worlds.scoring import Scoring, check_scoring, scored
+from proctor.worlds._base import EpisodeOutcome, InvalidAction, Step, Trajectory, World, WorldError
+from proctor.worlds._scoring import Scoring, check_scoring, scored
 
 MAX_INVALID = 3
 """Maximum consecutive invalid actions: enough to learn from the message, not to guess."""

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proctor.trace.assemble import Collector
-from proctor.trace.conventions.values import parsed, text
-from proctor.trace.formats.fields import (
+from proctor.trace._fields import (
     BadValue,
     array,
     first_object,
@@ -25,6 +23,8 @@ from proctor.trace.formats.fields import (
     name_of,
     optional_id,
 )
+from proctor.trace.assemble import Collector
+from proctor.trace.conventions.values import parsed, text
 from proctor.trace.model import Span, Trace
 
 NAME = "langfuse"

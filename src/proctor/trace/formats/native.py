@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from proctor.sanitize import json_bytes
-from proctor.trace.assemble import Collector
-from proctor.trace.formats.fields import (
+from proctor.trace._fields import (
     BadValue,
     first_object,
     in_range,
@@ -21,6 +20,7 @@ from proctor.trace.formats.fields import (
     items,
     kind_of,
 )
+from proctor.trace.assemble import Collector
 from proctor.trace.model import Span, Trace
 
 NAME = "native"

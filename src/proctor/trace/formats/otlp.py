@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proctor.trace.assemble import Collector, LogRecord
-from proctor.trace.conventions.values import text
-from proctor.trace.formats.fields import (
+from proctor.trace._fields import (
     BadValue,
     array,
     first_object,
@@ -25,6 +23,8 @@ from proctor.trace.formats.fields import (
     optional_id,
     status_of,
 )
+from proctor.trace.assemble import Collector, LogRecord
+from proctor.trace.conventions.values import text
 from proctor.trace.model import Event, Span, SpanStatus
 
 NAME = "otlp"

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from proctor.trace.assemble import MALFORMED, Collector
-from proctor.trace.conventions.messages import messages_from
-from proctor.trace.conventions.values import count, parsed, text
-from proctor.trace.formats.fields import (
+from proctor.trace._fields import (
     content_id,
     first_object,
     is_array,
@@ -20,6 +17,9 @@ from proctor.trace.formats.fields import (
     items,
     kind_of,
 )
+from proctor.trace.assemble import MALFORMED, Collector
+from proctor.trace.conventions.messages import messages_from
+from proctor.trace.conventions.values import count, parsed, text
 from proctor.trace.model import Message, Span, SpanKind
 
 NAME = "transcript"

@@ -18,7 +18,7 @@ from proctor.checks.base import Check, CheckContext, CheckResult, unscored
 from proctor.errors import hint_among
 from proctor.formatting import plural
 from proctor.imports import load_object
-from proctor.worlds.base import Scores, Trajectory, World, WorldError
+from proctor.worlds._base import Scores, Trajectory, World, WorldError
 
 Scoring = Mapping[str, Any] | str | Callable[..., Any] | None
 """`{total_reward: [low, high]}`, an import path, a function `(trajectory, truth)`, or None."""

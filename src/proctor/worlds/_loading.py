@@ -14,7 +14,7 @@ from typing import Any, cast
 from proctor.agents.actions import Actions
 from proctor.errors import ProctorError, did_you_mean
 from proctor.imports import load_object
-from proctor.worlds.base import World, WorldError
+from proctor.worlds._base import World, WorldError
 
 GYM = "gym:"
 """Prefix of names of the Gymnasium registry."""
@@ -32,7 +32,7 @@ def make_world(
     if max_steps is not None and max_steps < 1:
         raise WorldError(f"max_steps is {max_steps}", hint="an episode has at least one step")
     if isinstance(use, str) and use.startswith(GYM):
-        from proctor.worlds.gym import make_gym
+        from proctor.worlds._gym import make_gym
 
         return Hosted(make_gym(use.removeprefix(GYM), settings, max_steps), max_steps)
     target = load_object(use, base_dir) if isinstance(use, str) else use
@@ -40,7 +40,7 @@ def make_world(
         raise WorldError(f"{use} is not a class or a function that creates a world")
     world = _create(target, settings, str(use))
     if hasattr(world, "action_space"):
-        from proctor.worlds.gym import GymWorld
+        from proctor.worlds._gym import GymWorld
 
         world = GymWorld(world)
     missing = [name for name in ("reset", "step") if not callable(getattr(world, name, None))]

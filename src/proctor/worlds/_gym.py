@@ -15,7 +15,7 @@ from typing import Any, cast
 from proctor.agents.actions import Actions
 from proctor.errors import did_you_mean
 from proctor.imports import absent_extra
-from proctor.worlds.base import WorldError
+from proctor.worlds._base import WorldError
 
 SEED_BITS = 31
 """Bits of a seed: some environments pass it to C code that takes no more."""
