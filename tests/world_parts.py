@@ -70,7 +70,7 @@ class Says:
 
     def __init__(self, *said: Any) -> None:
         self.said = list(said)
-        self.turns: list[AgentRequest] = []
+        self.turns: list[Any] = []
 
     async def run(self, request: AgentRequest) -> AgentReply:
         self.turns.append(request)

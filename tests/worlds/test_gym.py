@@ -53,6 +53,7 @@ async def test_real_environments_run_unchanged(name, ends):
     assert seen == by_hand(name, outcome.trajectory.actions, 11)
     assert outcome.ended == ends
     assert outcome.summary() == again.summary()
+    assert outcome.score is not None
     assert 0.0 <= outcome.score <= 1.0
     assert outcome.trajectory.invalid_actions == 0
 
@@ -66,6 +67,8 @@ async def test_a_policy_solves_cartpole_and_scores_by_reward():
     scoring = {"total_reward": [0, 500]}
     good = await played("gym:CartPole-v1", _agent(lean), seed=1, scoring=scoring)
     chance = await played("gym:CartPole-v1", RANDOM, seed=1, scoring=scoring)
+    assert good.score is not None
+    assert chance.score is not None
     assert good.score > 0.3 > chance.score
     short = await played("gym:CartPole-v1", _agent(lean), seed=1, scoring=scoring, max_steps=10)
     assert (short.steps, short.ended) == (10, "truncated")
