@@ -7,9 +7,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-# Loaded here, so that the many runs inside this process find them and need not load them anew.
-import proctor.pytest_plugin.fixture
-import proctor.pytest_plugin.suites  # noqa: F401 (only to have it loaded)
+# Loaded here, so that the many runs inside this process find them loaded.
+import proctor.pytest_plugin._suites
+import proctor.pytest_plugin.fixture  # noqa: F401 (only to have it loaded)
 
 pytest_plugins = ["pytester"]
 
@@ -417,7 +417,7 @@ def test_repeated_test_shows_its_first_failure(pytester: pytest.Pytester) -> Non
 @pytest.mark.parametrize("share", [(100, 0.55, 55), (10, 0.29, 3), (3, 0.0, 0), (7, 1.0, 7)])
 def test_needed(share: tuple[int, float, int]) -> None:
     """R-Q6: rounding never asks for a pass more than the threshold."""
-    from proctor.pytest_plugin.repeat import RepeatOptions
+    from proctor.pytest_plugin._repeat import RepeatOptions
 
     trials, threshold, needed = share
     assert RepeatOptions(trials, threshold).needed == needed

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from trial_parts import judged, llm, result, span, tool, trace_of
 
-from proctor.checks.answer import normalised
+from proctor.checks._answer import normalised
 from proctor.checks.base import CheckStatus
 from proctor.checks.layers import Correctness
 

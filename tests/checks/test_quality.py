@@ -19,11 +19,11 @@ from proctor.checks.quality_dimensions import (
     QualityLevel,
     combined,
 )
-from proctor.checks.quality_text import averages
 from proctor.cli.trace import score
 from proctor.errors import ProctorError
 from proctor.llm import MockLLM
 from proctor.llm.chat_model import ChatReply, ChatRequest
+from proctor.report.quality import averages
 from proctor.trace import Trace
 from proctor.trace.export import save_traces
 from proctor.trace.load import load_traces

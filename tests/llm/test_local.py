@@ -4,8 +4,8 @@ import importlib.util
 
 import pytest
 
+from proctor.checks._judge_prompt import JudgeInput
 from proctor.checks.judge import Judge, JudgeSettings
-from proctor.checks.judge_prompt import JudgeInput
 from proctor.errors import ProctorError
 from proctor.llm import ChatRequest, LocalModel
 

@@ -7,7 +7,9 @@ from proctor._lazy import imported_when_used
 
 TYPE_CHECKING = False  # type checkers treat it as typing's; importing typing costs start-up time
 if TYPE_CHECKING:
-    from proctor.checks.answer import Contains, ContainsAny, Equals, Excludes, Matches
+    from proctor.checks._answer import Contains, ContainsAny, Equals, Excludes, Matches
+    from proctor.checks._cost import MaxCost, MaxCostRatio, MaxLatency, MaxLLMCalls, MaxTokens
+    from proctor.checks._structured import JMESPath, JSONSchema
     from proctor.checks.base import (
         Check,
         CheckContext,
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
         Layer,
         Metric,
     )
-    from proctor.checks.cost import MaxCost, MaxCostRatio, MaxLatency, MaxLLMCalls, MaxTokens
     from proctor.checks.custom import FunctionCheck
     from proctor.checks.judge_checks import Grounded, LLMJudge, Safety
     from proctor.checks.path import (
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
         QualityBounds,
         SameArguments,
     )
-    from proctor.checks.structured import JMESPath, JSONSchema
 
 __all__ = [
     "ArgumentContains",
@@ -92,12 +92,12 @@ _HOME_OF = {
     "CheckResult": "proctor.checks.base",
     "CheckResults": "proctor.checks.base",
     "CheckStatus": "proctor.checks.base",
-    "Contains": "proctor.checks.answer",
-    "ContainsAny": "proctor.checks.answer",
+    "Contains": "proctor.checks._answer",
+    "ContainsAny": "proctor.checks._answer",
     "CountHandoffs": "proctor.checks.path",
     "CountToolCalls": "proctor.checks.path",
-    "Equals": "proctor.checks.answer",
-    "Excludes": "proctor.checks.answer",
+    "Equals": "proctor.checks._answer",
+    "Excludes": "proctor.checks._answer",
     "ExpectHandoffs": "proctor.checks.path",
     "ExpectTools": "proctor.checks.path",
     "ExpectedCall": "proctor.checks.path",
@@ -106,17 +106,17 @@ _HOME_OF = {
     "Grounded": "proctor.checks.judge_checks",
     "HandoffsAvailable": "proctor.checks.path",
     "HasMatchingSpan": "proctor.checks.path",
-    "JMESPath": "proctor.checks.structured",
-    "JSONSchema": "proctor.checks.structured",
+    "JMESPath": "proctor.checks._structured",
+    "JSONSchema": "proctor.checks._structured",
     "LLMJudge": "proctor.checks.judge_checks",
     "Layer": "proctor.checks.base",
-    "Matches": "proctor.checks.answer",
-    "MaxCost": "proctor.checks.cost",
-    "MaxCostRatio": "proctor.checks.cost",
-    "MaxLLMCalls": "proctor.checks.cost",
-    "MaxLatency": "proctor.checks.cost",
+    "Matches": "proctor.checks._answer",
+    "MaxCost": "proctor.checks._cost",
+    "MaxCostRatio": "proctor.checks._cost",
+    "MaxLLMCalls": "proctor.checks._cost",
+    "MaxLatency": "proctor.checks._cost",
     "MaxLoops": "proctor.checks.path",
-    "MaxTokens": "proctor.checks.cost",
+    "MaxTokens": "proctor.checks._cost",
     "Metric": "proctor.checks.base",
     "MinEditSimilarity": "proctor.checks.path",
     "MinSequenceSimilarity": "proctor.checks.path",

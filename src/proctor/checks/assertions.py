@@ -11,9 +11,10 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field, field_validator
 
-from proctor.checks.answer import Contains, Excludes
+from proctor.checks._answer import Contains, Excludes
+from proctor.checks._cost import MaxCost, MaxLatency
+from proctor.checks._structured import JMESPath, Operators
 from proctor.checks.base import Check, Count, Limit, Name, Names, Texts, Weight, refused
-from proctor.checks.cost import MaxCost, MaxLatency
 from proctor.checks.judge_checks import JudgeRule, LLMJudge
 from proctor.checks.metrics.arguments import ArgumentMode
 from proctor.checks.metrics.matching import MatchMode
@@ -32,7 +33,6 @@ from proctor.checks.path import (
     HasMatchingSpan,
     parse_trace_query,
 )
-from proctor.checks.structured import JMESPath, Operators
 from proctor.strict import Strict
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from proctor.checks.answer import shown
+from proctor.checks._answer import shown
+from proctor.checks._judge_prompt import JudgeInput
+from proctor.checks._structured import as_json
 from proctor.checks.base import CheckContext, CheckResult, skipped
 from proctor.checks.grounding import CheckedClaim, Grounding, ground
-from proctor.checks.judge_prompt import JudgeInput
 from proctor.checks.quality_dimensions import Dimension
-from proctor.checks.structured import as_json
 from proctor.formatting import level_of
 from proctor.trace import Trace
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from proctor.checks.judge_prompt import (
+from proctor.checks._judge_prompt import (
     MAX_BLOCK_CHARS,
     PROMPT_VERSION,
     Graded,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
+from proctor.checks._judge_prompt import JudgeInput
 from proctor.checks.judge import Judge, JudgeVerdict
-from proctor.checks.judge_prompt import JudgeInput
 from proctor.checks.rubrics import HIGHEST, LOWEST, Label
 from proctor.errors import ProctorError, hint_among
 from proctor.llm.chat_model import NOTHING, ModelUse

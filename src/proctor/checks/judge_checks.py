@@ -15,6 +15,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 import msgspec
 from pydantic import BeforeValidator, Field, model_validator
 
+from proctor.checks._judge_prompt import JudgeInput
+from proctor.checks._structured import as_json
 from proctor.checks.base import (
     Check,
     CheckContext,
@@ -31,9 +33,7 @@ from proctor.checks.base import (
     unscored,
 )
 from proctor.checks.judge import Judge, JudgeVerdict
-from proctor.checks.judge_prompt import JudgeInput
 from proctor.checks.rubrics import Label, Rubric, label_of, normalised, rubric_from
-from proctor.checks.structured import as_json
 from proctor.errors import ProctorError, did_you_mean
 from proctor.strict import Strict
 

@@ -10,7 +10,9 @@ from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, BeforeValidator, Field, field_validator
 
-from proctor.checks.answer import Contains, ContainsAny, Equals, Excludes, Matches, check_pattern
+from proctor.checks._answer import Contains, ContainsAny, Equals, Excludes, Matches, check_pattern
+from proctor.checks._cost import MaxCost, MaxCostRatio, MaxLatency, MaxLLMCalls, MaxTokens
+from proctor.checks._structured import JMESPath, JSONSchema, Operators, validator_of
 from proctor.checks.base import (
     Bound,
     Check,
@@ -25,7 +27,6 @@ from proctor.checks.base import (
     grouped,
     refused,
 )
-from proctor.checks.cost import MaxCost, MaxCostRatio, MaxLatency, MaxLLMCalls, MaxTokens
 from proctor.checks.judge_checks import (
     Grounded,
     HallucinationOptions,
@@ -56,7 +57,6 @@ from proctor.checks.path import (
     check_dimensions,
     parse_trace_query,
 )
-from proctor.checks.structured import JMESPath, JSONSchema, Operators, validator_of
 from proctor.strict import Strict
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from proctor.checks._structured import contains_value, same_value
 from proctor.checks.base import (
     Bound,
     Check,
@@ -53,7 +54,6 @@ from proctor.checks.metrics.tool_usage import (
 )
 from proctor.checks.quality import score_context
 from proctor.checks.quality_dimensions import DIMENSIONS
-from proctor.checks.structured import contains_value, same_value
 from proctor.errors import hint_among
 from proctor.formatting import and_more, plural
 from proctor.sanitize import printable

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, Self
 import msgspec
 from pydantic import Field, field_validator, model_validator
 
-from proctor.checks.answer import PatternTimeout, check_pattern, search
+from proctor.checks._answer import PatternTimeout, check_pattern, search
 from proctor.checks.base import Limit, Names, Number, Share, Weight, refused
 from proctor.checks.metrics.tool_usage import loops, redundancy
 from proctor.errors import ProctorError, did_you_mean, hint_among

@@ -441,7 +441,7 @@ def score(
     """
     from proctor.background import run_sync
     from proctor.checks.quality import score_trace, score_traces_with
-    from proctor.checks.quality_text import average_lines, averages, quality_lines
+    from proctor.report.quality import average_lines, averages, quality_lines
     from proctor.trace.redact import redactor_for
 
     chosen = _quality_config(config, expect)

@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "that share of the trials does. Cases of suites have this marker too.",
     )
     if config.getini("proctor_suites"):
-        from proctor.pytest_plugin.suites import Suites
+        from proctor.pytest_plugin._suites import Suites
 
         config.pluginmanager.register(Suites(config), "proctor-suites")
 
@@ -58,7 +58,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Refuse a marker that cannot be obeyed before anything of the test runs."""
     marker = item.get_closest_marker(MARKER)
     if marker is not None and (marker.args or marker.kwargs):
-        from proctor.pytest_plugin.repeat import RepeatOptions
+        from proctor.pytest_plugin._repeat import RepeatOptions
 
         RepeatOptions.asked(item, marker)
 
@@ -69,7 +69,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     marker = pyfuncitem.get_closest_marker(MARKER)
     if marker is None or not (marker.args or marker.kwargs):
         return (yield)
-    from proctor.pytest_plugin.repeat import RepeatOptions
+    from proctor.pytest_plugin._repeat import RepeatOptions
 
     with RepeatOptions.asked(pyfuncitem, marker).in_place_of(pyfuncitem):
         return (yield)

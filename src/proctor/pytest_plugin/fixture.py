@@ -22,7 +22,7 @@ from proctor import api
 from proctor.background import run_sync
 from proctor.checks.base import CheckResults
 from proctor.errors import ProctorError
-from proctor.pytest_plugin.repeat import asked, explain, reason_of
+from proctor.pytest_plugin._repeat import asked, explain, reason_of
 from proctor.runs.trial import Trial, TrialStatus
 from proctor.sanitize import line, shown
 from proctor.spec import Case, Suite

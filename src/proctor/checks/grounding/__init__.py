@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from proctor.checks.grounding.claims import (
+from proctor.checks.grounding._claims import (
     MIN_SENTENCE_WORDS,
     Candidate,
     ClaimKind,
     claims_of,
     content_words,
 )
-from proctor.checks.grounding.evidence import Evidence, EvidencePosition
+from proctor.checks.grounding._evidence import Evidence, EvidencePosition
 from proctor.formatting import and_more
 from proctor.sanitize import line
 

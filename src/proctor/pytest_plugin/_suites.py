@@ -20,7 +20,7 @@ from proctor.background import run_sync
 from proctor.checks.base import CheckStatus
 from proctor.errors import ProctorError
 from proctor.formatting import plural
-from proctor.pytest_plugin.repeat import NotJudged, asked, explain, reason_of
+from proctor.pytest_plugin._repeat import NotJudged, asked, explain, reason_of
 from proctor.runs.run import Run
 from proctor.runs.summary import CellSummary, Verdict
 from proctor.runs.trial import Trial, TrialStatus

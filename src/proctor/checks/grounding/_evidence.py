@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from proctor.checks.grounding.claims import (
+from proctor.checks.grounding._claims import (
     CLOCK,
     COUNTABLE,
     DAY,

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from proctor.checks.answer import PatternTimeout, check_pattern, normalised, search, shown
+from proctor.checks._answer import PatternTimeout, check_pattern, normalised, search, shown
 from proctor.checks.base import Check, CheckContext, CheckResult, failed, passed, refused, unscored
 from proctor.checks.metrics.arguments import canonical
 from proctor.checks.metrics.matching import shortened
