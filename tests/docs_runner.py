@@ -31,7 +31,7 @@ from docs_blocks import ROOT, Command, PageError, Step, steps, words
 import proctor
 import proctor.results
 from proctor.agents.registry import agent_config
-from proctor.checks.quality_dimensions import QualityConfig
+from proctor.checks.quality import QualityConfig
 from proctor.checks.rubrics import rubric_from
 from proctor.cli.main import run as run_command
 from proctor.llm.mock import load_script

@@ -10,14 +10,15 @@ from pydantic import ValidationError
 from trial_parts import MS, judge_at, llm, span, tool, trace_of, verdict
 
 from proctor.checks.judge import Judge
-from proctor.checks.quality import score_trace, score_trace_with
-from proctor.checks.quality_dimensions import (
+from proctor.checks.quality import (
     DIMENSIONS,
     Dimension,
     LatencyTargets,
     QualityConfig,
     QualityLevel,
     combined,
+    score_trace,
+    score_trace_with,
 )
 from proctor.cli.trace import score
 from proctor.errors import ProctorError

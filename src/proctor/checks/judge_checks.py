@@ -6,7 +6,7 @@ method decided: a model, or grounding without one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -32,13 +32,19 @@ from proctor.checks.base import (
     skipped,
     unscored,
 )
+from proctor.checks.grounding import Grounding, ground
 from proctor.checks.judge import Judge, JudgeVerdict
 from proctor.checks.rubrics import Label, Rubric, label_of, normalised, rubric_from
 from proctor.errors import ProctorError, did_you_mean
+from proctor.formatting import level_of
 from proctor.strict import Strict
+from proctor.trace import Trace
 
 DEFAULT_JUDGE = "default"
 """The name of the judge for checks that name none."""
+
+GROUNDING_THRESHOLD = 0.8
+"""Words are compared, not meaning: one claim in five may be worded too freely to be found."""
 
 Score = Annotated[int, Field(ge=1, le=5)]
 
@@ -267,13 +273,46 @@ class Grounded(HallucinationOptions, Check):
         has_judge = self.judge or self.model or DEFAULT_JUDGE in ctx.judges
         sources = self.sources or ()
         if self.method == "grounding" or (self.method == "auto" and not has_judge):
-            from proctor.checks.grounded import grounded_result
-
-            return grounded_result(ctx, sources, self.threshold)
+            return self._ground(ctx)
         judged = replace(judged_of(ctx), context=sources)
         if judged.missing(["evidence"]):
             return skipped(NO_EVIDENCE)
         return await _ask(self, self.asked, judged, ctx)
+
+    def _ground(self, ctx: CheckContext[Any]) -> CheckResult:
+        """Return whether enough of the answer's claims are supported, without a model."""
+        least = GROUNDING_THRESHOLD if self.threshold is None else self.threshold
+        found = ground_trace(ctx.trace, ctx.answer, ctx.input, self.sources or ())
+        method = f"grounding ({found.method})"
+        if found.score is None:
+            return skipped(found.reason, method=method, expected=least)
+        return CheckResult(
+            score=found.score,
+            passed=found.score >= least,
+            reason=f"{found.reason} (asked for {level_of(least)} or more, judged without a model)",
+            expected=least,
+            actual={
+                "score": found.score,
+                "claims": len(found.claims),
+                "unsupported": [
+                    {"kind": claim.kind, "text": claim.text, "detail": claim.detail}
+                    for claim in found.unsupported
+                ],
+            },
+            method=method,
+        )
+
+
+def ground_trace(
+    trace: Trace, answer: str, question: object, sources: Sequence[str] = ()
+) -> Grounding:
+    """Look up the claims of an answer in what a judge would be shown: documents, tool outputs."""
+    judged = JudgeInput.from_trace(trace, answer=answer)
+    text = (
+        question if isinstance(question, str) else as_json(question) if question is not None else ""
+    )
+    evidence = [*sources, *judged.documents, *judged.tool_outputs]
+    return ground(answer, evidence, question=text)
 
 
 NO_EVIDENCE = (

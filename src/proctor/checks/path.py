@@ -52,8 +52,7 @@ from proctor.checks.metrics.tool_usage import (
     tool_precision,
     tool_recall,
 )
-from proctor.checks.quality import score_context
-from proctor.checks.quality_dimensions import DIMENSIONS
+from proctor.checks.quality import DIMENSIONS, score_context
 from proctor.errors import hint_among
 from proctor.formatting import and_more, plural
 from proctor.sanitize import printable

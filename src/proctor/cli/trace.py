@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from proctor.checks.judge import Judge
-    from proctor.checks.quality_dimensions import Quality, QualityConfig
+    from proctor.checks.quality import Quality, QualityConfig
     from proctor.trace import Span, SpanQuery, Trace, TraceQuery
     from proctor.trace.assemble import TraceProblem
     from proctor.trace.redact import Redactor
@@ -476,7 +476,7 @@ def score(
 
 
 def _quality_config(path: Path | None, expect: str | None) -> QualityConfig:
-    from proctor.checks.quality_dimensions import QualityConfig
+    from proctor.checks.quality import QualityConfig
 
     config = QualityConfig()
     if path is not None:

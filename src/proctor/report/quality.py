@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from proctor.checks.quality_dimensions import (
+from proctor.checks.quality import (
     AVERAGE,
     DIMENSIONS,
     LEVELS,

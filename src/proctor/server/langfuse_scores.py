@@ -18,7 +18,7 @@ from proctor.errors import ProctorError
 from proctor.sanitize import line
 
 if TYPE_CHECKING:
-    from proctor.checks.quality_dimensions import Quality
+    from proctor.checks.quality import Quality
     from proctor.diagnose.finding import Diagnosis
 
 PATH = "/api/public/scores"

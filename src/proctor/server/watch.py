@@ -23,8 +23,13 @@ import httpx
 from proctor.background import run_sync
 from proctor.checks.base import Check, CheckContext
 from proctor.checks.evaluate import evaluate
-from proctor.checks.quality import score_trace, score_traces_with
-from proctor.checks.quality_dimensions import Quality, QualityConfig, QualityLevel
+from proctor.checks.quality import (
+    Quality,
+    QualityConfig,
+    QualityLevel,
+    score_trace,
+    score_traces_with,
+)
 from proctor.diagnose.methods import diagnose
 from proctor.errors import ProctorError
 from proctor.sanitize import line
