@@ -26,17 +26,19 @@ async def of(answer: str, trace=None, **options):
 
 def test_the_order_of_the_layer():
     """R-C2: the checks are judged in the documented order."""
-    whole = Correctness(
-        expected_in_answer="a",
-        any_expected_in_answer="a",
-        not_in_answer="a",
-        exact_match="a",
-        regex_match="a",
-        json_schema={},
-        jmespath={"path": "a", "eq": 1},
-        llm_judge="a",
-        safety_check=True,
-        hallucination_check=True,
+    whole = Correctness.model_validate(
+        {
+            "expected_in_answer": "a",
+            "any_expected_in_answer": "a",
+            "not_in_answer": "a",
+            "exact_match": "a",
+            "regex_match": "a",
+            "json_schema": {},
+            "jmespath": {"path": "a", "eq": 1},
+            "llm_judge": "a",
+            "safety_check": True,
+            "hallucination_check": True,
+        }
     )
     names = [check.check for check in whole.checks()]
     assert names == [

@@ -31,7 +31,9 @@ def verdict_of(score, rationale="It greets.", **more) -> dict:
     return {"json": {"rationale": rationale, "score": score}, **more}
 
 
-def judge_at(server: MockLLM, rubric=RULE, *, cache=None, waits=None, **settings) -> Judge:
+def judge_at(
+    server: MockLLM, rubric: Rubric | str = RULE, *, cache=None, waits=None, **settings
+) -> Judge:
     model = get_model("openai:judge", base_url=server.base_url, prices=PRICES, identity="judge")
 
     async def sleep(seconds: float) -> None:
@@ -92,7 +94,7 @@ async def test_what_a_judge_is_asked():
     assert schema["strict"] is True
     assert schema["schema"]["properties"]["score"]["enum"] == [1, 2, 3, 4, 5]
     assert [m.role for m in asked.messages] == ["system", "user", "assistant", "user"]
-    system, shown, graded, question = (m.content for m in asked.messages)
+    system, shown, graded, question = (m.content or "" for m in asked.messages)
     assert "Be exact." in system
     assert "5: perfectly exact" in system
     assert "42-ish" in shown
@@ -130,7 +132,7 @@ async def test_an_unreadable_reply_is_repaired_once_or_unscored(reply, says):
     assert repaired.usage.calls == 2
     assert (given_up.score, given_up.label, given_up.passed) == (None, None, None)
     assert not given_up.scored
-    assert "bad_reply" in given_up.reason
+    assert "bad_reply" in (given_up.reason or "")
     assert given_up.usage.calls == 2
     asked = server.requests[1].messages[-1].content
     assert any(part in asked for part in says.split("|"))
@@ -194,7 +196,7 @@ async def test_missing_facts_are_not_guessed():
         ]:
             verdict = await judge_at(server, name).judge(GREETING)
             assert not verdict.scored
-            assert need in verdict.reason
+            assert need in (verdict.reason or "")
     assert server.requests == []
 
 
@@ -206,7 +208,7 @@ async def test_votes_are_counted_by_their_median():
     with MockLLM([verdict_of(5, "a"), verdict_of(2, "b"), verdict_of(4, "c")]) as server:
         verdict = await judge_at(server, votes=3).judge(GREETING)
     assert (verdict.score, verdict.rationale) == (4, "c")
-    assert [vote.scores["overall"] for vote in verdict.votes] == [5, 2, 4]
+    assert [(vote.scores or {})["overall"] for vote in verdict.votes] == [5, 2, 4]
     assert [asked.body["seed"] for asked in server.requests] == [0, 1, 2]
 
 
@@ -218,7 +220,7 @@ async def test_votes_that_fail_are_left_out_while_most_remain():
         few = await judge_at(server, votes=3).judge(GREETING)
     assert most.score == 3.5
     assert not few.scored
-    assert few.reason.startswith("2 of 3 judgements failed")
+    assert (few.reason or "").startswith("2 of 3 judgements failed")
 
 
 class Says:
@@ -253,7 +255,7 @@ async def test_an_ensemble_survives_a_model_that_fails():
         verdict = await Judge([Says(5, "a"), Says(4, "b"), broken], RULE).judge(GREETING)
         lonely = await Judge([Says(5, "a"), broken], RULE).judge(GREETING)
     assert verdict.score == 4.5
-    assert verdict.votes[2].problem.startswith("refused")
+    assert (verdict.votes[2].problem or "").startswith("refused")
     assert not lonely.scored
 
 
