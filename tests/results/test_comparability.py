@@ -2,7 +2,7 @@
 
 import pytest
 
-from proctor.results.comparability import changed_cases, fingerprints
+from proctor.results._comparability import changed_cases, fingerprints
 
 JUDGED = {"id": "j", "input": "x", "correctness": {"llm_judge": ["polite"]}}
 NAMED = {"id": "n", "input": "x", "assertions": [{"type": "judge", "judge": "strict"}]}

@@ -13,7 +13,7 @@ from result_parts import CASES, trial, write_run
 from proctor.errors import ProctorError
 from proctor.results import query
 from proctor.results.result_set import ResultSet
-from proctor.stats.distributions import t_cdf, t_quantile
+from proctor.stats._distributions import t_cdf, t_quantile
 from proctor.stats.intervals import case_rate, pass_at_k, pass_hat_k, population_rate
 
 JUDGED = {"passed", "failed", "hard_fail"}

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
-from proctor.llm.cassette_file import RecordedRequest, RecordedResponse
+from proctor.llm._cassette_file import RecordedRequest, RecordedResponse
 
 LIBRARIES = ("httpx", "httpx2")
 """Both packages are patched: client libraries moved from the first to the second."""

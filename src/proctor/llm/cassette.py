@@ -24,8 +24,7 @@ import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import plural
-from proctor.llm._httpx_patch import MISS_STATUS, ReceivedResponse, patch, unpatch
-from proctor.llm.cassette_file import (
+from proctor.llm._cassette_file import (
     RecordedCall,
     RecordedRequest,
     RecordedResponse,
@@ -34,6 +33,7 @@ from proctor.llm.cassette_file import (
     recorded_request,
     recorded_response,
 )
+from proctor.llm._httpx_patch import MISS_STATUS, ReceivedResponse, patch, unpatch
 from proctor.llm.retry import is_transient_status
 from proctor.trace.redact import Redactor, default_redactor
 

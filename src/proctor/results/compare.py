@@ -17,8 +17,8 @@ import msgspec
 
 from proctor.errors import ProctorError, hint_among
 from proctor.formatting import p_text, percent, plural, points
+from proctor.results._comparability import changed_cases, remarks
 from proctor.results.aggregate import OF_JUDGED, cell_of
-from proctor.results.comparability import changed_cases, remarks
 from proctor.results.database import named
 from proctor.results.gate import CaseFlakiness, Votes, flakiness_of, judge_votes
 from proctor.results.outcomes import (

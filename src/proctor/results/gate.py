@@ -17,7 +17,7 @@ import msgspec
 
 from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import plural, some
-from proctor.results.comparability import changed_cases, remarks
+from proctor.results._comparability import changed_cases, remarks
 from proctor.results.metadata import as_mapping
 from proctor.results.outcomes import AgentOutcomes, outcomes_of
 from proctor.runs.folder import place_of

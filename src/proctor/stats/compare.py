@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from proctor.stats.distributions import binomial_cdf, normal_quantile, t_cdf
+from proctor.stats._distributions import binomial_cdf, normal_quantile, t_cdf
 from proctor.stats.types import (
     LEVEL,
     RESAMPLES,

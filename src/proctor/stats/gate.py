@@ -15,8 +15,8 @@ from typing import Literal, NamedTuple
 
 from proctor.errors import ProctorError
 from proctor.formatting import in_points, level_of, p_text, plural
+from proctor.stats._distributions import beta_cdf, normal_quantile
 from proctor.stats.compare import stratified, suite_difference
-from proctor.stats.distributions import beta_cdf, normal_quantile
 from proctor.stats.power import SampleSize, detectable_between, plan_suite, within_variance
 from proctor.stats.types import CaseCounts, Estimand, checked, share
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from proctor.errors import ProctorError
-from proctor.stats.distributions import beta_quantile, normal_quantile, scipy_module, t_quantile
+from proctor.stats._distributions import beta_quantile, normal_quantile, scipy_module, t_quantile
 from proctor.stats.types import (
     LEVEL,
     RESAMPLES,

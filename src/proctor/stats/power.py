@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proctor.errors import ProctorError
+from proctor.stats._distributions import normal_quantile
 from proctor.stats.compare import arm_variance
-from proctor.stats.distributions import normal_quantile
 from proctor.stats.types import Estimand, judged, paired, share
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from proctor.errors import ProctorError
-from proctor.stats.distributions import log_beta_mass_below
+from proctor.stats._distributions import log_beta_mass_below
 from proctor.stats.types import Estimand, checked, share
 
 Verdict = Literal["continue", "meets", "below", "undecided"]

@@ -4,7 +4,7 @@ Speaks OpenAI chat completions, OpenAI responses and Anthropic messages, plain a
 agent under test keeps its own client library. Unscripted requests are rejected.
 """
 
-from proctor.llm.mock.script import Reply, Script, ScriptRequest, load_script
-from proctor.llm.mock.server import MockLLM
+from proctor.llm.mock._script import Reply, Script, ScriptRequest, load_script
+from proctor.llm.mock._server import MockLLM
 
 __all__ = ["MockLLM", "Reply", "Script", "ScriptRequest", "load_script"]

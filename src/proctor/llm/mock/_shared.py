@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
-from proctor.llm.mock.script import Failure, Reply, ScriptRequest
+from proctor.llm.mock._script import Failure, Reply, ScriptRequest
 from proctor.trace import Message
 
 CREATED = 1_700_000_000

@@ -48,7 +48,7 @@ def get_model(
     overrides the model's identity in caches.
     """
     if name.startswith(LITELLM_PREFIX):
-        from proctor.llm.providers.litellm import LiteModel
+        from proctor.llm.providers._litellm import LiteModel
 
         return LiteModel(
             name.removeprefix(LITELLM_PREFIX),
@@ -63,7 +63,7 @@ def get_model(
             hint="write PROVIDER:MODEL, such as openai:gpt-4o-mini or "
             "anthropic:claude-sonnet-4-5, or litellm/PROVIDER/MODEL",
         )
-    from proctor.llm.providers.pydantic_ai import DirectModel
+    from proctor.llm.providers._pydantic_ai import DirectModel
 
     provider, _, model = name.partition(":")
     return DirectModel(

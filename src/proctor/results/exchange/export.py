@@ -47,7 +47,7 @@ def export(
     """
     form = format_of(str(target), format)
     if form == "mlflow":
-        from proctor.results.exchange.mlflow import TrackingServer, send
+        from proctor.results.exchange._mlflow import TrackingServer, send
 
         server = TrackingServer(str(target) if "://" in str(target) else "")
         send(of, server)

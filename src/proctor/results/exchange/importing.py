@@ -348,7 +348,7 @@ def read_results(
         raise ProctorError("the file does not exist", where=str(file))
     form = source or detect_format(file)
     if form in TABLES:
-        from proctor.results.exchange import tables
+        from proctor.results.exchange import _tables as tables
 
         readers = {
             "csv": tables.read_csv,
@@ -364,10 +364,10 @@ def read_results(
             hint="remove --map: the fields of this format are known",
         )
     if form == "inspect":
-        from proctor.results.exchange.inspect_logs import read_inspect
+        from proctor.results.exchange._inspect_logs import read_inspect
 
         return read_inspect(file)
-    from proctor.results.exchange.promptfoo import read_promptfoo
+    from proctor.results.exchange._promptfoo import read_promptfoo
 
     return read_promptfoo(file)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from proctor.llm.mock import _shared
+from proctor.llm.mock._script import Failure, Reply, ScriptRequest
 from proctor.llm.mock._shared import ServerSentEvent
-from proctor.llm.mock.script import Failure, Reply, ScriptRequest
 from proctor.trace import Message, ToolCall
 
 _ERROR_TYPES = {

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from proctor.errors import ProctorError
 from proctor.llm.mock import _shared
-from proctor.llm.mock.anthropic import Messages
-from proctor.llm.mock.openai_chat import ChatCompletions, openai_error
-from proctor.llm.mock.openai_responses import Responses
-from proctor.llm.mock.script import Failure, Reply, ScriptRequest, load_script
+from proctor.llm.mock._anthropic import Messages
+from proctor.llm.mock._openai_chat import ChatCompletions, openai_error
+from proctor.llm.mock._openai_responses import Responses
+from proctor.llm.mock._script import Failure, Reply, ScriptRequest, load_script
 
 if TYPE_CHECKING:
     from proctor.llm.mock._shared import Wire

@@ -19,8 +19,8 @@ import msgspec
 from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.errors import ProctorError
 from proctor.files import DecompressionError, decompress
+from proctor.results.exchange._tables import started_ns
 from proctor.results.exchange.importing import Imported, Record
-from proctor.results.exchange.tables import started_ns
 from proctor.results.metadata import as_list, as_mapping, as_text
 
 ZSTANDARD = 93

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from proctor.llm.mock import _shared
+from proctor.llm.mock._openai_chat import openai_error
+from proctor.llm.mock._script import Failure, Reply, ScriptRequest
 from proctor.llm.mock._shared import ServerSentEvent
-from proctor.llm.mock.openai_chat import openai_error
-from proctor.llm.mock.script import Failure, Reply, ScriptRequest
 from proctor.trace import Message, ToolCall
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
