@@ -1,5 +1,7 @@
 """What makes a case the same in two runs, by hash, and what changed when it is not."""
 
+from typing import Any
+
 import pytest
 
 from proctor.results._comparability import changed_cases, fingerprints
@@ -9,7 +11,7 @@ NAMED = {"id": "n", "input": "x", "assertions": [{"type": "judge", "judge": "str
 PLAIN = {"id": "p", "input": "x", "correctness": {"expected": "y"}, "threshold": 0.8}
 
 
-def spec(*cases, judge="openai:a", strict="openai:s", **more):
+def spec(*cases, judge: Any = "openai:a", strict="openai:s", **more):
     suite = {"cases": list(cases), "judge": judge, "judges": {"strict": {"model": strict}}}
     return {"suite": suite, **more}
 

@@ -176,7 +176,9 @@ def test_compare_is_paired_by_case(tmp_path: Path) -> None:
     write_run(tmp_path, trials)
     found = query(results=tmp_path).compare("a", "b")
     assert found.pass_rate.value == pytest.approx(-0.75)
+    assert found.pass_rate.high is not None
     assert found.pass_rate.high < 0
+    assert found.test.p_value is not None
     assert found.test.p_value < 1e-6
     assert found.score.difference == pytest.approx(-0.45)
     assert (found.cases, found.only_second) == (tuple(sorted(CASES)), ("alone",))
@@ -195,6 +197,7 @@ def test_scores_are_correlated_with_properties_of_cases(tmp_path: Path) -> None:
     found = query(results=tmp_path).correlate("properties.length")
     assert found.coefficient == pytest.approx(-1)
     assert (found.n, found.reason) == (8, None)
+    assert found.p_value is not None
     assert found.p_value < 0.01
     words = query(results=tmp_path).correlate("properties.word")
     assert words.coefficient is None
