@@ -3,9 +3,10 @@
 from typing import Any, NamedTuple
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer
-from proctor.report.facts import CasePlace, ReportFacts
+from proctor.report.facts import ReportFacts
 from proctor.runs.run import Run
 from proctor.runs.trial import Trial, TrialError, TrialStatus
+from proctor.spec.located import SourceLocation
 
 ATTACK = (
     "\x1b[31mred\x1b]0;title\x07 \x9b2J \x00\x08\x7f \ud800 \ufffe \u202eesrever "
@@ -18,7 +19,7 @@ ATTACK = (
 """Everything at once."""
 
 
-PLACE = CasePlace("suite.yaml", 12, 5)
+PLACE = SourceLocation("suite.yaml", 12, 5)
 
 
 def check(
@@ -43,7 +44,7 @@ class OneCase(NamedTuple):
     suite: str
     trial: Trial
     threshold: float
-    place: CasePlace | None
+    place: SourceLocation | None
 
 
 def case(
@@ -53,7 +54,7 @@ def case(
     agent: str = "agents:answer",
     suite: str = "suite.yaml",
     threshold: float = 0.8,
-    place: CasePlace | None = PLACE,
+    place: SourceLocation | None = PLACE,
     error: str | None = None,
     duration_ms: float | None = 1234.5,
     tokens: int | None = None,

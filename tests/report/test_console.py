@@ -5,7 +5,8 @@ import re
 import click
 from report_parts import case, check, hostile, mixed, report
 
-from proctor.report.outputs import render
+from proctor.report.outputs import FORMATS, render
+from proctor.spec.located import SourceLocation
 
 
 def plain(of):
@@ -34,6 +35,14 @@ def test_reasons_can_be_acted_on():
     assert "WARN max_tool_calls: 9 calls, at most 8" in text
     assert "SCORE 0.50, 0.8 needed" in text
     assert "ERROR RuntimeError: no connection" in text
+
+
+def test_a_place_without_lines_is_its_name():
+    """R-C5: a case from a scenario template has a file but no line, in every format."""
+    built = report(case("wrong", "hard_fail", check(), place=SourceLocation("mutualism")))
+    assert "a blocking check failed  mutualism\n" in plain(built)
+    for name in FORMATS:
+        assert "mutualism:" not in render(name, built), name
 
 
 def test_sums_have_denominators():

@@ -15,9 +15,10 @@ from typing import NamedTuple
 from proctor.checks.base import CheckStatus
 from proctor.formatting import plural
 from proctor.report import _markdown
-from proctor.report.facts import CasePlace, ReportFacts, TrialFacts
+from proctor.report.facts import ReportFacts, TrialFacts
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import line, shown
+from proctor.spec.located import SourceLocation
 
 MOST_INLINE = 10
 """What GitHub shows of a step; more would push each other out."""
@@ -34,7 +35,7 @@ class GithubAnnotation(NamedTuple):
     level: str
     title: str
     message: str
-    place: CasePlace | None
+    place: SourceLocation | None
 
 
 def render(facts: ReportFacts, environ: Mapping[str, str] | None = None) -> str:

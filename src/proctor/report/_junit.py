@@ -78,7 +78,7 @@ def _case(case: TrialFacts, suite: str, agent: str) -> ET.Element:
 
 
 def _details(case: TrialFacts) -> str:
-    out = [] if case.place is None else [f"{case.place.file}:{case.place.line}"]
+    out = [] if case.place is None else [str(case.place)]
     out += [] if case.source is None else [case.source]
     if case.error is not None or not case.with_status(CheckStatus.FAIL):
         out.append(case.reason)

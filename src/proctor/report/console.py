@@ -130,7 +130,7 @@ def _trial_details(facts: ReportFacts) -> Iterator[list[str]]:
             continue
         mark, colour = _MARKS[each.trial.status]
         agent = f" × {line(each.trial.agent, 40)}" if several else ""
-        place = f"  {line(each.place.file)}:{each.place.line}" if each.place else ""
+        place = f"  {line(each.place)}" if each.place else ""
         place += f"  {line(each.source)}" if each.source else ""
         heading = click.style(f"{mark} {line(each.name)}{agent}", fg=colour, bold=True)
         yield [f"{heading}  {_STATUS_WORDS[each.trial.status]}{place}", *details]

@@ -31,6 +31,7 @@ from proctor.runs.annotations import Note, annotations_of, runs_tagged, tags_of
 from proctor.runs.run import Run, RunTotals
 from proctor.runs.summary import CellSummary, RankedError, RankedFailure, Verdict
 from proctor.runs.trial import Trial, TrialStatus
+from proctor.spec.located import SourceLocation
 
 if TYPE_CHECKING:
     from proctor.results.gate import GateResult
@@ -65,21 +66,13 @@ class ArmCells(NamedTuple):
     tokens: int | None
 
 
-class CasePlace(NamedTuple):
-    """Where a case is written."""
-
-    file: str
-    line: int | None = None
-    column: int | None = None
-
-
 class TrialFacts(NamedTuple):
     """One trial with what a report adds to it."""
 
     trial: Trial
     suite: str
     threshold: float
-    place: CasePlace | None = None
+    place: SourceLocation | None = None
     description: str | None = None
     source: str | None = None
     """The file that a recorded trace was read from."""
@@ -337,7 +330,7 @@ class ReportFacts:
                         trial,
                         self._labels[number],
                         thresholds.get(trial.case, 0.0),
-                        None if place is None else CasePlace(*place),
+                        None if place is None else SourceLocation(*place),
                         as_text(described.get(trial.case)),
                         run.sources.get((trial.case, trial.index)),
                         None if error is None else f"{error.type}: {error.message}",
