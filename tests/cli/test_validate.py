@@ -32,7 +32,7 @@ def test_every_problem_of_every_file(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stdout == "good.yaml: 1 case, agent m:f\n"
     assert done.stderr.splitlines() == [
-        "bad.yaml:3:11: the input is empty: write what the agent is asked",
+        "bad.yaml:3:11: the input is empty: write the agent's task",
         "bad.yaml:3:15: unknown key 'thresold'",
         "  hint: did you mean 'threshold'?",
         "missing.yaml: cannot be read: No such file or directory",

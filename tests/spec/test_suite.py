@@ -125,7 +125,7 @@ REFUSED = [
     ("agent: m:f", "1:1: the key 'cases' is missing"),
     ("agent: m:f\ncases: []", "2:8: cases must not be empty"),
     ("agent: m:f\ncases:", "2:7: cases: expected a list, got nothing"),
-    ("agent: m:f\ncases: [{input: ''}]", "2:17: the input is empty: write what the agent is asked"),
+    ("agent: m:f\ncases: [{input: ''}]", "2:17: the input is empty: write the agent's task"),
     ("agent: m:f\ncases: [{}]", "2:9: the key 'input' is missing"),
     (
         "agent: m:f\ncases: [{input: x, threshold: 1.5}]",

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from proctor.scenarios._randomness import RandomSource
 from proctor.scenarios._resolve import numbered
-from proctor.spec.located import SourceLocation, SpecProblem, Tree, replace_content
+from proctor.spec.located import SourceLocation, SpecProblem, Tree
 from proctor.strict import Strict
 
 _CONSONANTS, _VOWELS, _CODE = "bdklmnrtvz", "aeou", "23456789BCDFGHJKMNPQRSTVWXZ"
@@ -104,10 +105,10 @@ class OpaqueNames:
         the first `keep_keys` levels stay as they are.
         """
         if isinstance(tree.value, str):
-            return replace_content(tree, self.in_text(tree.value))
+            return replace(tree, value=self.in_text(tree.value))
         if isinstance(tree.value, list):
             inner = [self.in_tree(t, key_words=key_words, keep_keys=keep_keys) for t in tree.value]
-            return replace_content(tree, inner)
+            return replace(tree, value=inner)
         if not isinstance(tree.value, dict):
             return tree
         rename = self.in_text if key_words else self.exactly
@@ -121,7 +122,7 @@ class OpaqueNames:
             for key in keys
         }
         places = {new[key]: tree.keys.get(key, tree.place) for key in keys}
-        return replace_content(tree, value, places)
+        return replace(tree, value=value, keys=places)
 
 
 def opaque_names(

@@ -8,6 +8,7 @@ bad value does not hide the others.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple, NoReturn, cast
 
 from proctor.errors import did_you_mean
@@ -18,7 +19,7 @@ from proctor.scenarios._interpreter import Budget, Scope, UnknownNameError, eval
 from proctor.scenarios._randomness import Place, RandomSource, Stream
 from proctor.scenarios.params import Param
 from proctor.spec.located import SourceLocation as FilePlace
-from proctor.spec.located import SpecError, SpecProblem, Tree, replace_content
+from proctor.spec.located import SpecError, SpecProblem, Tree
 
 EV, REF = "!ev", "!ref"
 TAGS = (EV, REF)
@@ -90,12 +91,11 @@ class Resolver:
             except FailedError:
                 return Tree(tree.place, None, broken=True)
         if isinstance(tree.value, dict):
-            return replace_content(
-                tree, {key: self.resolved(item, (*place, key)) for key, item in tree.value.items()}
-            )
+            items = {key: self.resolved(item, (*place, key)) for key, item in tree.value.items()}
+            return replace(tree, value=items)
         if isinstance(tree.value, list):
-            items = [self.resolved(item, (*place, at)) for at, item in enumerate(tree.value)]
-            return replace_content(tree, items)
+            listed = [self.resolved(item, (*place, at)) for at, item in enumerate(tree.value)]
+            return replace(tree, value=listed)
         if isinstance(tree.value, int | float):
             try:
                 bounded(tree.value)

@@ -12,6 +12,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -52,7 +53,7 @@ from proctor.scenarios.catalog import Catalog, catalog_for, template_at
 from proctor.scenarios.params import accepted_params
 from proctor.scenarios.scenario import Built
 from proctor.scenarios.template import CASE_FIELDS, CHECKING, Template
-from proctor.spec.located import SpecError, SpecProblem, Tree, plain, replace_content
+from proctor.spec.located import SpecError, SpecProblem, Tree, plain
 from proctor.spec.suite import Agent, Case
 from proctor.spec.validation import validated
 from proctor.spec.yaml_reader import MAX_DEPTH
@@ -326,7 +327,7 @@ def _checked_shapes(sections: Mapping[str, Tree], problems: list[SpecProblem]) -
 
 def _only(root: Tree, sections: Mapping[str, Tree], keys: Any) -> Tree:
     chosen = {key: sections[key] for key in keys if key in sections}
-    return replace_content(root, chosen, {key: root.keys[key] for key in chosen})
+    return replace(root, value=chosen, keys={key: root.keys[key] for key in chosen})
 
 
 def _in_opaque_names(sections: Mapping[str, Tree], names: OpaqueNames) -> dict[str, Tree]:
@@ -342,7 +343,7 @@ def _in_opaque_names(sections: Mapping[str, Tree], names: OpaqueNames) -> dict[s
     options = world.child("options") if world is not None else None
     if world is not None and options is not None and isinstance(world.value, dict):
         inner = names.in_tree(options, keep_keys=1)
-        found["world"] = replace_content(world, {**world.value, "options": inner})
+        found["world"] = replace(world, value={**world.value, "options": inner})
     return found
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
@@ -28,11 +29,10 @@ from proctor.spec.located import (
     Tree,
     merged,
     read_toml,
-    replace_content,
 )
 from proctor.spec.suite import DEFAULT_TRIALS, Agent, Judge, Trials
 from proctor.spec.validation import Shapes, validated
-from proctor.spec.yaml_reader import MAX_BYTES, read
+from proctor.spec.yaml_reader import read
 from proctor.strict import Strict
 from proctor.user_dirs import project_settings_files, user_settings_file
 
@@ -59,6 +59,8 @@ PROVIDER_KEYS = (
 """Variables that hold keys, so that `config show` can list which are set."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
 
 
 class LimitSettings(Strict):
@@ -66,15 +68,15 @@ class LimitSettings(Strict):
 
     trials: Trials = DEFAULT_TRIALS
     """Trials of a case that sets no number."""
-    concurrency: Annotated[int, Field(ge=1)] | None = None
+    concurrency: Count | None = None
     """Concurrent trials; None lets Proctor choose."""
     timeout: Positive | None = None
     """Seconds for one trial."""
     max_cost_usd: Positive | None = None
     """Dollars for a run."""
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Count | None = None
     """Tokens for a run."""
-    max_trials: Annotated[int, Field(ge=1)] | None = None
+    max_trials: Count | None = None
     """Trials for a run."""
     max_seconds: Positive | None = None
     """Wall time for a run."""
@@ -105,9 +107,9 @@ class Redaction(Strict):
 class PriceSetting(Strict):
     """Dollars per million tokens."""
 
-    input: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    output: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    cached_input: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    input: Price
+    output: Price
+    cached_input: Price | None = None
 
 
 NotifyOn = Literal["end", "failure", "regression", "budget"]
@@ -155,11 +157,10 @@ class Settings(Strict):
             return None
         from proctor.llm.prices import PriceTable
 
-        given = self.prices.items()
         return PriceTable(
             {
                 name: price if isinstance(price, str) else price.model_dump(exclude_none=True)
-                for name, price in given
+                for name, price in self.prices.items()
             }
         )
 
@@ -224,8 +225,8 @@ class Configuration(NamedTuple):
 
     def _at(self, key: str, written: str) -> Path:
         """Resolve a folder: flags and variables are relative to the working directory."""
-        spoken = self.tree.child(key)
-        here = spoken is not None and spoken.place.line is None
+        setting = self.tree.child(key)
+        here = setting is not None and setting.place.line is None
         return (Path() if here else self.folder) / Path(written).expanduser()
 
     def values(self) -> Iterator[Value]:
@@ -256,7 +257,10 @@ def load_configuration(
         tree = merged(tree, found) if found is not None else tree
     _log.debug("settings from %s", ", ".join(map(str, files)) or "no file")
     tree = merged(tree, _variables(environ, problems))
-    tree = merged(tree, _flags(flags or {}))
+    for name, value in (flags or {}).items():
+        if value is not None:
+            option = SourceLocation("--" + name.rpartition(".")[2].replace("_", "-"))
+            tree = merged(tree, _nested(name, value, option))
     settings = validated(tree, Settings, problems)
     if problems or settings is None:
         raise SpecError(problems)
@@ -270,31 +274,21 @@ def load_configuration(
 def find_project_file(start: Path) -> Path | None:
     """Return the nearest `proctor.yaml`, or `pyproject.toml` with `[tool.proctor]`, upwards."""
     for own, shared in project_settings_files(start):
-        if own.is_file() and _speaks(shared):
-            raise SpecError(
-                [
-                    SpecProblem(
-                        SourceLocation(str(own), 1, 1),
-                        "both this file and [tool.proctor] in pyproject.toml hold settings",
-                        "keep one of them",
-                    )
-                ]
+        has_table = False
+        # Most pyproject.toml files do not name Proctor; searching is quicker than parsing.
+        if shared.is_file() and b"proctor" in (content := shared.read_bytes()):
+            found = read_toml(shared, {})
+            # An unreadable file may have the table: it is returned, and its problem reported.
+            has_table = found.tree is not None or (
+                bool(found.problems) and b"tool.proctor" in content
             )
-        if own.is_file():
-            return own
-        if _speaks(shared):
-            return shared
+        if own.is_file() and has_table:
+            message = "both this file and [tool.proctor] in pyproject.toml hold settings"
+            place = SourceLocation(str(own), 1, 1)
+            raise SpecError([SpecProblem(place, message, "keep one of them")])
+        if own.is_file() or has_table:
+            return shared if has_table else own
     return None
-
-
-def _speaks(path: Path) -> bool:
-    """Return whether a pyproject.toml has our table, or may have it but is unreadable."""
-    if not path.is_file() or b"proctor" not in path.read_bytes():
-        return False
-    found = read_toml(path, {})
-    return found.tree is not None or bool(
-        found.problems and b"tool.proctor" in path.read_bytes()[:MAX_BYTES]
-    )
 
 
 def _file(path: Path, environ: Mapping[str, str], problems: list[SpecProblem]) -> Tree | None:
@@ -306,16 +300,12 @@ def _file(path: Path, environ: Mapping[str, str], problems: list[SpecProblem]) -
     if not isinstance(found.tree.value, dict):
         problems.append(SpecProblem(found.tree.place, "settings are a mapping of names to values"))
         return None
-    return _long_form(found.tree, found.tree.value)
-
-
-def _long_form(tree: Tree, members: dict[str, Tree]) -> Tree:
-    """Expand `judge: MODEL` to `judge: {model: MODEL}`, so that sources merge in any form."""
-    judge = members.get("judge")
+    judge = found.tree.value.get("judge")
     if judge is None or not isinstance(judge.value, str):
-        return tree
+        return found.tree
+    # `judge: MODEL` becomes `judge: {model: MODEL}`, so that sources merge in any form.
     longer = Tree(judge.place, {"model": judge}, {"model": judge.place})
-    return replace_content(tree, {**members, "judge": longer})
+    return replace(found.tree, value={**found.tree.value, "judge": longer})
 
 
 @cache
@@ -356,15 +346,6 @@ def _variables(environ: Mapping[str, str], problems: list[SpecProblem]) -> Tree:
     return found
 
 
-def _flags(flags: Mapping[str, Any]) -> Tree:
-    found = Tree(DEFAULT, {})
-    for name, value in flags.items():
-        if value is not None:
-            option = "--" + name.rpartition(".")[2].replace("_", "-")
-            found = merged(found, _nested(name, value, SourceLocation(option)))
-    return found
-
-
 def _nested(name: str, value: Any, place: SourceLocation) -> Tree:
     """Return a mapping with one value under a dotted name."""
     tree = Tree(place, value)
@@ -391,9 +372,6 @@ def _values(value: Any, tree: Tree | None, prefix: str) -> Iterator[Value]:
         yield from _values(member, inner, f"{prefix}.{name}" if prefix else name)
 
 
-Kind = Literal["set", "not set"]
-
-
-def provider_keys(environ: Mapping[str, str]) -> dict[str, Kind]:
+def provider_keys(environ: Mapping[str, str]) -> dict[str, str]:
     """Return which provider keys are set; never their values."""
     return {name: "set" if environ.get(name) else "not set" for name in PROVIDER_KEYS}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -22,7 +23,7 @@ from pydantic import (
 )
 
 from proctor.errors import did_you_mean
-from proctor.spec.located import SourceLocation, Tree, replace_content
+from proctor.spec.located import SourceLocation, Tree
 from proctor.spec.research import Research
 from proctor.spec.suite import Agent, AgentRef, Judge, JudgeConfig, Trials, problem_with_id
 from proctor.spec.validation import Fault, faults_error
@@ -418,6 +419,6 @@ class Experiment(Strict):
         tree = self._tree
         if tree is not None and isinstance(tree.value, dict):
             rest = {key: part for key, part in tree.value.items() if key not in changes}
-            tree = replace_content(tree, rest)
+            tree = replace(tree, value=rest)
         made.came_from(self._folder, self._path, tree)
         return made

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,14 +28,12 @@ from proctor.spec.located import (
     merged,
     plain,
     renamed,
-    replace_content,
     tree_of,
 )
 from proctor.spec.suite import (
     CASE_SPELLINGS,
     SUITE_SPELLINGS,
     Suite,
-    cases_of,
     repeated_ids,
     same_id,
     slug,
@@ -106,25 +105,26 @@ def prepared(tree: Tree) -> Tree:
     if cases is None or not isinstance(cases.value, list):
         return tree
     defaults = tree.value.get("defaults")
-    items = [renamed(case, CASE_SPELLINGS) for case in cases.value]
+    base: Tree | None = None
     if defaults is not None and isinstance(defaults.value, dict):
         # A case inherits no key from defaults that belongs to one case only.
         shared = {k: v for k, v in defaults.value.items() if k not in ("id", "input", "query")}
-        base = replace_content(defaults, shared)
-        items = [merged(base, case) if isinstance(case.value, dict) else case for case in items]
-    items = [_with_id(case) for case in items]
-    return replace_content(tree, {**tree.value, "cases": replace_content(cases, list(items))})
-
-
-def _with_id(case: Tree) -> Tree:
-    """Return a case with an id: its own, or one derived from its input as written."""
-    own, asked = case.child("id"), case.child("input")
-    if not isinstance(case.value, dict) or asked is None or asked.value is None:
-        return case
-    if (own is not None and own.value is not None) or any(part.broken for part in asked.walk()):
-        return case
-    made = Tree(case.place, slug(plain(asked, as_written=True)))
-    return replace_content(case, {**case.value, "id": made})
+        base = replace(defaults, value=shared)
+    items: list[Tree] = []
+    for written in cases.value:
+        case = renamed(written, CASE_SPELLINGS)
+        if base is not None and isinstance(case.value, dict):
+            case = merged(base, case)
+        own, given = case.child("id"), case.child("input")
+        lacks_id = own is None or own.value is None
+        # A broken input has its own problem; two of them would also repeat an id.
+        usable = given and given.value is not None and not any(p.broken for p in given.walk())
+        if given and usable and lacks_id and isinstance(case.value, dict):
+            # From the input as written: an id must not hold the value of a variable.
+            made = Tree(case.place, slug(plain(given, as_written=True)))
+            case = replace(case, value={**case.value, "id": made})
+        items.append(case)
+    return replace(tree, value={**tree.value, "cases": replace(cases, value=items)})
 
 
 def _across(tree: Tree, *, need_agent: bool) -> list[SpecProblem]:
@@ -132,33 +132,28 @@ def _across(tree: Tree, *, need_agent: bool) -> list[SpecProblem]:
     if not isinstance(tree.value, dict):
         return []
     problems: list[SpecProblem] = []
-    cases = cases_of(tree)
-    problems.extend(_twice(tree, SUITE_SPELLINGS))
-    for case in cases:
-        problems.extend(_twice(case, CASE_SPELLINGS))
-    for fault in repeated_ids([_id(case) for case in cases]):
-        case = cases[int(fault.loc[1])]
-        at = case.child("id") or case
+    listed = tree.child("cases")
+    cases = listed.value if listed is not None and isinstance(listed.value, list) else []
+    spellings = [(tree, SUITE_SPELLINGS), *((case, CASE_SPELLINGS) for case in cases)]
+    problems.extend(
+        SpecProblem(part.keys[other], f"write `{key}` or `{other}`, not both")
+        for part, names in spellings
+        for other, key in names.items()
+        if other in part.keys and key in part.keys
+    )
+    ids = [case.child("id") for case in cases]
+    for fault in repeated_ids(["" if i is None or i.value is None else str(i.value) for i in ids]):
+        at = ids[int(fault.loc[1])] or tree
         problems.append(SpecProblem(at.place, fault.message, fault.hint))
-    if need_agent and not any(_given(tree, key) for key in ("agent", "agents")):
-        problems.append(
-            SpecProblem(
-                tree.place,
-                "no agent: say what is under test",
-                "add `agent: package.module:function`",
-            )
-        )
-    for agent in _agents(tree):
-        problems.extend(agent_problems(agent))
-    return problems
-
-
-def _agents(tree: Tree) -> Iterator[Tree]:
-    """Return the agents written with a kind and its options."""
     one, several = tree.child("agent"), tree.child("agents")
-    for agent in (one, *(several.children() if several is not None else ())):
-        if agent is not None and agent.child("kind") is not None:
-            yield agent
+    # A broken value has its own problem; it is no missing agent.
+    given = (a for a in (one, several) if a and (a.broken or a.value not in (None, "", {}, [])))
+    if need_agent and not any(given):
+        hint = "add `agent: package.module:function`"
+        problems.append(SpecProblem(tree.place, "no agent: say what is under test", hint))
+    for agent in (one, *(several.children() if several else ())):
+        problems.extend(agent_problems(agent) if agent else ())
+    return problems
 
 
 def agent_problems(agent: Tree) -> list[SpecProblem]:
@@ -178,25 +173,6 @@ def agent_problems(agent: Tree) -> list[SpecProblem]:
         message = f"{target.written or text!r} is not an import path such as package.module:name"
         problems.append(SpecProblem(target.place, message))
     return problems
-
-
-def _twice(tree: Tree, spellings: Mapping[str, str]) -> list[SpecProblem]:
-    """Report a key next to its other spelling."""
-    return [
-        SpecProblem(tree.keys[other], f"write `{key}` or `{other}`, not both")
-        for other, key in spellings.items()
-        if other in tree.keys and key in tree.keys
-    ]
-
-
-def _id(case: Tree) -> str:
-    found = case.child("id")
-    return str(found.value) if found is not None and found.value is not None else ""
-
-
-def _given(tree: Tree, key: str) -> bool:
-    found = tree.child(key)
-    return found is not None and (found.broken or found.value not in (None, "", {}, []))
 
 
 # Experiments in files. A YAML file holds one experiment, or several under `experiments` (a mapping
@@ -271,7 +247,7 @@ def _bodies(tree: Tree, path: Path, problems: list[SpecProblem]) -> list[Tree]:
         return [_named(tree, path.stem)]
     rest = {key: part for key, part in tree.value.items() if key != MANY}
     keys = {key: place for key, place in tree.keys.items() if key != MANY}
-    shared = replace_content(tree, rest, keys)
+    shared = replace(tree, value=rest, keys=keys)
     bodies: list[Tree] = []
     seen: dict[str, SourceLocation] = {}
     for name, body in _members(many, problems):
@@ -289,7 +265,7 @@ def _bodies(tree: Tree, path: Path, problems: list[SpecProblem]) -> list[Tree]:
         # The file's name is the prefix of its experiments' names.
         own = shared.child("name")
         prefix = str(own.value) if own is not None and own.value else path.stem
-        base = replace_content(shared, {k: v for k, v in rest.items() if k != "name"})
+        base = replace(shared, value={k: v for k, v in rest.items() if k != "name"})
         bodies.append(_with_name(merged(base, body), f"{prefix}.{name}"))
     if not bodies and not problems:
         problems.append(SpecProblem(many.place, "there is no experiment here"))
@@ -321,7 +297,7 @@ def _with_name(tree: Tree, name: str) -> Tree:
     assert isinstance(tree.value, dict)
     place = tree.keys.get("name", tree.place)
     keys = {**tree.keys, "name": place}
-    return replace_content(tree, {**tree.value, "name": Tree(place, name)}, keys)
+    return replace(tree, value={**tree.value, "name": Tree(place, name)}, keys=keys)
 
 
 # -- Python --------------------------------------------------------------------------------------

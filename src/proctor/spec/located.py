@@ -110,9 +110,10 @@ class Tree:
     secrets: tuple[tuple[str, str], ...] = ()
     broken: bool = False
     spliced: bool = False
-    size: int = 1
-    depth: int = 1
     tag: str | None = None
+    # Not arguments: `dataclasses.replace` of the value has to count again.
+    size: int = field(default=1, init=False)
+    depth: int = field(default=1, init=False)
 
     def __post_init__(self) -> None:
         for child in self.children():
@@ -186,14 +187,7 @@ def renamed(tree: Tree, spellings: Mapping[str, str]) -> Tree:
             del value[other]
         elif other in value:
             value[key], keys[key] = value.pop(other), keys.pop(other)
-    return replace_content(tree, value, keys)
-
-
-def replace_content(
-    tree: Tree, value: Content, keys: dict[str, SourceLocation] | None = None
-) -> Tree:
-    """Return the same position with another value."""
-    return replace(tree, value=value, keys=tree.keys if keys is None else keys, size=1, depth=1)
+    return replace(tree, value=value, keys=keys)
 
 
 # -- environment variables and records ------------------------------------------------------------

@@ -20,7 +20,6 @@ from pydantic import (
     ConfigDict,
     Field,
     PrivateAttr,
-    ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_serializer,
@@ -69,7 +68,7 @@ class AgentRef(Strict):
     """Kind of agent, such as `python`."""
 
     @model_validator(mode="after")
-    def _one_way_to_find_it(self) -> AgentRef:
+    def _has_name_or_kind(self) -> AgentRef:
         if self.name is None and self.kind is None:
             raise ValueError("an agent is `package.module:name`, a registered name, or has a kind")
         return self
@@ -175,6 +174,13 @@ def problem_with_id(text: str) -> str | None:
     return None
 
 
+def valid_id(text: str) -> str:
+    """Return a text that can be the id of a case, or raise ValueError."""
+    if reason := problem_with_id(text):
+        raise ValueError(reason)
+    return text
+
+
 def slug(value: Any) -> str:
     """Return an id derived from a case's input: its words, and a digest when truncated."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
@@ -259,14 +265,13 @@ class CustomCheck(Strict):
         return str(getattr(self.check, "__name__", type(self.check).__name__))
 
     @model_serializer(when_used="json")
-    def _as_in_a_file(self) -> dict[str, Any]:
+    def _as_written(self) -> dict[str, Any]:
         """Name functions and check objects as a suite file would."""
         fields = {name: getattr(self, name) for name in self.model_fields_set}
         fields |= written_check(self.check)
         if self.name != fields["check"].rpartition(":")[2]:
-            fields["id"] = (
-                self.name
-            )  # so that ids in results stay the same when the suite is read back
+            # Ids in results stay the same when the suite is read back.
+            fields["id"] = self.name
         return fields
 
 
@@ -281,16 +286,10 @@ else:
     Tags = tuple[Annotated[str, Field(min_length=1)], ...]
 
 
-def _valid_id(text: str) -> str:
-    if reason := problem_with_id(text):
-        raise ValueError(reason)
-    return text
-
-
 class Case(Strict):
     """One input for an agent, with the checks its answer must pass."""
 
-    id: Annotated[str, AfterValidator(_valid_id)] = ""
+    id: Annotated[str, AfterValidator(valid_id)] = ""
     """Stable and unique in its suite; derived from the input by default."""
     input: Any
     """Input of the agent: text, or anything structured. Also written `query`."""
@@ -328,14 +327,20 @@ class Case(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _spelled(cls, data: Any) -> Any:
-        return with_id(spelled(data, CASE_SPELLINGS))
+    def _with_id(cls, data: Any) -> Any:
+        data = spelled(data, CASE_SPELLINGS)
+        if not isinstance(data, dict):
+            return data
+        raw = cast("dict[str, Any]", data)
+        if raw.get("id") is None and raw.get("input") is not None:
+            return {**raw, "id": slug(raw["input"])}
+        return raw
 
     @field_validator("input")
     @classmethod
     def _not_empty(cls, value: Any) -> Any:
         if value is None or (isinstance(value, str) and not value.strip()) or value in ({}, []):
-            raise ValueError("the input is empty: write what the agent is asked")
+            raise ValueError("the input is empty: write the agent's task")
         return value
 
     @model_validator(mode="after")
@@ -375,16 +380,6 @@ def spelled(data: Any, spellings: Mapping[str, str]) -> Any:
         spellings[key] if key in spellings and spellings[key] not in given else key: value
         for key, value in given.items()
     }
-
-
-def with_id(data: Any) -> Any:
-    """Return a raw case with an id: its own, or one derived from its input."""
-    if not isinstance(data, dict):
-        return data
-    raw = cast("dict[str, Any]", data)
-    if raw.get("id") is None and raw.get("input") is not None:
-        return {**raw, "id": slug(raw["input"])}
-    return raw
 
 
 if TYPE_CHECKING:  # a list in Python, a tuple once validated
@@ -431,22 +426,32 @@ class Suite(Strict):
         if not isinstance(defaults, dict) or not isinstance(cases, list | tuple):
             return raw
         shared = cast("dict[str, Any]", defaults)
-        return {**raw, "cases": [_over(shared, case) for case in cast("list[Any]", cases)]}
+        merged: list[Any] = []
+        for case in cast("list[Any]", cases):
+            own = case.given() if isinstance(case, Case) else spelled(case, CASE_SPELLINGS)
+            merged.append(_deep(shared, own) if isinstance(own, dict) else own)
+        return {**raw, "cases": merged}
 
     @field_validator("defaults")
     @classmethod
-    def _shared_by_all(cls, value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        own = [key for key in ("id", "input", "query") if key in value]
-        if own:
+    def _suit_every_case(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if own := [key for key in ("id", "input", "query") if key in value]:
             raise faults_error([Fault((key,), f"{key!r} belongs to one case") for key in own])
         return value
 
     @model_validator(mode="after")
-    def _unique(self) -> Suite:
+    def _consistent(self) -> Suite:
         faults = repeated_ids([case.id for case in self.cases])
         if self.agent is not None and self.agents:
             faults.append(Fault(("agents",), "write `agent` or `agents`, not both"))
-        faults.extend(_unknown_judges(self))
+        known = ("default", *self.judges)
+        for index, case in enumerate(self.cases):
+            for loc, options in _judged(case):
+                name: object = getattr(options, "judge", None)
+                if isinstance(name, str) and name not in known:
+                    at = ("cases", index, *loc, "judge")
+                    hint = hint_among(name, known)
+                    faults.append(Fault(at, f"there is no judge {name!r}", hint))
         if faults:
             raise faults_error(faults)
         return self
@@ -484,28 +489,9 @@ class Suite(Strict):
     def came_from(self, tree: Tree, folder: Path, path: Path | None = None) -> None:
         """Record the source of the suite: a file, or a record of one."""
         self._tree, self._folder, self._path = tree, folder, path
-        for case, written in zip(self.cases, cases_of(tree), strict=True):
+        cases = tree.child("cases")
+        for case, written in zip(self.cases, cases.children() if cases else (), strict=True):
             case.put(written.place, folder)
-
-
-def cases_of(tree: Tree) -> list[Tree]:
-    """Return the cases of a suite's tree, valid or not."""
-    cases = tree.child("cases")
-    return cases.value if cases is not None and isinstance(cases.value, list) else []
-
-
-def _unknown_judges(suite: Suite) -> list[Fault]:
-    """Return judges that checks name and the suite lacks."""
-    known = ("default", *suite.judges)
-    faults: list[Fault] = []
-    for index, case in enumerate(suite.cases):
-        for loc, options in _judged(case):
-            name: object = getattr(options, "judge", None)
-            if isinstance(name, str) and name not in known:
-                hint = hint_among(name, known)
-                at = ("cases", index, *loc, "judge")
-                faults.append(Fault(at, f"there is no judge {name!r}", hint))
-    return faults
 
 
 def _judged(case: Case) -> Iterator[tuple[tuple[str | int, ...], object]]:
@@ -520,16 +506,8 @@ def _judged(case: Case) -> Iterator[tuple[tuple[str | int, ...], object]]:
         yield ("assertions", position), assertion
 
 
-def _over(defaults: dict[str, Any], case: Any) -> Any:
-    """Return a case merged with the defaults."""
-    if isinstance(case, Case):
-        raw: Any = case.given()
-    else:
-        raw = spelled(case, CASE_SPELLINGS)
-    return _deep(defaults, raw) if isinstance(raw, dict) else raw
-
-
 def _deep(base: Any, over: Any) -> Any:
+    """Merge as `located.merged` does for trees: mappings key by key, the rest replaces."""
     if not (isinstance(base, dict) and isinstance(over, dict)):
         return over
     result = dict(cast("dict[str, Any]", base))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple, cast
 
@@ -104,11 +104,6 @@ def is_absolute(written: str) -> bool:
     return PurePosixPath(written).is_absolute() or bool(windows.drive or windows.root)
 
 
-def shown_path(path: Path) -> str:
-    """Return a path without `.` and `..` steps."""
-    return os.path.normpath(path)
-
-
 MAX_BYTES = 8 * 2**20
 """Maximum file size: larger files are data, and parsing them would take seconds."""
 
@@ -198,7 +193,7 @@ class _Reading:
         """Return the tree of a file; `within` are the including files, outermost first."""
         self.files.append(path)
         try:
-            text = _decoded(_bytes(path, SourceLocation(name)), name)
+            text = _file_text(path, SourceLocation(name), name)
             if path.suffix.lower() == ".json":
                 text = _SURROGATES.sub(_one_character, text)
             return self.text(text, name, path, (*within, real_path(path)))
@@ -217,7 +212,7 @@ class _Reading:
                     f"the character U+{ord(found.group()):04X} is not allowed in YAML",
                     'write it as an escape in double quotes, such as "\\x1b"',
                 )
-            return _Builder(self, _events(text, name), name, path, within).document()
+            return _Builder(self, _events(text, name), name, path.parent, within).document()
         except _StopReadingError as stop:
             self.problems.append(stop.problem)
             return None
@@ -235,7 +230,7 @@ class _Reading:
             self.add(place, "there is no folder to include files from")
             return broken
         target = real_path(base / written)
-        name = shown_path(base / written)
+        name = os.path.normpath(base / written)
         if self.dialect.portable and is_absolute(written):
             self.add(place, "!include takes a path that starts at this file, not an absolute one")
         elif not target.is_relative_to(self.root):
@@ -255,47 +250,28 @@ class _Reading:
             if target not in self.included:
                 self.included[target] = self.file(target, name, within)
             found = self.included[target]
-            return (
-                Tree(
-                    found.place,
-                    found.value,
-                    found.keys,
-                    found.written,
-                    found.secrets,
-                    spliced=True,
-                    tag=found.tag,
-                )
-                if found is not None
-                else broken
-            )
+            return broken if found is None else replace(found, spliced=True)
         else:
             try:
                 if target not in self.texts:
                     self.files.append(target)
-                    self.texts[target] = _decoded(_bytes(target, place), name)
+                    self.texts[target] = _file_text(target, place, name)
                 return Tree(place, self.texts[target])
             except _StopReadingError as stop:
                 self.problems.append(stop.problem)
         return broken
 
 
+@dataclass(slots=True)
 class _Builder:
     """Build the tree of one file from the parser's events."""
 
-    def __init__(
-        self,
-        reading: _Reading,
-        events: Iterator[Any],
-        name: str,
-        path: Path,
-        within: tuple[Path, ...],
-    ) -> None:
-        self.reading = reading
-        self.events = events
-        self.name = name
-        self.base = path.parent
-        self.within = within
-        self.anchors: dict[str, Tree] = {}
+    reading: _Reading
+    events: Iterator[Any]
+    name: str
+    base: Path
+    within: tuple[Path, ...]
+    anchors: dict[str, Tree] = field(default_factory=dict[str, Tree])
 
     def document(self) -> Tree:
         tree = Tree(SourceLocation(self.name, 1, 1), None)
@@ -433,7 +409,11 @@ class _Builder:
                 )
             elif key is not None:
                 value[key], keys[key] = item, place
-        return _with_bases(Tree(self.place(event), value, keys), bases)
+        # The mapping's own keys win, then those of the first base.
+        for base in bases:
+            if isinstance(base.value, dict):
+                value, keys = {**base.value, **value}, {**base.keys, **keys}
+        return Tree(self.place(event), value, keys)
 
     def counted(self, size: int, item: Tree, event: Any) -> int:
         """Stop while a collection is being read, before a hostile one fills the memory."""
@@ -467,18 +447,6 @@ class _Builder:
     def place(self, event: Any) -> SourceLocation:
         mark = event.start_mark
         return SourceLocation(self.name, mark.line + 1, mark.column + 1)
-
-
-def _with_bases(tree: Tree, bases: list[Tree]) -> Tree:
-    """Return a mapping with its `<<` bases merged; its own keys win, then the first base's."""
-    if not bases or not isinstance(tree.value, dict):
-        return tree
-    value, keys = tree.value, tree.keys
-    for base in bases:
-        if isinstance(base.value, dict):
-            value = {**base.value, **value}
-            keys = {**base.keys, **keys}
-    return Tree(tree.place, value, keys)
 
 
 def _events(text: str, name: str) -> Iterator[Any]:
@@ -515,7 +483,8 @@ def _advice(reason: str, text: str, place: SourceLocation) -> str | None:
     return None
 
 
-def _bytes(path: Path, place: SourceLocation) -> bytes:
+def _file_text(path: Path, place: SourceLocation, name: str) -> str:
+    """Return the text of a file; `place` names what refers to it, `name` the file itself."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -528,10 +497,6 @@ def _bytes(path: Path, place: SourceLocation) -> bytes:
             f"larger than {MAX_BYTES // 2**20} MiB",
             "split it into several files, and read long texts with !include",
         )
-    return data
-
-
-def _decoded(data: bytes, name: str) -> str:
     wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
     try:
         return data.decode("utf-16" if wide else "utf-8-sig")
