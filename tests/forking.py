@@ -27,7 +27,7 @@ PRELOADED = (
     *("proctor.report.console", "proctor.report.json_report", "proctor.report.progress"),
     *("proctor.results.compare", "proctor.results.metadata", "proctor.api"),
     *("proctor.trials.session", "proctor.trials.resume"),
-    *("proctor.trials.targets", "proctor.trace.formats"),
+    *("proctor.trials.target", "proctor.trace.formats"),
 )
 """What most commands and pages import: loaded once, before each has its process. None starts a
 thread."""

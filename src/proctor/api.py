@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from proctor.trace import Trace
     from proctor.trials.prepare import AgentLike
     from proctor.trials.session import Observer
-    from proctor.trials.targets import Target
+    from proctor.trials.target import Target
 
 __all__ = [
     "ExecutorOptions",
@@ -403,7 +403,7 @@ def _find_target(
     from proctor.errors import ProctorError
     from proctor.spec import Suite
     from proctor.spec.experiment import Experiment
-    from proctor.trials.targets import Kind, Target, batch_experiment, find_target
+    from proctor.trials.target import Kind, Target, batch_experiment, find_target
 
     if isinstance(target, Suite):
         return Target(Kind.SUITE, suite=target)
@@ -422,9 +422,9 @@ async def _run_all(found: Target, keywords: RunKeywords) -> dict[str, Run]:
     import asyncio
 
     from proctor.runs.remote.upload import shipped_meanwhile
-    from proctor.trials.experiments import Changes
+    from proctor.trials.resolve_experiment import Changes
     from proctor.trials.session import run_session
-    from proctor.trials.targets import address_for, folder_for, prepare_target
+    from proctor.trials.target import address_for, folder_for, prepare_target
 
     _refuse_unknown(keywords, RunKeywords.__annotations__, "run")
     given: RunKeywords = {**keywords}

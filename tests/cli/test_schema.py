@@ -11,7 +11,7 @@ from commands import proctor
 
 from proctor.spec import SpecError, load_suite, schema_of
 from proctor.spec.load import load_experiments
-from proctor.trials.experiments import resolve_experiment
+from proctor.trials.resolve_experiment import resolve_experiment
 
 
 def errors(value: Any) -> list[str]:

@@ -18,12 +18,20 @@ from run_parts import journal, only_run, rows
 from proctor.cli.main import run as main
 from proctor.errors import ProctorError, first_of
 from proctor.spec import load_suite
-from proctor.trials.executors.ray.asking import Authority
-from proctor.trials.executors.ray.connect import Connection, ray_package
-from proctor.trials.executors.ray.crew import Load, Member, Resources, give_back, let_go, take_crew
-from proctor.trials.executors.ray.executor import RayExecutor
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import prepare
+from proctor.trials.ray.cluster import (
+    Connection,
+    Load,
+    Member,
+    Resources,
+    give_back,
+    let_go,
+    ray_package,
+    take_crew,
+)
+from proctor.trials.ray.executor import RayExecutor
+from proctor.trials.ray.messages import Authority
 from proctor.trials.session import new_folder, run_session
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from proctor import Experiment
 from proctor.runs.run import Run
 from proctor.spec.experiment import OUTPUT_TOKENS, ExperimentLimits
 from proctor.spec.load import load_experiments
-from proctor.trials.experiments import prepare_experiment
+from proctor.trials.resolve_experiment import prepare_experiment
 
 PAGES = ("docs/reference/experiments.md", "docs/how-to/run-an-experiment.md")
 

@@ -13,10 +13,15 @@ from run_parts import write_suite
 from proctor import Case, Experiment
 from proctor.errors import ProctorError
 from proctor.seeds import derive_seed
-from proctor.trials.axes import Axes, axes_of
-from proctor.trials.experiments import Changes, prepare_experiment, read_axes, read_set, run_options
 from proctor.trials.options import RunOptions
-from proctor.trials.plan import Plan, plan_trials
+from proctor.trials.plan import Axes, Plan, axes_of, plan_trials
+from proctor.trials.resolve_experiment import (
+    Changes,
+    prepare_experiment,
+    read_axes,
+    read_set,
+    run_options,
+)
 
 
 def experiment(**fields: Any) -> Experiment:

@@ -290,7 +290,7 @@ def suite_options(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_selection(*args: Any, **given: Any) -> None:
         from proctor.spec import load_suite, select_cases
-        from proctor.trials.comparing import agents_of
+        from proctor.trials.baseline_runs import agents_of
         from proctor.trials.options import RunOptions
 
         names = ("suite", "agent", "tags", "filter", "traces", "timeout", "concurrency")

@@ -19,7 +19,7 @@ from proctor.tables import table
 
 if TYPE_CHECKING:
     from proctor.runs.baselines import Baseline, BaselineStore
-    from proctor.trials.comparing import SavedCase
+    from proctor.trials.baseline_runs import SavedCase
 
 _HERE = "proctor.cli.baseline"
 
@@ -67,7 +67,7 @@ def save(ctx: click.Context, *, selection: SuiteSelection, version: str, force: 
     Runs each case once and checks it first. Exits with 1 if a case failed its checks and was not
     saved, else with 2 if one could not be run or exists already.
     """
-    from proctor.trials.comparing import SaveOutcome, save_baselines
+    from proctor.trials.baseline_runs import SaveOutcome, save_baselines
 
     if not version.strip():
         raise click.BadParameter("is empty", param_hint="--version")
@@ -89,7 +89,7 @@ def save(ctx: click.Context, *, selection: SuiteSelection, version: str, force: 
 
 def _echo_saved(each: SavedCase) -> None:
     from proctor.sanitize import line
-    from proctor.trials.comparing import SaveOutcome
+    from proctor.trials.baseline_runs import SaveOutcome
 
     name = f"{line(each.case, 120)} ({line(each.agent, 120)})"
     path = line(each.path, 500)
@@ -170,7 +170,7 @@ def _store(suite: Path | None, folder: Path | None) -> BaselineStore:
         return BaselineStore(folder)
     if suite is not None:
         from proctor.spec import load_suite
-        from proctor.trials.baselines import store_of
+        from proctor.trials.prepare import store_of
 
         return store_of(load_suite(suite, need_agent=False))
     from proctor.spec import load_configuration
@@ -245,7 +245,7 @@ def diff(
     """
     from proctor.files import write_atomic
     from proctor.report.diff import DIFF_FORMATS, summary
-    from proctor.trials.comparing import diff_with
+    from proctor.trials.baseline_runs import diff_with
     from proctor.user_dirs import room_for
 
     if compare is not None and selection.recorded:

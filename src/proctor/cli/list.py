@@ -57,7 +57,7 @@ def cases(ctx: click.Context, suites: tuple[Path, ...], expression: str, as_json
     """
     from proctor.scenarios import catalog_for
     from proctor.spec import load_configuration, load_suite, select_cases
-    from proctor.trials.sanity import readable
+    from proctor.trials.scenario_check import readable
 
     found: list[Any] = []
     for path in suites:
@@ -96,7 +96,7 @@ def experiments(ctx: click.Context, expression: str, as_json: bool) -> None:
     from proctor.cli.run import allow_local_imports
     from proctor.spec import load_configuration, select_cases
     from proctor.spec.load import find_experiments
-    from proctor.trials.targets import listed_experiments
+    from proctor.trials.target import listed_experiments
 
     allow_local_imports()
     configuration = load_configuration()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from proctor.runs.run import Run
     from proctor.runs.trial import TrialStatus
     from proctor.trials.prepare import RunContext
-    from proctor.trials.targets import Target
+    from proctor.trials.target import Target
 
 EXAMPLES = [
     Example("proctor run suite.yaml --trials 10 --concurrency 8", "ten trials per case"),
@@ -198,8 +198,8 @@ def run(ctx: click.Context, targets: tuple[str, ...], **given: Any) -> None:
     if not targets:
         with Notifications(how, resumed[0].parent.name) as notifications:
             ctx.exit(_resume(resumed[0], how, given, notifications))
-    from proctor.trials.experiments import read_axes
-    from proctor.trials.targets import Kind, Target, batch_experiment, find_target
+    from proctor.trials.resolve_experiment import read_axes
+    from proctor.trials.target import Kind, Target, batch_experiment, find_target
 
     first = Path(targets[0])
     if _is_selection(targets, how):
@@ -299,8 +299,8 @@ def _start(
     found: Target, how: Invocation, given: dict[str, Any], notifications: Notifications
 ) -> int:
     """Prepare everything, then run it (or print the plan); return the exit code."""
-    from proctor.trials.experiments import Changes, read_set
-    from proctor.trials.targets import folder_for, prepare_target
+    from proctor.trials.resolve_experiment import Changes, read_set
+    from proctor.trials.target import folder_for, prepare_target
 
     if how.smoke:
         given["trials"] = 1

@@ -17,7 +17,7 @@ from proctor.tables import table
 if TYPE_CHECKING:
     from proctor.scenarios import Template
     from proctor.spec import Configuration
-    from proctor.trials.sanity import Checked
+    from proctor.trials.scenario_check import Checked
 
 _HERE = "proctor.cli.scenario"
 
@@ -146,7 +146,7 @@ def check(
     from proctor.cli._output import stdout_reserved
     from proctor.cli.run import allow_local_imports
     from proctor.spec.experiment import read_seeds
-    from proctor.trials.sanity import acheck
+    from proctor.trials.scenario_check import acheck
 
     allow_local_imports()
     try:
@@ -174,7 +174,7 @@ def _templates(
     """Return the selected templates, those that cannot be read, and the settings they are under."""
     from proctor.scenarios import Catalog, catalog_for
     from proctor.spec import load_configuration, select_cases
-    from proctor.trials.sanity import readable
+    from proctor.trials.scenario_check import readable
 
     folder = Path(name) if name is not None and Path(name).is_dir() else None
     if folder is None:
@@ -193,7 +193,7 @@ def _templates(
 
 
 def _echo_checked(found: list[Checked]) -> None:
-    from proctor.trials.sanity import table as sanity_rows
+    from proctor.trials.scenario_check import table as sanity_rows
 
     head, *rows = sanity_rows(found)
     for line in table(head, rows, indent=""):

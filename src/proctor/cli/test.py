@@ -153,11 +153,11 @@ def prepare_suites(
     agent; `map_file` says which belongs to which case, where they cannot be matched otherwise.
     """
     from proctor.spec import load_configuration, load_suite, select_cases
-    from proctor.trials.choose import choose_agents
     from proctor.trials.options import RunOptions
     from proctor.trials.plan import Plan
     from proctor.trials.prepare import prepare
     from proctor.trials.recorded import plan_recorded, read_map, recorded
+    from proctor.trials.select_agents import choose_agents
 
     if map_file is not None and not traces:
         raise ProctorError("--map says which trace belongs to which case", hint="add --traces PATH")

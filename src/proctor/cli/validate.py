@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from proctor.spec import Configuration, SpecProblem, Suite
     from proctor.spec.experiment import Experiment
     from proctor.spec.located import Tree
-    from proctor.trials.experiments import Resolved
+    from proctor.trials.resolve_experiment import Resolved
 
 EXAMPLES = [
     Example("proctor validate suite.yaml", "one suite"),
@@ -122,7 +122,7 @@ def _template(path: Path) -> Valid:
 def _resolved(experiments: list[Experiment]) -> Valid:
     """Resolve every name in the experiments."""
     from proctor.cli.run import allow_local_imports
-    from proctor.trials.experiments import resolve_experiment
+    from proctor.trials.resolve_experiment import resolve_experiment
 
     allow_local_imports()
     return Valid(experiments=tuple(resolve_experiment(each) for each in experiments))

@@ -26,9 +26,9 @@ from proctor.runs.summary import CellSummary, Verdict
 from proctor.runs.trial import Trial, TrialStatus
 from proctor.sanitize import line, shown
 from proctor.spec import Case, Configuration, SpecError, Suite, load_suite
-from proctor.trials.choose import ChosenAgent, choose_agents
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import prepare
+from proctor.trials.select_agents import ChosenAgent, choose_agents
 from proctor.trials.session import run_session
 
 _NO_MARKER = re.compile(r"[^\w.+-]")

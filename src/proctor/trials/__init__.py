@@ -1,4 +1,5 @@
-"""Trials: run a plan of agents and cases, many times, with nothing lost and nothing invented.
+"""Trials: run agents on cases, many times, and record every result.
 
-`session.run_plan` drives; `perform` does one trial; `executors` say where trials run.
+`target` and `resolve_experiment` find what to run, `prepare` builds the `RunContext`, `session`
+runs the plan on an executor (`executor`, `ray`), and `run_trial` performs one trial.
 """

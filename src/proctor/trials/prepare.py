@@ -1,11 +1,13 @@
 """Validate everything a run needs and build its `RunContext`.
 
-Promise: everything that can be wrong is an error here, before the first trial.
+Promise: everything that can be wrong is an error here, before the first trial. What the run folder
+records of it is lossless: a run is resumed and repeated from its folder alone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -13,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from proctor.agents.base import AgentConfig
 from proctor.agents.registry import agent_config
@@ -23,6 +25,7 @@ from proctor.errors import ProctorError
 from proctor.llm.chat_model import ClosingModel
 from proctor.llm.prices import PriceTable
 from proctor.llm.providers import get_model
+from proctor.runs.baselines import BaselineStore
 from proctor.runs.folder import OUTPUT
 from proctor.runs.provenance import new_run_id, provenance
 from proctor.spec import (
@@ -36,18 +39,115 @@ from proctor.spec import (
 from proctor.spec.located import plain
 from proctor.trace import Trace
 from proctor.trace.redact import Redactor, default_redactor
-from proctor.trials.baselines import baselines_in
-from proctor.trials.choose import ChosenAgent, choose_agents
-from proctor.trials.design import Design
 from proctor.trials.options import RunOptions
-from proctor.trials.plan import Plan, plan_trials
-from proctor.trials.research.unfold import Unfolding, unfolding_of
+from proctor.trials.plan import Axes, Plan, plan_trials
+from proctor.trials.research.rounds import Outline, Unfolding, unfolding_of
 from proctor.trials.run_trial import PreparedCase
-from proctor.trials.staging import staged_case
+from proctor.trials.scenario_cases import (
+    Scenario,
+    restored_scenarios,
+    scenarios_record,
+    staged_case,
+)
+from proctor.trials.select_agents import ChosenAgent, choose_agents
 
 if TYPE_CHECKING:
     from proctor.agents.checkpoint import CheckpointStore
     from proctor.llm.retry import Transient
+
+
+class Origin(NamedTuple):
+    """The suite a case was taken from: what its import paths and baselines start from."""
+
+    folder: Path
+    baselines: Path
+
+    def record(self) -> dict[str, str]:
+        """What the run folder keeps of it."""
+        return {"folder": str(self.folder), "baselines": str(self.baselines)}
+
+
+@dataclass(frozen=True)
+class Design:
+    """An experiment made ready to be planned."""
+
+    name: str
+    axes: Axes
+    output: str = OUTPUT
+    description: str | None = None
+    scenarios: Mapping[str, Scenario] = field(default_factory=dict[str, Scenario])
+    """By case id; the other cases are those of suites."""
+    origins: Mapping[str, Origin] = field(default_factory=dict[str, Origin])
+    """By case id, of those that come from suites."""
+    research: Outline | None = None
+    """How trials are chosen from results so far, where not all are planned beforehand."""
+
+    def record(self) -> dict[str, Any]:
+        """What the run folder keeps of it."""
+        return {
+            "name": self.name,
+            **({"description": self.description} if self.description else {}),
+            "output": self.output,
+            **self.axes.record(),
+            "scenarios": scenarios_record(self.scenarios),
+            "origins": {case: origin.record() for case, origin in sorted(self.origins.items())},
+            **({} if self.research is None else {"research": self.research.record()}),
+        }
+
+    @classmethod
+    def restored(cls, record: Mapping[str, Any]) -> Design:
+        """The design of a run folder."""
+        origins: Mapping[str, Mapping[str, str]] = record.get("origins") or {}
+        return cls(
+            name=str(record["name"]),
+            axes=Axes.restored(record),
+            output=str(record.get("output", OUTPUT)),
+            description=record.get("description"),
+            scenarios=restored_scenarios(record.get("scenarios") or {}),
+            origins={
+                case: Origin(Path(each["folder"]), Path(each["baselines"]))
+                for case, each in origins.items()
+            },
+            research=Outline.restored(record["research"]) if "research" in record else None,
+        )
+
+
+def store_of(suite: Suite, configuration: Configuration | None = None) -> BaselineStore:
+    """The baselines of a suite: where it says, else where the settings say, else beside it."""
+    if "baselines" not in suite.model_fields_set:
+        configured = (configuration or load_configuration(suite.folder)).baselines
+        if configured is not None:
+            return BaselineStore(configured)
+    return BaselineStore(suite.folder / Path(suite.baselines).expanduser())
+
+
+def baseline_for(suite: Suite, case_id: str, agent_name: str) -> Trace | None:
+    """What the agent did for a case when it was last saved; None when it never was."""
+    return _newest(store_of(suite), case_id, agent_name)
+
+
+def baselines_in(
+    folder: Path, cases: Iterable[str], agents: Iterable[str]
+) -> dict[str, dict[str, Trace]]:
+    """Case id → agent → what that agent did for the case when it was last saved."""
+    store, names = BaselineStore(folder), list(agents)
+    if not store.root.is_dir():
+        return {}
+    saved: dict[str, dict[str, Trace]] = {}
+    for case in cases:
+        for agent in names:
+            if (trace := _newest(store, case, agent)) is not None:
+                saved.setdefault(case, {})[agent] = trace
+    return saved
+
+
+def _newest(store: BaselineStore, case_id: str, agent_name: str) -> Trace | None:
+    problems: list[str] = []
+    found = store.load(agent_name, case_id, problems=problems)
+    for problem in problems:
+        logging.getLogger("proctor").warning("%s; skipped", problem)
+    return None if found is None else found.trace
+
 
 AgentLike = ChosenAgent | AgentConfig | Mapping[str, Any] | Callable[..., Any]
 

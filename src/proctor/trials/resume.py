@@ -32,10 +32,9 @@ from proctor.spec import (
 )
 from proctor.spec.located import tree_of
 from proctor.spec.validation import validated
-from proctor.trials.design import Design
 from proctor.trials.options import OF_WORKERS, ExecutorName, RunOptions
 from proctor.trials.plan import Plan
-from proctor.trials.prepare import AgentLike, RunContext, given_agents, prepare
+from proctor.trials.prepare import AgentLike, Design, RunContext, given_agents, prepare
 from proctor.trials.session import UNFINISHED, Observer, run_session
 
 FIXED = ("trials", "default_trials", "more_trials", "seed", "early_stop")

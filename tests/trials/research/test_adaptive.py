@@ -20,13 +20,18 @@ from proctor.background import run_sync
 from proctor.errors import ProctorError
 from proctor.runs.trial import TrialStatus
 from proctor.spec.research import Adaptive, Research
-from proctor.trials.axes import Axes
 from proctor.trials.options import RunOptions
-from proctor.trials.research.adaptive import adaptive
-from proctor.trials.research.outline import Outline, Stage
-from proctor.trials.research.rounds import Setup
-from proctor.trials.research.staircase import Staircase
-from proctor.trials.research.threshold import BEYOND, PLACES, SPREADS, ObservedDifficulty, Posterior
+from proctor.trials.plan import Axes
+from proctor.trials.research.adaptive import (
+    BEYOND,
+    PLACES,
+    SPREADS,
+    ObservedDifficulty,
+    Posterior,
+    Staircase,
+    adaptive,
+)
+from proctor.trials.research.rounds import Outline, Setup, Stage
 from proctor.trials.resume import aresume
 
 SCALE = {"name": "noise", "easy": 0.0, "hard": 0.6, "steps": 13}

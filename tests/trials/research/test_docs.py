@@ -17,7 +17,7 @@ from proctor.spec.research import (
     Scale,
     Sweep,
 )
-from proctor.trials.experiments import prepare_experiment
+from proctor.trials.resolve_experiment import prepare_experiment
 
 PAGE = "docs/how-to/research.md"
 

@@ -17,8 +17,7 @@ from proctor.stats.compare import paired_means
 from proctor.stats.intervals import bootstrap_over_cases
 from proctor.stats.ranking import holm
 from proctor.trials.plan import plan_trials
-from proctor.trials.research.outline import Variant
-from proctor.trials.research.rounds import Course, CourseResult, Round, Setup
+from proctor.trials.research.rounds import Course, CourseResult, Round, Setup, Variant
 
 Pair = tuple[str, int | None]
 """What is compared: a case under a seed."""

@@ -1,22 +1,227 @@
-"""Adaptive difficulty: each next trial as hard as the results so far suggest.
+"""Adaptive difficulty: each next trial is as hard as the results so far suggest.
 
-One trial of each agent at a time. A staircase or the posterior of the agent's threshold says how
-hard it is; whichever does, the posterior of all its trials is told at the end, on the scale of the
-parameter (or of levels, 1 for the easiest).
+One trial of each agent at a time. A staircase or the posterior of the agent's threshold selects the
+difficulty. Either way the result is the posterior of all its trials, on the scale of the parameter
+(or of levels, 1 for the easiest).
+
+Staircase: harder after `down` passes in a row, easier after one failure. It settles where a run of
+`down` passes is as likely as not: at a pass rate of 0.5 to the power of 1/down (0.71 for two). The
+estimate is the mean of the difficulties at which it turned, without the first turns, which depend
+on where it began. Its standard error treats turns as independent, which neighbouring turns are not
+quite; the posterior of the same trials does not need that.
+
+Posterior: at difficulty x (larger is harder) a trial passes with probability
+
+    guess + (1 - guess - lapse) · logistic(offset - (x - threshold) / spread)
+
+where the offset makes that probability the target rate at the threshold. The priors are flat: the
+threshold is uniform over the scale and half of it beyond either end, the spread uniform in the
+logarithm from a twentieth of the scale to the whole. Selecting trials by earlier results does not
+change the posterior (the selection does not enter the likelihood), so it is valid at any stop.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from proctor.formatting import level_of, percent
 from proctor.runs.trial import Trial
 from proctor.spec.research import Adaptive
-from proctor.trials.research.outline import Stage
-from proctor.trials.research.rounds import Course, CourseResult, Round, Setup, planned, side_by_side
-from proctor.trials.research.staircase import Staircase
-from proctor.trials.research.threshold import ObservedDifficulty, Posterior
+from proctor.trials.research.rounds import (
+    Course,
+    CourseResult,
+    Round,
+    Setup,
+    Stage,
+    planned,
+    side_by_side,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Grid = np.ndarray[Any, np.dtype[np.float64]]
+
+
+LEFT_OUT = 2
+"""Turns at the beginning that are not averaged: one up and one down, on the way from the start."""
+
+
+class Settled(NamedTuple):
+    """The mean of the turns; None where there were too few, an error needs two of them."""
+
+    estimate: float | None
+    standard_error: float | None
+    turns: int
+    averaged: int
+
+
+class Staircase:
+    """Where one agent stands on the scale."""
+
+    def __init__(self, scale: Sequence[float], down: int) -> None:
+        self._scale = scale
+        self._down = down
+        self._row = 0
+        self._way = 0
+        self.at = 0
+        self.turned: list[float] = []
+        self.stuck = 0
+        """Moves in a row that the end of the scale did not allow."""
+
+    def add(self, passed: bool) -> str:
+        """Take a judged trial; what comes of it in words."""
+        if passed:
+            self._row += 1
+            if self._row < self._down:
+                return f"passed {self._row} of {self._down} in a row"
+            return self._move(1, f"passed {self._down} in a row")
+        return self._move(-1, "failed")
+
+    def _move(self, way: int, why: str) -> str:
+        self._row = 0
+        word = "harder" if way > 0 else "easier"
+        if self._way and way != self._way:
+            self.turned.append(self._scale[self.at])
+            why += f", turn {len(self.turned)}"
+        self._way = way
+        following = self.at + way
+        if not 0 <= following < len(self._scale):
+            self.stuck += 1
+            return f"{why}: it gets no {word}"
+        self.stuck = 0
+        self.at = following
+        return f"{why}: {word}"
+
+    def settled(self) -> Settled:
+        """What the turns come to."""
+        kept = self.turned[LEFT_OUT:]
+        # As many ups as downs, else the mean leans to one side.
+        kept = kept[len(kept) % 2 :]
+        if not kept:
+            return Settled(None, None, len(self.turned), 0)
+        error = stdev(kept) / math.sqrt(len(kept)) if len(kept) > 1 else None
+        return Settled(fmean(kept), error, len(self.turned), len(kept))
+
+
+PLACES = 241
+"""Thresholds in the grid: steps of less than a hundredth of the scale."""
+
+SPREADS = 15
+"""Spreads in the grid, each a quarter wider than the one before."""
+
+BEYOND = 0.5
+"""How far beyond either end of the scale a threshold is looked for, in lengths of the scale."""
+
+EVEN = 1e-9
+"""Expected entropies closer than this are a tie: the last bits of a float decide nothing."""
+
+
+class ObservedDifficulty(NamedTuple):
+    """One judged trial: how hard it was, and whether it passed."""
+
+    difficulty: float
+    passed: bool
+
+
+class ThresholdEstimate(NamedTuple):
+    """The threshold: posterior median and a central credible interval, on the scale of difficulty;
+    `below` and `above` are the chances that it lies beyond the easy and the hard end."""
+
+    median: float
+    low: float
+    high: float
+    below: float
+    above: float
+
+
+class Posterior:
+    """What is known of one agent's threshold after the trials so far."""
+
+    def __init__(self, scale: Sequence[float], rules: Adaptive) -> None:
+        import numpy as np
+
+        self._scale = np.asarray(scale, dtype=float)
+        self._ends = (min(scale), max(scale))
+        self._rules = rules
+        length = self._ends[1] - self._ends[0]
+        edge = BEYOND * length
+        self._places = np.linspace(self._ends[0] - edge, self._ends[1] + edge, PLACES)
+        self._spreads = np.geomspace(length / 20, length, SPREADS)
+        self._log = np.zeros((PLACES, SPREADS))
+        self._passes = self._chances()
+
+    def add(self, seen: ObservedDifficulty) -> None:
+        """Take a judged trial."""
+        import numpy as np
+
+        at = int(np.argmin(np.abs(self._scale - seen.difficulty)))
+        chance = self._passes[at] if seen.passed else 1 - self._passes[at]
+        self._log += np.log(np.clip(chance, 1e-300, None))
+
+    def estimate(self, confidence: float) -> ThresholdEstimate:
+        """The threshold as far as it is known."""
+        import numpy as np
+
+        weights = self._weights().sum(axis=1)
+        total = np.cumsum(weights) - weights / 2
+        tail = (1 - confidence) / 2
+        low, median, high = (
+            float(np.interp(q, total, self._places)) for q in (tail, 0.5, 1 - tail)
+        )
+        below = float(weights[self._places < self._ends[0]].sum())
+        above = float(weights[self._places > self._ends[1]].sum())
+        return ThresholdEstimate(median, low, high, below, above)
+
+    def most_telling(self) -> int:
+        """The level after whose next trial the threshold is expected to be known best.
+
+        Expected is the entropy of the threshold, its spread averaged out; a tie goes to the
+        easier level.
+        """
+        import numpy as np
+
+        weights = self._weights()
+        expected: list[float] = []
+        for chances in self._passes:
+            passed = weights * chances
+            failed = weights - passed
+            expected.append(_entropy(passed.sum(axis=1)) + _entropy(failed.sum(axis=1)))
+        best = min(expected)
+        return int(np.flatnonzero(np.asarray(expected) <= best + EVEN)[0])
+
+    def _weights(self) -> Grid:
+        import numpy as np
+
+        weights = np.exp(self._log - self._log.max())
+        return weights / weights.sum()
+
+    def _chances(self) -> Grid:
+        """The chance to pass at every level (first axis), for every threshold and spread."""
+        import numpy as np
+
+        rules = self._rules
+        room = 1 - rules.guess - rules.lapse
+        share = (rules.sought - rules.guess) / room
+        offset = math.log(share / (1 - share))
+        gap = self._scale[:, None, None] - self._places[None, :, None]
+        inside = np.clip(offset - gap / self._spreads[None, None, :], -700, 700)
+        return rules.guess + room / (1 + np.exp(-inside))
+
+
+def _entropy(weights: Grid) -> float:
+    """Of an unnormalised distribution, times its weight."""
+    import numpy as np
+
+    total = float(weights.sum())
+    if total <= 0:
+        return 0.0
+    shares = weights / total
+    return -total * float((shares * np.log(np.clip(shares, 1e-300, None))).sum())
+
 
 STUCK = 3
 """Moves in a row against an end of the scale after which a staircase stops: it is not on it."""

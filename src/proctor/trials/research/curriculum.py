@@ -14,8 +14,15 @@ from typing import Any
 from proctor.formatting import level_of
 from proctor.runs.trial import PlannedTrial, Trial
 from proctor.spec.research import Curriculum
-from proctor.trials.research.outline import Stage
-from proctor.trials.research.rounds import Course, CourseResult, Round, Setup, planned, side_by_side
+from proctor.trials.research.rounds import (
+    Course,
+    CourseResult,
+    Round,
+    Setup,
+    Stage,
+    planned,
+    side_by_side,
+)
 
 
 def curriculum(setup: Setup) -> Course:

@@ -1,8 +1,9 @@
-"""What a worker cannot decide alone: permits of providers, and states that outlive it.
+"""Messages between the driver and its workers: trials, permits and checkpoints.
 
-Promise: one authority, the driver, hands out every permit of the run and keeps every state, so
-that limits hold for the whole run and workers never touch its folder. A worker's side waits
-wherever it is asked from, event loop or thread; the price is a round trip for each request.
+Promise: a trial from a worker is written to the journal like a local one: it is sent as the JSON of
+the journal, and its trace as the line of a segment. Only the driver grants permits for model calls
+and stores checkpoints, so limits hold for the whole run and workers never touch its folder. A
+worker may wait for a reply on the event loop or in a thread; each request costs a round trip.
 """
 
 from __future__ import annotations
@@ -15,10 +16,83 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any, ClassVar
 
+import msgspec
+
 from proctor.agents.checkpoint import CheckpointError, CheckpointStore
 from proctor.errors import ProctorError
 from proctor.llm.rate_limits import WINDOW, Reservation, limiter_in_force
-from proctor.trials.executors.ray.wire import Ask, DriverReply
+from proctor.runs.trial import PlannedTrial, Trial
+from proctor.sanitize import json_bytes
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True):
+    """A trial that has ended, as JSON, and its trace; no trial for one that was never begun."""
+
+    key: str
+    trial: bytes | None
+    trace: bytes | None = None
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker wants of the driver; `number` is 0 where it waits for no answer."""
+
+    number: int
+    what: str
+    arguments: tuple[Any, ...] = ()
+
+
+class DriverReply(msgspec.Struct, frozen=True, array_like=True):
+    """What the driver says to an `Ask`: a value, or what went wrong."""
+
+    number: int
+    value: Any = None
+    error: str | None = None
+
+
+class Parcel(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker has to tell: trials that ended, its wishes, and lines for the cassette."""
+
+    done: tuple[Done, ...] = ()
+    asks: tuple[Ask, ...] = ()
+    recorded: bytes = b""
+
+
+def pack(value: msgspec.Struct | list[PlannedTrial]) -> bytes:
+    """As bytes."""
+    return _packer.encode(value)
+
+
+def orders_of(data: bytes) -> list[PlannedTrial]:
+    """The trials a driver sent."""
+    return _orders.decode(data)
+
+
+def parcel_of(data: bytes) -> Parcel:
+    """The parcel a worker sent."""
+    return _parcel.decode(data)
+
+
+def answer_of(data: bytes) -> DriverReply:
+    """The answer a driver sent."""
+    return _answer.decode(data)
+
+
+def trial_as_json(trial: Trial) -> bytes:
+    """A trial as the journal writes it."""
+    return json_bytes(trial)
+
+
+def trial_from_json(line: bytes) -> Trial:
+    """A trial as the journal reads it."""
+    return _trial.decode(line)
+
+
+_packer = msgspec.msgpack.Encoder(enc_hook=str)
+_orders = msgspec.msgpack.Decoder(list[PlannedTrial])
+_parcel = msgspec.msgpack.Decoder(Parcel)
+_answer = msgspec.msgpack.Decoder(DriverReply)
+_trial = msgspec.json.Decoder(Trial)
+
 
 PERMIT, SETTLE, SLOW_DOWN = "permit", "settle", "slow_down"
 LOAD, SAVE, FORGET = "load", "save", "forget"

@@ -1,7 +1,7 @@
-"""From what an experiment says under `research` to an outline: levels found, parts taken out.
+"""Resolve the `research` section of an experiment to an outline: levels, variants, axes.
 
-Promise: a level without cases, a parameter no scenario has and a part that is not there are
-errors before anything is written, told where they stand in the file.
+Promise: a level without cases, a parameter that no scenario has and a part that does not exist are
+errors before anything is written, with their place in the file.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from proctor.errors import ProctorError, did_you_mean
 from proctor.spec import Case, select_cases
 from proctor.spec.experiment import Axis, Experiment, NumberRange, SampleSpec
 from proctor.spec.research import Ablation, Research
-from proctor.trials.axes import Axes
-from proctor.trials.choose import ChosenAgent
-from proctor.trials.gather import told_at
-from proctor.trials.research.outline import Outline, Stage, Variant
-from proctor.trials.staging import Scenario, check_parameter
+from proctor.trials.plan import Axes
+from proctor.trials.research.rounds import Outline, Stage, Variant
+from proctor.trials.scenario_cases import Scenario, check_parameter, told_at
+from proctor.trials.select_agents import ChosenAgent
 
 
 class ResolvedResearch(NamedTuple):

@@ -1,21 +1,30 @@
-"""Scenarios as cases: selected like cases, built for each seed and parameters, played or asked.
+"""Scenarios as cases: selected like cases, built for each seed and set of parameters.
 
-Promise: what a trial is put to depends on the template, the seed of the experiment and the
-parameters alone. An agent sees what is visible of the scenario, never its parameters or truth;
-only the scenario's own solution is told the truth.
+Promise: a trial's scenario depends only on the template, the seed of the experiment and the
+parameters. An agent sees the visible part of the scenario, never its parameters or its truth; only
+the scenario's own solution gets the truth.
+
+A run records its templates whole, so a resumed or repeated run uses the templates it started with.
+Their catalog is used while its content is the same, because code may lie beside the templates;
+otherwise they are written from the spec to the user's cache, by content hash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+import os
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from proctor.agents.base import Agent, AgentReply, AgentRequest
 from proctor.agents.registry import resolve_agent
 from proctor.errors import ProctorError, did_you_mean
+from proctor.files import write_atomic
 from proctor.runs.trial import PlannedTrial, params_key
 from proctor.scenarios import Built, Catalog, Template, UnknownTemplateError, catalog_for
-from proctor.spec import Case, Configuration, checks_of, select_cases
+from proctor.scenarios.builder import default_cache_folder
+from proctor.spec import Case, Configuration, SpecError, checks_of, select_cases
 from proctor.trials.run_trial import PreparedCase
 from proctor.worlds import play, world_check
 
@@ -150,6 +159,17 @@ def check_required(given: Iterable[str], scenarios: Iterable[Scenario]) -> None:
                 )
 
 
+@contextmanager
+def told_at(where: str) -> Generator[None]:
+    """What is wrong inside is told at the place the user wrote it."""
+    try:
+        yield
+    except ProctorError as error:
+        if error.where is None:
+            error.where = where
+        raise
+
+
 # -- trials --------------------------------------------------------------------------------------
 
 Play = Callable[[Agent, AgentRequest], Coroutine[Any, Any, AgentReply]]
@@ -240,3 +260,67 @@ def _actor(agent: Agent, built: Built) -> Agent:
             f"{built.name} does not say how it is solved", hint="give `scripted` a script"
         )
     return resolve_agent(built.solution["agent"], base_dir=built.folder).create()
+
+
+def scenarios_record(scenarios: Mapping[str, Scenario]) -> dict[str, Any]:
+    """What the run folder keeps of the scenarios and their templates."""
+    templates: dict[str, Any] = {}
+    for scenario in scenarios.values():
+        template = scenario.template
+        if template.name not in templates:
+            templates[template.name] = {
+                "catalog": str(template.root.resolve()),
+                "hash": template.content_hash,
+                "files": dict(sorted(template.sources.items())),
+            }
+    cases = {
+        case: {
+            "template": each.template.name,
+            **({"variant": each.template.variant} if each.template.variant else {}),
+            **({"overrides": dict(each.overrides)} if each.overrides else {}),
+        }
+        for case, each in sorted(scenarios.items())
+    }
+    return {"templates": dict(sorted(templates.items())), "cases": cases}
+
+
+def restored_scenarios(record: Mapping[str, Any]) -> dict[str, Scenario]:
+    """The scenarios of a run folder, with the templates it was begun with."""
+    kept: Mapping[str, Mapping[str, Any]] = record.get("templates") or {}
+    cases: Mapping[str, Mapping[str, Any]] = record.get("cases") or {}
+    templates = {name: _restored(name, each) for name, each in kept.items()}
+    found: dict[str, Scenario] = {}
+    for case, about in cases.items():
+        template = templates[about["template"]]
+        variant = about.get("variant")
+        under = template if variant is None else template.under(variant)
+        found[case] = Scenario(under, about.get("overrides") or {})
+    return found
+
+
+def _restored(name: str, kept: Mapping[str, Any]) -> Template:
+    for root in (Path(kept["catalog"]), None):
+        try:
+            template = Catalog([root or _written_out(kept)]).get(name)
+        except (ProctorError, SpecError):
+            if root is None:
+                raise
+            continue
+        if template.content_hash == kept["hash"]:
+            return template
+    raise ProctorError(
+        f"the template {name!r} kept in the spec of the run is not the one it names",
+        hint="the spec was changed by hand",
+    )
+
+
+def _written_out(kept: Mapping[str, Any]) -> Path:
+    root = default_cache_folder(os.environ).parent / "templates" / str(kept["hash"])
+    for name, text in kept["files"].items():
+        path = root / name
+        if ".." in path.parts or not path.resolve().is_relative_to(root.resolve()):
+            raise ProctorError(f"a template's file is called {name!r}", hint="do not run this spec")
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, text.encode())
+    return root

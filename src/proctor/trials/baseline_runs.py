@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from proctor.background import run_sync
 from proctor.checks.base import CheckStatus, Layer
@@ -26,17 +26,17 @@ from proctor.runs.baselines import (
     Precheck,
     models_of,
     now,
+    spec_hash,
 )
 from proctor.runs.diff import CaseDiff, Diff, NotCompared, Side, compare_case
 from proctor.runs.trial import Trial, TrialStatus
 from proctor.spec import Case, Suite, load_configuration
 from proctor.trace import Trace
-from proctor.trials.baselines import hashes_of, store_of
-from proctor.trials.choose import choose_agents
 from proctor.trials.options import RunOptions
 from proctor.trials.plan import Plan
-from proctor.trials.prepare import AgentLike, prepare
+from proctor.trials.prepare import AgentLike, prepare, store_of
 from proctor.trials.recorded import recorded
+from proctor.trials.select_agents import choose_agents
 from proctor.trials.session import run_session
 
 RECORDED = "recorded"
@@ -44,6 +44,13 @@ RECORDED = "recorded"
 
 MAX_REASONS = 5
 """Failed checks told in a precheck; the trial itself can be run again."""
+
+
+HASHED = (
+    *("input", "threshold", "correctness", "path", "cost"),
+    *("checks", "assertions", "weights", "required"),
+)
+"""What makes a case the case it is: what is asked, and what is checked. Not its tags or trials."""
 
 
 class SaveOutcome(StrEnum):
@@ -304,3 +311,12 @@ def _left_out(
         if gone:
             yield f"{version} also has cases the suite has not: {', '.join(gone)}"
         yield from (f"{problem}; skipped" for problem in listing.problems)
+
+
+def hashes_of(suite: Suite) -> dict[str, str]:
+    """Case id → SHA-256 of the case as resolved; secrets in it are the references they were."""
+    written: list[dict[str, Any]] = suite.resolved()["cases"]
+    return {
+        case.id: spec_hash({key: raw[key] for key in HASHED if key in raw})
+        for case, raw in zip(suite.cases, written, strict=True)
+    }

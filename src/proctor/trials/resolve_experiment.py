@@ -1,13 +1,13 @@
-"""Make an experiment ready: its cases gathered, its agents found, its axes drawn up.
+"""Resolve an experiment: select its cases, find its agents, combine its axes.
 
-Promise: everything that can be wrong with it is found before anything is written. What is asked
-for on the way (`Changes`: filters, seeds, agents, settings of a command line) takes the place of
-what the experiment says.
+Promise: every error is found before anything is written, among them a selector that selects
+nothing and an id that two suites use. The options of a command line or a caller (`Changes`)
+override the experiment. The order of selectors does not matter: cases are sorted by id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -15,21 +15,45 @@ from typing import Any, NamedTuple, cast
 from pydantic import ValidationError
 
 from proctor.agents.registry import UnknownAgentError, agent_config
-from proctor.errors import ProctorError
-from proctor.spec import Configuration, Suite, load_configuration, restore_suite
+from proctor.errors import ProctorError, hint_among
+from proctor.spec import (
+    Case,
+    Configuration,
+    JudgeConfig,
+    Suite,
+    load_configuration,
+    load_suite,
+    restore_suite,
+    select_cases,
+)
 from proctor.spec.config import find_project_file
-from proctor.spec.experiment import SET_CASE, Experiment, NumberRange
+from proctor.spec.experiment import SET_CASE, Experiment, NumberRange, Selector
 from proctor.spec.located import escaped, plain
-from proctor.spec.suite import AgentRef
+from proctor.spec.select import parse_filter
+from proctor.spec.suite import AgentRef, same_id
 from proctor.spec.validation import first_fault
-from proctor.trials.axes import Axes, axes_of
-from proctor.trials.choose import ChosenAgent, choose_agents
-from proctor.trials.design import Design
-from proctor.trials.gather import Gathered, gather, parameters_set, told_at
 from proctor.trials.options import RunOptions
-from proctor.trials.prepare import AgentLike, RunContext, chosen_agents, given_agents, prepare
-from proctor.trials.research.resolve import Around, resolve_research, swept
-from proctor.trials.staging import ScenarioPool, check_parameter, check_required
+from proctor.trials.plan import Axes, axes_of
+from proctor.trials.prepare import (
+    AgentLike,
+    Design,
+    Origin,
+    RunContext,
+    chosen_agents,
+    given_agents,
+    prepare,
+    store_of,
+)
+from proctor.trials.research.design import Around, resolve_research, swept
+from proctor.trials.scenario_cases import (
+    Scenario,
+    ScenarioPool,
+    check_parameter,
+    check_required,
+    laid_over,
+    told_at,
+)
+from proctor.trials.select_agents import ChosenAgent, choose_agents
 
 DEFAULT_TRIALS = 1
 """Repeats of a seed where nobody says: seeds are the repeats of an experiment."""
@@ -307,3 +331,194 @@ def _placed(agent: ChosenAgent, source: Suite) -> ChosenAgent:
         {**agent.config.model_dump(exclude_none=True), "base_dir": folder}, base_dir=source.folder
     )
     return ChosenAgent(config, {**kept, "base_dir": escaped(folder)})
+
+
+class Item(NamedTuple):
+    """A case that was selected, and the suite or the template it is from."""
+
+    id: str
+    tags: tuple[str, ...]
+    difficulty: str | None
+    type: str | None
+    properties: dict[str, Any]
+    written: dict[str, Any]
+    suite: Suite | None = None
+    scenario: Scenario | None = None
+
+    @property
+    def source(self) -> str:
+        """Where it is from, for messages."""
+        return "the catalog" if self.suite is None else str(self.suite.path)
+
+
+class Gathered(NamedTuple):
+    """The cases of an experiment: as a suite's record, and what a suite cannot say of them."""
+
+    record: dict[str, Any]
+    suites: tuple[Suite, ...]
+    scenarios: dict[str, Scenario]
+    origins: dict[str, Origin]
+
+
+def gather(experiment: Experiment, configuration: Configuration, pool: ScenarioPool) -> Gathered:
+    """Every case the experiment is about."""
+    base = experiment.folder or Path()
+    suites: dict[Path, Suite] = {}
+    found: dict[str, Item] = {}
+    for number, selector in enumerate(experiment.cases):
+        where = str(experiment.place_of("cases", number) or experiment.name)
+        with told_at(where):
+            items = _selected(selector, base, suites, pool)
+        for item in items:
+            earlier = found.setdefault(same_id(item.id), item)
+            if (earlier.suite, earlier.id) != (item.suite, item.id):
+                raise ProctorError(
+                    f"the case {item.id!r} is in {earlier.source} and in {item.source}",
+                    where=where,
+                    hint="an id must be one case's alone in an experiment; exclude one of them",
+                )
+    chosen = _narrowed(list(found.values()), experiment)
+    chosen.sort(key=lambda item: item.id)
+    overrides = case_overrides(experiment)
+    used = tuple(suite for suite in suites.values() if any(i.suite is suite for i in chosen))
+    record = {
+        "version": 1,
+        **_judges(experiment, used),
+        "cases": [laid_over(item.written, overrides) for item in chosen],
+    }
+    scenarios = {
+        item.id: item.scenario._replace(overrides=overrides)
+        for item in chosen
+        if item.scenario is not None
+    }
+    return Gathered(record, used, scenarios, _origins(chosen, configuration))
+
+
+# -- selection -----------------------------------------------------------------------------------
+
+
+def _selected(
+    selector: Selector, base: Path, suites: dict[Path, Suite], pool: ScenarioPool
+) -> list[Item]:
+    if selector.suite is None:
+        return [_of_scenario(scenario) for scenario in pool.select(selector.filter)]
+    path = base / Path(selector.suite).expanduser()
+    suite = suites.get(path.resolve())
+    if suite is None:
+        suite = suites[path.resolve()] = load_suite(path, need_agent=False)
+    chosen = {case.id for case in select_cases(suite.cases, filter=selector.filter)}
+    both = zip(suite.cases, suite.resolved()["cases"], strict=True)
+    return [_of_suite(case, written, suite) for case, written in both if case.id in chosen]
+
+
+def _of_suite(case: Case, written: dict[str, Any], suite: Suite) -> Item:
+    return Item(
+        case.id, tuple(case.tags), case.difficulty, case.type, case.properties, written, suite=suite
+    )
+
+
+def _of_scenario(scenario: Scenario) -> Item:
+    entry = scenario.template
+    return Item(
+        entry.id,
+        entry.tags,
+        entry.difficulty,
+        entry.type,
+        entry.properties,
+        escaped(scenario.placeholder()),
+        scenario=scenario,
+    )
+
+
+def _narrowed(items: list[Item], experiment: Experiment) -> list[Item]:
+    left = items
+    for number, text in enumerate(experiment.exclude):
+        where = str(experiment.place_of("exclude", number) or experiment.name)
+        with told_at(where):
+            without = parse_filter(text)
+        left = [item for item in left if not without.holds(item)]
+    if not left:
+        raise ProctorError(
+            f"all {len(items)} selected cases are excluded",
+            where=str(experiment.place_of("exclude") or experiment.name),
+        )
+    if not experiment.filter:
+        return left
+    with told_at(str(experiment.place_of("filter") or "--filter")):
+        return select_cases(left, filter=experiment.filter)
+
+
+# -- what stands in a suite but not in an experiment ---------------------------------------------
+
+
+def _judges(experiment: Experiment, suites: Iterable[Suite]) -> dict[str, Any]:
+    """The judges of the experiment and its suites as they were written; names mean one judge."""
+    default: dict[str, Any] = {}
+    judges: dict[str, Any] = {}
+    known: dict[str, JudgeConfig] = dict(experiment.judges)
+    for suite in suites:
+        written = suite.resolved()
+        for name, config in suite.judges.items():
+            if known.setdefault(name, config) != config:
+                raise ProctorError(
+                    f"two suites of the experiment mean different judges by {name!r}",
+                    where=str(suite.path),
+                    hint="say which under `judges` of the experiment",
+                )
+            judges[name] = written["judges"][name]
+        if suite.judge is not None:
+            if known.setdefault("", suite.judge) != suite.judge and experiment.judge is None:
+                raise ProctorError(
+                    "two suites of the experiment have different judges",
+                    where=str(suite.path),
+                    hint="say which under `judge` of the experiment",
+                )
+            default = {"judge": written["judge"]}
+    own = {name: escaped(_dumped(config)) for name, config in experiment.judges.items()}
+    if experiment.judge is not None:
+        default = {"judge": escaped(_dumped(experiment.judge))}
+    both = {**judges, **own}
+    return {**default, **({"judges": both} if both else {})}
+
+
+def _dumped(config: JudgeConfig) -> dict[str, Any]:
+    return config.model_dump(mode="json", exclude_unset=True)
+
+
+def _origins(chosen: Iterable[Item], configuration: Configuration) -> dict[str, Origin]:
+    origins: dict[str, Origin] = {}
+    for item in chosen:
+        if item.suite is not None:
+            store = store_of(item.suite, configuration)
+            origins[item.id] = Origin(item.suite.folder.resolve(), store.root.resolve())
+    return origins
+
+
+# -- overrides -----------------------------------------------------------------------------------
+
+
+def parameters_set(experiment: Experiment) -> dict[str, Any]:
+    """Of what the experiment sets, the parameters."""
+    return {key: value for key, value in experiment.set.items() if not key.startswith(SET_CASE)}
+
+
+def case_overrides(experiment: Experiment) -> dict[str, Any]:
+    """Of what the experiment sets, the fields of cases, nested: `case.cost.max_tokens: 5`."""
+    overrides: dict[str, Any] = {}
+    for key, value in experiment.set.items():
+        if not key.startswith(SET_CASE):
+            continue
+        first, *rest = key.removeprefix(SET_CASE).split(".")
+        fields = [name for name in Case.model_fields if name not in ("id", "input")]
+        if first not in fields:
+            raise ProctorError(
+                f"a case has no field {first!r} to set",
+                where=str(experiment.place_of("set", key) or "--set"),
+                hint=hint_among(first, fields),
+            )
+        steps, here = [first, *rest], overrides
+        for step in steps[:-1]:
+            inner: Any = here.setdefault(step, {})
+            here = cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
+        here[steps[-1]] = escaped(value)
+    return overrides

@@ -1,1 +1,0 @@
-"""Executors beside the local one: Ray."""
