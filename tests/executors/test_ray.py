@@ -18,9 +18,7 @@ from run_parts import journal, only_run, rows
 from proctor.cli.main import run as main
 from proctor.errors import ProctorError, first_of
 from proctor.spec import load_suite
-from proctor.trials.options import RunOptions
-from proctor.trials.prepare import prepare
-from proctor.trials.ray.cluster import (
+from proctor.trials._ray.cluster import (
     Connection,
     Load,
     Member,
@@ -30,8 +28,10 @@ from proctor.trials.ray.cluster import (
     ray_package,
     take_crew,
 )
-from proctor.trials.ray.executor import RayExecutor
-from proctor.trials.ray.messages import Authority
+from proctor.trials._ray.executor import RayExecutor
+from proctor.trials._ray.messages import Authority
+from proctor.trials.options import RunOptions
+from proctor.trials.prepare import prepare
 from proctor.trials.session import new_folder, run_session
 
 pytestmark = pytest.mark.slow

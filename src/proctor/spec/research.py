@@ -1,7 +1,7 @@
 """Define `research:` of an experiment: how trials are selected from earlier results.
 
 One of four: `curriculum`, `adaptive`, `ablation`, `sweep`. These are only the options;
-`trials.research` applies them to the selected cases.
+`trials._research` applies them to the selected cases.
 """
 
 from __future__ import annotations

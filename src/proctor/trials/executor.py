@@ -54,7 +54,7 @@ def executors_for(context: RunContext) -> AbstractContextManager[ExecutorFactory
     A run of several rounds has an executor for each; Ray's workers stay up between them.
     """
     if context.options.executor == ExecutorName.RAY:
-        from proctor.trials.ray.executor import ray_workforce
+        from proctor.trials._ray.executor import ray_workforce
 
         return ray_workforce(context)
     return nullcontext(lambda planned: LocalExecutor(context, context.options.at_once(planned)))

@@ -39,16 +39,16 @@ from proctor.spec import (
 from proctor.spec.located import plain
 from proctor.trace import Trace
 from proctor.trace.redact import Redactor, default_redactor
-from proctor.trials.options import RunOptions
-from proctor.trials.plan import Axes, Plan, plan_trials
-from proctor.trials.research.rounds import Outline, Unfolding, unfolding_of
-from proctor.trials.run_trial import PreparedCase
-from proctor.trials.scenario_cases import (
+from proctor.trials._research.rounds import Outline, Unfolding, unfolding_of
+from proctor.trials._scenario_cases import (
     Scenario,
     restored_scenarios,
     scenarios_record,
     staged_case,
 )
+from proctor.trials.options import RunOptions
+from proctor.trials.plan import Axes, Plan, plan_trials
+from proctor.trials.run_trial import PreparedCase
 from proctor.trials.select_agents import ChosenAgent, choose_agents
 
 if TYPE_CHECKING:

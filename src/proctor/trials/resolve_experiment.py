@@ -32,6 +32,15 @@ from proctor.spec.located import escaped, plain
 from proctor.spec.select import parse_filter
 from proctor.spec.suite import AgentRef, same_id
 from proctor.spec.validation import first_fault
+from proctor.trials._research.design import Around, resolve_research, swept
+from proctor.trials._scenario_cases import (
+    Scenario,
+    ScenarioPool,
+    check_parameter,
+    check_required,
+    laid_over,
+    told_at,
+)
 from proctor.trials.options import RunOptions
 from proctor.trials.plan import Axes, axes_of
 from proctor.trials.prepare import (
@@ -43,15 +52,6 @@ from proctor.trials.prepare import (
     given_agents,
     prepare,
     store_of,
-)
-from proctor.trials.research.design import Around, resolve_research, swept
-from proctor.trials.scenario_cases import (
-    Scenario,
-    ScenarioPool,
-    check_parameter,
-    check_required,
-    laid_over,
-    told_at,
 )
 from proctor.trials.select_agents import ChosenAgent, choose_agents
 

@@ -18,8 +18,8 @@ from proctor.scenarios import Built, Catalog, Template
 from proctor.scenarios.builder import built_files, checked_params
 from proctor.spec import Configuration
 from proctor.spec.experiment import Experiment, Selector
+from proctor.trials._scenario_cases import Scenario, check_required
 from proctor.trials.resolve_experiment import Changes, prepare_experiment
-from proctor.trials.scenario_cases import Scenario, check_required
 from proctor.trials.session import run_session
 
 CHANCE, SOLUTION = "random", "scripted"

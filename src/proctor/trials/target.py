@@ -31,10 +31,10 @@ from proctor.spec.load import (
 )
 from proctor.spec.validation import first_fault
 from proctor.spec.yaml_reader import read
+from proctor.trials._scenario_cases import ScenarioPool
 from proctor.trials.options import RunOptions
 from proctor.trials.prepare import RunContext, given_agents, prepare
 from proctor.trials.resolve_experiment import Changes, option_error, prepare_experiment
-from proctor.trials.scenario_cases import ScenarioPool
 from proctor.trials.session import new_folder
 
 

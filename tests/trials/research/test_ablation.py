@@ -89,7 +89,7 @@ def test_what_cannot_be_left_out_is_told_before_anything_runs(tmp_path, habits):
 def test_tools_and_members_are_left_out_by_name():
     """R-Q8: an item of a list goes by its own name, or by what follows the colon."""
     from proctor.agents.registry import agent_config
-    from proctor.trials.research.design import without
+    from proctor.trials._research.design import without
     from proctor.trials.select_agents import ChosenAgent
 
     chat = {

@@ -20,9 +20,7 @@ from proctor.background import run_sync
 from proctor.errors import ProctorError
 from proctor.runs.trial import TrialStatus
 from proctor.spec.research import Adaptive, Research
-from proctor.trials.options import RunOptions
-from proctor.trials.plan import Axes
-from proctor.trials.research.adaptive import (
+from proctor.trials._research.adaptive import (
     BEYOND,
     PLACES,
     SPREADS,
@@ -31,7 +29,9 @@ from proctor.trials.research.adaptive import (
     Staircase,
     adaptive,
 )
-from proctor.trials.research.rounds import Outline, Setup, Stage
+from proctor.trials._research.rounds import Outline, Setup, Stage
+from proctor.trials.options import RunOptions
+from proctor.trials.plan import Axes
 from proctor.trials.resume import aresume
 
 SCALE = {"name": "noise", "easy": 0.0, "hard": 0.6, "steps": 13}

@@ -17,8 +17,8 @@ from proctor.errors import ProctorError
 from proctor.runs.trial import PlannedTrial, Trial, params_key
 from proctor.spec.research import Sweep
 from proctor.stats.intervals import bootstrap_over_cases
+from proctor.trials._research.rounds import Course, CourseResult, Round, Setup, side_by_side
 from proctor.trials.plan import plan_trials
-from proctor.trials.research.rounds import Course, CourseResult, Round, Setup, side_by_side
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -33,7 +33,7 @@ from urllib.parse import urlsplit
 from proctor.errors import ProctorError
 from proctor.imports import needs_extra
 from proctor.runs.trial import PlannedTrial
-from proctor.trials.ray.messages import DriverReply, Parcel, pack, parcel_of
+from proctor.trials._ray.messages import DriverReply, Parcel, pack, parcel_of
 
 STORE_BYTES = 128 * 1024 * 1024
 """Shared memory for what does not fit into a message: traces on their way to the driver."""
@@ -322,7 +322,7 @@ class Member:
 
 
 def _new_actor(needs: Resources) -> Any:
-    from proctor.trials.ray.worker import Worker
+    from proctor.trials._ray.worker import Worker
 
     return (
         ray_package()

@@ -38,9 +38,8 @@ from proctor.llm.retry import Transient
 from proctor.runs.trial import PlannedTrial, TrialError, TrialStatus
 from proctor.spec.config import find_project_file
 from proctor.trace.redact import default_redactor
-from proctor.trials.prepare import closing
-from proctor.trials.ray.cluster import ray_package
-from proctor.trials.ray.messages import (
+from proctor.trials._ray.cluster import ray_package
+from proctor.trials._ray.messages import (
     SLOW_DOWN,
     Ask,
     Done,
@@ -53,6 +52,7 @@ from proctor.trials.ray.messages import (
     pack,
     trial_as_json,
 )
+from proctor.trials.prepare import closing
 from proctor.trials.run_trial import run_trial
 
 if TYPE_CHECKING:

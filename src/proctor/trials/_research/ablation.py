@@ -16,8 +16,8 @@ from proctor.runs.trial import Trial, params_key
 from proctor.stats.compare import paired_means
 from proctor.stats.intervals import bootstrap_over_cases
 from proctor.stats.ranking import holm
+from proctor.trials._research.rounds import Course, CourseResult, Round, Setup, Variant
 from proctor.trials.plan import plan_trials
-from proctor.trials.research.rounds import Course, CourseResult, Round, Setup, Variant
 
 Pair = tuple[str, int | None]
 """What is compared: a case under a seed."""

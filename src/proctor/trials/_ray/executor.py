@@ -26,9 +26,7 @@ from proctor.agents.base import AgentConfig
 from proctor.errors import ProctorError
 from proctor.imports import needs_extra
 from proctor.runs.trial import PlannedTrial, Trial, TrialError, TrialStatus
-from proctor.trials.executor import Deliver, Throttle
-from proctor.trials.options import DEFAULT_CONCURRENCY
-from proctor.trials.ray.cluster import (
+from proctor.trials._ray.cluster import (
     Connection,
     Load,
     Member,
@@ -39,8 +37,10 @@ from proctor.trials.ray.cluster import (
     ray_package,
     take_crew,
 )
-from proctor.trials.ray.messages import Ask, Authority, Done, Parcel, trial_from_json
-from proctor.trials.ray.worker import kit_of, project_root, sent_by_value
+from proctor.trials._ray.messages import Ask, Authority, Done, Parcel, trial_from_json
+from proctor.trials._ray.worker import kit_of, project_root, sent_by_value
+from proctor.trials.executor import Deliver, Throttle
+from proctor.trials.options import DEFAULT_CONCURRENCY
 from proctor.trials.run_trial import GRACE
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 from proctor.formatting import level_of
 from proctor.runs.trial import PlannedTrial, Trial
 from proctor.spec.research import Curriculum
-from proctor.trials.research.rounds import (
+from proctor.trials._research.rounds import (
     Course,
     CourseResult,
     Round,

@@ -16,9 +16,9 @@ from proctor.errors import ProctorError, did_you_mean
 from proctor.spec import Case, select_cases
 from proctor.spec.experiment import Axis, Experiment, NumberRange, SampleSpec
 from proctor.spec.research import Ablation, Research
+from proctor.trials._research.rounds import Outline, Stage, Variant
+from proctor.trials._scenario_cases import Scenario, check_parameter, told_at
 from proctor.trials.plan import Axes
-from proctor.trials.research.rounds import Outline, Stage, Variant
-from proctor.trials.scenario_cases import Scenario, check_parameter, told_at
 from proctor.trials.select_agents import ChosenAgent
 
 

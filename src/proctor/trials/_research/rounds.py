@@ -201,19 +201,19 @@ def course_of(setup: Setup) -> Course:
     """The course that research takes, before its first round."""
     match setup.outline.research.kind:
         case "curriculum":
-            from proctor.trials.research.curriculum import curriculum
+            from proctor.trials._research.curriculum import curriculum
 
             return curriculum(setup)
         case "adaptive":
-            from proctor.trials.research.adaptive import adaptive
+            from proctor.trials._research.adaptive import adaptive
 
             return adaptive(setup)
         case "ablation":
-            from proctor.trials.research.ablation import ablation
+            from proctor.trials._research.ablation import ablation
 
             return ablation(setup)
         case "sweep":
-            from proctor.trials.research.sweep import sweep
+            from proctor.trials._research.sweep import sweep
 
             return sweep(setup)
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from proctor.formatting import level_of, percent
 from proctor.runs.trial import Trial
 from proctor.spec.research import Adaptive
-from proctor.trials.research.rounds import (
+from proctor.trials._research.rounds import (
     Course,
     CourseResult,
     Round,
