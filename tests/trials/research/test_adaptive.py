@@ -19,7 +19,7 @@ import proctor
 from proctor.background import run_sync
 from proctor.errors import ProctorError
 from proctor.runs.trial import TrialStatus
-from proctor.spec.research import Adaptive, Research
+from proctor.spec.research import Adaptive, Research, Scale
 from proctor.trials._research.adaptive import (
     BEYOND,
     PLACES,
@@ -47,6 +47,7 @@ def chance(x: float, threshold: float, spread: float, rules: Adaptive) -> float:
 def simulated(rules: Adaptive, threshold: float, spread: float, seed: int) -> dict:
     """What is found of an agent whose threshold is known, without any world."""
     random = Random(seed)
+    assert rules.parameter is not None
     stages = tuple(
         Stage(f"x={value}", ("c",), {"x": value}, float(value)) for value in rules.parameter.values
     )
@@ -68,7 +69,7 @@ def test_credible_intervals_hold_what_they_say(method):
     """R-Q8: over thresholds drawn from the prior, half of the 50 % intervals hold the truth,
     neither more nor fewer, though trials were chosen and ended by results."""
     rules = Adaptive(
-        parameter={"name": "x", "easy": 0, "hard": 10, "steps": 21},
+        parameter=Scale(name="x", easy=0, hard=10, steps=21),
         method=method,
         confidence=0.5,
         max_trials=20,
@@ -95,7 +96,7 @@ def test_the_posterior_is_the_product_of_its_trials():
         ({"method": "staircase", "down": 3, "lapse": 0.1}, [(2.0, False), (1.0, True)] * 3),
     ]
     for options, seen in cases:
-        rules = Adaptive(levels=["easy", "medium", "hard"], **options)
+        rules = Adaptive.model_validate({"levels": ["easy", "medium", "hard"], **options})
         posterior = Posterior([1.0, 2.0, 3.0], rules)
         for each in seen:
             posterior.add(ObservedDifficulty(*each))
@@ -144,7 +145,7 @@ def test_a_staircase_goes_by_its_rule():
 def test_a_staircase_settles_at_its_pass_rate():
     """R-Q8: 2-down-1-up estimates the difficulty passed 71 % of the time."""
     rules = Adaptive(
-        parameter={"name": "x", "easy": 0, "hard": 10, "steps": 41},
+        parameter=Scale(name="x", easy=0, hard=10, steps=41),
         reversals=40,
         max_trials=1000,
         lapse=0.0,
@@ -223,7 +224,7 @@ def test_what_makes_no_sense_is_told(tmp_path):
         ({"parameter": {**SCALE, "hard": 0.0}}, "the same value"),
     ):
         with pytest.raises(ValueError, match=message):
-            Adaptive(**options)
+            Adaptive.model_validate(options)
     with pytest.raises(ProctorError, match="has no parameter 'nose'"):
         researched(
             tmp_path,
