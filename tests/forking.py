@@ -23,7 +23,7 @@ PRELOADED = (
     *("proctor.cli.main", "proctor.cli._signals", "proctor.cli._output"),
     *("proctor.cli.run", "proctor.cli.test", "proctor.cli.validate", "proctor.cli.results"),
     *("proctor.report.html.page", "proctor.report.facts"),
-    *("proctor.agents.python", "proctor.checks.layers", "proctor.spec.case_checks"),
+    *("proctor.agents._python", "proctor.checks.layers", "proctor.spec.case_checks"),
     *("proctor.report.console", "proctor.report.json_report", "proctor.report.progress"),
     *("proctor.results.compare", "proctor.results.metadata", "proctor.api"),
     *("proctor.trials.session", "proctor.trials.resume"),

@@ -11,8 +11,8 @@ import uvicorn
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from proctor.server.app import Service, make_app
+from proctor.server.decoder_process import PROTOBUF, received
 from proctor.server.store.rows import batch_of
-from proctor.server.wire import PROTOBUF, received
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 

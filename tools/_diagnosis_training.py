@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from proctor.diagnose.learned.classifier import (
+from proctor.diagnose._steps import read_steps
+from proctor.diagnose.learned._classifier import (
     MACHINES,
     VIEWS,
     Judges,
@@ -30,7 +31,6 @@ from proctor.diagnose.learned.detector import CATEGORIES, Detectors
 from proctor.diagnose.learned.text_features import BUCKETS, NOTHING, FeatureRow, rows_of
 from proctor.diagnose.quotes import BEARS_ON
 from proctor.diagnose.rules import RULES, apply_rules, heard
-from proctor.diagnose.steps import read_steps
 from proctor.diagnose.taxonomy import Category, parse_category
 from proctor.trace.load import load_traces
 from proctor.trail.data import read_annotations

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from proctor.agents._human import converse
 from proctor.agents.base import AgentError, AgentRequest
-from proctor.agents.human import converse
 from proctor.agents.registry import UnknownAgentError, agent_config
 from proctor.trace.capture import capture
 

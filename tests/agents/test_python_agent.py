@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from run_one_parts import Tried, run_one
 
+from proctor.agents._python import PythonAgentConfig
 from proctor.agents.base import AgentError, AgentReply, AgentRequest
-from proctor.agents.python import PythonAgentConfig
 from proctor.background import run_sync
 from proctor.runs.trial import TrialStatus
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from proctor.agents._chat import ChatAgentConfig
 from proctor.agents.base import AgentRequest
-from proctor.agents.chat import ChatAgentConfig
 from proctor.agents.registry import (
     KINDS,
     PROFILES,

@@ -18,10 +18,10 @@ import httpx
 import pytest
 from run_one_parts import run_one
 
+from proctor.agents._command import CommandAgentConfig
+from proctor.agents._http import HttpAgent, HttpAgentConfig
+from proctor.agents._otlp_receiver import MAX_BODY, Receiver
 from proctor.agents.base import AgentRequest
-from proctor.agents.command import CommandAgentConfig
-from proctor.agents.http import HttpAgent, HttpAgentConfig
-from proctor.agents.otlp_receiver import MAX_BODY, Receiver
 from proctor.agents.registry import UnknownAgentError, agent_config, known_kinds
 from proctor.runs.trial import TrialStatus
 from proctor.trace import Trace
@@ -304,7 +304,7 @@ async def test_a_reply_without_end_is_not_read_to_its_end(
     service: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R-R9: a service that floods ends its trial, not the run's memory."""
-    monkeypatch.setattr("proctor.agents.http.MAX_REPLY", 2**20)
+    monkeypatch.setattr("proctor.agents._http.MAX_REPLY", 2**20)
     Service.replies = [(200, {"Content-Type": "text/plain"}, b"x" * (2**20 + 1))]
     trial = (await run_one(HttpAgentConfig(url=service))).trial
     assert trial.error is not None

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import proctor
+from proctor.diagnose._steps import read_steps
 from proctor.diagnose.finding import Diagnosis
-from proctor.diagnose.learned.classifier import MODEL_FILE, Judges
+from proctor.diagnose.learned._classifier import MODEL_FILE, Judges
 from proctor.diagnose.learned.detector import detectors, judged
 from proctor.diagnose.learned.text_features import rows_of
 from proctor.diagnose.methods import diagnose
 from proctor.diagnose.quotes import contains_quote
 from proctor.diagnose.rules import RULES, apply_rules
-from proctor.diagnose.steps import read_steps
 from proctor.errors import ProctorError
 from proctor.trace import Message, Span, SpanKind, Trace
 from proctor.trace.model import SpanStatus

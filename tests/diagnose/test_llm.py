@@ -12,10 +12,10 @@ from spans import span, trace
 
 import proctor
 from proctor.diagnose.finding import Diagnosis, Finding, Impact
+from proctor.diagnose.llm._digest import digest, shorten
+from proctor.diagnose.llm._prompt import HINTS
 from proctor.diagnose.llm.detector import DetectorOptions, agentic, group_spans, single_pass
-from proctor.diagnose.llm.digest import digest, shorten
 from proctor.diagnose.llm.parse import json_in, read_findings, read_scores, verified
-from proctor.diagnose.llm.prompt import HINTS
 from proctor.diagnose.methods import diagnose
 from proctor.diagnose.quotes import contains_quote
 from proctor.diagnose.taxonomy import Category

@@ -9,11 +9,12 @@ import pytest
 import zstandard
 from server_parts import TRACE, serving, wire_request
 
-from proctor.agents.otlp_receiver import Receiver
+from proctor.agents._otlp_receiver import Receiver
 from proctor.files import DecompressionError, decompress
+from proctor.server._otlp_endpoint import unpacked
 from proctor.server.app import Service
+from proctor.server.decoder_process import Refused
 from proctor.server.store import open_store
-from proctor.server.wire import Refused, unpacked
 from proctor.trace.load import TraceLoadError, load_traces
 
 SPANS = wire_request({"id": 1, "name": "agent"}, {"id": 2, "parent": 1})

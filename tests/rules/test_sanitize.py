@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import proctor
+from proctor.agents._human import converse
 from proctor.agents.base import AgentRequest
-from proctor.agents.human import converse
 from proctor.checks._judge_prompt import JudgeInput, build_prompt
 from proctor.checks.metrics.matching import shortened
 from proctor.checks.rubrics import Rubric

@@ -14,7 +14,7 @@ from spans import span, trace
 import proctor
 from proctor.background import run_sync
 from proctor.server.app import Service
-from proctor.server.pages.span_view import aligned
+from proctor.server.pages._span_view import aligned
 from proctor.server.store import open_store
 from proctor.server.store.store import StoredEvaluation
 from proctor.server.watch import Watcher, WatchOptions

@@ -14,9 +14,18 @@ import psutil
 import pytest
 from server_parts import LLM, TOOL, TRACE, wire_request
 
-from proctor.server.decoder_process import Child, decode, encode, make
+from proctor.server.decoder_process import (
+    JSON,
+    LOG_RECORDS,
+    PROTOBUF,
+    SPANS,
+    Child,
+    Refused,
+    decode,
+    encode,
+    make,
+)
 from proctor.server.ingest import Ingest
-from proctor.server.wire import JSON, LOG_RECORDS, PROTOBUF, SPANS, Refused
 from proctor.trace.redact import default_redactor
 
 JSON_BODY = {

@@ -16,10 +16,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from run_parts import until
 from server_parts import TRACE, serving, started, wire_request
 
+from proctor.server._otlp_endpoint import unpacked
 from proctor.server.app import Service
+from proctor.server.decoder_process import Refused
 from proctor.server.ingest import Ingest
 from proctor.server.store import open_store
-from proctor.server.wire import Refused, unpacked
 from proctor.trace.redact import default_redactor
 
 PROTOBUF = {"content-type": "application/x-protobuf"}

@@ -9,11 +9,11 @@ import pytest
 from server_parts import LLM, TOOL, TRACE, wire_request, write
 
 from proctor.errors import ProctorError
-from proctor.server.pages.span_view import outline
+from proctor.server.decoder_process import PROTOBUF, received
+from proctor.server.pages._span_view import outline
 from proctor.server.store import open_store
 from proctor.server.store.rows import batch_of
 from proctor.server.store.store import SORTS, PageRequest, StoredEvaluation, StoreError, TraceFilter
-from proctor.server.wire import PROTOBUF, received
 
 SECOND = 1_000_000_000
 OTHER = "1" * 32

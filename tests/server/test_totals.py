@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from server_parts import TOOL, TRACE, wire_request, write
 
 from proctor.llm.prices import cost_usd
+from proctor.server.decoder_process import PROTOBUF, received
+from proctor.server.store._schema import VERSION
+from proctor.server.store._writer import SpanRow, totals_of
 from proctor.server.store.rows import batch_of
-from proctor.server.store.schema import VERSION
-from proctor.server.store.writer import SpanRow, totals_of
-from proctor.server.wire import PROTOBUF, received
 from proctor.trace.redact import Redactor
 
 SECOND = 1_000_000_000

@@ -16,12 +16,12 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from server_parts import TRACE, serving, started, wire_request, write
 from starlette.requests import Request
 
+from proctor.server._otlp_endpoint import endpoint
 from proctor.server.app import Service
+from proctor.server.decoder_process import SPANS
 from proctor.server.ingest import Ingest
-from proctor.server.otlp_endpoint import endpoint
 from proctor.server.store import open_store
 from proctor.server.store.store import StoreError
-from proctor.server.wire import SPANS
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
 OTHER = "2" * 32

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import proctor
+from proctor.agents._python import PythonAgentConfig
 from proctor.agents.base import AgentError
-from proctor.agents.python import PythonAgentConfig
 from proctor.llm.retry import MAX_RETRY_AFTER, parse_retry_after
 from proctor.runs.trial import PlannedTrial, Trial
 from proctor.spec import Case, Suite

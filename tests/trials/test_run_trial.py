@@ -10,8 +10,8 @@ import pytest
 from run_one_parts import context_of
 
 import proctor
+from proctor.agents._python import PythonAgentConfig
 from proctor.agents.base import AgentReply
-from proctor.agents.python import PythonAgentConfig
 from proctor.checks.base import Check, CheckContext, CheckResult, failed, passed
 from proctor.errors import first_of
 from proctor.runs.run import Run

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 
+from proctor.agents._process import ChildJob, ChildResult
+from proctor.agents._python import PythonAgentConfig
 from proctor.agents.base import AgentRequest
 from proctor.agents.checkpoint import LinkedStore
-from proctor.agents.process import ChildJob, ChildResult
-from proctor.agents.python import PythonAgentConfig
 from proctor.background import run_sync
 from proctor.errors import describe_error
 from proctor.files import replacing

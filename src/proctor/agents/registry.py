@@ -20,18 +20,18 @@ from proctor.errors import ProctorError, did_you_mean
 from proctor.imports import IMPORT_PATH
 
 KINDS = {
-    "chat": "proctor.agents.chat:ChatAgentConfig",
-    "command": "proctor.agents.command:CommandAgentConfig",
+    "chat": "proctor.agents._chat:ChatAgentConfig",
+    "command": "proctor.agents._command:CommandAgentConfig",
     "ensemble": "proctor.agents.ensemble:EnsembleAgentConfig",
-    "http": "proctor.agents.http:HttpAgentConfig",
-    "human": "proctor.agents.builtin:HumanAgentConfig",
-    "langgraph": "proctor.agents.frameworks.langgraph:LangGraphAgentConfig",
-    "openai_agents": "proctor.agents.frameworks.openai_agents:OpenAIAgentsConfig",
-    "pydantic_ai": "proctor.agents.frameworks.pydantic_ai:PydanticAIAgentConfig",
-    "python": "proctor.agents.python:PythonAgentConfig",
-    "random": "proctor.agents.builtin:RandomAgentConfig",
+    "http": "proctor.agents._http:HttpAgentConfig",
+    "human": "proctor.agents._builtin:HumanAgentConfig",
+    "langgraph": "proctor.agents.frameworks._langgraph:LangGraphAgentConfig",
+    "openai_agents": "proctor.agents.frameworks._openai_agents:OpenAIAgentsConfig",
+    "pydantic_ai": "proctor.agents.frameworks._pydantic_ai:PydanticAIAgentConfig",
+    "python": "proctor.agents._python:PythonAgentConfig",
+    "random": "proctor.agents._builtin:RandomAgentConfig",
     "replay": "proctor.agents.replay:ReplayAgentConfig",
-    "scripted": "proctor.agents.builtin:ScriptedAgentConfig",
+    "scripted": "proctor.agents._builtin:ScriptedAgentConfig",
 }
 """Built-in kinds and the classes of their options."""
 
@@ -91,7 +91,7 @@ def agent_config(
     if (kind := kind_of_object(options)) is not None:
         return cast("Any", kind_class(kind)).of(options)
     if callable(options):
-        from proctor.agents.python import PythonAgentConfig
+        from proctor.agents._python import PythonAgentConfig
 
         return PythonAgentConfig.of(options)
     value: Any = options

@@ -160,8 +160,7 @@ def _rows(
 ) -> Iterator[DecodedRows]:
     """Convert each trace to rows, exactly as the server does for a request."""
     from proctor.sanitize import line
-    from proctor.server.decoder_process import make
-    from proctor.server.wire import PROTOBUF, SPANS
+    from proctor.server.decoder_process import PROTOBUF, SPANS, make
     from proctor.trace.export import write_traces
 
     for trace in traces:

@@ -100,10 +100,10 @@ async def adiagnose(
 def diagnose_offline(trace: Trace, method: str = "offline") -> Diagnosis:
     """Find what broke in a trace by rules and the shipped detector, without any model."""
     # Imported here: the command line reads METHODS from this module at every start.
+    from proctor.diagnose._steps import read_steps
     from proctor.diagnose.finding import Diagnosis
     from proctor.diagnose.quotes import scores_of
     from proctor.diagnose.rules import RULES, apply_rules
-    from proctor.diagnose.steps import read_steps
 
     chosen = _method(method)
     started = perf_counter()

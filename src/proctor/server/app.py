@@ -28,7 +28,7 @@ from uvicorn.config import LOGGING_CONFIG
 from proctor.background import PeriodicWork
 from proctor.errors import ProctorError
 from proctor.sanitize import line
-from proctor.server import json_api, otlp_endpoint
+from proctor.server import _json_api, _otlp_endpoint
 from proctor.server.auth import Guard
 from proctor.server.ingest import Ingest
 from proctor.server.pages.runs import Runs
@@ -116,13 +116,13 @@ def make_app(service: Service, token: str | None = None) -> ASGIApp:
 
 def _routes(service: Service) -> Iterator[Route]:
     if service.ingest is not None:  # first, since they are asked most and looked for in order
-        for path, what in otlp_endpoint.PATHS.items():
-            yield Route(path, otlp_endpoint.endpoint(service.ingest, what), methods=["POST"])
+        for path, what in _otlp_endpoint.PATHS.items():
+            yield Route(path, _otlp_endpoint.endpoint(service.ingest, what), methods=["POST"])
     yield Route("/healthz", health)
     yield Route("/static/{name:str}", static_file)
     yield Route("/", home)
     if service.store is not None:
-        yield from json_api.routes(service.store)
+        yield from _json_api.routes(service.store)
         yield from Traces(service.store).routes()
     if service.results is not None:
         yield from Runs(service.results).routes()

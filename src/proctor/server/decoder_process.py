@@ -17,13 +17,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Generator
-from typing import IO, Any, BinaryIO, Protocol
+from typing import IO, Any, BinaryIO, NamedTuple, Protocol
 
 import msgspec
 
 from proctor.llm.prices import PriceTable
 from proctor.server.store.rows import Batch, TraceFacts, batch_of
-from proctor.server.wire import Refused, received
+from proctor.trace.assemble import Collector
+from proctor.trace.conventions.values import decode_json
+from proctor.trace.formats import otlp, otlp_protobuf
 from proctor.trace.redact import Redactor
 
 REQUEST = struct.Struct("<II")
@@ -40,6 +42,37 @@ MAX_READERS = 4
 
 PIPE = 1 << 20
 """Bytes a pipe may hold: most requests then go in one piece. Linux allows as much to anybody."""
+
+
+PROTOBUF = "application/x-protobuf"
+JSON = "application/json"
+
+SPANS = "spans"
+LOG_RECORDS = "log_records"
+"""What a request is said to hold, by the path it came to."""
+
+_LOST = ("span skipped", "log record skipped")
+"""How problems begin that cost a whole span or record; others cost an attribute or an event."""
+
+MAX_MESSAGE = 500
+"""Characters of what is said of spans that were not kept."""
+
+
+class Refused(Exception):
+    """A request that is not taken: its HTTP status, and why."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+class Received(NamedTuple):
+    """What a request held, how many of its spans or records were not kept, and what was odd."""
+
+    collected: Collector
+    rejected: int
+    message: str
 
 
 class Reader(Protocol):
@@ -217,6 +250,38 @@ def make(
         return DecodedRows(0, f"cannot be read: {type(error).__name__}", refused=400)
     rows = (batch.spans, batch.chunks, batch.facts, sorted(batch.touched))
     return DecodedRows(found.rejected, found.message, *rows)
+
+
+def received(body: bytes, content_type: str, what: str = SPANS) -> Received:
+    """The spans or log records of a plain body."""
+    kind = content_type.partition(";")[0].strip().lower()
+    collected = Collector("request")
+    if not body:
+        return Received(collected, 0, "")
+    if kind == JSON:
+        _read_json(body, collected)
+    elif kind == PROTOBUF:
+        read = otlp_protobuf.read_logs if what == LOG_RECORDS else otlp_protobuf.read_spans
+        if not read(body, collected):
+            raise Refused(400, f"not an OTLP request of {what.replace('_', ' ')} in protobuf")
+    else:
+        raise Refused(415, f"content type {kind[:60]!r} is not OTLP: use {PROTOBUF} or {JSON}")
+    problems = collected.problems
+    words = "; ".join(str(problem) for problem in problems)[:MAX_MESSAGE]
+    lost = (problem.count for problem in problems if problem.message.startswith(_LOST))
+    return Received(collected, sum(lost), words)
+
+
+def _read_json(body: bytes, collected: Collector) -> None:
+    try:
+        document = decode_json(body.decode("utf-8"))
+    except ValueError as error:
+        raise Refused(400, f"not JSON: {str(error)[:200]}") from None
+    if document == {}:
+        return
+    if not otlp.matches(document):
+        raise Refused(400, "not an OTLP request: it has neither resourceSpans nor resourceLogs")
+    otlp.read(document, collected)
 
 
 encode = msgspec.msgpack.Encoder().encode

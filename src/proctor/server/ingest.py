@@ -18,10 +18,16 @@ from typing import NamedTuple
 
 from proctor.errors import ProctorError
 from proctor.llm.prices import warm_up
-from proctor.server.decoder_process import Child, DecodedRows, InProcessDecoder, Reader
+from proctor.server.decoder_process import (
+    SPANS,
+    Child,
+    DecodedRows,
+    InProcessDecoder,
+    Reader,
+    Refused,
+)
 from proctor.server.store.rows import Batch
 from proctor.server.store.store import BadRows, SqlStore
-from proctor.server.wire import SPANS, Refused
 from proctor.trace.redact import Redactor
 
 MAX_WAITING = 128 * 1024 * 1024

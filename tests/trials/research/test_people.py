@@ -8,9 +8,9 @@ import yaml
 from research_parts import CHANCE, experiment
 
 import proctor
+from proctor.agents._human import SavedMoves
 from proctor.agents.actions import ActionTurn
 from proctor.agents.base import AgentRequest
-from proctor.agents.human import SavedMoves
 from proctor.runs.run import Run
 from proctor.scenarios import build
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from proctor.diagnose.finding import Finding, Impact
-from proctor.diagnose.learned.classifier import (
+from proctor.diagnose.learned._classifier import (
     Judges,
     Scorer,
     TraceScores,

@@ -11,7 +11,8 @@ from zlib import crc32
 
 import numpy as np
 
-from proctor.diagnose.learned.features import (
+from proctor.diagnose._steps import plain
+from proctor.diagnose.learned._features import (
     facts_of_amounts,
     facts_of_rules,
     facts_of_step,
@@ -20,16 +21,15 @@ from proctor.diagnose.learned.features import (
     scenes_of,
 )
 from proctor.diagnose.rules import heard
-from proctor.diagnose.steps import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
+    from proctor.diagnose._steps import Steps
     from proctor.diagnose.finding import Finding
-    from proctor.diagnose.learned.features import Scene
-    from proctor.diagnose.steps import Steps
+    from proctor.diagnose.learned._features import Scene
     from proctor.trace import Span
 
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from proctor.diagnose.finding import Diagnosis, Finding, Score
-from proctor.diagnose.llm import parse, prompt
-from proctor.diagnose.llm.digest import DEFAULT_LIMIT, digest
+from proctor.diagnose.llm import _prompt, parse
+from proctor.diagnose.llm._digest import DEFAULT_LIMIT, digest
 from proctor.diagnose.quotes import in_words, scores_of
 from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import dollars
@@ -49,10 +49,10 @@ class DetectorOptions:
     """
 
     model: ChatModel
-    prompt_version: str = prompt.DEFAULT_VERSION
+    prompt_version: str = _prompt.DEFAULT_VERSION
     evidence: parse.Evidence = "strict"
     limit: int = DEFAULT_LIMIT
-    max_reply_tokens: int = prompt.MAX_REPLY_TOKENS
+    max_reply_tokens: int = _prompt.MAX_REPLY_TOKENS
     max_calls: int = 24
     max_cost_usd: float | None = None
     max_seconds: float = 600.0
@@ -62,11 +62,11 @@ class DetectorOptions:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        if self.prompt_version not in prompt.VERSIONS:
-            hint = did_you_mean(self.prompt_version, prompt.VERSIONS)
+        if self.prompt_version not in _prompt.VERSIONS:
+            hint = did_you_mean(self.prompt_version, _prompt.VERSIONS)
             raise ProctorError(
                 f"unknown prompt version {self.prompt_version!r}",
-                hint=hint or f"there are {', '.join(prompt.VERSIONS)}",
+                hint=hint or f"there are {', '.join(_prompt.VERSIONS)}",
             )
         if self.limit < 1000 or self.max_calls < 1 or self.parallel < 1:
             raise ProctorError("the limit must be 1000 or more, calls and parallel 1 or more")
@@ -95,7 +95,7 @@ class _Desk:
             return understand(parse.json_in(reply.text))
         except ValueError as error:
             problem = str(error)
-        reply = await self._reply(prompt.repair(request, reply.text, problem))
+        reply = await self._reply(_prompt.repair(request, reply.text, problem))
         return understand(parse.json_in(reply.text))
 
     async def _reply(self, request: ChatRequest) -> ChatReply:
@@ -154,7 +154,7 @@ async def single_pass(trace: Trace, how: DetectorOptions, offline: Diagnosis) ->
     began = how.clock()
     desk = _Desk(how)
     text = digest(trace, how.limit).text
-    request = prompt.single_pass(text, offline.findings, how.prompt_version)
+    request = _prompt.single_pass(text, offline.findings, how.prompt_version)
 
     def understand(reply: dict[str, Any]) -> tuple[parse.Cleaned, dict[str, Score]]:
         found = parse.read_findings(
@@ -276,7 +276,7 @@ async def _profile(trace: Trace, desk: _Desk, offline: Diagnosis, notes: list[st
         return encode_json(parts)[: desk.how.limit // 4]
 
     try:
-        return await desk.read(prompt.profile(overview, offline.findings), understand)
+        return await desk.read(_prompt.profile(overview, offline.findings), understand)
     except FAILURES as error:
         notes.append(f"without a profile ({_words(error)})")
         return "(none)"
@@ -295,7 +295,7 @@ async def _investigate(
     inside = {span.span_id for span in spans}
     leads = [finding for finding in offline.findings if finding.location in inside]
     text = digest(trace, how.limit // 2, spans).text
-    request = prompt.investigate(text, known, leads, *place, how.prompt_version)
+    request = _prompt.investigate(text, known, leads, *place, how.prompt_version)
 
     def understand(reply: dict[str, Any]) -> parse.Cleaned:
         detector = _detector("agentic", how)
@@ -339,7 +339,7 @@ async def _synthesise(
         return parse.read_choice(reply, len(candidates)), parse.read_scores(reply)
 
     try:
-        numbers, scores = await desk.read(prompt.synthesise(known, candidates), understand)
+        numbers, scores = await desk.read(_prompt.synthesise(known, candidates), understand)
     except FAILURES as error:
         notes.append(f"the findings were not weighed ({_words(error)}): all are reported")
         return candidates, {}

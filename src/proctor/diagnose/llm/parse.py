@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from proctor.diagnose.finding import Finding, Impact, Score
-from proctor.diagnose.llm.prompt import SCORES
+from proctor.diagnose.llm._prompt import SCORES
 from proctor.diagnose.quotes import MAX_QUOTE, contains_quote, span_texts
 from proctor.diagnose.taxonomy import parse_category
 

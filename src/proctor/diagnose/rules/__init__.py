@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from proctor.diagnose.finding import Finding
 from proctor.diagnose.quotes import quote
 from proctor.diagnose.rules._base import Rule, RuleHit
-from proctor.diagnose.rules.behaviour import (
+from proctor.diagnose.rules._behaviour import (
     AnswerWithoutWork,
     LimitExceeded,
     MissingTag,
@@ -16,7 +16,7 @@ from proctor.diagnose.rules.behaviour import (
     ToolPassedOver,
     UnsupportedAnswer,
 )
-from proctor.diagnose.rules.failures import (
+from proctor.diagnose.rules._failures import (
     BrokenCode,
     EmptySearch,
     FailedCall,
@@ -28,7 +28,7 @@ from proctor.diagnose.rules.failures import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from proctor.diagnose.steps import Steps
+    from proctor.diagnose._steps import Steps
     from proctor.diagnose.taxonomy import Category
 
 RULES: tuple[Rule, ...] = (

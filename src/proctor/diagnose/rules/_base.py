@@ -14,7 +14,7 @@ from proctor.diagnose.finding import Impact
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from proctor.diagnose.steps import Steps
+    from proctor.diagnose._steps import Steps
     from proctor.diagnose.taxonomy import Category
     from proctor.trace import Span
 

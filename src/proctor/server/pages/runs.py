@@ -23,7 +23,7 @@ from proctor.runs.heartbeat import look_at
 from proctor.runs.run import Run
 from proctor.runs.summary import CellSummary
 from proctor.runs.trial import CellKey, Trial
-from proctor.server.pages.span_view import aligned, detail, outline
+from proctor.server.pages._span_view import aligned, detail, outline
 from proctor.server.pages.templating import in_thread, page
 from proctor.server.pages.traces import span_of
 

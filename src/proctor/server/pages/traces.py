@@ -17,8 +17,8 @@ from starlette.routing import Route
 
 from proctor.errors import ProctorError
 from proctor.sanitize import line
-from proctor.server.json_api import BadQuery, filter_of, page_of
-from proctor.server.pages.span_view import detail, outline
+from proctor.server._json_api import BadQuery, filter_of, page_of
+from proctor.server.pages._span_view import detail, outline
 from proctor.server.pages.templating import Query, in_thread, page
 from proctor.server.store.store import SORTS, TraceFilter
 

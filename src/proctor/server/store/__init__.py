@@ -38,12 +38,12 @@ def open_store(url: str, *, prices: PriceTable | None = None) -> SqlStore:
     """
     scheme, found, rest = url.partition("://")
     if scheme == "sqlite" and found:
-        from proctor.server.store.sqlite import SqliteStore
+        from proctor.server.store._sqlite import SqliteStore
 
         # Three slashes and a relative path, or four and an absolute one, as elsewhere.
         store: SqlStore = SqliteStore(rest.removeprefix("/") or "traces.db")
     elif scheme in ("postgresql", "postgres") and found:
-        from proctor.server.store.postgres import PostgresStore
+        from proctor.server.store._postgres import PostgresStore
 
         store = PostgresStore(url)
     else:

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from proctor.errors import ProctorError, hint_among
 from proctor.llm.prices import PriceTable
+from proctor.server.store._schema import INDEXES, SAME_TABLES_SINCE, SPAN_COLUMNS, TABLES, VERSION
+from proctor.server.store._writer import MANY, Writing, distinct
 from proctor.server.store.rows import Batch, span_from, trace_from
-from proctor.server.store.schema import INDEXES, SAME_TABLES_SINCE, SPAN_COLUMNS, TABLES, VERSION
-from proctor.server.store.writer import MANY, Writing, distinct
 from proctor.trace import Trace
 
 # Which traces are meant: what a person may filter a list by, as a condition of SQL.

@@ -118,7 +118,7 @@ class HttpAgent:
         steps = config.body is None  # a custom body has no place for a state
         state = await asyncio.to_thread(request.checkpoint.load) if steps else None
         if config.otlp_port is not None:
-            from proctor.agents.otlp_receiver import shared_receiver
+            from proctor.agents._otlp_receiver import shared_receiver
 
             shared_receiver(config.otlp_port)
         # The W3C header, which instrumented services continue.

@@ -27,7 +27,7 @@ from proctor.trace import Trace
 from proctor.trace.capture import current_trace
 
 if TYPE_CHECKING:
-    from proctor.agents.python import PythonAgentConfig
+    from proctor.agents._python import PythonAgentConfig
 
 
 # Agent processes, killed with their trial, including their descendants.

@@ -12,16 +12,16 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from proctor.diagnose._steps import plain
 from proctor.diagnose.finding import Impact
 from proctor.diagnose.rules._base import Rule, RuleHit
-from proctor.diagnose.steps import plain
 from proctor.diagnose.taxonomy import Category
 from proctor.trace import SpanKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from proctor.diagnose.steps import AgentStep, Steps
+    from proctor.diagnose._steps import AgentStep, Steps
     from proctor.trace import Span
 
 _MALFORMED = re.compile(

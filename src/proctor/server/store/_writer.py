@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from proctor.server.store._schema import FACT_COLUMNS, SPAN_COLUMNS
 from proctor.server.store.rows import Batch, TraceFacts, facts_from, span_from
-from proctor.server.store.schema import FACT_COLUMNS, SPAN_COLUMNS
 from proctor.trace import Trace
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import BeforeValidator, Field
 
+from proctor.agents._process import end_group
 from proctor.agents.base import (
     Agent,
     AgentConfig,
@@ -36,7 +37,6 @@ from proctor.agents.base import (
     shortened,
 )
 from proctor.agents.checkpoint import Checkpoint
-from proctor.agents.process import end_group
 from proctor.trace.capture import capture
 
 MAX_OUTPUT = 64 * 1024 * 1024
@@ -142,7 +142,7 @@ class CommandAgent:
         return msgspec.json.encode(job, enc_hook=str) + b"\n"
 
     async def _start(self, request: AgentRequest) -> asyncio.subprocess.Process:
-        from proctor.agents.otlp_receiver import shared_receiver
+        from proctor.agents._otlp_receiver import shared_receiver
 
         # One receiver per process: the trace id assigns spans to trials.
         receiver = shared_receiver()

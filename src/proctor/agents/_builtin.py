@@ -16,9 +16,9 @@ from typing import Any, Literal, cast
 
 from pydantic import Field, model_validator
 
+from proctor.agents._human import SavedMoves, actions_of, ask_person, offer_to_resume, show_person
 from proctor.agents.actions import Actions, ActionTurn, BadAction, sample
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest, as_reply
-from proctor.agents.human import SavedMoves, actions_of, ask_person, offer_to_resume, show_person
 from proctor.background import threads
 from proctor.imports import load_object
 from proctor.trace.capture import current_trace, span

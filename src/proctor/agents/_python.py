@@ -93,7 +93,7 @@ class PythonAgentConfig(AgentConfig):
     def _creator(self) -> Callable[[], Agent]:
         """Return the function behind `create`, resolved once."""
         if self.isolation == "process":
-            from proctor.agents.process import ProcessAgent
+            from proctor.agents._process import ProcessAgent
 
             return partial(ProcessAgent, self)
         if self.factory or inspect.isclass(self.loaded):

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from proctor.agents._chat import opening
 from proctor.agents.base import Agent, AgentReply, AgentRequest
-from proctor.agents.chat import opening
 from proctor.agents.frameworks import (
     FrameworkAgentConfig,
     SpanBook,

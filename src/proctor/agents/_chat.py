@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 import msgspec
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
+from proctor.agents._chat_tools import LoadedTool, ToolBox, ToolConfig, ToolError, as_text
 from proctor.agents.base import Agent, AgentConfig, AgentError, AgentReply, AgentRequest
-from proctor.agents.chat_tools import LoadedTool, ToolBox, ToolConfig, ToolError, as_text
 from proctor.background import threads
 from proctor.llm.chat_model import ChatModel, ChatReply, ChatRequest
 from proctor.llm.providers import is_model_name

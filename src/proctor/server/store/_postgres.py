@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from proctor.server.store.schema import SPAN_COLUMNS
+from proctor.server.store._schema import SPAN_COLUMNS
 from proctor.server.store.store import BadRows, SqlStore, StoreError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from proctor.diagnose.taxonomy import Category
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from proctor.diagnose.steps import AgentStep, StepCall, Steps
+    from proctor.diagnose._steps import AgentStep, StepCall, Steps
 
 
 _OFFER = re.compile(r"^\s*[-*] (?!final_answer)[a-z_]\w*: ", re.MULTILINE)

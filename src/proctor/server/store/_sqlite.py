@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from proctor.server.store.schema import SPAN_COLUMNS
+from proctor.server.store._schema import SPAN_COLUMNS
 from proctor.server.store.store import BadRows, SqlStore, StoreError
 
 BUSY_MS = 30_000

@@ -12,10 +12,10 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from proctor.diagnose.steps import ANSWERING, asks_for_plan, offered_in
+from proctor.diagnose._steps import ANSWERING, asks_for_plan, offered_in
 
 if TYPE_CHECKING:
-    from proctor.diagnose.steps import AgentStep, Steps
+    from proctor.diagnose._steps import AgentStep, Steps
 
 
 # A step in its context: role, failure, repetition, plan. Everything reads `Steps`, so it holds for

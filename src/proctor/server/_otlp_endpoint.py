@@ -19,8 +19,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from proctor.files import DecompressionError, decompress
+from proctor.server.decoder_process import JSON, LOG_RECORDS, PROTOBUF, SPANS, Refused
 from proctor.server.ingest import RETRY_AFTER, Ingest, IngestResult
-from proctor.server.wire import JSON, LOG_RECORDS, MAX_BODY, PROTOBUF, SPANS, Refused, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -33,6 +34,9 @@ PATHS = {
     "/api/public/otel/v1/traces": SPANS,
 }
 """Where exporters send, the third being Langfuse's; and what they send there."""
+
+MAX_BODY = 64 * 1024 * 1024
+"""Bytes of one request, plain or unpacked: far above any exporter's batch, far below memory."""
 
 PATIENCE = 30.0
 """Seconds a client may send nothing in the middle of a body, so that slow ones hold no room."""
@@ -101,6 +105,19 @@ async def read_body(
         body += part
         if len(body) > limit:
             raise Refused(413, f"the body is larger than {limit} bytes")
+
+
+def unpacked(body: bytes, encoding: str, limit: int = MAX_BODY) -> bytes:
+    """The body as it was before packing; refused when it is broken or too large."""
+    kind = encoding.strip().lower()
+    if kind not in ("", "identity", "gzip", "zstd"):
+        raise Refused(415, f"content encoding {kind[:40]!r} is not known: use gzip or zstd")
+    try:
+        return decompress(body, limit, "" if kind == "identity" else kind)
+    except DecompressionError as error:
+        if error.too_large:
+            raise Refused(413, f"the body is larger than {limit} bytes") from None
+        raise Refused(400, str(error)) from None
 
 
 def accepted(taken: IngestResult, what: str, *, as_json: bool) -> Response:
