@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from proctor.cli._command import Example, LazyGroup
+from proctor.cli._command import Example, Group
 from proctor.cli.main import SECTIONS, cli
 
 HEAD = """# Commands
@@ -32,25 +32,24 @@ def commands_page(sources: Path) -> str:
     for section, names in SECTIONS.items():
         parts.append(f"## {section}\n")
         for name in names:
-            with click.Context(cli, info_name="proctor") as context:
-                command = cli.get_command(context, name)
-                if command is None:
-                    raise LookupError(name)
-                parts += _command(command, click.Context(command, context, info_name=name))
+            with click.Context(cli, info_name="proctor", **cli.context_settings) as context:
+                parts += _command(cli, name, context)
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
-def _command(command: click.Command, context: click.Context) -> Iterator[str]:
-    """A command, and those below it."""
+def _command(group: click.Group, name: str, parent: click.Context) -> Iterator[str]:
+    """The text of one command of a group, and of the commands below it."""
+    command = group.get_command(parent, name)
+    if command is None:
+        raise LookupError(name)
+    # With its settings, which say that defaults are shown.
+    context = click.Context(command, parent, info_name=name, **command.context_settings)
     yield f"### `{context.command_path}`\n"
     yield _prose(command)
-    if isinstance(command, LazyGroup):
+    if isinstance(command, Group):
         yield from _examples(command.examples)
-        for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            if below is None:
-                raise LookupError(name)
-            yield from _command(below, click.Context(below, context, info_name=name))
+        for each in command.list_commands(context):
+            yield from _command(command, each, context)
         return
     usage = " ".join(command.collect_usage_pieces(context))
     yield f"Usage: `{context.command_path} {usage}`\n"

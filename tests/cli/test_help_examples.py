@@ -12,7 +12,7 @@ import click
 import pytest
 import yaml
 
-from proctor.cli._command import Command, LazyGroup
+from proctor.cli._command import Command
 from proctor.cli.main import cli
 from proctor.cli.main import run as command
 
@@ -81,7 +81,7 @@ def every() -> list[tuple[str, str]]:
     return [
         (path, example.line)
         for path, found in named
-        if isinstance(found, Command | LazyGroup)
+        if isinstance(found, Command)
         for example in found.examples
     ]
 

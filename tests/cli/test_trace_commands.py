@@ -318,7 +318,7 @@ def test_colour_is_for_terminals_whose_users_want_it(example: Path) -> None:
     assert "\x1b[" not in proctor("trace", "show", example).out
 
 
-@pytest.mark.parametrize("name", sorted(trace_group.table))
+@pytest.mark.parametrize("name", sorted(trace_group.commands))
 def test_the_examples_in_the_help_work(name: str, example: Path, tmp_path: Path) -> None:
     """R-T7: a user may copy any line of the help."""
     runs = tmp_path / "runs"

@@ -1,10 +1,12 @@
-"""Groups that import a command when it is used, and help that ends with examples.
+"""Commands whose help ends with examples, and groups that import a command when it is used.
 
-A group's help comes from a table, so listing commands imports none of them. The table repeats the
-first line of each command's own help; a test keeps the two equal.
+The help of the top-level group comes from a table, so listing commands imports none of them. The
+table repeats the first line of each command's own help; a test keeps the two equal.
 """
 
 import importlib
+import inspect
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,11 +34,23 @@ class Example(NamedTuple):
 
 
 class Command(click.Command):
-    """A command whose help ends with examples: `@click.command(cls=Command, examples=[...])`."""
+    """A command that reads its examples from the end of its docstring.
 
-    def __init__(self, *args: Any, examples: Sequence[Example] = (), **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.examples = tuple(examples)
+        Examples:
+          # what it does
+          proctor run suite.yaml
+
+    A line that is indented further continues the one before.
+    """
+
+    def __init__(self, *args: Any, help: str | None = None, **kwargs: Any) -> None:  # noqa: A002 (the keyword of click)
+        text, _, examples = inspect.cleandoc(help or "").partition("\n\nExamples:\n")
+        super().__init__(*args, help=text, **kwargs)
+        # Defaults are always shown; options without a fixed one describe it in their help.
+        self.context_settings.setdefault("show_default", True)
+        joined = re.sub(r"\n {4,}", " ", examples)
+        pairs = re.findall(r"^  # (.+)\n  (.+)$", joined, re.MULTILINE)
+        self.examples = tuple(Example(line, what) for what, line in pairs)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the examples. Their command lines are never wrapped: they are there to copy."""
@@ -50,12 +64,49 @@ class Command(click.Command):
         super().format_epilog(ctx, formatter)
 
 
-class LazyGroup(Command, click.Group):
+class Group(Command, click.Group):
+    """A group that lists its commands in the order of their definition.
+
+    `moved` maps the names of former commands to what replaces them; they are not listed, and using
+    one fails with that message.
+    """
+
+    command_class = Command
+
+    def __init__(self, *args: Any, moved: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.moved = dict(moved or {})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names; click would sort them."""
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that `args` begins with, or suggest the nearest name."""
+        name, known = args[0], self.list_commands(ctx)
+        # Something that looks like an option is left to click, which then names the option.
+        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
+            if name in self.moved:
+                raise ProctorError(f"`{ctx.command_path} {name}` {self.moved[name]}")
+            near = did_you_mean(name, known)
+            raise click.UsageError(f"no such command {name!r}" + (f"; {near}" if near else ""), ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with the whole first line of their help; click would shorten it."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, (each.help or "").split("\n")[0]) for name, each in self.commands.items()]
+            )
+
+
+class LazyGroup(Group):
     """A group that reads its commands from a table of `Entry` and imports one when it is used.
 
-    Groups nest: an entry may name another `LazyGroup`. `sections` groups the commands in `--help`
-    (title → names). `moved` maps the names of former commands to what replaces them; they are not
-    listed, and using one fails with that message.
+    Groups nest: an entry may name another group. `sections` groups the commands in `--help`
+    (title → names).
     """
 
     def __init__(
@@ -63,13 +114,11 @@ class LazyGroup(Command, click.Group):
         *args: Any,
         table: Mapping[str, Entry],
         sections: Mapping[str, Sequence[str]] | None = None,
-        moved: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.table = dict(table)
         self.sections = dict(sections or {"Commands": list(self.table)})
-        self.moved = dict(moved or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names, in the order of the table."""
@@ -85,21 +134,9 @@ class LazyGroup(Command, click.Group):
             raise TypeError(f"{entry.module}.{entry.attribute} is not a command")
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that `args` begins with, or suggest the nearest name."""
-        name = args[0]
-        # Something that looks like an option is left to click, which then names the option.
-        if name not in self.table and not name.startswith("-") and not ctx.resilient_parsing:
-            if name in self.moved:
-                raise ProctorError(f"`{ctx.command_path} {name}` {self.moved[name]}")
-            near = did_you_mean(name, self.table)
-            raise click.UsageError(f"no such command {name!r}" + (f"; {near}" if near else ""), ctx)
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from the table, importing none of them."""
+        # Padded, so that the columns of all sections are aligned.
         widest = max(map(len, self.table), default=0)
         for title, names in self.sections.items():
             rows = [(name.ljust(widest), self.table[name].help) for name in names]

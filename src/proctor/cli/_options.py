@@ -6,17 +6,17 @@ the functions: a command pays only for the options it uses.
 
 from __future__ import annotations
 
-import functools
 import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 
+from proctor import api
 from proctor.report.outputs import FORMATS
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from proctor.llm.chat_model import ChatModel
     from proctor.runs.run import Run
-    from proctor.spec import Case, Suite
-    from proctor.trials.options import RunOptions
-    from proctor.trials.prepare import AgentLike
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Model = TypeVar("Model", bound="BaseModel")
@@ -40,6 +37,10 @@ PROBABILITY = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 POSITIVE = click.FloatRange(0, min_open=True)
 """Seconds or a factor: 0 would do nothing."""
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+PORT = click.IntRange(0, 65535)
 
 
 class Duration(click.ParamType[float]):
@@ -56,22 +57,56 @@ class Duration(click.ParamType[float]):
         return float(found[1]) * seconds[found[2]]
 
 
-def json_option(function: Decorated) -> Decorated:
-    """Add `--json`."""
-    option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-    return option(function)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+events_option = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print events to stderr and one JSON document to stdout.",
+)
+quiet_option = click.option("--quiet", is_flag=True, help="Show no progress.")
+timeout_option = click.option(
+    "--timeout", type=POSITIVE, metavar="SECONDS", help="Time limit per case."
+)
+agents_option = click.option(
+    "--agent",
+    "agents",
+    multiple=True,
+    metavar="AGENT",
+    help="Override the suite's agent; repeatable.",
+)
+tags_option = click.option(
+    "--tags", multiple=True, metavar="A,B", help="Only cases with one of these tags."
+)
+host_option = click.option(
+    "--host",
+    default="127.0.0.1",
+    help="The address to listen on. Non-local addresses require --token.",
+)
 
 
-def filter_option(function: Decorated) -> Decorated:
-    """Add `--filter`, as `expression`."""
-    option = click.option(
+def filter_option(
+    entries: str, example: str = "difficulty:hard"
+) -> Callable[[Decorated], Decorated]:
+    """Add `--filter`, as `expression`, to a command that lists or runs these entries."""
+    return click.option(
         "--filter",
         "expression",
         default="",
+        show_default=False,
         metavar="EXPR",
-        help="Only matching entries, e.g. difficulty:hard.",
+        help=f"Only matching {entries}, e.g. {example}.",
     )
-    return option(function)
+
+
+def count_option(name: str, help: str) -> Callable[[Decorated], Decorated]:  # noqa: A002 (the keyword of click)
+    """Add an option that takes a number of at least 1; None if it is not given."""
+    return click.option(name, type=click.IntRange(min=1), metavar="N", help=help)
+
+
+def split_names(texts: Sequence[str]) -> list[str]:
+    """Return the names of a repeatable option, each value of which may be a list `a,b`."""
+    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 
 
 def key_values(
@@ -87,17 +122,6 @@ def key_values(
             raise click.BadParameter(f"{name.strip()!r} is given twice", ctx, param)
         found[name.strip()] = text
     return found
-
-
-def host_option(function: Decorated) -> Decorated:
-    """Add `--host`, which defaults to this machine only."""
-    option = click.option(
-        "--host",
-        default="127.0.0.1",
-        show_default=True,
-        help="The address to listen on. Non-local addresses require --token.",
-    )
-    return option(function)
 
 
 def require_server_extra() -> None:
@@ -128,7 +152,6 @@ def log_options(function: Decorated) -> Decorated:
         "--log-level",
         type=click.Choice(("debug", "info", "warning", "error")),
         default="info",
-        show_default=True,
         is_eager=True,  # read before --log-file, which needs it
         expose_value=False,
         callback=remember,
@@ -136,7 +159,7 @@ def log_options(function: Decorated) -> Decorated:
     )
     file = click.option(
         "--log-file",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=FILE,
         metavar="FILE",
         expose_value=False,
         callback=open_log,
@@ -177,32 +200,20 @@ def results_option(function: Decorated) -> Decorated:
 
     option = click.option(
         "--results",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=FOLDER,
         callback=local,
         help="The results folder.  [default: the one in the settings]",
     )
     return option(function)
 
 
-def readable_results_option(function: Decorated) -> Decorated:
-    """Add `--results` to a command that only queries: a folder or an address."""
-    return _reading_option(single=False)(function)
-
-
-def readable_runs_option(function: Decorated) -> Decorated:
-    """Add `--results` to a command that reads single runs with `read_run`."""
-    return _reading_option(single=True)(function)
-
-
-def _reading_option(*, single: bool) -> Callable[[Decorated], Decorated]:
+def _readable_results_option(copy: Literal["queries", "runs"]) -> Callable[[Decorated], Decorated]:
     def folder(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Path | None:
         if value is None:
             return None
-        from proctor import api
-
         if Path(value).is_file():
             raise click.BadParameter(f"Directory {value!r} is a file.")
-        return api.results_root(value, copy="runs" if single else "queries", warn=warn)
+        return api.results_root(value, copy=copy, warn=warn)
 
     return click.option(
         "--results",
@@ -212,11 +223,9 @@ def _reading_option(*, single: bool) -> Callable[[Decorated], Decorated]:
     )
 
 
-def results_root(results: Path | None) -> Path:
-    """Return the folder of `--results`, else that of the settings."""
-    from proctor import api
-
-    return api.results_root(results)
+# Queries need less of a remote run than commands that open it, so less is copied for them.
+readable_results_option = _readable_results_option("queries")
+readable_runs_option = _readable_results_option("runs")
 
 
 def open_run(text: str, root: Path) -> Run:
@@ -229,8 +238,6 @@ def open_run(text: str, root: Path) -> Run:
 
 def read_run(text: str, root: Path) -> Run:
     """Open a run to read: as `open_run` does, or by its address."""
-    from proctor import api
-
     return api.open_run(text, results=root, warn=warn)
 
 
@@ -269,73 +276,6 @@ def chat_model(name: str, options: Mapping[str, Any]) -> ChatModel:
     from proctor.llm.providers import get_model
 
     return get_model(name, base_url=options["base_url"], api_key_env=options["api_key_env"])
-
-
-# -- a suite, some of its cases and agents -------------------------------------------------------
-
-
-class SuiteSelection(NamedTuple):
-    """A suite, and the cases and agents selected from it."""
-
-    suite: Suite
-    cases: Sequence[Case]
-    agents: dict[str, AgentLike]
-    options: RunOptions
-    recorded: bool
-
-
-def suite_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that select cases and agents; the command receives `selection`."""
-
-    @functools.wraps(command)
-    def with_selection(*args: Any, **given: Any) -> None:
-        from proctor.spec import load_suite, select_cases
-        from proctor.trials.baseline_runs import agents_of
-        from proctor.trials.options import RunOptions
-
-        names = ("suite", "agent", "tags", "filter", "traces", "timeout", "concurrency")
-        wanted = {name: given.pop(name) for name in names}
-        suite = load_suite(wanted["suite"], need_agent=False)
-        selection = SuiteSelection(
-            suite=suite,
-            cases=select_cases(
-                suite.cases, tags=wanted["tags"].split(","), filter=wanted["filter"]
-            ),
-            agents=agents_of(suite, agent=wanted["agent"], traces=wanted["traces"]),
-            options=RunOptions(timeout=wanted["timeout"], concurrency=wanted["concurrency"]),
-            recorded=bool(wanted["traces"]),
-        )
-        command(*args, selection=selection, **given)
-
-    options = [
-        click.argument("suite", type=click.Path(path_type=Path)),
-        click.option("--agent", help="Only this agent of the suite."),
-        click.option(
-            "--tags", default="", metavar="A,B", help="Only cases with one of these tags."
-        ),
-        click.option(
-            "--filter",
-            default="",
-            metavar="EXPR",
-            help="Only matching cases, e.g. difficulty:hard.",
-        ),
-        click.option(
-            "--traces",
-            multiple=True,
-            metavar="PATH",
-            help="Use recorded traces instead of running the agent.",
-        ),
-        click.option("--timeout", type=POSITIVE, metavar="SECONDS", help="Time limit per case."),
-        click.option(
-            "--concurrency",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Cases to run at the same time; 1 makes latencies comparable on a busy machine.",
-        ),
-    ]
-    for option in reversed(options):
-        with_selection = option(with_selection)
-    return with_selection
 
 
 # -- options from the fields of a model ----------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from proctor.cli._command import Command, Entry, Example, LazyGroup
+from proctor.cli._command import Group
 from proctor.cli._options import POSITIVE, filter_option, json_option
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, hint_among
 from proctor.sanitize import printable
@@ -20,42 +20,35 @@ if TYPE_CHECKING:
     from proctor.runs.run import Run
     from proctor.spec import Configuration
 
-_HERE = "proctor.cli.agent"
 
 HELLO = "Hello! In one sentence: what can you do?"
 """The default input of `proctor agent test`."""
 
-COMMANDS = {
-    "add": Entry(_HERE, "add", "Register an agent under a name."),
-    "list": Entry(_HERE, "list_agents", "List registered agents."),
-    "test": Entry(_HERE, "test", "Run an agent once and show its trace."),
-    "remove": Entry(_HERE, "remove", "Remove an agent from the settings."),
-}
-
-EXAMPLES = [
-    Example("proctor agent list", "all agents"),
-    Example(
-        "proctor agent add shop --kind chat --set model=openai:gpt-4o-mini"
-        " --set system='You sell shoes.'",
-        "a model with a prompt",
-    ),
-    Example("proctor agent test shop --input 'Do you have red ones?'", "does it work?"),
-]
 
 user_option = click.option(
     "--user", "own", is_flag=True, help="Use your user settings instead of the project's."
 )
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, examples=EXAMPLES)
+@click.group(cls=Group)
 def agent() -> None:
-    """Register, list, test and remove agents."""
+    """Register, list, test and remove agents.
+
+    Examples:
+      # all agents
+      proctor agent list
+      # a model with a prompt
+      proctor agent add shop --kind chat --set model=openai:gpt-4o-mini --set system='You sell
+          shoes.'
+      # does it work?
+      proctor agent test shop --input 'Do you have red ones?'
+    """
 
 
-# -- add and remove ------------------------------------------------------------------------------
+# -- add -----------------------------------------------------------------------------------------
 
 
-@click.command(cls=Command, examples=EXAMPLES[1:2])
+@agent.command()
 @click.argument("name")
 @click.option("--kind", required=True, help="The kind of agent: chat, python, command, http, …")
 @click.option(
@@ -72,6 +65,11 @@ def add(name: str, kind: str, settings: tuple[str, ...], replace: bool, own: boo
 
     Writes to proctor.yaml (with --user, to your user settings) and leaves the rest of the file
     unchanged. API keys are never written: name the variable that holds one with api_key_env.
+
+    Examples:
+      # a model with a prompt
+      proctor agent add shop --kind chat --set model=openai:gpt-4o-mini --set system='You sell
+          shoes.'
     """
     from proctor.agents.registry import agent_config
     from proctor.spec.config_edit import add_agent, refuse_secrets
@@ -83,18 +81,6 @@ def add(name: str, kind: str, settings: tuple[str, ...], replace: bool, own: boo
     add_agent(path, name, options, replace=replace)
     click.echo(printable(f"added {name} to {path}"))
     click.echo(printable(f"test it: proctor agent test {name}"))
-
-
-@click.command(cls=Command, examples=[Example("proctor agent remove shop", "remove one")])
-@click.argument("name")
-@user_option
-def remove(name: str, own: bool) -> None:
-    """Remove an agent from the settings."""
-    from proctor.spec.config_edit import remove_agent
-
-    path = _settings_path(own)
-    remove_agent(path, name)
-    click.echo(printable(f"removed {name} from {path}"))
 
 
 def _settings_path(own: bool) -> Path:
@@ -168,22 +154,22 @@ def _value(text: str) -> Any:
 # -- list ----------------------------------------------------------------------------------------
 
 
-@click.command(
-    name="list",
-    cls=Command,
-    examples=[
-        Example("proctor agent list", "all agents, with their kind and origin"),
-        Example("proctor agent list --filter kind:chat", "chat agents only"),
-        Example("proctor agent list --json", "as JSON"),
-    ],
-)
-@filter_option
+@agent.command("list")
+@filter_option("agents", "kind:chat")
 @json_option
 def list_agents(expression: str, as_json: bool) -> None:
     """List registered agents.
 
     Lists the agents of the project's settings, of your user settings, of installed packages, and
     those that come with Proctor. If a name occurs twice, the first of these wins.
+
+    Examples:
+      # all agents, with their kind and origin
+      proctor agent list
+      # chat agents only
+      proctor agent list --filter kind:chat
+      # as JSON
+      proctor agent list --json
     """
     from proctor.agents.registry import named_agents
     from proctor.cli.list import FilterableRow, echo_rows
@@ -232,7 +218,7 @@ def _row(each: NamedAgent, configuration: Configuration) -> dict[str, str]:
 # -- test ----------------------------------------------------------------------------------------
 
 
-@click.command(cls=Command, examples=EXAMPLES[2:])
+@agent.command()
 @click.argument("name", metavar="AGENT")
 @click.option(
     "--input", "text", default=HELLO, help="The input; parsed as JSON if it is an object or a list."
@@ -245,6 +231,10 @@ def test(ctx: click.Context, name: str, text: str, seed: int, timeout: float | N
 
     AGENT is a name, or package.module:function. Nothing is stored. Exits with 2 if the agent could
     not be run.
+
+    Examples:
+      # does it work?
+      proctor agent test shop --input 'Do you have red ones?'
     """
     from proctor.agents.registry import resolve_agent
     from proctor.background import run_sync
@@ -314,3 +304,23 @@ def _show(run: Run) -> None:
     for label, value in facts.items():
         if value:
             click.echo(f"{label:<8} {value}")
+
+
+# -- remove --------------------------------------------------------------------------------------
+
+
+@agent.command()
+@click.argument("name")
+@user_option
+def remove(name: str, own: bool) -> None:
+    """Remove an agent from the settings.
+
+    Examples:
+      # remove one
+      proctor agent remove shop
+    """
+    from proctor.spec.config_edit import remove_agent
+
+    path = _settings_path(own)
+    remove_agent(path, name)
+    click.echo(printable(f"removed {name} from {path}"))

@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli._command import Command, Entry, Example, LazyGroup
-from proctor.cli._options import SuiteSelection, json_option, suite_options
+from proctor.cli._command import Group
+from proctor.cli._options import (
+    FILE,
+    FOLDER,
+    Decorated,
+    count_option,
+    filter_option,
+    json_option,
+    split_names,
+    tags_option,
+    timeout_option,
+)
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.tables import table
 
@@ -21,64 +31,84 @@ if TYPE_CHECKING:
     from proctor.runs.baselines import Baseline, BaselineStore
     from proctor.trials.baseline_runs import SavedCase
 
-_HERE = "proctor.cli.baseline"
 
 EXIT_REFUSED = 1
 """A case that fails its checks is not saved; as for a gate, that is exit code 1."""
 
 
-@click.group(
-    cls=LazyGroup,
-    table={
-        "save": Entry(_HERE, "save", "Save the agent's traces as a baseline."),
-        "list": Entry(_HERE, "list_baselines", "List saved baselines."),
-        "diff": Entry(_HERE, "diff", "Show what changed since a baseline."),
-    },
-    examples=[
-        Example("proctor baseline save suite.yaml --version v1", "save how the agent behaves now"),
-        Example("proctor baseline diff suite.yaml --baseline v1", "what has changed since?"),
-    ],
-)
+@click.group(cls=Group)
 def baseline() -> None:
-    """Save the agent's traces, and show what changed since."""
+    """Save the agent's traces, and show what changed since.
+
+    Examples:
+      # save how the agent behaves now
+      proctor baseline save suite.yaml --version v1
+      # what has changed since?
+      proctor baseline diff suite.yaml --baseline v1
+    """
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor baseline save suite.yaml --version v1", "save how the agent behaves now"),
-        Example(
-            "proctor baseline save suite.yaml --version v1 --force",
-            "replace it, failing cases included",
+def _suite_options(function: Decorated) -> Decorated:
+    """Add the options that select cases and agents of a suite, for `_selected`."""
+    concurrency = "Cases to run at the same time; 1 makes latencies comparable on a busy machine."
+    for option in (
+        count_option("--concurrency", concurrency),
+        timeout_option,
+        click.option(
+            "--traces",
+            multiple=True,
+            metavar="PATH",
+            help="Use recorded traces instead of running the agent.",
         ),
-        Example(
-            "proctor baseline save suite.yaml --version v1 --traces runs/",
-            "save recorded traces, run nothing",
-        ),
-    ],
-)
-@suite_options
+        filter_option("cases"),
+        tags_option,
+        click.option("--agent", help="Only this agent of the suite."),
+        click.argument("suite", type=click.Path(path_type=Path)),
+    ):
+        function = option(function)
+    return function
+
+
+def _selected(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the suite, cases, agents and options that the functions of baselines take."""
+    from proctor.spec import load_suite, select_cases
+    from proctor.trials.baseline_runs import agents_of
+    from proctor.trials.options import RunOptions
+
+    suite = load_suite(options["suite"], need_agent=False)
+    tags = split_names(options["tags"])
+    return {
+        "suite": suite,
+        "cases": select_cases(suite.cases, tags=tags, filter=options["expression"]),
+        "agents": agents_of(suite, agent=options["agent"], traces=options["traces"]),
+        "options": RunOptions(timeout=options["timeout"], concurrency=options["concurrency"]),
+    }
+
+
+@baseline.command()
+@_suite_options
 @click.option("--version", required=True, help="The name of the baseline, e.g. v1.")
 @click.option("--force", is_flag=True, help="Save failing cases too, and replace saved ones.")
 @click.pass_context
-def save(ctx: click.Context, *, selection: SuiteSelection, version: str, force: bool) -> None:
+def save(ctx: click.Context, *, version: str, force: bool, **options: Any) -> None:
     """Save the agent's traces as a baseline.
 
     Runs each case once and checks it first. Exits with 1 if a case failed its checks and was not
     saved, else with 2 if one could not be run or exists already.
+
+    Examples:
+      # save how the agent behaves now
+      proctor baseline save suite.yaml --version v1
+      # replace it, failing cases included
+      proctor baseline save suite.yaml --version v1 --force
+      # save recorded traces, run nothing
+      proctor baseline save suite.yaml --version v1 --traces runs/
     """
     from proctor.trials.baseline_runs import SaveOutcome, save_baselines
 
     if not version.strip():
         raise click.BadParameter("is empty", param_hint="--version")
-    saved = save_baselines(
-        selection.suite,
-        version,
-        cases=selection.cases,
-        agents=selection.agents,
-        options=selection.options,
-        force=force,
-    )
+    saved = save_baselines(version=version, force=force, **_selected(options))
     for each in saved:
         _echo_saved(each)
     outcomes = {each.outcome for each in saved}
@@ -107,35 +137,24 @@ def _echo_saved(each: SavedCase) -> None:
         click.echo("  hint: choose another --version, or replace it with --force", err=True)
 
 
-@click.command(
-    "list",
-    cls=Command,
-    examples=[
-        Example("proctor baseline list", "the baselines in ./baselines"),
-        Example(
-            "proctor baseline list --suite suite.yaml --agent my_pkg.agent:answer",
-            "those of one agent of a suite",
-        ),
-        Example("proctor baseline list --json", "as JSON"),
-    ],
-)
+@baseline.command("list")
 @click.option("--agent", help="Only the baselines of this agent.")
-@click.option(
-    "--suite",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="List the baselines folder of this suite.",
-)
-@click.option(
-    "--dir",
-    "folder",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The baselines folder.",
-)
+@click.option("--suite", type=FILE, help="List the baselines folder of this suite.")
+@click.option("--dir", "folder", type=FOLDER, help="The baselines folder.")
 @json_option
 def list_baselines(
     agent: str | None, suite: Path | None, folder: Path | None, as_json: bool
 ) -> None:
-    """List saved baselines."""
+    """List saved baselines.
+
+    Examples:
+      # the baselines in ./baselines
+      proctor baseline list
+      # those of one agent of a suite
+      proctor baseline list --suite suite.yaml --agent my_pkg.agent:answer
+      # as JSON
+      proctor baseline list --json
+    """
     from proctor.sanitize import line
 
     store = _store(suite, folder)
@@ -198,20 +217,8 @@ def _entry(store: BaselineStore, each: Baseline) -> dict[str, Any]:
     }
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor baseline diff suite.yaml --baseline v1", "run the agent and compare"),
-        Example(
-            "proctor baseline diff suite.yaml --baseline v1 --compare v2", "compare two baselines"
-        ),
-        Example(
-            "proctor baseline diff suite.yaml --baseline v1 --format markdown -o diff.md",
-            "write Markdown for a review",
-        ),
-    ],
-)
-@suite_options
+@baseline.command()
+@_suite_options
 @click.option("--baseline", required=True, metavar="VERSION", help="The baseline to compare with.")
 @click.option(
     "--compare", metavar="VERSION", help="Compare this baseline with it instead of a new run."
@@ -221,44 +228,42 @@ def _entry(store: BaselineStore, each: Baseline) -> dict[str, Any]:
     "form",
     type=click.Choice(("console", "json", "markdown")),
     default="console",
-    show_default=True,
     help="Output format.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file."
-)
+@click.option("-o", "--output", type=FILE, help="Write to this file.")
 @click.pass_context
 def diff(
     ctx: click.Context,
     *,
-    selection: SuiteSelection,
     baseline: str,
     compare: str | None,
     form: str,
     as_json: bool,
     output: Path | None,
+    **options: Any,
 ) -> None:
     """Show what changed since a baseline.
 
     Exits with 1 if a change is an error, else with 2 if a case could not be compared.
+
+    Examples:
+      # run the agent and compare
+      proctor baseline diff suite.yaml --baseline v1
+      # compare two baselines
+      proctor baseline diff suite.yaml --baseline v1 --compare v2
+      # write Markdown for a review
+      proctor baseline diff suite.yaml --baseline v1 --format markdown -o diff.md
     """
     from proctor.files import write_atomic
     from proctor.report.diff import DIFF_FORMATS, summary
     from proctor.trials.baseline_runs import diff_with
     from proctor.user_dirs import room_for
 
-    if compare is not None and selection.recorded:
+    if compare is not None and options["traces"]:
         raise click.UsageError("use --compare or --traces, not both")
     target = None if output is None else room_for(output)
-    found = diff_with(
-        selection.suite,
-        baseline,
-        compare=compare,
-        cases=selection.cases,
-        agents=selection.agents,
-        options=selection.options,
-    )
+    found = diff_with(baseline=baseline, compare=compare, **_selected(options))
     text = DIFF_FORMATS["json" if as_json else form](found)
     if target is None:
         click.echo(text, nl=False)

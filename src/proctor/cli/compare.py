@@ -7,35 +7,17 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
+from proctor import api
 from proctor.api import Metric
-from proctor.cli._command import Command, Example
-from proctor.cli._options import (
-    PROBABILITY,
-    json_option,
-    read_run,
-    readable_runs_option,
-    results_root,
-)
+from proctor.cli._command import Command
+from proctor.cli._options import PROBABILITY, json_option, read_run, readable_runs_option
 from proctor.cli._output import echo_report
 
 if TYPE_CHECKING:
     from proctor.runs.run import Run
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor compare main latest", "what changed since the run tagged `main`?"),
-        Example("proctor compare latest --agents fast,careful", "two agents of one run"),
-        Example(
-            "proctor compare latest --agents 'fast (t=0),fast (t=1)'", "one agent, two settings"
-        ),
-        Example(
-            "proctor compare shop/2026-01-31_001 shop/2026-01-31_002 --cases 'refund-*'",
-            "some cases only",
-        ),
-    ],
-)
+@click.command(cls=Command)
 @click.argument("runs", nargs=-1, metavar="RUN_A [RUN_B]")
 @click.option(
     "--agents",
@@ -48,7 +30,6 @@ if TYPE_CHECKING:
     "--level",
     type=PROBABILITY,
     default=0.95,
-    show_default=True,
     metavar="X",
     help="The confidence level of intervals.",
 )
@@ -69,16 +50,25 @@ def compare(
 
     Compares case by case and overall. A run is a folder, <experiment>/<date>_<seq>, a tag, `latest`
     or an address. Only cases that are the same in both are paired; the others are listed.
+
+    Examples:
+      # what changed since the run tagged `main`?
+      proctor compare main latest
+      # two agents of one run
+      proctor compare latest --agents fast,careful
+      # one agent, two settings
+      proctor compare latest --agents 'fast (t=0),fast (t=1)'
+      # some cases only
+      proctor compare shop/2026-01-31_001 shop/2026-01-31_002 --cases 'refund-*'
     """
     import re
 
-    from proctor import api
     from proctor.report.console_results import render_comparison
     from proctor.report.figures import document
 
     if len(runs) > 2 or (not runs and not agents):
         raise click.UsageError("name two runs, or two agents of one run with --agents A,B")
-    root = results_root(results)
+    root = api.results_root(results)
     if len(agents) == 1:
         # A comma in parentheses belongs to an agent's parameters.
         agents = tuple(part.strip() for part in re.split(r",(?![^(]*\))", agents[0]))
@@ -104,28 +94,18 @@ def _open(text: str, runs: tuple[str, ...], root: Path) -> Run:
         raise
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor leaderboard", "the agents of the latest run"),
-        Example("proctor leaderboard shop/2026-01-31_001 shop/2026-01-31_002", "of several runs"),
-        Example("proctor leaderboard --metric cost_usd", "the cheapest first"),
-        Example("proctor leaderboard --results s3://bucket/results", "runs in an object store"),
-    ],
-)
+@click.command(cls=Command)
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option(
     "--metric",
     type=click.Choice(get_args(Metric)),
     default="pass_rate",
-    show_default=True,
     help="The metric to rank by.",
 )
 @click.option(
     "--alpha",
     type=PROBABILITY,
     default=0.05,
-    show_default=True,
     metavar="X",
     help="The significance level of all pairwise tests together.",
 )
@@ -144,13 +124,22 @@ def leaderboard(
 
     Ranks the agents of the given runs, or of the latest. Agents without a significant difference
     share ranks. Intervals are clustered by case.
+
+    Examples:
+      # the agents of the latest run
+      proctor leaderboard
+      # of several runs
+      proctor leaderboard shop/2026-01-31_001 shop/2026-01-31_002
+      # the cheapest first
+      proctor leaderboard --metric cost_usd
+      # runs in an object store
+      proctor leaderboard --results s3://bucket/results
     """
-    from proctor import api
     from proctor.report.console_results import render_leaderboard
     from proctor.report.figures import document
     from proctor.runs.folder import place_of
 
-    root = results_root(results)
+    root = api.results_root(results)
     opened = [read_run(text, root) for text in runs or ("latest",)]
     board = api.leaderboard(*opened, metric=metric, alpha=alpha, seed=seed)
     places = [place_of(run.path) for run in opened]

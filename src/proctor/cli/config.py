@@ -8,39 +8,34 @@ from typing import Any
 
 import click
 
-from proctor.cli._command import Command, Entry, Example, LazyGroup
-from proctor.cli._options import json_option
+from proctor.cli._command import Group
+from proctor.cli._options import FILE, json_option
 from proctor.sanitize import printable
 
-_HERE = "proctor.cli.config"
 
-
-@click.group(
-    cls=LazyGroup,
-    table={
-        "show": Entry(_HERE, "show", "Show all settings and their sources, keys masked."),
-        "schema": Entry(_HERE, "schema", "Print the JSON Schema of suites, experiments, settings."),
-        "completion": Entry(_HERE, "completion", "Print the shell completion script."),
-    },
-    examples=[
-        Example("proctor config show", "the settings, and where each comes from"),
-        Example("proctor config schema -o .proctor/suite.schema.json", "for your editor"),
-    ],
-)
+@click.group(cls=Group)
 def config() -> None:
-    """Show settings, print schemas and shell completion."""
+    """Show settings, print schemas and shell completion.
+
+    Examples:
+      # the settings, and where each comes from
+      proctor config show
+      # for your editor
+      proctor config schema -o .proctor/suite.schema.json
+    """
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor config show", "the settings, and where each comes from"),
-        Example("proctor config show --json", "as JSON"),
-    ],
-)
+@config.command()
 @json_option
 def show(as_json: bool) -> None:
-    """Show all settings and their sources, keys masked."""
+    """Show all settings and their sources, keys masked.
+
+    Examples:
+      # the settings, and where each comes from
+      proctor config show
+      # as JSON
+      proctor config show --json
+    """
     import os
 
     from proctor.spec import load_configuration
@@ -85,22 +80,21 @@ def _text(value: Any) -> str:
 KINDS = ("suite", "experiment", "config")
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor config schema -o .proctor/suite.schema.json", "for your editor"),
-        Example("proctor config schema experiment", "the schema of experiment files"),
-        Example("proctor config schema config", "the schema of proctor.yaml"),
-    ],
-)
+@config.command()
 @click.argument("kind", metavar="[KIND]", default="suite", type=click.Choice(KINDS))
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file."
-)
+@click.option("-o", "--output", type=FILE, help="Write to this file.")
 def schema(kind: Any, output: Path | None) -> None:
     """Print the JSON Schema of suites, experiments, settings.
 
     KIND is suite (the default), experiment or config.
+
+    Examples:
+      # for your editor
+      proctor config schema -o .proctor/suite.schema.json
+      # the schema of experiment files
+      proctor config schema experiment
+      # the schema of proctor.yaml
+      proctor config schema config
     """
     from proctor.files import write_atomic
     from proctor.spec import schema_of
@@ -113,21 +107,20 @@ def schema(kind: Any, output: Path | None) -> None:
     write_atomic(room_for(output), text.encode())
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example('eval "$(proctor config completion bash)"', "in bash; add it to ~/.bashrc"),
-        Example('eval "$(proctor config completion zsh)"', "in zsh; add it to ~/.zshrc"),
-        Example(
-            "proctor config completion fish > ~/.config/fish/completions/proctor.fish", "in fish"
-        ),
-    ],
-)
+@config.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the shell completion script.
 
     Needs bash 4.4 or newer, zsh or fish.
+
+    Examples:
+      # in bash; add it to ~/.bashrc
+      eval "$(proctor config completion bash)"
+      # in zsh; add it to ~/.zshrc
+      eval "$(proctor config completion zsh)"
+      # in fish
+      proctor config completion fish > ~/.config/fish/completions/proctor.fish
     """
     from click.shell_completion import get_completion_class
 

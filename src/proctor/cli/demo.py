@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from proctor.cli._command import Command, Example
+from proctor.cli._command import Command
+from proctor.cli._options import FOLDER
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 from proctor.sanitize import printable
 
@@ -34,24 +35,24 @@ shop. It is tiny and mostly wrong, but its calls are real.
 }
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor demo", "no network, no key, a few seconds"),
-        Example("proctor demo --model local", "with a small local model"),
-    ],
-)
+@click.command(cls=Command)
 @click.option("--model", type=click.Choice(["local"]), help="Use a local model instead of rules.")
 @click.option(
     "--results",
     type=click.Path(path_type=Path),
     default=Path("results"),
-    show_default=True,
     help="The results folder.",
 )
 @click.pass_context
 def demo(ctx: click.Context, model: str | None, results: Path) -> None:
-    """Run a built-in example."""
+    """Run a built-in example.
+
+    Examples:
+      # no network, no key, a few seconds
+      proctor demo
+      # with a small local model
+      proctor demo --model local
+    """
     from proctor.cli._output import wants_colour
     from proctor.cli.run import execute_run
     from proctor.report import console
@@ -149,18 +150,18 @@ def _next_steps(run: Run, suite: Path) -> None:
         click.echo(f"  # {what}\n  {command}")
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor init", "start in this folder"),
-        Example("proctor init evals", "start in a folder of its own"),
-    ],
-)
-@click.argument("directory", default=".", type=click.Path(path_type=Path, file_okay=False))
+@click.command(cls=Command)
+@click.argument("directory", default=".", type=FOLDER)
 def init(directory: Path) -> None:
     """Write a suite, an example agent and a CI workflow to start from.
 
     Existing files are not overwritten.
+
+    Examples:
+      # start in this folder
+      proctor init
+      # start in a folder of its own
+      proctor init evals
     """
     from proctor.spec.scaffold import scaffold
 

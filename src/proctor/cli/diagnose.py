@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from proctor.cli._command import Command, Example
+from proctor import api
+from proctor.cli._command import Command
 from proctor.cli._options import chat_model, chat_model_options
 from proctor.cli.trace import TraceFiles, redaction_option
 from proctor.diagnose.methods import METHODS
@@ -32,33 +33,15 @@ class NamedTrace(NamedTuple):
     trace: Trace
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor diagnose run.json", "what broke, where, and how certain it is"),
-        Example("proctor diagnose traces/ --format json", "as JSON"),
-        Example("proctor diagnose latest --failed", "what the failures of a run have in common"),
-        Example(
-            "proctor diagnose run.json --method agentic --model openai:gpt-4o-mini",
-            "with a model",
-        ),
-    ],
-)
+@click.command(cls=Command)
 @click.argument("files", nargs=-1, required=True, metavar="TRACE|RUN...")
-@click.option(
-    "--method",
-    type=click.Choice([*METHODS]),
-    default="offline",
-    show_default=True,
-    help="How to diagnose.",
-)
+@click.option("--method", type=click.Choice([*METHODS]), default="offline", help="How to diagnose.")
 @chat_model_options("PROVIDER:MODEL, for single_pass and agentic.")
-@click.option("--prompt-version", default="v2", show_default=True, help="v1 or v2.")
+@click.option("--prompt-version", default="v2", help="v1 or v2.")
 @click.option(
     "--evidence",
     type=click.Choice(("strict", "off")),
     default="strict",
-    show_default=True,
     help="Whether a model's quotes must appear verbatim in the span.",
 )
 @click.option(
@@ -74,7 +57,6 @@ class NamedTrace(NamedTuple):
     "shape",
     type=click.Choice(("console", "json", "markdown")),
     default="console",
-    show_default=True,
     help="Output format.",
 )
 @redaction_option
@@ -82,6 +64,16 @@ def diagnose(files: tuple[str, ...], **options: Any) -> None:
     """Find what broke in traces, or in the trials of a run.
 
     For a run, failures that several trials share are clustered, the most frequent first.
+
+    Examples:
+      # what broke, where, and how certain it is
+      proctor diagnose run.json
+      # as JSON
+      proctor diagnose traces/ --format json
+      # what the failures of a run have in common
+      proctor diagnose latest --failed
+      # with a model
+      proctor diagnose run.json --method agentic --model openai:gpt-4o-mini
     """
     from proctor.diagnose.methods import asks
 
@@ -100,13 +92,12 @@ def diagnose(files: tuple[str, ...], **options: Any) -> None:
 
 def _find_run(text: str) -> Path | None:
     """Return the run folder for a path, name, tag or `latest`; None for a trace file."""
-    from proctor.cli._options import results_root
     from proctor.runs.find import LATEST, find_run
 
     if Path(text).exists():
         return Path(text) if (Path(text) / "_spec_.yaml").is_file() else None
     try:
-        return find_run(text, results_root(None))
+        return find_run(text, api.results_root())
     except ProctorError:
         if text == LATEST:
             raise

@@ -16,7 +16,8 @@ from typing import Literal, NamedTuple
 
 import click
 
-from proctor.cli._command import Command, Example
+from proctor import api
+from proctor.cli._command import Command
 from proctor.cli._options import json_option
 from proctor.cli._output import wants_colour
 from proctor.errors import ProctorError
@@ -82,14 +83,7 @@ class DoctorFinding(NamedTuple):
 MARKS = {"ok": ("✓", "green"), "note": ("·", None), "problem": ("✗", "red")}
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor doctor", "what is installed, configured and writable"),
-        Example("proctor doctor --json", "for a bug report or a script"),
-        Example("proctor doctor --online", "also contact the providers of the keys that are set"),
-    ],
-)
+@click.command(cls=Command)
 @click.option("--online", is_flag=True, help="Contact the providers whose keys are set.")
 @json_option
 @click.pass_context
@@ -97,6 +91,14 @@ def doctor(ctx: click.Context, online: bool, as_json: bool) -> None:
     """Check the installation, settings and keys.
 
     Exits with 0 if there are no problems, else with 1.
+
+    Examples:
+      # what is installed, configured and writable
+      proctor doctor
+      # for a bug report or a script
+      proctor doctor --json
+      # also contact the providers of the keys that are set
+      proctor doctor --online
     """
     findings = list(examine(online))
     problems = [finding for finding in findings if finding.state == "problem"]
@@ -292,7 +294,6 @@ def settings() -> Iterator[DoctorFinding]:
 
 def folders() -> Iterator[DoctorFinding]:
     """Check that our folders are writable, support locks, and have free space."""
-    from proctor import api
     from proctor.user_dirs import user_folder
 
     try:

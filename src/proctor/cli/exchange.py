@@ -6,30 +6,21 @@ from pathlib import Path
 
 import click
 
-from proctor.cli._command import Command, Example
+from proctor import api
+from proctor.cli._command import Command
 from proctor.cli._options import (
+    FILE,
     POSITIVE,
     readable_results_option,
     record_audit,
     results_option,
-    results_root,
 )
 from proctor.cli.results import echo_problems, query_trials
 from proctor.formatting import plural
 from proctor.sanitize import printable
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor runs export shop/2026-01-31_001 -o trials.csv", "for a spreadsheet"),
-        Example("proctor runs export 'shop/*' -o trials.parquet", "for pandas, polars, DuckDB"),
-        Example("proctor runs export main --format jsonl -o -", "a tagged run to standard output"),
-        Example(
-            "proctor runs export 'shop/*' --format mlflow -o http://127.0.0.1:5000", "to MLflow"
-        ),
-    ],
-)
+@click.command(cls=Command)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option(
     "--format",
@@ -58,11 +49,21 @@ def export(
 
     RUN is a folder, a glob over runs, an experiment, a tag or `latest`. In CSV, text that a
     spreadsheet would read as a formula is prefixed with a quote.
+
+    Examples:
+      # for a spreadsheet
+      proctor runs export shop/2026-01-31_001 -o trials.csv
+      # for pandas, polars, DuckDB
+      proctor runs export 'shop/*' -o trials.parquet
+      # a tagged run to standard output
+      proctor runs export main --format jsonl -o -
+      # to MLflow
+      proctor runs export 'shop/*' --format mlflow -o http://127.0.0.1:5000
     """
     if bom and form not in (None, "csv"):
         raise click.UsageError("--bom is only for CSV")
     given = {key: value for key, value in filters.items() if value is not None}
-    found = query_trials(runs, results_root(results), given)
+    found = query_trials(runs, api.results_root(results), given)
     if output == "-":
         from proctor.results.exchange.export import text_parts
 
@@ -90,20 +91,8 @@ def _columns(
     return pairs
 
 
-@click.command(
-    "import",
-    cls=Command,
-    examples=[
-        Example("proctor runs import logs/2026-01-31_geo.eval", "a log of Inspect"),
-        Example("proctor runs import results.json --from promptfoo", "an evaluation of promptfoo"),
-        Example("proctor runs import trials.parquet", "a file from `proctor runs export`"),
-        Example(
-            "proctor runs import grades.csv --map question=case --map points=score --scale 100",
-            "any CSV file",
-        ),
-    ],
-)
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
+@click.command("import", cls=Command)
+@click.argument("files", nargs=-1, required=True, type=FILE)
 @click.option(
     "--from",
     "source",
@@ -123,7 +112,6 @@ def _columns(
     "--threshold",
     type=click.FloatRange(0, 1),
     default=0.8,
-    show_default=True,
     metavar="X",
     help="The lowest passing score, where the file does not say what passed.",
 )
@@ -150,10 +138,20 @@ def import_(
     Reads Inspect logs (.eval, .json), promptfoo's JSON, and trials as CSV, JSONL, JSON or Parquet,
     e.g. from `proctor runs export`. A file is imported as a whole or not at all. Imported runs can
     be queried, compared and gated like any other.
+
+    Examples:
+      # a log of Inspect
+      proctor runs import logs/2026-01-31_geo.eval
+      # an evaluation of promptfoo
+      proctor runs import results.json --from promptfoo
+      # a file from `proctor runs export`
+      proctor runs import trials.parquet
+      # any CSV file
+      proctor runs import grades.csv --map question=case --map points=score --scale 100
     """
     from proctor.results.exchange.importing import read_results, write_import
 
-    root = results_root(results)
+    root = api.results_root(results)
     for file in files:
         found = read_results(file, source, columns)
         found.name = name or found.name

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli._command import Command, Example
+from proctor import api
+from proctor.cli._command import Command
 from proctor.cli._options import (
     PROBABILITY,
+    count_option,
     json_option,
+    quiet_option,
     read_run,
     readable_runs_option,
     record_audit,
-    results_root,
 )
 from proctor.cli._output import echo_report
 
@@ -25,35 +27,13 @@ if TYPE_CHECKING:
     from proctor.trials.prepare import RunContext
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor gate latest --against main", "compare with the run tagged `main`"),
-        Example(
-            "proctor gate latest --against shop/2026-01-31_001 --margin 0.1",
-            "tolerate a drop of up to 10 points",
-        ),
-        Example(
-            "proctor gate latest --against main --inconclusive extend",
-            "run more trials until it is clear",
-        ),
-        Example(
-            "proctor gate latest --against main --must-pass 'safety-*'",
-            "these cases may never fail",
-        ),
-        Example(
-            "proctor gate latest --against s3://bucket/results/shop/2026-01-31_001",
-            "compare with a run in an object store",
-        ),
-    ],
-)
+@click.command(cls=Command)
 @click.argument("run")
 @click.option("--against", required=True, metavar="RUN|TAG", help="The run to compare with.")
 @click.option(
     "--margin",
     type=PROBABILITY,
     default=0.05,
-    show_default=True,
     metavar="X",
     help="The smallest drop in pass rate that matters: 0.05 is 5 points.",
 )
@@ -61,7 +41,6 @@ if TYPE_CHECKING:
     "--alpha",
     type=click.FloatRange(0, 0.5, min_open=True, max_open=True),
     default=0.05,
-    show_default=True,
     metavar="X",
     help="The significance level: how often an unchanged agent may be called a regression.",
 )
@@ -69,7 +48,6 @@ if TYPE_CHECKING:
     "--max-errors",
     type=click.FloatRange(0, 1),
     default=0.05,
-    show_default=True,
     metavar="X",
     help="The share of errored trials above which nothing is judged.",
 )
@@ -77,20 +55,15 @@ if TYPE_CHECKING:
     "--inconclusive",
     type=click.Choice(("pass", "fail", "extend")),
     default="pass",
-    show_default=True,
     help="How to treat INCONCLUSIVE; `extend` runs more trials and judges again.",
 )
-@click.option(
-    "--extend-by",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Trials to add per case (and seed).  [default: as many as were planned]",
+@count_option(
+    "--extend-by", "Trials to add per case (and seed).  [default: as many as were planned]"
 )
 @click.option(
     "--extend-rounds",
     type=click.IntRange(1, 10),
     default=1,
-    show_default=True,
     metavar="N",
     help="How often to extend; alpha is divided among the looks.",
 )
@@ -98,7 +71,7 @@ if TYPE_CHECKING:
     "--must-pass", multiple=True, metavar="PATTERN", help="Cases that may never fail; repeatable."
 )
 @readable_runs_option
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@quiet_option
 @json_option
 def gate(
     *,
@@ -120,8 +93,19 @@ def gate(
     The verdict is REGRESSION, NO REGRESSION or INCONCLUSIVE, at a stated error rate. Exits with 0
     if the gate passes, 1 for a regression, 2 if it could not be judged: runs that cannot be
     compared, too many errors, or still inconclusive after extending.
+
+    Examples:
+      # compare with the run tagged `main`
+      proctor gate latest --against main
+      # tolerate a drop of up to 10 points
+      proctor gate latest --against shop/2026-01-31_001 --margin 0.1
+      # run more trials until it is clear
+      proctor gate latest --against main --inconclusive extend
+      # these cases may never fail
+      proctor gate latest --against main --must-pass 'safety-*'
+      # compare with a run in an object store
+      proctor gate latest --against s3://bucket/results/shop/2026-01-31_001
     """
-    from proctor import api
     from proctor.errors import ProctorError
     from proctor.report.console_results import render_gate
     from proctor.report.figures import document
@@ -129,7 +113,7 @@ def gate(
 
     if extend_by is not None and inconclusive != "extend":
         raise click.UsageError("--extend-by needs --inconclusive extend")
-    root = results_root(results)
+    root = api.results_root(results)
     tested, reference = read_run(run, root), read_run(against, root)
     signal: int | None = None
     if inconclusive != "extend":
@@ -179,7 +163,7 @@ def gate(
     far = address_of(tested.path)
     record_audit(
         "gate",
-        root if far is None else results_root(None),
+        root if far is None else api.results_root(),
         run=far or tested.path,
         run_id=tested.run_id,
         outcome=f"{facts.verdict}: {facts.reason}",
@@ -188,14 +172,7 @@ def gate(
     raise click.exceptions.Exit(code)
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor power --effect 0.1 --power 0.8", "what shows a drop of 10 points?"),
-        Example("proctor power --effect 0.05 --from latest", "with the variance of a run"),
-        Example("proctor power --effect 0.1 --cases 40", "how many trials of these 40 cases?"),
-    ],
-)
+@click.command(cls=Command)
 @click.option(
     "--effect",
     type=click.FloatRange(0, 1, min_open=True),
@@ -207,23 +184,13 @@ def gate(
     "--power",
     type=click.FloatRange(0.5, 1, max_open=True),
     default=0.8,
-    show_default=True,
     metavar="X",
     help="The probability of detecting it.",
 )
-@click.option(
-    "--alpha",
-    type=PROBABILITY,
-    default=0.05,
-    show_default=True,
-    metavar="X",
-    help="Significance level.",
-)
+@click.option("--alpha", type=PROBABILITY, default=0.05, metavar="X", help="Significance level.")
 @click.option("--from", "source", metavar="RUN", help="Take variance and cost from a run.")
-@click.option("--cases", type=click.IntRange(1), metavar="N", help="Plan for this many cases.")
-@click.option(
-    "--trials", type=click.IntRange(1), metavar="N", help="Plan for this many trials per case."
-)
+@count_option("--cases", "Plan for this many cases.")
+@count_option("--trials", "Plan for this many trials per case.")
 @click.option("--sigma2", type=PROBABILITY, metavar="X", help="The variance within a case.")
 @click.option(
     "--omega2", type=PROBABILITY, metavar="X", help="The variance of true differences by case."
@@ -243,11 +210,18 @@ def power(
 
     More trials reduce the variance within a case, more cases the variance between cases. For a
     population of cases, reports when only more cases help.
+
+    Examples:
+      # what shows a drop of 10 points?
+      proctor power --effect 0.1 --power 0.8
+      # with the variance of a run
+      proctor power --effect 0.05 --from latest
+      # how many trials of these 40 cases?
+      proctor power --effect 0.1 --cases 40
     """
-    from proctor import api
     from proctor.report.console_results import render_power
     from proctor.report.figures import document
 
-    run = read_run(source, results_root(results)) if source else None
+    run = read_run(source, api.results_root(results)) if source else None
     found = api.power(effect, alpha=alpha, power=power, run=run, **given)
     echo_report(document("plan", found) if as_json else render_power(found))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli._command import Command, Entry, Example, LazyGroup
-from proctor.cli._options import chat_model, chat_model_options, json_option
+from proctor.cli._command import Group
+from proctor.cli._options import FILE, chat_model, chat_model_options, json_option
 from proctor.formatting import level_of, money, plural
 from proctor.sanitize import printable
 
@@ -19,47 +19,20 @@ MAX_SHOWN = 10
 """Rows listed one by one; the rest are counted."""
 
 
-@click.group(
-    name="judge",
-    cls=LazyGroup,
-    table={
-        "audit": Entry(
-            "proctor.cli.judge", "audit", "Compare a judge with human labels (Cohen's kappa)."
-        ),
-    },
-    examples=[
-        Example(
-            "proctor judge audit labels.csv --model openai:gpt-4o-mini",
-            "does this judge agree with people?",
-        ),
-    ],
-)
+@click.group(cls=Group)
 def judge() -> None:
-    """Check how reliable an LLM judge is."""
+    """Check how reliable an LLM judge is.
+
+    Examples:
+      # does this judge agree with people?
+      proctor judge audit labels.csv --model openai:gpt-4o-mini
+    """
 
 
-@click.command(
-    name="audit",
-    cls=Command,
-    examples=[
-        Example(
-            "proctor judge audit labels.csv --model openai:gpt-4o-mini --rubric correctness",
-            "judge every row and compare",
-        ),
-        Example(
-            "proctor judge audit scored.csv --weights quadratic --json",
-            "compare verdicts in the column `judge`",
-        ),
-    ],
-)
-@click.argument("labels", type=click.Path(path_type=Path, dir_okay=False))
+@judge.command()
+@click.argument("labels", type=FILE)
 @chat_model_options("PROVIDER:MODEL; repeat it for an ensemble.", several=True)
-@click.option(
-    "--rubric",
-    default="helpfulness",
-    show_default=True,
-    help="A built-in rubric, or a YAML file.",
-)
+@click.option("--rubric", default="helpfulness", help="A built-in rubric, or a YAML file.")
 @click.option(
     "--threshold",
     type=click.FloatRange(0, 1),
@@ -70,29 +43,25 @@ def judge() -> None:
     "--votes",
     type=click.IntRange(1, 99),
     default=1,
-    show_default=True,
     help="Calls per model and row; the median counts.",
 )
 @click.option(
     "--weights",
     type=click.Choice(["none", "linear", "quadratic"]),
     default="none",
-    show_default=True,
     help="How much a disagreement between distant labels counts.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="The seed of the bootstrap.")
+@click.option("--seed", type=int, default=0, help="The seed of the bootstrap.")
 @click.option(
     "--resamples",
     type=click.IntRange(0, 100_000),
     default=2000,
-    show_default=True,
     help="Bootstrap resamples; 0 omits the interval.",
 )
 @click.option(
     "--concurrency",
     type=click.IntRange(1, 64),
     default=4,
-    show_default=True,
     help="Rows to judge at the same time.",
 )
 @click.option("--no-cache", is_flag=True, help="Do not use cached verdicts.")
@@ -103,6 +72,12 @@ def audit(labels: Path, **options: Any) -> None:
     LABELS is a CSV file with the columns input, answer, label and optionally expected, context. A
     label is pass, borderline or fail, or a score from 1 to 5. Without --model, the verdicts to
     compare are in the column `judge`.
+
+    Examples:
+      # judge every row and compare
+      proctor judge audit labels.csv --model openai:gpt-4o-mini --rubric correctness
+      # compare verdicts in the column `judge`
+      proctor judge audit scored.csv --weights quadratic --json
     """
     from proctor.checks.judge_audit import read_labels
 

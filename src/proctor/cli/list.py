@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from proctor.cli._command import Command, Entry, Example, LazyGroup
+from proctor.cli._command import Group
 from proctor.cli._options import filter_option, json_option
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 from proctor.formatting import clipped
@@ -17,43 +17,34 @@ from proctor.tables import table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_HERE = "proctor.cli.list"
 
-EXAMPLES = [
-    Example("proctor list cases --filter difficulty:hard", "scenarios of the catalog"),
-    Example("proctor list experiments", "experiments of the project"),
-]
-
-
-@click.group(
-    name="list",
-    cls=LazyGroup,
-    table={
-        "cases": Entry(_HERE, "cases", "List scenarios of the catalog, or cases of suites."),
-        "experiments": Entry(_HERE, "experiments", "List the experiments of the project."),
-    },
-    moved={"agents": "is now `proctor agent list`"},
-    examples=EXAMPLES,
-)
+@click.group(name="list", cls=Group, moved={"agents": "is now `proctor agent list`"})
 def list_all() -> None:
-    """List cases and experiments."""
+    """List cases and experiments.
+
+    Examples:
+      # scenarios of the catalog
+      proctor list cases --filter difficulty:hard
+      # experiments of the project
+      proctor list experiments
+    """
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        EXAMPLES[0],
-        Example("proctor list cases suite.yaml --json", "cases of a suite, as JSON"),
-    ],
-)
+@list_all.command()
 @click.argument("suites", nargs=-1, type=click.Path(path_type=Path))
-@filter_option
+@filter_option("cases")
 @json_option
 @click.pass_context
 def cases(ctx: click.Context, suites: tuple[Path, ...], expression: str, as_json: bool) -> None:
     """List scenarios of the catalog, or cases of suites.
 
     Exits with 2 if a template cannot be read; the others are listed.
+
+    Examples:
+      # scenarios of the catalog
+      proctor list cases --filter difficulty:hard
+      # cases of a suite, as JSON
+      proctor list cases suite.yaml --json
     """
     from proctor.scenarios import catalog_for
     from proctor.spec import load_configuration, load_suite, select_cases
@@ -84,14 +75,18 @@ def cases(ctx: click.Context, suites: tuple[Path, ...], expression: str, as_json
         ctx.exit(EXIT_CANNOT_JUDGE)
 
 
-@click.command(cls=Command, examples=EXAMPLES[1:])
-@filter_option
+@list_all.command()
+@filter_option("experiments", "mutualism*")
 @json_option
 @click.pass_context
 def experiments(ctx: click.Context, expression: str, as_json: bool) -> None:
     """List the experiments of the project.
 
     Exits with 2 if one cannot be read; the others are listed.
+
+    Examples:
+      # experiments of the project
+      proctor list experiments
     """
     from proctor.cli.run import allow_local_imports
     from proctor.spec import load_configuration, select_cases

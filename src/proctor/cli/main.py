@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from proctor import __version__
-from proctor.cli._command import Entry, Example, LazyGroup
+from proctor.cli._command import Entry, LazyGroup
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 from proctor.sanitize import printable
 
@@ -126,13 +126,6 @@ MOVED = {
 }
 """Former command → what replaces it."""
 
-EXAMPLES = [
-    Example("proctor demo", "see everything work, offline, in a few seconds"),
-    Example("proctor test suite.yaml", "is the agent right?"),
-    Example("proctor run suite.yaml --trials 10", "how often is it right?"),
-    Example("proctor trace show run.json", "what did the agent do?"),
-]
-
 
 @click.group(
     name="proctor",
@@ -140,7 +133,6 @@ EXAMPLES = [
     table=COMMANDS,
     sections=SECTIONS,
     moved=MOVED,
-    examples=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="proctor", message="%(prog)s %(version)s")
@@ -153,6 +145,16 @@ def cli(debug: bool) -> None:
 
     `validate` only reads files, `test` runs each case once and stores nothing, `run` stores every
     trial, and `scenario check` builds scenarios and solves them.
+
+    Examples:
+      # see everything work, offline, in a few seconds
+      proctor demo
+      # is the agent right?
+      proctor test suite.yaml
+      # how often is it right?
+      proctor run suite.yaml --trials 10
+      # what did the agent do?
+      proctor trace show run.json
     """
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli._command import Command, Example
+from proctor.cli._command import Command
+from proctor.cli._options import FILE, PORT
 from proctor.errors import ProctorError
 from proctor.formatting import plural
 from proctor.sanitize import printable
@@ -19,34 +20,24 @@ if TYPE_CHECKING:
     from proctor.llm.mock import ScriptRequest
 
 
-@click.command(
-    name="mock-llm",
-    cls=Command,
-    examples=[
-        Example("proctor mock-llm script.yaml", "serve a script on a free port"),
-        Example(
-            "proctor mock-llm script.yaml --port 8080 --record requests.jsonl",
-            "on a fixed port, recording requests",
-        ),
-    ],
-)
-@click.argument("script", type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    show_default=True,
-    help="The port on 127.0.0.1; 0 picks a free one.",
-)
+@click.command(name="mock-llm", cls=Command)
+@click.argument("script", type=FILE)
+@click.option("--port", type=PORT, default=0, help="The port on 127.0.0.1; 0 picks a free one.")
 @click.option(
     "--record",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Append requests to this file, one JSON object per line, without API keys.",
 )
 def mock_llm(script: Path, port: int, record: Path | None) -> None:
     """Serve a scripted model (OpenAI and Anthropic protocols).
 
     Prints the environment variables to export, answers from the script, and stops at Ctrl-C.
+
+    Examples:
+      # serve a script on a free port
+      proctor mock-llm script.yaml
+      # on a fixed port, recording requests
+      proctor mock-llm script.yaml --port 8080 --record requests.jsonl
     """
     from proctor.cli._signals import handle_signals
 

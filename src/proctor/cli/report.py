@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from proctor.cli._command import Command, Example
-from proctor.cli._options import format_options, open_run, results_option, results_root
+from proctor import api
+from proctor.cli._command import Command
+from proctor.cli._options import FOLDER, format_options, open_run, results_option
 from proctor.cli._output import echo_report
 
 if TYPE_CHECKING:
@@ -18,16 +19,8 @@ if TYPE_CHECKING:
 
 IN_RUN = "report.html in the run folder"
 
-EXAMPLES = [
-    Example("proctor report latest --open", "open the latest run in a browser"),
-    Example("proctor report RUN --html report.html", "one self-contained file"),
-    Example("proctor report RUN --against main", "compare with the run tagged `main`"),
-    Example("proctor report RUN --markdown > report.md", "for a pull request"),
-    Example("proctor report RUN --charts charts --chart-format svg", "figures for a paper"),
-]
 
-
-@click.command(cls=Command, examples=EXAMPLES)
+@click.command(cls=Command)
 @click.argument("run")
 @click.option(
     "--html",
@@ -39,11 +32,7 @@ EXAMPLES = [
 )
 @click.option("--open", "show", is_flag=True, help="Open the HTML file in a browser.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
-@click.option(
-    "--charts",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Write charts to this folder.",
-)
+@click.option("--charts", type=FOLDER, help="Write charts to this folder.")
 @click.option(
     "--chart-format",
     "forms",
@@ -74,6 +63,18 @@ def report(
     """Report on a run (HTML, Markdown, charts, terminal).
 
     RUN is a run folder, a tag, or `latest`. Without options, prints a summary.
+
+    Examples:
+      # open the latest run in a browser
+      proctor report latest --open
+      # one self-contained file
+      proctor report RUN --html report.html
+      # compare with the run tagged `main`
+      proctor report RUN --against main
+      # for a pull request
+      proctor report RUN --markdown > report.md
+      # figures for a paper
+      proctor report RUN --charts charts --chart-format svg
     """
     from proctor.report.facts import ReportFacts, tagged_baseline
     from proctor.report.outputs import plan_outputs, write_outputs
@@ -83,7 +84,7 @@ def report(
     if as_markdown:
         formats = ("markdown", *formats)
     planned = plan_outputs(formats, outputs, {}) if formats or outputs else []
-    root = results_root(results)
+    root = api.results_root(results)
     found = open_run(run, root)
     before = tagged_baseline(found) if against is None else open_run(against, root)
     facts = ReportFacts(found, baseline=before)

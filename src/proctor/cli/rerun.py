@@ -7,37 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli._command import Command, Example
+from proctor import api
+from proctor.cli._command import Command
+from proctor.cli._options import count_option, events_option, quiet_option
 from proctor.formatting import clipped, plural
 from proctor.sanitize import printable
 
 if TYPE_CHECKING:
     from proctor.trials.rerun import Rerun
 
-EXAMPLES = [
-    Example("proctor rerun results/suite/2026-01-31_001", "is it reproducible?"),
-    Example("proctor rerun RUN --results /tmp/again --json", "into another folder, as JSON"),
-]
 
 MAX_DIFFERENCES = 20
 """Differences listed; `--json` has more."""
 
 
-@click.command(cls=Command, examples=EXAMPLES)
+@click.command(cls=Command)
 @click.argument("run")
 @click.option(
     "--results", type=click.Path(path_type=Path), help="The results folder for the repeated run."
 )
-@click.option(
-    "--concurrency", type=click.IntRange(min=1), metavar="N", help="Trials to run at the same time."
-)
-@click.option("--quiet", is_flag=True, help="Show no progress.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print events to stderr and one JSON document to stdout.",
-)
+@count_option("--concurrency", "Trials to run at the same time.")
+@quiet_option
+@events_option
 @click.pass_context
 def rerun(
     ctx: click.Context,
@@ -55,8 +46,13 @@ def rerun(
     calls are replayed. Timestamps and ids are not compared.
 
     Exits with 0 if all results are identical, 1 if they differ, 2 if they cannot be compared.
+
+    Examples:
+      # is it reproducible?
+      proctor rerun results/suite/2026-01-31_001
+      # into another folder, as JSON
+      proctor rerun RUN --results /tmp/again --json
     """
-    from proctor.cli._options import results_root
     from proctor.cli.run import allow_local_imports, execute_run
     from proctor.runs.find import find_run
     from proctor.trials.rerun import compared, prepare_rerun
@@ -64,7 +60,7 @@ def rerun(
     allow_local_imports()
     options: dict[str, Any] = {} if concurrency is None else {"concurrency": concurrency}
     first, ready, folder = prepare_rerun(
-        find_run(run, results_root(None)), results=results, **options
+        find_run(run, api.results_root()), results=results, **options
     )
     ended = execute_run(ready, folder, quiet=quiet, events=as_json)
     done = compared(first, ended.run)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli._command import Command, Example
-from proctor.cli._options import Decorated, readable_results_option, results_root
+from proctor import api
+from proctor.cli._command import Command
+from proctor.cli._options import Decorated, readable_results_option
 from proctor.formatting import plural, some
 from proctor.sanitize import printable
 
@@ -35,7 +36,6 @@ def _format_options(function: Decorated) -> Decorated:
         "form",
         type=click.Choice(["table", "json", "csv"]),
         default="table",
-        show_default=True,
         help="Output format.",
     )
     return named(as_json(function))
@@ -68,19 +68,7 @@ def echo_problems(found: ResultSet) -> None:
         click.echo(f"warning: {printable(problem)}", err=True)
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor results", "all runs, by agent"),
-        Example("proctor results 'shop/*' --group-by agent,difficulty", "which agent solves what"),
-        Example("proctor results --agent careful --status failed --trials", "the failed trials"),
-        Example(
-            "proctor results --since 7d --where properties.lang=de --format csv",
-            "for a spreadsheet",
-        ),
-        Example("proctor results --results s3://bucket/results", "runs in an object store"),
-    ],
-)
+@click.command(cls=Command)
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
 @click.option("--agent", help="Only this agent; a glob, or several separated by commas.")
 @click.option("--case", help="Only these cases; a glob, or several separated by commas.")
@@ -121,9 +109,21 @@ def results(
     PATTERN is a glob over runs (`suite/2026-11-*`), an experiment, a tag, `latest` or a folder.
     Runs may be finished or in progress. Rates are over judged trials, with intervals clustered by
     case; trials that could not be judged are counted separately.
+
+    Examples:
+      # all runs, by agent
+      proctor results
+      # which agent solves what
+      proctor results 'shop/*' --group-by agent,difficulty
+      # the failed trials
+      proctor results --agent careful --status failed --trials
+      # for a spreadsheet
+      proctor results --since 7d --where properties.lang=de --format csv
+      # runs in an object store
+      proctor results --results s3://bucket/results
     """
     given = {key: value for key, value in filters.items() if value not in (None, ())}
-    found = query_trials(patterns, results_root(results), given)
+    found = query_trials(patterns, api.results_root(results), given)
     if trials or limit is not None:
         _echo_trials(found, form, limit)
     else:
@@ -161,21 +161,7 @@ def _echo_trials(found: ResultSet, form: str, limit: int | None) -> None:
         click.echo(f"{len(rows)} of {plural(len(found), 'trial')}", err=True)
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example('proctor sql "select agent, avg(score) from trials group by 1"', "mean by agent"),
-        Example(
-            "proctor sql \"select id, count(*) from checks where status = 'fail' group by 1\"",
-            "which checks fail",
-        ),
-        Example('proctor sql "describe trials"', "list the columns"),
-        Example(
-            "proctor sql - --format csv < question.sql > answer.csv",
-            "a query from a file, for a spreadsheet",
-        ),
-    ],
-)
+@click.command(cls=Command)
 @click.argument("query")
 @click.option("--run", "runs", multiple=True, metavar="PATTERN", help="Only these runs.")
 @_format_options
@@ -186,12 +172,22 @@ def sql(query: str, runs: tuple[str, ...], form: str, results: Path | None) -> N
     QUERY is a SELECT over the views trials, runs, cases and checks, in DuckDB's SQL; - reads it
     from standard input. It can read the results and nothing else: no other files, no settings, no
     extensions, and it cannot write.
+
+    Examples:
+      # mean by agent
+      proctor sql "select agent, avg(score) from trials group by 1"
+      # which checks fail
+      proctor sql "select id, count(*) from checks where status = 'fail' group by 1"
+      # list the columns
+      proctor sql "describe trials"
+      # a query from a file, for a spreadsheet
+      proctor sql - --format csv < question.sql > answer.csv
     """
     from proctor.api import query as select
     from proctor.report.console_results import answer_json, as_csv, render_rows
 
     text = sys.stdin.read() if query == "-" else query
-    found = select(*runs, results=results_root(results))
+    found = select(*runs, results=api.results_root(results))
     answer = found.sql(text)
     if form == "json":
         click.echo(answer_json(answer))

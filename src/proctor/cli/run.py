@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import click
 
-from proctor.cli._command import Command, Example
+from proctor import api
+from proctor.cli._command import Command
 from proctor.cli._options import (
+    agents_option,
+    events_option,
+    filter_option,
     folder_or_address,
     format_options,
     from_options,
     log_options,
     options_of,
+    split_names,
+    tags_option,
 )
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 from proctor.trials.options import RunOptions
@@ -31,27 +37,6 @@ if TYPE_CHECKING:
     from proctor.trials.prepare import RunContext
     from proctor.trials.target import Target
 
-EXAMPLES = [
-    Example("proctor run suite.yaml --trials 10 --concurrency 8", "ten trials per case"),
-    Example("proctor run experiments/mutualism.yaml --seeds 10", "an experiment, ten seeds"),
-    Example("proctor run mutualism.hidden_dependency --agent random --seed 7", "one scenario"),
-    Example(
-        "proctor run 'mutualism/*' --agents random,scripted --seeds 10",
-        "all scenarios of a scope, two agents, ten seeds",
-    ),
-    Example(
-        "proctor run difficulty:hard --agents random --axis species=5,7,9",
-        "hard scenarios, with several values of a parameter",
-    ),
-    Example("proctor run suite.yaml --dry-run", "print the plan and its estimated cost"),
-    Example("proctor run suite.yaml --max-cost 2 --early-stop", "limit the cost"),
-    Example("proctor run suite.yaml --record calls.jsonl", "record model calls for CI"),
-    Example("proctor run suite.yaml --replay calls.jsonl", "replay them without a key"),
-    Example("proctor run suite.yaml --notify slack://… --notify-on failure", "notify on failure"),
-    Example("proctor run suite.yaml --results s3://bucket/prefix", "store in an object store"),
-    Example("proctor run exp.yaml --executor ray --address ray://head:10001", "on many machines"),
-    Example("proctor run --resume results/suite/2026-01-31_001", "resume an unfinished run"),
-]
 
 SPELLED = {
     "max_cost_usd": "--max-cost",
@@ -70,7 +55,7 @@ class Invocation(NamedTuple):
     exclude: tuple[str, ...]
     axes: tuple[str, ...]
     agents: tuple[str, ...]
-    listed_agents: str
+    listed_agents: tuple[str, ...]
     seeds: str | None
     settings: tuple[str, ...]
     tags: tuple[str, ...]
@@ -92,18 +77,12 @@ class Invocation(NamedTuple):
     retry_infra: Path | None
 
 
-@click.command(cls=Command, examples=EXAMPLES)
+@click.command(cls=Command)
 @click.argument("targets", nargs=-1, metavar="[TARGET]...")
 @options_of(RunOptions, spelled=SPELLED, hidden=("default_trials",))
+@agents_option
 @click.option(
-    "--agent",
-    "agents",
-    multiple=True,
-    metavar="AGENT",
-    help="Override the suite's agent; repeatable.",
-)
-@click.option(
-    "--agents", "listed_agents", default="", metavar="A,B", help="Override the suite's agents."
+    "--agents", "listed_agents", multiple=True, metavar="A,B", help="Override the suite's agents."
 )
 @click.option("--seeds", metavar="SEEDS", help="A count, a range 1..10, or a list 1,5,9.")
 @click.option(
@@ -120,14 +99,8 @@ class Invocation(NamedTuple):
     metavar="KEY=VALUE",
     help="Set a scenario parameter, or case.FIELD of every case; repeatable.",
 )
-@click.option("--tags", multiple=True, metavar="A,B", help="Only cases with one of these tags.")
-@click.option(
-    "--filter",
-    "expression",
-    default="",
-    metavar="EXPR",
-    help="Only matching cases, e.g. difficulty:hard.",
-)
+@tags_option
+@filter_option("cases")
 @click.option(
     "--exclude", multiple=True, metavar="GLOB", help="Skip matching scenarios; repeatable."
 )
@@ -141,12 +114,7 @@ class Invocation(NamedTuple):
 @click.option("--dry-run", is_flag=True, help="Check everything, print the plan, run nothing.")
 @click.option("--smoke", is_flag=True, help="Run one trial of the first case per agent.")
 @click.option("--quiet", is_flag=True, help="Show no progress and no events.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print events to stderr and one JSON document to stdout.",
-)
+@events_option
 @format_options
 @click.option(
     "--notify",
@@ -183,6 +151,34 @@ def run(ctx: click.Context, targets: tuple[str, ...], **given: Any) -> None:
 
     Exits with 0 if every cell passed, 1 if one did not, 2 if something could not be judged or the
     run stopped at a limit, 130 or 143 if interrupted.
+
+    Examples:
+      # ten trials per case
+      proctor run suite.yaml --trials 10 --concurrency 8
+      # an experiment, ten seeds
+      proctor run experiments/mutualism.yaml --seeds 10
+      # one scenario
+      proctor run mutualism.hidden_dependency --agent random --seed 7
+      # all scenarios of a scope, two agents, ten seeds
+      proctor run 'mutualism/*' --agents random,scripted --seeds 10
+      # hard scenarios, with several values of a parameter
+      proctor run difficulty:hard --agents random --axis species=5,7,9
+      # print the plan and its estimated cost
+      proctor run suite.yaml --dry-run
+      # limit the cost
+      proctor run suite.yaml --max-cost 2 --early-stop
+      # record model calls for CI
+      proctor run suite.yaml --record calls.jsonl
+      # replay them without a key
+      proctor run suite.yaml --replay calls.jsonl
+      # notify on failure
+      proctor run suite.yaml --notify slack://… --notify-on failure
+      # store in an object store
+      proctor run suite.yaml --results s3://bucket/prefix
+      # on many machines
+      proctor run exp.yaml --executor ray --address ray://head:10001
+      # resume an unfinished run
+      proctor run --resume results/suite/2026-01-31_001
     """
     how = Invocation(**{name: given.pop(name) for name in Invocation._fields})
     resumed = [path for path in (how.resume, how.retry_failed, how.retry_infra) if path is not None]
@@ -307,11 +303,11 @@ def _start(
     from_options(RunOptions, given, spelled=SPELLED)
     if how.name and len(found.experiments) > 1:
         raise click.UsageError("--name needs a single experiment, and this file has several")
-    agents = [*how.agents, *_split((how.listed_agents,))]
+    agents = [*how.agents, *split_names(how.listed_agents)]
     changes = Changes(
         agents or None, how.seeds, how.expression, read_set(how.settings) if how.settings else {}
     )
-    ready = prepare_target(found, changes, given, tags=_split(how.tags), smoke=how.smoke)
+    ready = prepare_target(found, changes, given, tags=split_names(how.tags), smoke=how.smoke)
     # A smoke run says nothing about the experiment, so it is stored separately from its runs.
     suffix = "-smoke" if how.smoke else ""
     names = [(how.name or each.name) + suffix for each in ready]
@@ -329,14 +325,9 @@ def _start(
     return _echo_runs(ended, how)
 
 
-def _split(texts: tuple[str, ...]) -> list[str]:
-    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
-
-
 def _resume(
     path: Path, how: Invocation, given: dict[str, Any], notifications: Notifications
 ) -> int:
-    from proctor.cli._options import results_root
     from proctor.formatting import plural
     from proctor.runs.audit import root_of
     from proctor.runs.find import find_run
@@ -351,7 +342,7 @@ def _resume(
         raise click.UsageError(f"{wrong[0]} cannot be used when resuming a run")
     changes = {name: value for name, value in given.items() if value is not None}
     from_options(RunOptions, changes, spelled=SPELLED)
-    ready, folder = restore(find_run(path, results_root(None)), **changes)
+    ready, folder = restore(find_run(path, api.results_root()), **changes)
     rerun = FAILED if how.retry_failed else INFRA if how.retry_infra else UNFINISHED
     if not how.dry_run:
         ended = execute_run(ready, folder, rerun=rerun, quiet=how.quiet, events=how.as_json)

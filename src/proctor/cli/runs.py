@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli._command import Command, Entry, Example, LazyGroup
+from proctor import api
+from proctor.cli._command import Command, Entry, LazyGroup
 from proctor.cli._options import (
+    FILE,
+    count_option,
     json_option,
     open_run,
     readable_runs_option,
     record_audit,
     results_option,
-    results_root,
     warn,
 )
 from proctor.errors import EXIT_CANNOT_JUDGE
@@ -42,28 +44,24 @@ _EXCHANGE = "proctor.cli.exchange"
         "export": Entry(_EXCHANGE, "export", "Export trials to CSV, JSON, Parquet or MLflow."),
         "import": Entry(_EXCHANGE, "import_", "Import results of other tools as runs."),
     },
-    examples=[
-        Example("proctor runs status", "which runs are in progress?"),
-        Example("proctor runs tag latest main", "name a run, to compare with it later"),
-        Example("proctor runs export latest -o trials.csv", "for a spreadsheet"),
-    ],
 )
 def runs() -> None:
-    """Manage stored runs: progress, tags, notes, copies."""
+    """Manage stored runs: progress, tags, notes, copies.
+
+    Examples:
+      # which runs are in progress?
+      proctor runs status
+      # name a run, to compare with it later
+      proctor runs tag latest main
+      # for a spreadsheet
+      proctor runs export latest -o trials.csv
+    """
 
 
 # -- status --------------------------------------------------------------------------------------
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor runs status", "runs in progress, and runs that ended abnormally"),
-        Example("proctor runs status latest", "one run, whatever its state"),
-        Example("proctor runs status latest --json", "for a monitoring script"),
-        Example("proctor runs status --results s3://bucket/results", "runs in an object store"),
-    ],
-)
+@click.command(cls=Command)
 @click.argument("run", required=False)
 @readable_runs_option
 @json_option
@@ -73,15 +71,23 @@ def status(ctx: click.Context, run: str | None, results: Path | None, as_json: b
 
     A run is alive, stalled, dead, ended, stopped or failed. Without RUN, shows every run of the
     results folder that has not ended normally. Exits with 2 if one is stalled, dead or failed.
+
+    Examples:
+      # runs in progress, and runs that ended abnormally
+      proctor runs status
+      # one run, whatever its state
+      proctor runs status latest
+      # for a monitoring script
+      proctor runs status latest --json
+      # runs in an object store
+      proctor runs status --results s3://bucket/results
     """
     from proctor.runs.find import all_runs
     from proctor.runs.folder import place_of
     from proctor.runs.heartbeat import UNWELL, Life, look_at
 
-    root = results_root(results)
+    root = api.results_root(results)
     if run is not None:
-        from proctor import api
-
         found, root = api.find_run(run, results=root, warn=warn)
         signs = {found: look_at(found)}
     else:
@@ -122,7 +128,7 @@ def _echo_status(signs: dict[Path, Sign], root: Path) -> None:
         if sign.life in (Life.DEAD, Life.FAILED):
             resume = f"proctor run --resume {path}"
             if (address := address_of(path)) is not None:
-                here = results_root(None)
+                here = api.results_root()
                 resume = (
                     f"proctor runs sync {address} {here}, "
                     f"then proctor run --resume {here / _name(path, root)}"
@@ -164,14 +170,7 @@ def _name(path: Path, root: Path) -> str:
 # -- tags and notes ------------------------------------------------------------------------------
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor runs tag latest main", "then: proctor gate latest --against main"),
-        Example("proctor runs tag", "list all tags"),
-        Example("proctor runs tag shop/2026-01-31_001 main --remove", "remove a tag"),
-    ],
-)
+@click.command(cls=Command)
 @click.argument("run", required=False)
 @click.argument("name", required=False)
 @click.option("--remove", is_flag=True, help="Remove the tag.")
@@ -184,10 +183,18 @@ def tag(
 
     Without a name, lists tags. Tags are stored with the results. If several runs have the same tag,
     it refers to the one tagged last.
+
+    Examples:
+      # then: proctor gate latest --against main
+      proctor runs tag latest main
+      # list all tags
+      proctor runs tag
+      # remove a tag
+      proctor runs tag shop/2026-01-31_001 main --remove
     """
     from proctor.runs import annotations as notes
 
-    root = results_root(results)
+    root = api.results_root(results)
     if remove and name is None:
         raise click.UsageError("--remove needs a run and a tag")
     if run is None:
@@ -219,16 +226,7 @@ def _list_tags(root: Path, *, as_json: bool) -> None:
         click.echo(printable(f"no tagged runs in {root}"))
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example('proctor runs note latest "the search service was down until noon"', "about a run"),
-        Example(
-            'proctor runs note latest refund-1/fast/0/2 "the judge is wrong here"', "about a trial"
-        ),
-        Example("proctor runs note latest", "list the notes"),
-    ],
-)
+@click.command(cls=Command)
 @click.argument("run")
 @click.argument("words", nargs=-1, metavar="[TRIAL] [TEXT]")
 @results_option
@@ -238,6 +236,14 @@ def note(run: str, words: tuple[str, ...], results: Path | None, as_json: bool) 
 
     Without TEXT, lists the notes. TRIAL is its name in reports (case/agent/seed/index) or its trace
     id.
+
+    Examples:
+      # about a run
+      proctor runs note latest "the search service was down until noon"
+      # about a trial
+      proctor runs note latest refund-1/fast/0/2 "the judge is wrong here"
+      # list the notes
+      proctor runs note latest
     """
     import msgspec
 
@@ -245,7 +251,7 @@ def note(run: str, words: tuple[str, ...], results: Path | None, as_json: bool) 
 
     if len(words) > 2:
         raise click.UsageError("put the text in quotes: proctor runs note RUN [TRIAL] TEXT")
-    root = results_root(results)
+    root = api.results_root(results)
     found = open_run(run, root)
     if words:
         trial = words[0] if len(words) > 1 else None
@@ -273,17 +279,10 @@ def note(run: str, words: tuple[str, ...], results: Path | None, as_json: bool) 
 # -- audit and share -----------------------------------------------------------------------------
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor runs audit", "everything, newest last"),
-        Example("proctor runs audit --command gate --last 5", "the last five gates"),
-        Example("proctor runs audit --json", "as JSON"),
-    ],
-)
+@click.command(cls=Command)
 @click.option("--command", metavar="NAME", help="Only this command, e.g. run or gate.")
 @click.option("--run", metavar="TEXT", help="Only entries about runs with this in their path.")
-@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N entries.")
+@count_option("--last", "Only the last N entries.")
 @results_option
 @json_option
 def audit(
@@ -292,13 +291,21 @@ def audit(
     """Show the log of commands that changed or judged runs.
 
     Shows who ran which command, when, with which commit and on which host. The log is append-only.
+
+    Examples:
+      # everything, newest last
+      proctor runs audit
+      # the last five gates
+      proctor runs audit --command gate --last 5
+      # as JSON
+      proctor runs audit --json
     """
     import msgspec
 
     from proctor.errors import hint_among
     from proctor.runs.audit import entries
 
-    root = results_root(results)
+    root = api.results_root(results)
     problems: list[str] = []
     every = list(entries(root, problems))
     found = [
@@ -332,19 +339,12 @@ def audit(
         click.echo(printable(f"no entries in {root}"))
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor runs share latest", "everything, in a zip named after the run"),
-        Example("proctor runs share latest -o report.html", "one page to send"),
-        Example("proctor runs share RUN -o run.zip", "the page and all results"),
-    ],
-)
+@click.command(cls=Command)
 @click.argument("run")
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="The file to write: .html for one page, .zip for everything.  "
     "[default: <experiment>-<run>.zip]",
 )
@@ -354,6 +354,14 @@ def share(*, run: str, output: Path | None, results: Path | None) -> None:
 
     RUN is a run folder, a tag, or `latest`. Secrets are redacted again. Prints what the file
     contains.
+
+    Examples:
+      # everything, in a zip named after the run
+      proctor runs share latest
+      # one page to send
+      proctor runs share latest -o report.html
+      # the page and all results
+      proctor runs share RUN -o run.zip
     """
     from proctor.formatting import plural
     from proctor.report.share import share as share_run
@@ -361,7 +369,7 @@ def share(*, run: str, output: Path | None, results: Path | None) -> None:
     from proctor.spec import load_configuration
     from proctor.trace.redact import Redactor
 
-    root = results_root(results)
+    root = api.results_root(results)
     found = open_run(run, root)
     redactor = Redactor(load_configuration().settings.redaction.patterns)
     if output is None:

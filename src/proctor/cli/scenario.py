@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from proctor.cli._command import Command, Entry, Example, LazyGroup
-from proctor.cli._options import filter_option, json_option, key_values
+from proctor.cli._command import Group
+from proctor.cli._options import FOLDER, filter_option, json_option, key_values
 from proctor.errors import ProctorError
 from proctor.formatting import plural
 from proctor.sanitize import printable
@@ -19,57 +19,25 @@ if TYPE_CHECKING:
     from proctor.spec import Configuration
     from proctor.trials.scenario_check import Checked
 
-_HERE = "proctor.cli.scenario"
 
-
-@click.group(
-    cls=LazyGroup,
-    table={
-        "build": Entry(_HERE, "build", "Build a scenario from a template and a seed."),
-        "check": Entry(_HERE, "check", "Check that scenarios can be built and solved."),
-        "store": Entry(_HERE, "store", "Store a built scenario under a name."),
-        "fetch": Entry(_HERE, "fetch", "Fetch a stored scenario."),
-    },
-    examples=[
-        Example(
-            "proctor scenario build mutualism.hidden_dependency --seed 7 -o meadow",
-            "build one into a folder",
-        ),
-        Example("proctor scenario check catalog/", "can all of them be built and solved?"),
-    ],
-)
+@click.group(cls=Group)
 def scenario() -> None:
-    """Build, check, store and fetch scenarios."""
+    """Build, check, store and fetch scenarios.
+
+    Examples:
+      # build one into a folder
+      proctor scenario build mutualism.hidden_dependency --seed 7 -o meadow
+      # can all of them be built and solved?
+      proctor scenario check catalog/
+    """
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example(
-            "proctor scenario build mutualism.hidden_dependency --seed 7 -o meadow",
-            "build into a folder",
-        ),
-        Example(
-            "proctor scenario build mutualism.hidden_dependency@hard --seed 7 --set species=9"
-            " -o meadow",
-            "a variant, with your own parameter",
-        ),
-        Example(
-            "proctor scenario build mutualism.competition --seed 7",
-            "build into the cache and print the path",
-        ),
-        Example(
-            "proctor scenario build catalog/my/scenario/spec.yaml --seed 1",
-            "a template file",
-        ),
-    ],
-)
+@scenario.command()
 @click.argument("name")
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
-    show_default=True,
     help="The seed of all its random numbers.",
 )
 @click.option(
@@ -83,7 +51,7 @@ def scenario() -> None:
 @click.option(
     "-o",
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FOLDER,
     help="The folder to write; it must not exist, or be empty.",
 )
 @click.option("--no-cache", is_flag=True, help="Build again, and cache nothing.")
@@ -94,6 +62,16 @@ def build(
 
     NAME is the template's dotted name in a catalog, with @VARIANT if it has variants, or the path
     of a template. Prints the folder.
+
+    Examples:
+      # build into a folder
+      proctor scenario build mutualism.hidden_dependency --seed 7 -o meadow
+      # a variant, with your own parameter
+      proctor scenario build mutualism.hidden_dependency@hard --seed 7 --set species=9 -o meadow
+      # build into the cache and print the path
+      proctor scenario build mutualism.competition --seed 7
+      # a template file
+      proctor scenario build catalog/my/scenario/spec.yaml --seed 1
     """
     from proctor.scenarios import build_template, find_template
     from proctor.scenarios.builder import default_cache_folder
@@ -111,24 +89,16 @@ def build(
     click.echo(printable(str(built.path)))
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor scenario check catalog/", "every scenario of a folder"),
-        Example("proctor scenario check mutualism --seeds 100", "a scope, with many seeds"),
-        Example("proctor scenario check --filter difficulty:hard --json", "some of all, as JSON"),
-    ],
-)
+@scenario.command()
 @click.argument("catalog", required=False)
 @click.option(
     "--seeds",
     # Enough to notice a value that is sometimes out of bounds; quick enough for every commit.
     default="5",
-    show_default=True,
     metavar="SEEDS",
     help="A count, a range 1..10, or a list 1,5,9.",
 )
-@filter_option
+@filter_option("scenarios")
 @json_option
 @click.pass_context
 def check(
@@ -141,6 +111,14 @@ def check(
     score. (`validate` only reads files; `test` runs each case of a suite once and stores nothing.)
 
     Exits with 0 if all are fit for use, 1 if one is not, 2 if nothing could be checked.
+
+    Examples:
+      # every scenario of a folder
+      proctor scenario check catalog/
+      # a scope, with many seeds
+      proctor scenario check mutualism --seeds 100
+      # some of all, as JSON
+      proctor scenario check --filter difficulty:hard --json
     """
     from proctor.background import run_sync
     from proctor.cli._output import stdout_reserved
@@ -208,45 +186,40 @@ def _echo_checked(found: list[Checked]) -> None:
     click.echo(f"{fit} of {plural(len(found), 'scenario')} {verb} fit")
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor scenario store meadow-7 meadow", "store the built folder `meadow`"),
-        Example("proctor scenario store meadow-7 meadow --force", "replace what has the name"),
-    ],
-)
+@scenario.command()
 @click.argument("name")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", metavar="DIR", type=FOLDER)
 @click.option("--force", is_flag=True, help="Replace another scenario of that name.")
 def store(*, name: str, folder: Path, force: bool) -> None:
     """Store a built scenario under a name.
 
     The folder must be unchanged since `proctor scenario build` wrote it. Prints its path in the
     storage.
+
+    Examples:
+      # store the built folder `meadow`
+      proctor scenario store meadow-7 meadow
+      # replace what has the name
+      proctor scenario store meadow-7 meadow --force
     """
     from proctor.scenarios.scenario import store as store_scenario
 
     click.echo(printable(str(store_scenario(name, folder, replace=force))))
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor scenario fetch meadow-7", "into the folder ./meadow-7"),
-        Example("proctor scenario fetch meadow-7 -o again", "into another folder"),
-    ],
-)
+@scenario.command()
 @click.argument("name")
-@click.option(
-    "-o",
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="The folder to write.  [default: NAME]",
-)
+@click.option("-o", "--out", type=FOLDER, help="The folder to write.  [default: NAME]")
 def fetch(*, name: str, out: Path | None) -> None:
     """Fetch a stored scenario.
 
     It is verified against the digests from its build. Prints the folder.
+
+    Examples:
+      # into the folder ./meadow-7
+      proctor scenario fetch meadow-7
+      # into another folder
+      proctor scenario fetch meadow-7 -o again
     """
     from proctor.scenarios.scenario import fetch as fetch_scenario
     from proctor.spec.suite import problem_with_id

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli._command import Command, Entry, Example, LazyGroup
+from proctor.cli._command import Group
 from proctor.cli._options import json_option, log_options
 from proctor.formatting import plural
 from proctor.sanitize import printable
@@ -16,63 +16,34 @@ from proctor.tables import table
 if TYPE_CHECKING:
     from proctor.ops.schedule import Book, Schedule, State
 
-HERE = "proctor.cli.schedule"
-
-COMMANDS = {
-    "add": Entry(HERE, "add", "Add a schedule."),
-    "list": Entry(HERE, "list_all", "List schedules, with their next and last run."),
-    "remove": Entry(HERE, "remove", "Remove a schedule; its runs stay."),
-    "run": Entry(HERE, "run_now", "Run a schedule now."),
-    "serve": Entry(HERE, "serve", "Run schedules when they are due."),
-}
-
-EXAMPLES = [
-    Example("proctor schedule add exp.yaml --cron '0 2 * * *'", "every night at 2:00 UTC"),
-    Example("proctor schedule serve", "run what is due, until Ctrl-C"),
-]
-
 
 @click.group(
-    cls=LazyGroup,
-    table=COMMANDS,
+    cls=Group,
     moved={"export": "was removed: call `proctor schedule run NAME --log` from cron or systemd"},
-    examples=EXAMPLES,
 )
 def schedule() -> None:
     """Run suites and experiments on a cron schedule.
 
     Schedules belong to the project: they are stored in .proctor next to its proctor.yaml.
+
+    Examples:
+      # every night at 2:00 UTC
+      proctor schedule add exp.yaml --cron '0 2 * * *'
+      # run what is due, until Ctrl-C
+      proctor schedule serve
     """
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor schedule add exp.yaml --cron '0 2 * * *'", "every night at 2:00 UTC"),
-        Example(
-            "proctor schedule add exp.yaml --cron '30 8 * * 1-5' --tz Europe/Berlin",
-            "weekdays at 8:30 local time",
-        ),
-        Example(
-            "proctor schedule add exp.yaml --cron @daily --notify '${SLACK}' --notify-on failure",
-            "the URL comes from a variable when it runs",
-        ),
-        Example(
-            "proctor schedule add exp.yaml --cron @hourly -- --trials 5 --max-cost 1",
-            "with options of `proctor run`",
-        ),
-    ],
-)
+@schedule.command()
 @click.argument("target")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[-- RUN OPTIONS]")
 @click.option("--cron", required=True, metavar="EXPR", help="Five fields, or @hourly, @daily, …")
-@click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="The time zone.")
+@click.option("--tz", default="UTC", metavar="ZONE", help="The time zone.")
 @click.option("--name", metavar="NAME", help="The name of the schedule.  [default: from TARGET]")
 @click.option(
     "--missed",
     type=click.Choice(("run", "skip")),
     default="run",
-    show_default=True,
     help="After missed times: one run for all of them, or none.",
 )
 @click.option("--overlap", is_flag=True, help="Start even if the previous run has not ended.")
@@ -89,7 +60,18 @@ def schedule() -> None:
     help="As in `proctor run`.",
 )
 def add(target: str, options: tuple[str, ...], name: str | None, **given: Any) -> None:
-    """Add a schedule."""
+    """Add a schedule.
+
+    Examples:
+      # every night at 2:00 UTC
+      proctor schedule add exp.yaml --cron '0 2 * * *'
+      # weekdays at 8:30 local time
+      proctor schedule add exp.yaml --cron '30 8 * * 1-5' --tz Europe/Berlin
+      # the URL comes from a variable when it runs
+      proctor schedule add exp.yaml --cron @daily --notify '${SLACK}' --notify-on failure
+      # with options of `proctor run`
+      proctor schedule add exp.yaml --cron @hourly -- --trials 5 --max-cost 1
+    """
     import os
 
     from proctor.errors import ProctorError
@@ -126,14 +108,15 @@ def _check_run_options(options: tuple[str, ...]) -> None:
         raise click.UsageError(f"--{wrong[0].replace('_', '-')} cannot be scheduled")
 
 
-@click.command(
-    name="list",
-    cls=Command,
-    examples=[Example("proctor schedule list --json", "as JSON")],
-)
+@schedule.command("list")
 @json_option
 def list_all(as_json: bool) -> None:
-    """List schedules, with their next and last run."""
+    """List schedules, with their next and last run.
+
+    Examples:
+      # as JSON
+      proctor schedule list --json
+    """
     import json
 
     from proctor.ops.schedule import State, utc_now
@@ -185,19 +168,20 @@ def _row(book: Book, name: str, each: Schedule, state: State, now: Any) -> dict[
     }
 
 
-@click.command(cls=Command, examples=[Example("proctor schedule remove exp", "remove one")])
+@schedule.command()
 @click.argument("name")
 def remove(name: str) -> None:
-    """Remove a schedule; its runs stay."""
+    """Remove a schedule; its runs stay.
+
+    Examples:
+      # remove one
+      proctor schedule remove exp
+    """
     _open_book().remove(name)
     click.echo(f"removed {printable(name)}")
 
 
-@click.command(
-    name="run",
-    cls=Command,
-    examples=[Example("proctor schedule run exp", "as the scheduler would")],
-)
+@schedule.command("run")
 @click.argument("name")
 @click.option("--log", "to_log", is_flag=True, help="Write output to its log file.")
 @click.pass_context
@@ -205,6 +189,10 @@ def run_now(ctx: click.Context, name: str, to_log: bool) -> None:
     """Run a schedule now.
 
     Exits as `proctor run` does, and with 2 if it is already running and may not overlap.
+
+    Examples:
+      # as the scheduler would
+      proctor schedule run exp
     """
     from proctor.cli._signals import handle_signals
     from proctor.ops.schedule import utc_now
@@ -226,19 +214,19 @@ def run_now(ctx: click.Context, name: str, to_log: bool) -> None:
     ctx.exit(code if code >= 0 else 128 - code)
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor schedule serve", "until Ctrl-C or SIGTERM"),
-        Example("proctor schedule serve --log-file serve.log", "and write a log"),
-    ],
-)
+@schedule.command()
 @log_options
 def serve() -> None:
     """Run schedules when they are due.
 
     Stops at Ctrl-C or SIGTERM: it then stops the runs in progress and waits for them. They can be
     resumed.
+
+    Examples:
+      # until Ctrl-C or SIGTERM
+      proctor schedule serve
+      # and write a log
+      proctor schedule serve --log-file serve.log
     """
     from proctor.cli._signals import handle_signals
     from proctor.ops.scheduler import RealClock, Scheduler

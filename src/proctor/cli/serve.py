@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli._command import Command, Example
-from proctor.cli._options import Duration, host_option, log_options, require_server_extra
+from proctor import api
+from proctor.cli._command import Command
+from proctor.cli._options import (
+    FILE,
+    FOLDER,
+    PORT,
+    Duration,
+    host_option,
+    log_options,
+    require_server_extra,
+)
 
 if TYPE_CHECKING:
     from proctor.server.store.store import SqlStore
@@ -21,30 +30,13 @@ DEFAULT_PORT = 4318
 """The standard port of OTLP over HTTP, so that exporters need no setting but the host."""
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor serve", "then run agents with the line it prints"),
-        Example("proctor serve --evaluate --retention 30d", "score traces, delete old ones"),
-        Example(
-            "proctor serve --host 0.0.0.0 --store postgresql://proctor@db/traces",
-            "for other machines; the token comes from PROCTOR_TOKEN",
-        ),
-    ],
-)
+@click.command(cls=Command)
 @host_option
-@click.option(
-    "--port",
-    default=DEFAULT_PORT,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    help="The port; 0 picks a free one.",
-)
+@click.option("--port", default=DEFAULT_PORT, type=PORT, help="The port; 0 picks a free one.")
 @click.option(
     "--store",
     "url",
     default=DEFAULT_STORE,
-    show_default=True,
     help="The trace store: sqlite:///FILE or postgresql://USER@HOST/DATABASE.",
 )
 @click.option("--token", envvar="PROCTOR_TOKEN", help="Access token that clients must send.")
@@ -53,29 +45,19 @@ DEFAULT_PORT = 4318
     "--quiet-after",
     type=Duration(),
     default="10s",
-    show_default=True,
     help="How long a trace must receive no spans before it is evaluated.",
 )
-@click.option(
-    "--checks",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="A suite with one case; its checks run on every trace.",
-)
+@click.option("--checks", type=FILE, help="A suite with one case; its checks run on every trace.")
 @click.option("--judge", help="PROVIDER:MODEL that judges the reasoning of a share of traces.")
 @click.option(
     "--judge-share",
     type=click.FloatRange(0, 1),
     default=0.1,
-    show_default=True,
     help="The share of traces to judge.",
 )
 @click.option("--alert", "webhook", help="A URL to post alerts to, as JSON.")
 @click.option("--langfuse", help="A Langfuse server to push scores to.")
-@click.option(
-    "--results",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="A results folder to show as well.",
-)
+@click.option("--results", type=FOLDER, help="A results folder to show as well.")
 @click.option(
     "--readers",
     type=click.IntRange(0, 64),
@@ -90,6 +72,14 @@ def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> 
 
     Requests are acknowledged only once on disk. Ctrl-C stops the server; everything received by
     then is written first.
+
+    Examples:
+      # then run agents with the line it prints
+      proctor serve
+      # score traces, delete old ones
+      proctor serve --evaluate --retention 30d
+      # for other machines; the token comes from PROCTOR_TOKEN
+      proctor serve --host 0.0.0.0 --store postgresql://proctor@db/traces
     """
     require_server_extra()
     from proctor.errors import ProctorError
@@ -106,7 +96,7 @@ def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> 
         )
     with started(options["readers"]) as readers:
         # These imports take a moment; the reader processes import the same in parallel.
-        from proctor.server.app import Service, make_app, serve_until_told
+        from proctor.server.app import Service, make_app, run_server
         from proctor.server.store import open_store
         from proctor.spec import load_configuration
 
@@ -118,7 +108,7 @@ def serve(host: str, port: int, url: str, token: str | None, **options: Any) -> 
             retention_seconds=options["retention"],
             results=options["results"],
         )
-        serve_until_told(make_app(service, token), host, port, _announce)
+        run_server(make_app(service, token), host, port, _announce)
 
 
 def _watcher(store: SqlStore, options: dict[str, Any]) -> Watcher:
@@ -151,19 +141,11 @@ def _announce(address: str) -> None:
     click.echo("  Ctrl-C to stop", err=True)
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor view", "the runs of this project"),
-        Example("proctor view results --no-open --port 8000", "serve only, on a fixed port"),
-    ],
-)
-@click.argument("results", required=False, type=click.Path(path_type=Path, file_okay=False))
+@click.command(cls=Command)
+@click.argument("results", required=False, type=FOLDER)
 @click.option("--store", "url", help="Show the traces of this store as well.")
 @host_option
-@click.option(
-    "--port", default=0, type=click.IntRange(0, 65535), help="The port; 0 picks a free one."
-)
+@click.option("--port", default=0, type=PORT, help="The port; 0 picks a free one.")
 @click.option("--token", envvar="PROCTOR_TOKEN", help="Access token.")
 @click.option("--no-open", is_flag=True, help="Do not open the browser.")
 def view(
@@ -173,11 +155,16 @@ def view(
 
     RESULTS is a results folder; by default the one in the settings. Nothing is changed, and nothing
     leaves this machine.
+
+    Examples:
+      # the runs of this project
+      proctor view
+      # serve only, on a fixed port
+      proctor view results --no-open --port 8000
     """
     require_server_extra()
-    from proctor import api
     from proctor.errors import ProctorError
-    from proctor.server.app import Service, make_app, serve_until_told
+    from proctor.server.app import Service, make_app, run_server
     from proctor.server.auth import check_host
     from proctor.server.store import existing_store
 
@@ -198,4 +185,4 @@ def view(
 
             webbrowser.open(place)
 
-    serve_until_told(make_app(service, token), host, port, ready)
+    run_server(make_app(service, token), host, port, ready)

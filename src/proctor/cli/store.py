@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli._command import Command, Entry, Example, LazyGroup
-from proctor.cli._options import Decorated, Duration, json_option
+from proctor.cli._command import Group
+from proctor.cli._options import FILE, Decorated, Duration, json_option
 from proctor.cli.serve import DEFAULT_STORE
 from proctor.cli.trace import TraceFiles, files_argument, redaction_option
 from proctor.errors import EXIT_CANNOT_JUDGE
@@ -25,51 +25,44 @@ if TYPE_CHECKING:
     from proctor.trace import Trace
     from proctor.trace.redact import Redactor
 
-_HERE = "proctor.cli.store"
-
 
 @click.group(
-    name="store",
-    cls=LazyGroup,
-    table={
-        "stats": Entry(_HERE, "stats", "Show how many traces a store holds, and their totals."),
-        "add": Entry(_HERE, "add", "Add traces from files."),
-        "prune": Entry(_HERE, "prune", "Delete old traces."),
-        "export": Entry(_HERE, "export", "Write traces to a file."),
-    },
+    cls=Group,
     moved={
         "keep": "is now `proctor scenario store`",
         "migrate": "is no longer needed: a store is migrated when it is opened",
     },
-    examples=[
-        Example("proctor store stats", "how many traces, how large, since when"),
-        Example("proctor store add runs/", "add trace files to the live traces"),
-        Example("proctor store prune --older-than 30d", "delete old traces"),
-    ],
 )
 def store() -> None:
-    """Manage the trace store."""
+    """Manage the trace store.
+
+    Examples:
+      # how many traces, how large, since when
+      proctor store stats
+      # add trace files to the live traces
+      proctor store add runs/
+      # delete old traces
+      proctor store prune --older-than 30d
+    """
 
 
 def _store_option(function: Decorated) -> Decorated:
-    option = click.option(
-        "--store", "url", default=DEFAULT_STORE, show_default=True, help="The trace store."
-    )
+    option = click.option("--store", "url", default=DEFAULT_STORE, help="The trace store.")
     return option(function)
 
 
-@click.command(
-    name="stats",
-    cls=Command,
-    examples=[
-        Example("proctor store stats", "the store in this folder"),
-        Example("proctor store stats --store postgresql://proctor@db/traces --json", "another"),
-    ],
-)
+@store.command()
 @_store_option
 @json_option
 def stats(url: str, *, as_json: bool) -> None:
-    """Show how many traces a store holds, and their totals."""
+    """Show how many traces a store holds, and their totals.
+
+    Examples:
+      # the store in this folder
+      proctor store stats
+      # another
+      proctor store stats --store postgresql://proctor@db/traces --json
+    """
     from datetime import UTC, datetime
 
     from proctor.server.store import existing_store
@@ -104,14 +97,7 @@ def _text(name: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-@click.command(
-    name="add",
-    cls=Command,
-    examples=[
-        Example("proctor store add runs/", "then look at them: `proctor serve`"),
-        Example("proctor store add run.json --store sqlite:///old.db", "another store"),
-    ],
-)
+@store.command()
 @files_argument
 @_store_option
 @redaction_option
@@ -120,6 +106,12 @@ def add(files: tuple[str, ...], url: str, no_redact: bool) -> None:
 
     Takes files of any format, folders, globs, or - for standard input. The store is created if it
     does not exist. A span counts once, however often it is added.
+
+    Examples:
+      # then look at them: `proctor serve`
+      proctor store add runs/
+      # another store
+      proctor store add run.json --store sqlite:///old.db
     """
     from proctor.server.ingest import MAX_TOGETHER
     from proctor.server.store import open_store
@@ -173,11 +165,7 @@ def _rows(
         yield made
 
 
-@click.command(
-    name="prune",
-    cls=Command,
-    examples=[Example("proctor store prune --older-than 30d", "keep one month")],
-)
+@store.command()
 @_store_option
 @click.option(
     "--older-than",
@@ -186,7 +174,12 @@ def _rows(
     help="Delete traces that received no spans for this long.",
 )
 def prune(url: str, older_than: float) -> None:
-    """Delete old traces."""
+    """Delete old traces.
+
+    Examples:
+      # keep one month
+      proctor store prune --older-than 30d
+    """
     from proctor.server.store import existing_store
 
     opened = existing_store(url)
@@ -196,23 +189,13 @@ def prune(url: str, older_than: float) -> None:
     click.echo(f"{plural(gone, 'trace')} deleted")
 
 
-@click.command(
-    name="export",
-    cls=Command,
-    examples=[
-        Example("proctor store export -o traces.jsonl", "everything, without loss"),
-        Example(
-            "proctor store export --tool search --status error --format otlp-json -o failed.json",
-            "only traces with a failed span that called search",
-        ),
-    ],
-)
+@store.command()
 @_store_option
 @click.option(
     "-o",
     "--output",
     required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="The file to write; compressed if it ends in .gz or .zst.",
 )
 @click.option(
@@ -220,10 +203,14 @@ def prune(url: str, older_than: float) -> None:
     "shape",
     type=click.Choice(("otlp-json", "otlp-proto", "openinference", "jsonl")),
     default="jsonl",
-    show_default=True,
     help="Output format, as in `trace convert`.",
 )
-@click.option("--text", default="", help="Only traces with these words in name, query, answer, id.")
+@click.option(
+    "--text",
+    default="",
+    show_default=False,
+    help="Only traces with these words in name, query, answer, id.",
+)
 @click.option("--service", help="Only traces of this service.")
 @click.option("--session", "session_id", help="Only traces of this session.")
 @click.option("--user", "user_id", help="Only traces of this user.")
@@ -233,7 +220,14 @@ def prune(url: str, older_than: float) -> None:
 @click.option("--tool", help="Only traces that called this tool.")
 @click.option("--model", help="Only traces that called this model.")
 def export(url: str, *, output: Path, shape: str, **chosen: Any) -> None:
-    """Write traces to a file."""
+    """Write traces to a file.
+
+    Examples:
+      # everything, without loss
+      proctor store export -o traces.jsonl
+      # only traces with a failed span that called search
+      proctor store export --tool search --status error --format otlp-json -o failed.json
+    """
     from proctor.server.store import existing_store
     from proctor.server.store.store import TraceFilter
     from proctor.spec import load_configuration

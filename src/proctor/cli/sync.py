@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli._command import Command, Example
-from proctor.cli._options import POSITIVE, json_option, record_audit, results_option, results_root
+from proctor import api
+from proctor.cli._command import Command
+from proctor.cli._options import POSITIVE, json_option, quiet_option, record_audit, results_option
 from proctor.formatting import plural
 from proctor.sanitize import printable
 
@@ -18,15 +19,8 @@ if TYPE_CHECKING:
     from proctor.runs.remote.object_store import Patience
     from proctor.runs.remote.transfer import TransferResult, TransferStep
 
-EXAMPLES = [
-    Example("proctor runs sync latest s3://bucket/results", "upload a run; repeat to resume"),
-    Example("proctor runs sync results s3://bucket/results", "upload all runs of a folder"),
-    Example("proctor runs sync s3://bucket/results/shop/2026-01-31_001 results", "download a run"),
-    Example("proctor runs sync s3://bucket/results --verify", "verify all checksums there"),
-]
 
-
-@click.command(cls=Command, examples=EXAMPLES)
+@click.command(cls=Command)
 @click.argument("source")
 @click.argument("target", required=False)
 @click.option("--verify", is_flag=True, help="Read all files back and compare checksums.")
@@ -34,19 +28,17 @@ EXAMPLES = [
     "--at-once",
     type=click.IntRange(1, 64),
     default=4,
-    show_default=True,
     help="Files to transfer at the same time.",
 )
 @click.option(
     "--timeout",
     type=POSITIVE,
     default=30.0,
-    show_default=True,
     metavar="SECONDS",
     help="Retry a request after this long without data.",
 )
 @click.option("--allow-http", is_flag=True, help="Allow http:// for endpoints on other machines.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@quiet_option
 @json_option
 @results_option
 def sync(
@@ -65,12 +57,22 @@ def sync(
     TARGET is the results folder or address to copy to; runs keep their names. Files that exist
     there with the same checksum are skipped. With --verify and only an address, its files are
     verified. Credentials come from the environment.
+
+    Examples:
+      # upload a run; repeat to resume
+      proctor runs sync latest s3://bucket/results
+      # upload all runs of a folder
+      proctor runs sync results s3://bucket/results
+      # download a run
+      proctor runs sync s3://bucket/results/shop/2026-01-31_001 results
+      # verify all checksums there
+      proctor runs sync s3://bucket/results --verify
     """
     from proctor.report.progress import StatusLine
     from proctor.runs.remote.object_store import Patience
 
     patience = Patience(**given)
-    root = results_root(results)
+    root = api.results_root(results)
     status = None if quiet or not sys.stderr.isatty() else StatusLine(sys.stderr)
 
     def show(step: TransferStep) -> None:

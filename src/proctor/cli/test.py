@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli._command import Command, Example
-from proctor.cli._options import POSITIVE, format_options
+from proctor.cli._command import Command
+from proctor.cli._options import (
+    agents_option,
+    count_option,
+    filter_option,
+    format_options,
+    split_names,
+    tags_option,
+    timeout_option,
+)
 from proctor.cli.validate import print_problems
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 
@@ -24,34 +32,12 @@ if TYPE_CHECKING:
 RECORDED = "recorded"
 """The name of recorded traces among agents, where the suite does not say whose they are."""
 
-EXAMPLES = [
-    Example("proctor test suite.yaml", "is the agent right?"),
-    Example("proctor test suite.yaml --tags smoke --filter '!difficulty:hard'", "some cases only"),
-    Example("proctor test suite.yaml --traces traces/", "check recorded traces, run nothing"),
-    Example(
-        "proctor test suite.yaml --format junit -o junit.xml --format console",
-        "a file for CI and a table",
-    ),
-]
 
-
-@click.command(cls=Command, examples=EXAMPLES)
+@click.command(cls=Command)
 @click.argument("suites", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--tags", multiple=True, metavar="A,B", help="Only cases with one of these tags.")
-@click.option(
-    "--filter",
-    "expression",
-    default="",
-    metavar="EXPR",
-    help="Only matching cases, e.g. difficulty:hard.",
-)
-@click.option(
-    "--agent",
-    "agents",
-    multiple=True,
-    metavar="AGENT",
-    help="Override the suite's agent; repeatable.",
-)
+@tags_option
+@filter_option("cases")
+@agents_option
 @format_options
 @click.option("--traces", multiple=True, metavar="PATH", help="Check these traces, run nothing.")
 @click.option(
@@ -60,10 +46,8 @@ EXAMPLES = [
     type=click.Path(path_type=Path),
     help="With --traces: a YAML file with `case-id: trace-id-or-file`.",
 )
-@click.option(
-    "--concurrency", type=click.IntRange(min=1), metavar="N", help="Cases to run at the same time."
-)
-@click.option("--timeout", type=POSITIVE, metavar="SECONDS", help="Time limit per case.")
+@count_option("--concurrency", "Cases to run at the same time.")
+@timeout_option
 @click.option("--fail-fast", is_flag=True, help="Start no more cases after one has not passed.")
 @click.pass_context
 def test(
@@ -79,6 +63,16 @@ def test(
     Nothing is stored. (`validate` only reads the files, `run` stores every trial, `scenario check`
     builds scenarios and solves them.) Exits with 0 if all cases passed, 1 if a blocking check
     failed, 2 if something could not be judged (a crashed agent, a missing trace, an invalid suite).
+
+    Examples:
+      # is the agent right?
+      proctor test suite.yaml
+      # some cases only
+      proctor test suite.yaml --tags smoke --filter '!difficulty:hard'
+      # check recorded traces, run nothing
+      proctor test suite.yaml --traces traces/
+      # a file for CI and a table
+      proctor test suite.yaml --format junit -o junit.xml --format console
     """
     from proctor.cli.run import allow_local_imports
     from proctor.report.outputs import plan_outputs, write_outputs
@@ -169,10 +163,9 @@ def prepare_suites(
         configuration = load_configuration(path.parent, flags=flags)
         brought = bool(traces or agents or configuration.settings.agent)
         loaded.append((load_suite(path, need_agent=not brought), configuration))
-    words = [tag for word in tags for tag in word.split(",")]
     everything = [case for suite, _ in loaded for case in suite.cases]
     # Over several suites, a selection needs to find something somewhere.
-    selected = select_cases(everything, tags=words, filter=expression)
+    selected = select_cases(everything, tags=split_names(tags), filter=expression)
     chosen = {id(case) for case in selected}
     replay = None
     if traces:

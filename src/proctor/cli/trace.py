@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from proctor.cli._command import Command, Entry, Example, LazyGroup
-from proctor.cli._options import json_option
+from proctor.cli._command import Group
+from proctor.cli._options import FILE, json_option
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.formatting import at_least, plural
 from proctor.tables import table
@@ -39,27 +39,21 @@ MAX_SPANS = 1000
 MAX_QUERY = 48
 """Characters of a query that fit next to the figures in a terminal of usual width."""
 
-_HERE = "proctor.cli.trace"
 
-
-@click.group(
-    cls=LazyGroup,
-    table={
-        "list": Entry(_HERE, "list_traces", "List traces, one line each."),
-        "show": Entry(_HERE, "show", "Show a trace as a tree."),
-        "query": Entry(_HERE, "query", "Find spans, or test a condition on traces."),
-        "convert": Entry(_HERE, "convert", "Write traces in another format."),
-        "score": Entry(_HERE, "score", "Score the quality of traces."),
-    },
-    examples=[
-        Example("proctor trace list runs/", "which of these is worth a look?"),
-        Example("proctor trace show run.json", "what did the agent do?"),
-        Example("proctor trace query runs/ '{kind: tool, has_status: error}'", "what failed?"),
-        Example("proctor trace convert run.json --to otlp-json -o out.json", "for other tools"),
-    ],
-)
+@click.group(cls=Group)
 def trace() -> None:
-    """List, show, query, convert and score traces."""
+    """List, show, query, convert and score traces.
+
+    Examples:
+      # which of these is worth a look?
+      proctor trace list runs/
+      # what did the agent do?
+      proctor trace show run.json
+      # what failed?
+      proctor trace query runs/ '{kind: tool, has_status: error}'
+      # for other tools
+      proctor trace convert run.json --to otlp-json -o out.json
+    """
 
 
 # -- trace files ---------------------------------------------------------------------------------
@@ -149,19 +143,19 @@ def _write_json(key: str, items: Iterable[Any], loaded: TraceFiles) -> None:
 # -- list and show -------------------------------------------------------------------------------
 
 
-@click.command(
-    "list",
-    cls=Command,
-    examples=[
-        Example("proctor trace list runs/", "what is in this folder?"),
-        Example("proctor trace list runs/ --json", "as JSON"),
-    ],
-)
+@trace.command("list")
 @files_argument
 @json_option
 @redaction_option
 def list_traces(files: tuple[str, ...], as_json: bool, no_redact: bool) -> None:
-    """List traces, one line each."""
+    """List traces, one line each.
+
+    Examples:
+      # what is in this folder?
+      proctor trace list runs/
+      # as JSON
+      proctor trace list runs/ --json
+    """
     loaded = TraceFiles(files)
     traces = loaded.priced_and_redacted(redact=not no_redact)
     if as_json:
@@ -204,14 +198,7 @@ def _echo_table(traces: Iterator[Trace], loaded: TraceFiles) -> None:
     click.echo(plural(len(rows), "trace"), err=True)
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor trace show run.json", "one file; its format is detected"),
-        Example("proctor trace show 'runs/*.json.gz' --max-spans 50", "many files, shortened"),
-        Example("zstdcat runs/1.jsonl.zst | proctor trace show -", "from a pipe"),
-    ],
-)
+@trace.command()
 @files_argument
 @json_option
 @click.option(
@@ -223,7 +210,16 @@ def _echo_table(traces: Iterator[Trace], loaded: TraceFiles) -> None:
 )
 @redaction_option
 def show(files: tuple[str, ...], as_json: bool, max_spans: int | None, no_redact: bool) -> None:
-    """Show a trace as a tree."""
+    """Show a trace as a tree.
+
+    Examples:
+      # one file; its format is detected
+      proctor trace show run.json
+      # many files, shortened
+      proctor trace show 'runs/*.json.gz' --max-spans 50
+      # from a pipe
+      zstdcat runs/1.jsonl.zst | proctor trace show -
+    """
     from proctor.cli._output import coloured, wants_colour
     from proctor.trace.render import described, header, tree_lines
 
@@ -251,17 +247,7 @@ def show(files: tuple[str, ...], as_json: bool, max_spans: int | None, no_redact
 # -- query ---------------------------------------------------------------------------------------
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor trace query run.json '{kind: llm, min_duration: 5}'", "slow model calls"),
-        Example(
-            "proctor trace query run.json 'before: [{tool_name: search}, {tool_name: book}]'",
-            "did it search before it booked? (exit 0: yes, 1: no)",
-        ),
-        Example("proctor trace query runs/ @failed.yaml --json", "the query is in a file"),
-    ],
-)
+@trace.command()
 @files_argument
 @click.argument("query")
 @json_option
@@ -272,6 +258,14 @@ def query(files: tuple[str, ...], query: str, as_json: bool, no_redact: bool) ->
     QUERY is YAML or JSON, or @FILE. A span query lists the matching spans. A trace query (any, all,
     none, count, before, after) reports for each trace whether it holds, and exits with 1 if it does
     not hold for all of them.
+
+    Examples:
+      # slow model calls
+      proctor trace query run.json '{kind: llm, min_duration: 5}'
+      # did it search before it booked? (exit 0: yes, 1: no)
+      proctor trace query run.json 'before: [{tool_name: search}, {tool_name: book}]'
+      # the query is in a file
+      proctor trace query runs/ @failed.yaml --json
     """
     from proctor.trace import SpanQuery
     from proctor.trace.query import read_query_text
@@ -344,14 +338,7 @@ def _test_traces(
 # -- convert -------------------------------------------------------------------------------------
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor trace convert run.json --to otlp-json -o out.json", "one file"),
-        Example("proctor trace convert runs/ --to jsonl -o all.jsonl.zst", "a folder, compressed"),
-        Example("proctor trace convert run.json --to jsonl | head -c 300", "into a pipe"),
-    ],
-)
+@trace.command()
 @files_argument
 @click.option(
     "--to",
@@ -378,6 +365,14 @@ def convert(
 
     Secrets (keys, tokens, passwords) are replaced by [redacted:...]. A file whose name ends in .gz
     or .zst is compressed.
+
+    Examples:
+      # one file
+      proctor trace convert run.json --to otlp-json -o out.json
+      # a folder, compressed
+      proctor trace convert runs/ --to jsonl -o all.jsonl.zst
+      # into a pipe
+      proctor trace convert run.json --to jsonl | head -c 300
     """
     from proctor.trace.export import save_traces, write_traces
     from proctor.trace.redact import Redactor
@@ -402,23 +397,13 @@ def convert(
 # -- score ---------------------------------------------------------------------------------------
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        Example("proctor trace score run.json", "what is good, what is not, and what to do"),
-        Example("proctor trace score runs/ --expect search,book --json", "as JSON"),
-        Example(
-            "proctor trace score run.json --judge openai:gpt-4o-mini",
-            "let a model judge the reasoning, too",
-        ),
-    ],
-)
+@trace.command()
 @files_argument
 @json_option
 @click.option("--expect", metavar="TOOLS", help="The expected tools, separated by commas.")
 @click.option(
     "--config",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="A YAML file with targets, weights, query rules and penalties.",
 )
 @click.option("--judge", metavar="MODEL", help="A model that judges the reasoning.")
@@ -438,6 +423,14 @@ def score(
 
     In eight dimensions, without a case or a model. The exit code does not depend on the scores; to
     gate on them, use `path: {quality: …}` in a suite.
+
+    Examples:
+      # what is good, what is not, and what to do
+      proctor trace score run.json
+      # as JSON
+      proctor trace score runs/ --expect search,book --json
+      # let a model judge the reasoning, too
+      proctor trace score run.json --judge openai:gpt-4o-mini
     """
     from proctor.background import run_sync
     from proctor.checks.quality import score_trace, score_traces_with

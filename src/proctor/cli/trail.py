@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli._command import Command, Entry, Example, LazyGroup
-from proctor.cli._options import chat_model_options
+from proctor.cli._command import Group
+from proctor.cli._options import FOLDER, chat_model_options, json_option, quiet_option
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.formatting import plural
 
@@ -21,83 +21,46 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 APPROACHES = ("offline", "rules", "learned", "single_pass", "agentic", "off", "on")
-FOLDER = click.Path(path_type=Path, file_okay=False)
 OUTPUT = "results/trail"
 
 
-@click.group(
-    name="trail",
-    cls=LazyGroup,
-    table={
-        "run": Entry(
-            "proctor.cli.trail", "run", "Diagnose annotated traces and score the findings."
-        ),
-        "score": Entry(
-            "proctor.cli.trail",
-            "score",
-            "Score a folder of predictions.",
-        ),
-        "compare": Entry("proctor.cli.trail", "compare", "Compare experiments."),
-    },
-    examples=[
-        Example(
-            "proctor trail run --experiment-id first --trail-data-dir trail/data "
-            "--gold-dir trail --split GAIA",
-            "how good is the diagnosis of these traces?",
-        ),
-        Example("proctor trail compare first second", "which of two was better?"),
-    ],
-)
+@click.group(cls=Group)
 def trail() -> None:
-    """Measure diagnosis against TRAIL's annotations."""
+    """Measure diagnosis against TRAIL's annotations.
+
+    Examples:
+      # how good is the diagnosis of these traces?
+      proctor trail run --experiment-id first --trail-data-dir trail/data --gold-dir trail --split
+          GAIA
+      # which of two was better?
+      proctor trail compare first second
+    """
 
 
-@click.command(
-    name="run",
-    cls=Command,
-    examples=[
-        Example(
-            "proctor trail run --experiment-id rules-only --approach rules "
-            "--trail-data-dir trail/data --gold-dir trail --split 'SWE Bench'",
-            "one approach on one split",
-        ),
-        Example(
-            "proctor trail run --experiment-id small --approach agentic --subset dev18 "
-            "--model openai:gpt-4o-mini --trail-data-dir trail/data --gold-dir trail",
-            "a model on eighteen traces",
-        ),
-    ],
-)
+@trail.command()
 @click.option("--experiment-id", required=True, help="The name of the experiment.")
 @click.option("--trail-data-dir", required=True, type=FOLDER, help="The folder of traces.")
 @click.option("--gold-dir", required=True, type=FOLDER, help="The folder of annotations.")
-@click.option(
-    "--output-dir", type=FOLDER, default=OUTPUT, show_default=True, help="The folder for runs."
-)
+@click.option("--output-dir", type=FOLDER, default=OUTPUT, help="The folder for runs.")
 @click.option(
     "--approach",
     type=click.Choice(APPROACHES),
     default="offline",
-    show_default=True,
     help="The method of diagnosis.",
 )
 @click.option(
     "--split",
     type=click.Choice(("GAIA", "SWE Bench")),
     default="GAIA",
-    show_default=True,
     help="The split of TRAIL.",
 )
-@click.option(
-    "--subset", default="full", show_default=True, help="full, dev18, or a file of trace ids."
-)
+@click.option("--subset", default="full", help="full, dev18, or a file of trace ids.")
 @chat_model_options("PROVIDER:MODEL, for single_pass and agentic.")
-@click.option("--prompt-version", default="v2", show_default=True, help="v1 or v2.")
+@click.option("--prompt-version", default="v2", help="v1 or v2.")
 @click.option(
     "--max-workers",
     type=click.IntRange(min=1),
     default=4,
-    show_default=True,
     help="Traces to diagnose at the same time.",
 )
 @click.option(
@@ -106,14 +69,22 @@ def trail() -> None:
     metavar="USD",
     help="Cost limit of the experiment.",
 )
-@click.option("--notes", default="", help="Notes to store with it.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.option("--notes", default="", show_default=False, help="Notes to store with it.")
+@quiet_option
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics as one JSON document.")
 @click.pass_context
 def run(ctx: click.Context, **given: Any) -> None:
     """Diagnose annotated traces and score the findings.
 
     The same command resumes an interrupted experiment and retries traces that failed.
+
+    Examples:
+      # one approach on one split
+      proctor trail run --experiment-id rules-only --approach rules --trail-data-dir trail/data
+          --gold-dir trail --split 'SWE Bench'
+      # a model on eighteen traces
+      proctor trail run --experiment-id small --approach agentic --subset dev18 --model
+          openai:gpt-4o-mini --trail-data-dir trail/data --gold-dir trail
     """
     from proctor.cli.run import execute_run
     from proctor.trail.experiment import TrailConfig, begin, write_results
@@ -146,25 +117,20 @@ def run(ctx: click.Context, **given: Any) -> None:
         ctx.exit(EXIT_CANNOT_JUDGE)
 
 
-@click.command(
-    name="score",
-    cls=Command,
-    examples=[
-        Example(
-            "proctor trail score --gold-dir trail/processed_annotations_gaia "
-            "--generated-dir results/trail/first/2026-01-31_001/predictions",
-            "the official metrics and ours",
-        ),
-    ],
-)
+@trail.command()
 @click.option("--gold-dir", required=True, type=FOLDER, help="The folder of annotations.")
 @click.option("--generated-dir", required=True, type=FOLDER, help="The folder of predictions.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@json_option
 @click.pass_context
 def score(ctx: click.Context, gold_dir: Path, generated_dir: Path, *, as_json: bool) -> None:
     """Score a folder of predictions.
 
     Prints the official metrics and additional ones. Exits with 2 if a file cannot be read.
+
+    Examples:
+      # the official metrics and ours
+      proctor trail score --gold-dir trail/processed_annotations_gaia --generated-dir
+          results/trail/first/2026-01-31_001/predictions
     """
     from proctor.trail.data import read_annotations
     from proctor.trail.experiment import card_record
@@ -189,21 +155,19 @@ def _echo_problems(side: str, problems: Iterable[str]) -> None:
         click.echo(f"warning: {side} {line(problem, 300)}", err=True)
 
 
-@click.command(
-    name="compare",
-    cls=Command,
-    examples=[
-        Example("proctor trail compare", "every experiment so far"),
-        Example("proctor trail compare rules-only small", "two of them"),
-    ],
-)
+@trail.command()
 @click.argument("names", nargs=-1, metavar="[EXPERIMENT|RUN]...")
-@click.option(
-    "--output-dir", type=FOLDER, default=OUTPUT, show_default=True, help="The folder of runs."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--output-dir", type=FOLDER, default=OUTPUT, help="The folder of runs.")
+@json_option
 def compare(names: tuple[str, ...], output_dir: Path, *, as_json: bool) -> None:
-    """Compare experiments."""
+    """Compare experiments.
+
+    Examples:
+      # every experiment so far
+      proctor trail compare
+      # two of them
+      proctor trail compare rules-only small
+    """
     from proctor.trail.experiment import load_results
     from proctor.trail.report import log_lines
 

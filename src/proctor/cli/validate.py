@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from proctor.cli._command import Command, Example
+from proctor.cli._command import Command
 from proctor.cli._options import json_option
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.formatting import plural
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from proctor.spec.located import Tree
     from proctor.trials.resolve_experiment import Resolved
 
-EXAMPLES = [
-    Example("proctor validate suite.yaml", "one suite"),
-    Example("proctor validate experiments/*.yaml", "does everything that experiments name exist?"),
-    Example("proctor validate catalog/*/*/spec.yaml proctor.yaml", "templates and settings"),
-    Example("proctor validate --json suites/*.yaml", "as JSON"),
-]
 
 SETTINGS = ("proctor.yaml", "pyproject.toml")
 
@@ -46,7 +40,7 @@ class Valid(NamedTuple):
     settings: Configuration | None = None
 
 
-@click.command(cls=Command, examples=EXAMPLES)
+@click.command(cls=Command)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @json_option
 @click.option("--traces", is_flag=True, help="Suites are for recorded traces and need no agent.")
@@ -56,6 +50,16 @@ def validate(ctx: click.Context, files: tuple[Path, ...], as_json: bool, traces:
 
     Only reads the files and runs nothing. (`test` runs each case once and stores nothing;
     `scenario check` builds scenarios and solves them.) Exits with 0 if all are valid, else with 2.
+
+    Examples:
+      # one suite
+      proctor validate suite.yaml
+      # does everything that experiments name exist?
+      proctor validate experiments/*.yaml
+      # templates and settings
+      proctor validate catalog/*/*/spec.yaml proctor.yaml
+      # as JSON
+      proctor validate --json suites/*.yaml
     """
     problems: list[SpecProblem] = []
     good: dict[Path, Valid] = {}

@@ -193,7 +193,7 @@ class _Server(uvicorn.Server):
             self._ready(f"http://{f'[{name}]' if ':' in name else name}:{port}")
 
 
-def serve_until_told(app: ASGIApp, host: str, port: int, ready: Callable[[str], None]) -> None:
+def run_server(app: ASGIApp, host: str, port: int, ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; a port that is taken is one clear line."""
     config = uvicorn.Config(
         app,
