@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from proctor.cli._command import Example, Group
+from proctor.cli._command import CommandGroup, Example
 from proctor.cli.main import SECTIONS, cli
 
 HEAD = """# Commands
@@ -46,7 +46,7 @@ def _command(group: click.Group, name: str, parent: click.Context) -> Iterator[s
     context = click.Context(command, parent, info_name=name, **command.context_settings)
     yield f"### `{context.command_path}`\n"
     yield _prose(command)
-    if isinstance(command, Group):
+    if isinstance(command, CommandGroup):
         yield from _examples(command.examples)
         for each in command.list_commands(context):
             yield from _command(command, each, context)

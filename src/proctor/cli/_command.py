@@ -64,7 +64,7 @@ class Command(click.Command):
         super().format_epilog(ctx, formatter)
 
 
-class Group(Command, click.Group):
+class CommandGroup(Command, click.Group):
     """A group that lists its commands in the order of their definition.
 
     `moved` maps the names of former commands to what replaces them; they are not listed, and using
@@ -102,7 +102,7 @@ class Group(Command, click.Group):
             )
 
 
-class LazyGroup(Group):
+class LazyGroup(CommandGroup):
     """A group that reads its commands from a table of `Entry` and imports one when it is used.
 
     Groups nest: an entry may name another group. `sections` groups the commands in `--help`

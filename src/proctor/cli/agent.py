@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from proctor.cli._command import Group
+from proctor.cli._command import CommandGroup
 from proctor.cli._options import POSITIVE, filter_option, json_option
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError, hint_among
 from proctor.sanitize import printable
@@ -30,7 +30,7 @@ user_option = click.option(
 )
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def agent() -> None:
     """Register, list, test and remove agents.
 

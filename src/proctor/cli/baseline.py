@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli._command import Group
+from proctor.cli._command import CommandGroup
 from proctor.cli._options import (
     FILE,
     FOLDER,
@@ -36,7 +36,7 @@ EXIT_REFUSED = 1
 """A case that fails its checks is not saved; as for a gate, that is exit code 1."""
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def baseline() -> None:
     """Save the agent's traces, and show what changed since.
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from proctor.cli._command import Group
+from proctor.cli._command import CommandGroup
 from proctor.cli._options import FILE, json_option
 from proctor.sanitize import printable
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def config() -> None:
     """Show settings, print schemas and shell completion.
 

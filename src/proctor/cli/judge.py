@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli._command import Group
+from proctor.cli._command import CommandGroup
 from proctor.cli._options import FILE, chat_model, chat_model_options, json_option
 from proctor.formatting import level_of, money, plural
 from proctor.sanitize import printable
@@ -19,7 +19,7 @@ MAX_SHOWN = 10
 """Rows listed one by one; the rest are counted."""
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def judge() -> None:
     """Check how reliable an LLM judge is.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from proctor.cli._command import Group
+from proctor.cli._command import CommandGroup
 from proctor.cli._options import filter_option, json_option
 from proctor.errors import EXIT_CANNOT_JUDGE, ProctorError
 from proctor.formatting import clipped
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-@click.group(name="list", cls=Group, moved={"agents": "is now `proctor agent list`"})
+@click.group(name="list", cls=CommandGroup, moved={"agents": "is now `proctor agent list`"})
 def list_all() -> None:
     """List cases and experiments.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from proctor.cli._command import Group
+from proctor.cli._command import CommandGroup
 from proctor.cli._options import FOLDER, filter_option, json_option, key_values
 from proctor.errors import ProctorError
 from proctor.formatting import plural
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from proctor.trials.scenario_check import Checked
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def scenario() -> None:
     """Build, check, store and fetch scenarios.
 

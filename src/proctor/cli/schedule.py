@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli._command import Group
+from proctor.cli._command import CommandGroup
 from proctor.cli._options import json_option, log_options
 from proctor.formatting import plural
 from proctor.sanitize import printable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     moved={"export": "was removed: call `proctor schedule run NAME --log` from cron or systemd"},
 )
 def schedule() -> None:

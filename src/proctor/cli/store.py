@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli._command import Group
+from proctor.cli._command import CommandGroup
 from proctor.cli._options import FILE, Decorated, Duration, json_option
 from proctor.cli.serve import DEFAULT_STORE
 from proctor.cli.trace import TraceFiles, files_argument, redaction_option
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     moved={
         "keep": "is now `proctor scenario store`",
         "migrate": "is no longer needed: a store is migrated when it is opened",

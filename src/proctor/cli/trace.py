@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from proctor.cli._command import Group
+from proctor.cli._command import CommandGroup
 from proctor.cli._options import FILE, json_option
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.formatting import at_least, plural
@@ -40,7 +40,7 @@ MAX_QUERY = 48
 """Characters of a query that fit next to the figures in a terminal of usual width."""
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def trace() -> None:
     """List, show, query, convert and score traces.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from proctor.cli._command import Group
+from proctor.cli._command import CommandGroup
 from proctor.cli._options import FOLDER, chat_model_options, json_option, quiet_option
 from proctor.errors import EXIT_CANNOT_JUDGE
 from proctor.formatting import plural
@@ -24,7 +24,7 @@ APPROACHES = ("offline", "rules", "learned", "single_pass", "agentic", "off", "o
 OUTPUT = "results/trail"
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def trail() -> None:
     """Measure diagnosis against TRAIL's annotations.
 
