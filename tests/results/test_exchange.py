@@ -26,7 +26,7 @@ from proctor.errors import ProctorError
 from proctor.results import query
 from proctor.results.exchange.export import FORMULA, escape_formula
 from proctor.results.exchange.importing import import_results, read_results
-from proctor.results.outcomes import case_outcomes, outcomes_of
+from proctor.results.outcomes import outcomes_of, pick
 from proctor.runs.run import Run
 from proctor.runs.trial import TrialStatus
 
@@ -95,6 +95,7 @@ def test_no_cell_of_csv_is_a_formula(runs: Path, tmp_path: Path) -> None:
     kept = import_results(tmp_path / "t.csv", root=tmp_path / "again", name="again")
     answers = {t.index: t.answer for t in kept.trials() if t.case == "greet" and not t.params["t"]}
     for index, answer in answers.items():
+        assert answer is not None
         assert answer.replace("\r\n", "\n") == NASTY[index].replace("\r\n", "\n")
 
 
@@ -209,7 +210,7 @@ def test_a_table_with_other_names(tmp_path: Path) -> None:
     ]
     assert run.spec["imported"]["from"] == "csv"
     assert run.exit_code == 1
-    assert case_outcomes(run).counts == ((1, 2, 0), (0, 0, 1))
+    assert pick(outcomes_of(run)).counts == ((1, 2, 0), (0, 0, 1))
 
 
 @pytest.mark.parametrize(
@@ -384,7 +385,9 @@ def test_logs_of_inspect(inspect_logs: list[Path], tmp_path: Path) -> None:
         ]
         assert capital.tool_calls == 1
         assert capital.started_ns > 0
-        assert "no such tool" in by_key["broken", 0].error.message
+        error = by_key["broken", 0].error
+        assert error is not None
+        assert "no such tool" in error.message
         assert by_key["long", 0].answer == "x" * 5000
         written = {case["id"]: case for case in run.spec["suite"]["cases"]}
         assert written["long"]["input"] == "y" * 5000

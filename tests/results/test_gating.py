@@ -7,8 +7,8 @@ import pytest
 from outcome_parts import arm, case, made_run, suite
 
 from proctor.errors import ProctorError
-from proctor.results.gate import judge_arm, judge_runs, pair_arms
-from proctor.results.outcomes import AgentOutcomes
+from proctor.results.gate import judge_arm, judge_runs
+from proctor.results.outcomes import AgentOutcomes, pair_agents
 from proctor.runs.run import Run
 from proctor.stats.gate import GateRule
 
@@ -33,8 +33,11 @@ def test_verdicts_and_exit_codes(tmp_path):
     assert little.verdict == "INCONCLUSIVE"
     codes = [little.exit_code(policy) for policy in ("pass", "fail", "extend")]
     assert codes == [0, 1, 2]
-    assert little.arms[0].gate.advice.more_trials > 0
-    assert little.more_trials == little.arms[0].gate.advice.more_trials
+    advice = little.arms[0].gate.advice
+    assert advice is not None
+    assert advice.more_trials is not None
+    assert advice.more_trials > 0
+    assert little.more_trials == advice.more_trials
 
 
 def test_errors_of_the_infrastructure_are_never_a_verdict(tmp_path):
@@ -55,6 +58,7 @@ def test_the_error_rate_is_for_all_agents_together(tmp_path):
     drop = suite([(8, 10), (7, 10), (8, 10), (9, 10)])
     alone = judged(tmp_path, {"x": drop}, {"x": suite([(10, 10)] * 4)})
     p = alone.arms[0].gate.p_value
+    assert p is not None
     rule = GateRule(alpha=min(0.49, 2 * p))
     assert judged(tmp_path, {"x": drop}, {"x": suite([(10, 10)] * 4)}, rule=rule).verdict == (
         "REGRESSION"
@@ -141,16 +145,16 @@ def test_cases_that_must_pass_bypass_statistics(tmp_path):
     assert "safety-1" in found.reason
     with pytest.raises(ProctorError, match="no case of the run matches 'safty-1'") as error:
         judge_runs(*runs, must_pass=["safty-1"])
-    assert "safety-1" in error.value.hint
+    assert "safety-1" in (error.value.hint or "")
 
 
 def test_agents_are_paired_by_name_or_as_the_only_ones():
     """R-Q2: agents of one run only are named; a single renamed agent is held against the other."""
     a, b, c = (arm(name, {"k": (1, 2)}) for name in "abc")
-    arms = pair_arms([a, b], [b, c])
+    arms = pair_agents([a, b], [b, c])
     assert [(x.name, y.name) for x, y in arms.pairs] == [("b", "b")]
-    assert (arms.only_baseline, arms.only_candidate) == (("a",), ("c",))
-    renamed = pair_arms([a], [c])
+    assert (arms.only_first, arms.only_second) == (("a",), ("c",))
+    renamed = pair_agents([a], [c])
     assert [(x.name, y.name) for x, y in renamed.pairs] == [("a", "c")]
     assert renamed.notes == ("c is compared with a",)
 

@@ -9,7 +9,7 @@ from result_parts import trial, write_run
 
 from proctor.errors import ProctorError
 from proctor.results import query
-from proctor.results.outcomes import Excluded, case_outcomes, outcomes_of, pair
+from proctor.results.outcomes import Excluded, outcomes_of, pair, pick
 from proctor.runs.run import Run
 
 STATUSES = ["passed", "failed", "hard_fail", "infra_error", "cancelled"]
@@ -72,7 +72,7 @@ def test_arms_are_paired_by_case(tmp_path: Path) -> None:
     """R-Q1: the same case at the same place, and cases of one arm alone are named."""
     folder = write_run(tmp_path, [trial("greet", "a"), trial("greet", "b"), trial("stock", "b")])
     run = Run(folder.path)
-    found = pair(case_outcomes(run, "a"), case_outcomes(run, "b"))
+    found = pair(*(pick(outcomes_of(run), agent) for agent in "ab"))
     assert (found.cases, found.only_first, found.only_second) == (("greet",), (), ("stock",))
 
 
@@ -80,10 +80,10 @@ def test_an_unknown_agent_is_named_with_its_neighbour(tmp_path: Path) -> None:
     """R-Q3: a wrong name is an error that says which was probably meant."""
     run = Run(write_run(tmp_path, [trial(agent="careful"), trial(agent="hasty")]).path)
     with pytest.raises(ProctorError, match="carefull") as wrong:
-        case_outcomes(run, "carefull")
+        pick(outcomes_of(run), "carefull")
     assert "'careful'" in str(wrong.value.hint)
     with pytest.raises(ProctorError, match="select one"):
-        case_outcomes(run)
+        pick(outcomes_of(run))
 
 
 def test_cases_that_share_something_are_clustered(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
 from proctor.results.outcomes import Excluded
-from proctor.runs.trial import params_key
+from proctor.runs.trial import CellKey, params_key
 from proctor.stats.intervals import case_rate, population_rate
 from proctor.stats.types import LEVEL, CaseCounts, Interval
 
@@ -116,18 +116,10 @@ TALLY = """
 TALLY_COLUMNS = frozenset({"counted", "status", "judged", "score", "cost_usd", "unpriced_calls"})
 
 
-class Cell(NamedTuple):
-    """One case, agent and set of parameters."""
-
-    agent: str
-    params: str
-    case: str
-
-
-def cell_of(agent: str, params: str | None, case: str) -> Cell:
+def cell_of(agent: str, params: str | None, case: str) -> CellKey:
     """Build a cell; the order in which parameters were written does not matter."""
     decoded = cast("dict[str, Any]", msgspec.json.decode(params)) if params else {}
-    return Cell(agent, params_key(decoded), case)
+    return CellKey(case, agent, params_key(decoded))
 
 
 class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,7 +173,7 @@ FLAT = (
 
 def group_row(
     key: dict[str, Any],
-    cells: Mapping[Cell, TrialTally],
+    cells: Mapping[CellKey, TrialTally],
     clusters: Mapping[str, str],
     level: float = LEVEL,
 ) -> GroupRow:
@@ -207,7 +199,7 @@ def group_row(
 
 
 def rate_of(
-    cells: Mapping[Cell, TrialTally],
+    cells: Mapping[CellKey, TrialTally],
     level: float = LEVEL,
     clusters: Mapping[str, str] | None = None,
 ) -> Interval:
@@ -237,7 +229,7 @@ def rate_over(
     return population_rate(counts, clusters=clusters, level=level)
 
 
-def mean_score(cells: Mapping[Cell, TrialTally], total: TrialTally) -> Figure:
+def mean_score(cells: Mapping[CellKey, TrialTally], total: TrialTally) -> Figure:
     """Return the mean of the cells' mean scores."""
     means = [t.score_sum / t.scored for t in cells.values() if t.scored]
     unscored = Excluded("trials", total.judged - total.scored, "judged without a score")
@@ -254,9 +246,9 @@ def mean_score(cells: Mapping[Cell, TrialTally], total: TrialTally) -> Figure:
 
 def tallies_by_group(
     rows: Iterable[tuple[Any, ...]], keys: int
-) -> dict[tuple[Any, ...], dict[Cell, TrialTally]]:
+) -> dict[tuple[Any, ...], dict[CellKey, TrialTally]]:
     """Return tallies by group and cell; a row is group values, agent, params, case, `TALLY`."""
-    groups: dict[tuple[Any, ...], dict[Cell, TrialTally]] = defaultdict(dict)
+    groups: dict[tuple[Any, ...], dict[CellKey, TrialTally]] = defaultdict(dict)
     for row in rows:
         key, (agent, params, case) = row[:keys], row[keys : keys + 3]
         # SQL groups by the text of params; the same params in another order are one cell.

@@ -18,17 +18,20 @@ import msgspec
 from proctor.errors import ProctorError, hint_among
 from proctor.formatting import p_text, percent, plural, points
 from proctor.results._comparability import changed_cases, remarks
-from proctor.results.aggregate import OF_JUDGED, cell_of
+from proctor.results.aggregate import OF_JUDGED, GroupRow, cell_of
 from proctor.results.database import named
 from proctor.results.gate import CaseFlakiness, Votes, flakiness_of, judge_votes
 from proctor.results.outcomes import (
     AgentOutcomes,
     CaseOutcome,
     Excluded,
+    PairedAgents,
     by_agent,
     outcomes_of,
     pair,
+    pair_agents,
     pick,
+    unless_stopped,
 )
 from proctor.runs.folder import run_name
 from proctor.runs.run import Run
@@ -37,7 +40,7 @@ from proctor.stats.compare import paired_means, stratified, suite_difference, wi
 from proctor.stats.describe import Correlation, Effect, cohen_dz, cohen_h, correlate
 from proctor.stats.intervals import bootstrap_over_cases, case_rate
 from proctor.stats.ranking import benjamini_hochberg, holm
-from proctor.stats.types import LEVEL, STOPPED, CaseCounts, DifferenceTest, Interval, mean
+from proctor.stats.types import LEVEL, CaseCounts, DifferenceTest, Interval, mean
 
 if TYPE_CHECKING:
     from proctor.results.result_set import ResultSet
@@ -227,20 +230,16 @@ def _cases(
     names: tuple[str, str],
     level: float,
 ) -> tuple[CaseDifference, ...]:
-    tests = [_test_unless_stopped(stratified([a.counts], [b.counts]), (a, b)) for a, b in rows]
+    tests = [unless_stopped(stratified([a.counts], [b.counts]), (a, b)) for a, b in rows]
     # A case that never varied was tested as well, so it counts in the multiplicity correction.
     adjusted = benjamini_hochberg([1.0 if t.p_value is None else t.p_value for t in tests])
-    flaky_sources = {
-        (name, each.case): tuple(f"{arm} {source}" for source in each.sources)
-        for name, each in flaky
-        for arm in (("first", "second")[names.index(name)],)
-    }
+    flaky_sources = {(name, each.case): each.sources for name, each in flaky}
     differences = [
         CaseDifference(
             case=a.case,
-            first=_rate(a, level),
-            second=_rate(b, level),
-            difference=_interval_unless_stopped(
+            first=unless_stopped(case_rate(a.passes, a.trials, level=level), (a,)),
+            second=unless_stopped(case_rate(b.passes, b.trials, level=level), (b,)),
+            difference=unless_stopped(
                 suite_difference([a.counts], [b.counts], level=level), (a, b)
             ),
             test=test,
@@ -249,7 +248,9 @@ def _cases(
             if a.mean_score is None or b.mean_score is None
             else b.mean_score - a.mean_score,
             flaky=tuple(
-                source for name in names for source in flaky_sources.get((name, a.case), ())
+                f"{arm} {source}"
+                for arm, name in zip(("first", "second"), names, strict=True)
+                for source in flaky_sources.get((name, a.case), ())
             ),
         )
         for (a, b), test, value in zip(rows, tests, adjusted, strict=True)
@@ -257,21 +258,6 @@ def _cases(
     return tuple(
         sorted(differences, key=lambda each: (-abs(each.difference.value or 0.0), each.case))
     )
-
-
-def _rate(case: CaseOutcome, level: float) -> Interval:
-    return _interval_unless_stopped(case_rate(case.passes, case.trials, level=level), (case,))
-
-
-def _test_unless_stopped(test: DifferenceTest, cases: Iterable[CaseOutcome]) -> DifferenceTest:
-    """Return a test, without its p-value where trials were stopped early."""
-    stopped = any(case.stopped for case in cases)
-    return replace(test, p_value=None, reason=STOPPED) if stopped else test
-
-
-def _interval_unless_stopped(interval: Interval, cases: Iterable[CaseOutcome]) -> Interval:
-    stopped = any(case.stopped for case in cases)
-    return replace(interval, low=None, high=None, reason=STOPPED) if stopped else interval
 
 
 # -- overall ---------------------------------------------------------------------------------------
@@ -306,10 +292,10 @@ def _pass_rate(
         metric="pass_rate",
         first=mean(rates[0]),
         second=mean(rates[1]),
-        interval=_interval_unless_stopped(suite_difference(first, second, level=level), both),
-        suite=_test_unless_stopped(stratified(first, second), both),
-        population=_test_unless_stopped(paired_means(*rates, seed=seed), both),
-        population_interval=_interval_unless_stopped(_over_cases(*rates, level, seed), both),
+        interval=unless_stopped(suite_difference(first, second, level=level), both),
+        suite=unless_stopped(stratified(first, second), both),
+        population=unless_stopped(paired_means(*rates, seed=seed), both),
+        population_interval=unless_stopped(_over_cases(*rates, level, seed), both),
         effect=cohen_h(first, second),
         adjusted=None,
     )
@@ -337,12 +323,12 @@ def _measured(
         metric=metric,
         first=mean(means[0]),
         second=mean(means[1]),
-        interval=_interval_unless_stopped(interval, cases),
+        interval=unless_stopped(interval, cases),
         suite=_score_test(rows, left_out, seed) if metric == "score" else None,
-        population=_test_unless_stopped(
+        population=unless_stopped(
             replace(paired_means(*means, seed=seed), left_out=left_out), cases
         ),
-        population_interval=_interval_unless_stopped(interval, cases),
+        population_interval=unless_stopped(interval, cases),
         effect=replace(cohen_dz(*means), left_out=left_out),
         adjusted=None,
     )
@@ -361,9 +347,7 @@ def _score_test(
         test = stratified([a.counts for a, _ in rows], [b.counts for _, b in rows])
     else:
         test = within_case([a.scores for a, _ in rows], [b.scores for _, b in rows], seed=seed)
-    return _test_unless_stopped(
-        replace(test, left_out=left_out), [case for row in rows for case in row]
-    )
+    return unless_stopped(replace(test, left_out=left_out), [case for row in rows for case in row])
 
 
 def _over_cases(
@@ -445,54 +429,43 @@ def compare_runs(
         raise ProctorError("a single run needs two agents to compare", hint="--agents a,b")
     before = outcomes_of(first)
     after = before if second is None else outcomes_of(second)
-    pairs, only = _paired(before, after, agents)
+    if agents:
+        named_pair = (_resolve_agent(before, agents[0]), _resolve_agent(after, agents[1]))
+        arms = PairedAgents([named_pair])
+    else:
+        arms = pair_agents(before, after)
+    if not arms.pairs:
+        names = [", ".join(sorted(arm.name for arm in side)) for side in (before, after)]
+        raise ProctorError(
+            f"no agent is in both runs: {names[0]}; {names[1]}",
+            hint="name one of each: --agents a,b",
+        )
     if cases is not None and not any(
         fnmatch.fnmatchcase(case.case, cases)
-        for arms in pairs
-        for arm in arms
+        for pair_ in arms.pairs
+        for arm in pair_
         for case in arm.cases
     ):
         raise ProctorError(f"no case matches {cases!r}", hint="such as --cases 'refund-*'")
-    changed = changed_cases(first.spec, other.spec) if second is not None else {}
+    changed = changed_cases(first.spec, other.spec)
+    votes = (judge_votes(first), judge_votes(other))
     return Comparison(
         first=run_name(first.path),
         second=run_name(other.path),
         pairs=tuple(
             compare_arms(
-                *_labelled(a, b, first, second),
+                *map(NamedGroup, _labels(a, b, first, other), (a, b), votes),
                 incomparable=changed,
                 pattern=cases,
                 level=level,
                 seed=seed,
             )
-            for a, b in pairs
+            for a, b in arms.pairs
         ),
-        only_first=only[0],
-        only_second=only[1],
+        only_first=arms.only_first,
+        only_second=arms.only_second,
         level=level,
         notes=() if second is None else tuple(remarks(first.spec, second.spec)),
-    )
-
-
-def _paired(
-    before: Sequence[AgentOutcomes], after: Sequence[AgentOutcomes], agents: Sequence[str]
-) -> tuple[list[tuple[AgentOutcomes, AgentOutcomes]], tuple[tuple[str, ...], tuple[str, ...]]]:
-    if agents:
-        return [(_resolve_agent(before, agents[0]), _resolve_agent(after, agents[1]))], ((), ())
-    if len(before) == len(after) == 1:
-        return [(before[0], after[0])], ((), ())
-    a = {(arm.agent, arm.params): arm for arm in before}
-    b = {(arm.agent, arm.params): arm for arm in after}
-    both = sorted(a.keys() & b.keys())
-    if not both:
-        names = [sorted(arm.name for arm in side) for side in (before, after)]
-        raise ProctorError(
-            f"no agent is in both runs: {', '.join(names[0])}; {', '.join(names[1])}",
-            hint="name one of each: --agents a,b",
-        )
-    return [(a[key], b[key]) for key in both], (
-        tuple(a[key].name for key in sorted(a.keys() - b.keys())),
-        tuple(b[key].name for key in sorted(b.keys() - a.keys())),
     )
 
 
@@ -515,17 +488,12 @@ def _resolve_agent(arms: Sequence[AgentOutcomes], name: str) -> AgentOutcomes:
     return pick(arms, name)
 
 
-def _labelled(
-    a: AgentOutcomes, b: AgentOutcomes, first: Run, second: Run | None
-) -> tuple[NamedGroup, NamedGroup]:
-    other = first if second is None else second
-    names = (a.name, b.name)
-    if a.name == b.name:
-        names = (f"{a.name} @ {run_name(first.path)}", f"{b.name} @ {run_name(other.path)}")
-    if names[0] == names[1]:
-        names = (f"{names[0]} (first)", f"{names[1]} (second)")
-    votes = (judge_votes(first), judge_votes(other))
-    return NamedGroup(names[0], a, votes[0]), NamedGroup(names[1], b, votes[1])
+def _labels(a: AgentOutcomes, b: AgentOutcomes, first: Run, second: Run) -> Sequence[str]:
+    """Return two different labels: the agents, with their runs if the agent is the same."""
+    if a.name != b.name:
+        return (a.name, b.name)
+    names = [f"{a.name} @ {run_name(run.path)}" for run in (first, second)]
+    return names if names[0] != names[1] else [f"{names[0]} (first)", f"{names[0]} (second)"]
 
 
 # Compare parts of a selection with each other, and with properties of their cases. Two arms are
@@ -557,25 +525,20 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     left_out: tuple[Excluded, ...]
 
 
-class CaseObservation(NamedTuple):
-    """Trials of one case in one arm. `score` is their mean score, None without scores."""
-
-    counts: CaseCounts
-    score: float | None
-
-
 def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float) -> Difference:
     """Compare the trials with one value of a column to those with another."""
     a, b = _arm(of, by, first), _arm(of, by, second)
     both = tuple(sorted(a.keys() & b.keys()))
-    counts = [[arm[case].counts for case in both] for arm in (a, b)]
-    pairs = [(a[case].score, b[case].score) for case in both]
+    counts = [
+        [CaseCounts(arm[case].passed, arm[case].judged, arm[case].infra_error) for case in both]
+        for arm in (a, b)
+    ]
+    pairs = [(a[case].score.value, b[case].score.value) for case in both]
     scores = [(x, y) for x, y in pairs if x is not None and y is not None]
-    errors = sum(one.counts.errors for arm in (a, b) for one in arm.values())
-    apart = len(a.keys() ^ b.keys())
+    errors = sum(row.infra_error for arm in (a, b) for row in arm.values())
     left_out = (
         Excluded("trials", errors, "infrastructure error"),
-        Excluded("cases", apart, "present in only one of the two"),
+        Excluded("cases", len(a.keys() ^ b.keys()), "present in only one of the two"),
         Excluded("cases", len(both) - len(scores), "no score in one of the two"),
     )
     return Difference(
@@ -592,14 +555,10 @@ def difference(of: ResultSet, first: Any, second: Any, *, by: str, level: float)
     )
 
 
-def _arm(of: ResultSet, by: str, value: Any) -> dict[str, CaseObservation]:
+def _arm(of: ResultSet, by: str, value: Any) -> dict[str, GroupRow]:
     """Return the trials with one value of the column, by case."""
-    arm = {
-        str(row.key["case"]): CaseObservation(
-            CaseCounts(row.passed, row.judged, row.infra_error), row.score.value
-        )
-        for row in of.where(where={by: value}).group_by("case").rows
-    }
+    selected = of.where(where={by: value})
+    arm = {str(row.key["case"]): row for row in selected.group_by("case").rows}
     if not arm:
         known = sorted(str(row.key[by]) for row in of.group_by(by).rows)
         raise ProctorError(f"no trial has {by} {value!r}", hint=hint_among(str(value), known))
@@ -629,16 +588,10 @@ def correlation(
 
 
 def _as_number(value: Any) -> float | None:
-    if isinstance(value, bool) or value is None:
-        return None if value is None else float(value)
-    if isinstance(value, int | float):
-        return float(value)
     text = str(value).strip().lower()
-    if text in ORDERED:
-        return ORDERED[text]
     try:
-        return float(text)
-    except ValueError:
+        return ORDERED[text] if text in ORDERED else float(value)
+    except (TypeError, ValueError):
         return None
 
 
@@ -666,43 +619,37 @@ def outcomes_in(of: ResultSet) -> tuple[AgentOutcomes, ...]:
     columns = {"agent", "params", "case", "counted", "judged", "status", "score", "latency_ms"}
     columns |= {"threshold", "properties", "cost_usd", "unpriced_calls", "run", "axis_seed"}
     rows = of.fetch(sql, columns | {"index"})
-    return by_agent(_merge_cells([_cell(row) for row in rows]))
+    cells: dict[CellKey, CaseOutcome] = {}
+    for agent, params, case, passes, trials, scores, hard, infra, cancelled, after, *more in rows:
+        threshold, cluster, latencies, costs, unpriced = more
+        key = cell_of(agent, params, case)
+        cell = CaseOutcome(
+            case=case,
+            passes=passes,
+            trials=trials,
+            scores=tuple(scores or ()),
+            hard_fails=hard,
+            unscored=trials - len(scores or ()),
+            infra=infra,
+            cancelled=cancelled,
+            after_stop=after,
+            threshold=threshold,
+            cluster=cluster,
+            latencies_ms=tuple(latencies or ()),
+            costs_usd=tuple(costs or ()),
+            unpriced_calls=unpriced,
+        )
+        if earlier := cells.get(key):
+            # SQL groups by the text of params; the same params in another order are one cell.
+            sums = {name: getattr(earlier, name) + getattr(cell, name) for name in _ADDITIVE}
+            cell = msgspec.structs.replace(earlier, **sums)
+        cells[key] = cell
+    return by_agent(cells.items())
 
 
-def _cell(row: tuple[Any, ...]) -> tuple[CellKey, CaseOutcome]:
-    agent, params, case, passes, trials, scores, hard, infra, cancelled, after = row[:10]
-    cell = cell_of(agent, params, case)
-    known = tuple(scores or ())
-    return CellKey(case, agent, cell.params), CaseOutcome(
-        case=case,
-        passes=passes,
-        trials=trials,
-        scores=known,
-        hard_fails=hard,
-        unscored=trials - len(known),
-        infra=infra,
-        cancelled=cancelled,
-        after_stop=after,
-        threshold=row[10],
-        cluster=row[11],
-        latencies_ms=tuple(row[12] or ()),
-        costs_usd=tuple(row[13] or ()),
-        unpriced_calls=row[14],
-    )
-
-
-def _merge_cells(cells: list[tuple[CellKey, CaseOutcome]]) -> list[tuple[CellKey, CaseOutcome]]:
-    """Merge cells whose parameters differ only in key order."""
-    merged: dict[CellKey, CaseOutcome] = {}
-    for key, cell in cells:
-        known = merged.get(key)
-        if known is None:
-            merged[key] = cell
-            continue
-        sums = {
-            name: getattr(known, name) + getattr(cell, name)
-            for name in CaseOutcome.__struct_fields__
-            if name not in ("case", "asked", "threshold", "cluster", "stopped")
-        }
-        merged[key] = msgspec.structs.replace(known, **sums)
-    return list(merged.items())
+_ADDITIVE = tuple(
+    name
+    for name in CaseOutcome.__struct_fields__
+    if name not in ("case", "asked", "threshold", "cluster", "stopped")
+)
+"""Counts and lists of an outcome: those of two parts of one cell are added."""

@@ -11,7 +11,7 @@ import fnmatch
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -19,7 +19,7 @@ from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import plural, some
 from proctor.results._comparability import changed_cases, remarks
 from proctor.results.metadata import as_mapping
-from proctor.results.outcomes import AgentOutcomes, outcomes_of
+from proctor.results.outcomes import AgentOutcomes, outcomes_of, pair_agents
 from proctor.runs.folder import place_of
 from proctor.runs.run import Run
 from proctor.runs.trial import CellKey, Trial
@@ -213,15 +213,6 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
         return {"pass": 0, "fail": 1, "extend": 2}[policy]
 
 
-class _Arms(NamedTuple):
-    """Agents of two runs, paired by name and parameters."""
-
-    pairs: list[tuple[AgentOutcomes, AgentOutcomes]]
-    only_baseline: tuple[str, ...]
-    only_candidate: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-
-
 def judge_runs(
     candidate: Run,
     baseline: Run,
@@ -239,9 +230,15 @@ def judge_runs(
     rule = rule or GateRule()
     looks = max(looks, _stored_looks(candidate.spec), _stored_looks(baseline.spec))
     before, after = outcomes_of(baseline), outcomes_of(candidate)
-    arms = pair_arms(before, after)
-    # A pattern with a typo would silently protect nothing.
-    _reject_unknown(must_pass, (after for _, after in arms.pairs))
+    arms = pair_agents(before, after)
+    names = sorted({case.case for _, arm in arms.pairs for case in arm.cases})
+    for pattern in must_pass:
+        # A pattern with a typo would silently protect nothing.
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            raise ProctorError(
+                f"no case of the run matches {pattern!r}",
+                hint=did_you_mean(pattern, names) or f"cases are {', '.join(names[:5])}",
+            )
     incomparable = changed_cases(baseline.spec, candidate.spec)
     each = replace(rule, alpha=rule.alpha / (max(1, len(arms.pairs)) * looks))
     judged = tuple(
@@ -275,8 +272,8 @@ def judge_runs(
         alpha_each=each.alpha,
         looks=looks,
         incomparable=incomparable,
-        only_baseline=arms.only_baseline,
-        only_candidate=arms.only_candidate,
+        only_baseline=arms.only_first,
+        only_candidate=arms.only_second,
         flaky=tuple(
             each for _, arm in arms.pairs for each in flakiness_of(arm, votes) if each.flaky
         ),
@@ -330,20 +327,6 @@ def judge_arm(
     return ArmGate(name=after.name, baseline_name=before.name, gate=gate, broken=broken)
 
 
-def pair_arms(before: Sequence[AgentOutcomes], after: Sequence[AgentOutcomes]) -> _Arms:
-    """Pair agents by name and parameters; two runs of one agent each pair regardless of names."""
-    first = {(arm.agent, arm.params): arm for arm in before}
-    second = {(arm.agent, arm.params): arm for arm in after}
-    if len(first) == len(second) == 1 and first.keys() != second.keys():
-        (old,), (new,) = first.values(), second.values()
-        return _Arms([(old, new)], (), (), (f"{new.name} is compared with {old.name}",))
-    return _Arms(
-        [(first[key], second[key]) for key in sorted(first.keys() & second.keys())],
-        tuple(first[key].name for key in sorted(first.keys() - second.keys())),
-        tuple(second[key].name for key in sorted(second.keys() - first.keys())),
-    )
-
-
 def _unfinished(name: str, run: Run, arms: Sequence[AgentOutcomes]) -> Iterator[str]:
     """Warn about planned trials that are missing: only existing trials are tested."""
     missing = sum(
@@ -355,16 +338,6 @@ def _unfinished(name: str, run: Run, arms: Sequence[AgentOutcomes]) -> Iterator[
     if missing:
         why = f" ({run.stopped})" if run.stopped else ""
         yield f"{missing} planned trials of the {name} are missing{why}: `proctor run --resume`"
-
-
-def _reject_unknown(patterns: Sequence[str], arms: Iterator[AgentOutcomes]) -> None:
-    names = sorted({case.case for arm in arms for case in arm.cases})
-    for pattern in patterns:
-        if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
-            raise ProctorError(
-                f"no case of the run matches {pattern!r}",
-                hint=did_you_mean(pattern, names) or f"cases are {', '.join(names[:5])}",
-            )
 
 
 def _stored_looks(spec: Mapping[str, Any]) -> int:

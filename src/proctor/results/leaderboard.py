@@ -20,47 +20,26 @@ from proctor.errors import ProctorError, hint_among
 from proctor.formatting import plural
 from proctor.results.aggregate import rate_over
 from proctor.results.compare import stopped_note
-from proctor.results.outcomes import AgentOutcomes, CaseOutcome, outcomes_of
+from proctor.results.outcomes import AgentOutcomes, CaseOutcome, outcomes_of, unless_stopped
 from proctor.runs.folder import place_of, run_name
 from proctor.stats.describe import percentile
 from proctor.stats.intervals import PassK, bootstrap_over_cases, pass_at_k, pass_hat_k
 from proctor.stats.ranking import PairedTest, rank_sets
-from proctor.stats.types import LEVEL, STOPPED, Interval, mean
+from proctor.stats.types import LEVEL, Interval, mean
 
 if TYPE_CHECKING:
     from proctor.runs.run import Run
 
 
-class _Metric(NamedTuple):
-    """How to read a case's figure, and which direction is better."""
-
-    of_case: Callable[[CaseOutcome], float | None]
-    higher_is_better: bool
-
-
-def _pass_rate(case: CaseOutcome) -> float | None:
-    return case.pass_rate
-
-
-def _score(case: CaseOutcome) -> float | None:
-    return case.mean_score
-
-
-def _cost(case: CaseOutcome) -> float | None:
-    return mean(case.costs_usd)
-
-
-def _latency(case: CaseOutcome) -> float | None:
-    return mean(case.latencies_ms)
-
-
-METRICS: Mapping[str, _Metric] = {
-    "pass_rate": _Metric(_pass_rate, True),
-    "score": _Metric(_score, True),
-    "cost_usd": _Metric(_cost, False),
-    "latency_ms": _Metric(_latency, False),
+METRICS: Mapping[str, Callable[[CaseOutcome], float | None]] = {
+    "pass_rate": lambda case: case.pass_rate,
+    "score": lambda case: case.mean_score,
+    "cost_usd": lambda case: mean(case.costs_usd),
+    "latency_ms": lambda case: mean(case.latencies_ms),
 }
 """Metrics for ranking: one figure per case."""
+
+LOWER_IS_BETTER = frozenset({"cost_usd", "latency_ms"})
 
 
 class Entrant(NamedTuple):
@@ -161,17 +140,16 @@ def leaderboard(
     if metric not in METRICS:
         hint = hint_among(metric, METRICS)
         raise ProctorError(f"unknown ranking metric {metric!r}", hint=hint)
-    of_case, higher = METRICS[metric]
     values = {
         entrant.name: {
             case.case: value
             for case in entrant.outcomes.cases
-            if (value := of_case(case)) is not None
+            if (value := METRICS[metric](case)) is not None
         }
         for entrant in entrants
     }
     ranked = {name: by_case for name, by_case in values.items() if by_case}
-    sign = 1.0 if higher else -1.0
+    sign = -1.0 if metric in LOWER_IS_BETTER else 1.0
     # Ranking prefers higher values, so costs and durations are negated and turned back below.
     ranking = rank_sets(
         {name: {c: sign * v for c, v in by_case.items()} for name, by_case in ranked.items()},
@@ -183,22 +161,29 @@ def leaderboard(
         },
     )
     places = {} if ranking.reason else {place.agent: place for place in ranking.places}
-    rows = [
-        _row(entrant, metric, level, seed)
-        if entrant.name not in places
-        else msgspec.structs.replace(
-            _row(entrant, metric, level, seed),
-            best=places[entrant.name].best,
-            worst=places[entrant.name].worst,
-            ranked=sign * (places[entrant.name].mean or 0.0),
-        )
-        for entrant in entrants
-    ]
-    rows.sort(key=lambda row: _order(row, higher))
+    rows: list[LeaderboardRow] = []
+    for entrant in entrants:
+        row = _row(entrant, metric, level, seed)
+        if place := places.get(entrant.name):
+            mean_value = sign * (place.mean or 0.0)
+            row = msgspec.structs.replace(
+                row, best=place.best, worst=place.worst, ranked=mean_value
+            )
+        rows.append(row)
+
+    def order(row: LeaderboardRow) -> tuple[bool, float, str]:
+        value = row.value.value if row.ranked is None else row.ranked
+        return (value is None, -sign * (value or 0.0), row.name)
+
     return Leaderboard(
         metric=metric,
-        rows=tuple(rows),
-        pairs=tuple(_with_sign(pair, sign) for pair in ranking.pairs),
+        rows=tuple(sorted(rows, key=order)),
+        pairs=tuple(
+            replace(pair, test=replace(pair.test, difference=sign * pair.test.difference))
+            if pair.test.difference is not None
+            else pair
+            for pair in ranking.pairs
+        ),
         alpha=alpha,
         level=level,
         shared_cases=ranking.cases,
@@ -214,12 +199,6 @@ def leaderboard(
     )
 
 
-def _with_sign(pair: PairedTest, sign: float) -> PairedTest:
-    """Return a pair with differences of the metric, not of its negative."""
-    gap = pair.test.difference
-    return replace(pair, test=replace(pair.test, difference=None if gap is None else sign * gap))
-
-
 def _notes(entrants: Sequence[Entrant], values: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
     for name, by_case in values.items():
         if not by_case:
@@ -230,24 +209,15 @@ def _notes(entrants: Sequence[Entrant], values: Mapping[str, Mapping[str, float]
     yield from stopped_note(case for entrant in entrants for case in entrant.outcomes.cases)
 
 
-def _order(row: LeaderboardRow, higher: bool) -> tuple[bool, float, str]:
-    value = row.ranked if row.ranked is not None else row.value.value
-    return (value is None, 0.0 if value is None else (-value if higher else value), row.name)
-
-
 def _row(entrant: Entrant, metric: str, level: float, seed: int) -> LeaderboardRow:
     seen = entrant.outcomes
-    stopped = any(case.stopped for case in seen.cases)
-    rate = _unless_stopped(rate_over(seen.counts, clusters=seen.clusters, level=level), stopped)
-    intervals = {
-        "pass_rate": rate,
-        **{
-            name: _unless_stopped(
-                _over_cases(seen.cases, METRICS[name].of_case, level, seed), stopped
-            )
-            for name in ("score", "cost_usd", "latency_ms")
-        },
-    }
+    intervals = {"pass_rate": rate_over(seen.counts, clusters=seen.clusters, level=level)}
+    for name in ("score", "cost_usd", "latency_ms"):
+        by_case = [METRICS[name](case) for case in seen.cases]
+        values = [value for value in by_case if value is not None]
+        interval = bootstrap_over_cases(values, level=level, seed=seed)
+        intervals[name] = replace(interval, left_out=len(by_case) - len(values))
+    intervals = {name: unless_stopped(found, seen.cases) for name, found in intervals.items()}
     latencies = sorted(value for case in seen.cases for value in case.latencies_ms)
     costs = [cost for case in seen.cases for cost in case.costs_usd]
     # The largest k that every judged case can estimate.
@@ -261,7 +231,7 @@ def _row(entrant: Entrant, metric: str, level: float, seed: int) -> LeaderboardR
         worst=None,
         value=intervals[metric],
         ranked=None,
-        pass_rate=rate,
+        pass_rate=intervals["pass_rate"],
         score=intervals["score"],
         cost_mean_usd=intervals["cost_usd"],
         cost_usd=math.fsum(costs) if costs else None,
@@ -277,18 +247,3 @@ def _row(entrant: Entrant, metric: str, level: float, seed: int) -> LeaderboardR
         cancelled=seen.cancelled,
         not_counted=tuple(str(part) for part in seen.left_out),
     )
-
-
-def _over_cases(
-    cases: Sequence[CaseOutcome],
-    of_case: Callable[[CaseOutcome], float | None],
-    level: float,
-    seed: int,
-) -> Interval:
-    values = [value for case in cases if (value := of_case(case)) is not None]
-    interval = bootstrap_over_cases(values, level=level, seed=seed)
-    return replace(interval, left_out=len(cases) - len(values))
-
-
-def _unless_stopped(interval: Interval, stopped: bool) -> Interval:
-    return replace(interval, low=None, high=None, reason=STOPPED) if stopped else interval

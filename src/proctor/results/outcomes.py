@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
@@ -19,7 +20,7 @@ from proctor.results.metadata import CLUSTER, as_mapping, as_text
 from proctor.runs.early_stop import CellPlan, FinishedTrial, find_stop, rules_named
 from proctor.runs.run import Run
 from proctor.runs.trial import CellKey, Trial, TrialStatus, arm_name
-from proctor.stats.types import CaseCounts, mean
+from proctor.stats.types import STOPPED, CaseCounts, DifferenceTest, Interval, mean
 
 
 class Excluded(msgspec.Struct, frozen=True):
@@ -162,17 +163,10 @@ class ObservedTrial(NamedTuple, Generic[JudgedTrial]):
     stopped: str | None = None
 
 
-class PlannedCell(NamedTuple):
-    """Facts about a cell in the spec of a run."""
-
-    asked: int
-    threshold: float
-
-
-def planned_cells(spec: Mapping[str, Any]) -> dict[CellKey, PlannedCell]:
+def planned_cells(spec: Mapping[str, Any]) -> dict[CellKey, CellPlan]:
     """Return the plan of a run by cell."""
     return {
-        CellKey(str(c["case"]), str(c["agent"]), str(c.get("params", ""))): PlannedCell(
+        CellKey(str(c["case"]), str(c["agent"]), str(c.get("params", ""))): CellPlan(
             int(c["trials"]), float(c["threshold"])
         )
         for c in cast("list[dict[str, Any]]", spec.get("cells") or ())
@@ -198,9 +192,9 @@ def observe(
         stop = None
         if cell is not None:
             seen = [FinishedTrial(t.index, t.status, t.score) for t in ordered]
-            stop = find_stop(seen, CellPlan(cell.asked, cell.threshold), rules)
+            stop = find_stop(seen, cell, rules)
         # A cell that stops at its last planned trial was not stopped early: nothing is biased.
-        early = stop.reason if stop is not None and cell and stop.after < cell.asked else None
+        early = stop.reason if stop is not None and cell and stop.after < cell.trials else None
         for place, trial in enumerate(ordered):
             yield ObservedTrial(trial, stop is None or place < stop.after, early)
 
@@ -245,13 +239,12 @@ def by_agent(cells: Iterable[tuple[CellKey, CaseOutcome]]) -> tuple[AgentOutcome
 def _case_outcome(
     case: str,
     seen: Sequence[ObservedTrial[Trial]],
-    plan: PlannedCell | None,
+    plan: CellPlan | None,
     written: Mapping[str, Any],
 ) -> CaseOutcome:
     counted = [one.trial for one in seen if one.counted]
     judged = [trial for trial in counted if trial.status.judged]
     scores = tuple(trial.score for trial in judged if trial.score is not None)
-    cluster = as_text(as_mapping(written.get("properties")).get(CLUSTER))
     return CaseOutcome(
         case=case,
         passes=sum(trial.passed for trial in judged),
@@ -262,30 +255,14 @@ def _case_outcome(
         infra=sum(trial.status == TrialStatus.INFRA_ERROR for trial in counted),
         cancelled=sum(trial.status == TrialStatus.CANCELLED for trial in counted),
         after_stop=len(seen) - len(counted),
-        asked=plan.asked if plan is not None else None,
+        asked=plan.trials if plan is not None else None,
         threshold=plan.threshold if plan is not None else None,
-        cluster=cluster,
+        cluster=as_text(as_mapping(written.get("properties")).get(CLUSTER)),
         stopped=seen[0].stopped if seen else None,
         latencies_ms=tuple(t.latency_ms for t in judged if t.latency_ms is not None),
         costs_usd=tuple(t.cost_usd for t in counted if t.cost_usd is not None),
         unpriced_calls=sum(t.unpriced_calls for t in counted),
     )
-
-
-class HasOutcomes(Protocol):
-    """A selection of trials with outcomes, such as a `ResultSet`."""
-
-    def outcomes(self) -> tuple[AgentOutcomes, ...]:
-        """Outcomes by agent and parameters."""
-        ...
-
-
-def case_outcomes(
-    source: Run | HasOutcomes, agent: str | None = None, params: str | None = None
-) -> AgentOutcomes:
-    """Return the outcomes of one agent; the name is optional if there is only one."""
-    every = outcomes_of(source) if isinstance(source, Run) else source.outcomes()
-    return pick(every, agent, params)
 
 
 def pick(
@@ -338,3 +315,38 @@ def pair(first: AgentOutcomes, second: AgentOutcomes) -> PairedOutcomes:
         tuple(sorted(a.keys() - b.keys())),
         tuple(sorted(b.keys() - a.keys())),
     )
+
+
+class PairedAgents(NamedTuple):
+    """Agents of two runs, paired by name and parameters; and the names in only one."""
+
+    pairs: list[tuple[AgentOutcomes, AgentOutcomes]]
+    only_first: tuple[str, ...] = ()
+    only_second: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def pair_agents(first: Sequence[AgentOutcomes], second: Sequence[AgentOutcomes]) -> PairedAgents:
+    """Pair agents by name and parameters; two runs of one agent each pair regardless of names."""
+    a = {(arm.agent, arm.params): arm for arm in first}
+    b = {(arm.agent, arm.params): arm for arm in second}
+    if len(a) == len(b) == 1 and a.keys() != b.keys():
+        (old,), (new,) = a.values(), b.values()
+        return PairedAgents([(old, new)], notes=(f"{new.name} is compared with {old.name}",))
+    return PairedAgents(
+        [(a[key], b[key]) for key in sorted(a.keys() & b.keys())],
+        tuple(a[key].name for key in sorted(a.keys() - b.keys())),
+        tuple(b[key].name for key in sorted(b.keys() - a.keys())),
+    )
+
+
+Estimate = TypeVar("Estimate", Interval, DifferenceTest)
+
+
+def unless_stopped(figure: Estimate, cases: Iterable[CaseOutcome]) -> Estimate:
+    """Return an interval or test, without its bounds or p-value where a case stopped early."""
+    if not any(case.stopped for case in cases):
+        return figure
+    if isinstance(figure, Interval):
+        return replace(figure, low=None, high=None, reason=STOPPED)
+    return replace(figure, p_value=None, reason=STOPPED)

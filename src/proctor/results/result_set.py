@@ -19,7 +19,6 @@ from proctor.results.aggregate import (
     OF_JUDGED,
     TALLY,
     TALLY_COLUMNS,
-    Cell,
     Figure,
     GroupRow,
     Over,
@@ -32,6 +31,7 @@ from proctor.results.aggregate import (
 from proctor.results.database import COLUMNS, Named, View, literal, named, quoted
 from proctor.results.filters import Filters, SqlCondition, conditions
 from proctor.results.outcomes import Excluded
+from proctor.runs.trial import CellKey
 from proctor.stats.describe import PERCENTILES
 from proctor.stats.types import LEVEL, Interval
 
@@ -156,10 +156,10 @@ class ResultSet:
         """Count the trials by status."""
         return TrialTally(*self.fetch(f"SELECT {TALLY} FROM trials", TALLY_COLUMNS)[0])  # noqa: S608 (from the table of columns)
 
-    def _cells(self) -> dict[Cell, TrialTally]:
+    def _cells(self) -> dict[CellKey, TrialTally]:
         return self._grouped(()).get((), {})
 
-    def _grouped(self, names: Sequence[str]) -> dict[tuple[Any, ...], dict[Cell, TrialTally]]:
+    def _grouped(self, names: Sequence[str]) -> dict[tuple[Any, ...], dict[CellKey, TrialTally]]:
         columns = [named(name) for name in names]
         keys = "".join(f"{column.sql}, " for column in columns)
         sql = f'SELECT {keys}agent, params::VARCHAR, "case", {TALLY} FROM trials GROUP BY ALL'  # noqa: S608 (from the table of columns)

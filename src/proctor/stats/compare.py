@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FEW_CASES = 30
-"""Below this number of cases the t distribution is not trusted and signs are flipped instead."""
+"""Below this number of cases the mean may not be normal, so signs are flipped instead of t."""
 
 ENUMERATE_UP_TO = 2**14
 """Up to this number all arrangements are enumerated; beyond it they are sampled."""
@@ -67,7 +67,10 @@ def stratified(
         lowest, pmf = _hypergeometric(a, b)
         chances = np.convolve(chances, pmf)
         observed += b.passes - lowest
-    p_value = _mid_p(chances, observed, alternative)
+    # Mid-p: half of the observed outcome counts on each side. The plain exact test is conservative.
+    half = float(chances[observed]) / 2
+    less, greater = float(chances[:observed].sum()), float(chances[observed + 1 :].sum())
+    p_value = _by_side(less + half, greater + half, alternative)
     return DifferenceTest(arms.difference, p_value, *facts)
 
 
@@ -80,13 +83,6 @@ def _hypergeometric(a: CaseCounts, b: CaseCounts) -> tuple[int, list[float]]:
         math.comb(b.trials, x) * math.comb(a.trials, total - x) / ways
         for x in range(lowest, highest + 1)
     ]
-
-
-def _mid_p(chances: NDArray[np.float64], observed: int, alternative: Alternative) -> float:
-    here = float(chances[observed]) / 2
-    less = float(chances[:observed].sum()) + here
-    greater = float(chances[observed + 1 :].sum()) + here
-    return _by_side(less, greater, alternative)
 
 
 def _by_side(less: float, greater: float, alternative: Alternative) -> float:
@@ -136,16 +132,16 @@ def paired_t(
     cases = len(gaps)
     facts = (alternative, "paired t", "population", 2 * cases, cases)
     if cases < 2:
-        mean = gaps[0] if gaps else None
-        return DifferenceTest(mean, None, *facts, reason="a paired t needs two cases")
+        gap = gaps[0] if gaps else None
+        return DifferenceTest(gap, None, *facts, reason="a paired t needs two cases")
     mean, deviation = mean_and_deviation(gaps)
     if deviation == 0:
         return DifferenceTest(
             mean, None, *facts, reason="all differences are equal: their spread is unknown"
         )
-    below = t_cdf(mean / (deviation / math.sqrt(cases)), cases - 1)
-    above = t_cdf(-mean / (deviation / math.sqrt(cases)), cases - 1)
-    return DifferenceTest(mean, _by_side(below, above, alternative), *facts)
+    t = mean / (deviation / math.sqrt(cases))
+    p_value = _by_side(t_cdf(t, cases - 1), t_cdf(-t, cases - 1), alternative)
+    return DifferenceTest(mean, p_value, *facts)
 
 
 def sign_flip(
@@ -156,9 +152,7 @@ def sign_flip(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> DifferenceTest:
-    """Return the permutation test that swaps the arms of each case; exact up to 14 changed
-    cases.
-    """
+    """Return the test that swaps the arms of each case; exact up to 14 changed cases."""
     import numpy as np
 
     gaps = gaps_of(first, second)
@@ -214,22 +208,16 @@ def within_case(
     rng = np.random.default_rng(seed)
     for a, b in both:
         if exact:
-            sums = np.add.outer(sums, _all_gaps(a, b)).ravel()
+            # The difference of means for every assignment of the case's scores to the arms.
+            total = math.fsum(a + b)
+            chosen = [math.fsum(part) for part in itertools.combinations(a + b, len(b))]
+            gaps = [part / len(b) - (total - part) / len(a) for part in chosen]
+            sums = np.add.outer(sums, gaps).ravel()
         else:
             pool = rng.permuted(np.tile(np.asarray(a + b), (resamples, 1)), axis=1)
             sums = sums + pool[:, : len(b)].mean(axis=1) - pool[:, len(b) :].mean(axis=1)
     p_value = permutation_p(sums, observed, alternative, exact=exact)
     return DifferenceTest(difference, p_value, *facts, resamples=None if exact else resamples)
-
-
-def _all_gaps(a: tuple[float, ...], b: tuple[float, ...]) -> NDArray[np.float64]:
-    """Return the difference of means for every assignment of one case's scores to the arms."""
-    import numpy as np
-
-    pool = a + b
-    total = math.fsum(pool)
-    chosen = [math.fsum(part) for part in itertools.combinations(pool, len(b))]
-    return np.asarray([part / len(b) - (total - part) / len(a) for part in chosen])
 
 
 def permutation_p(
@@ -239,6 +227,7 @@ def permutation_p(
     import numpy as np
 
     slack = TIES * max(1.0, float(np.abs(drawn).max()))
+    # A sampled p-value of 0 would claim more than the samples show.
     extra = 0 if exact else 1
     less = (int((drawn <= observed + slack).sum()) + extra) / (len(drawn) + extra)
     greater = (int((drawn >= observed - slack).sum()) + extra) / (len(drawn) + extra)
@@ -281,21 +270,21 @@ def suite_difference(
     middle = arms.difference
     if middle is None:
         return Interval(None, None, None, *facts, reason="no case in both arms")
+    # The arms are independent, so their half-widths add as squares. The difference is lowest where
+    # the first arm is higher and the second lower than estimated.
     down = math.hypot(_reach(arms.first, z, up=True), _reach(arms.second, z, up=False))
     up = math.hypot(_reach(arms.first, z, up=False), _reach(arms.second, z, up=True))
     return Interval(middle, max(-1.0, middle - down), min(1.0, middle + up), *facts)
 
 
 def arm_variance(rows: Sequence[CaseCounts]) -> float:
-    """Return the variance of an arm's mean rate on these cases; one trial counts as the
-    largest, ¼.
-    """
-    return (
-        math.fsum(
-            row.rate * (1 - row.rate) / (row.trials - 1) if row.trials > 1 else 0.25 for row in rows
-        )
-        / len(rows) ** 2
-    )
+    """Return the variance of an arm's mean rate on exactly these cases."""
+    variances = [
+        # One trial shows no variance, so it counts with the largest possible.
+        row.rate * (1 - row.rate) / (row.trials - 1) if row.trials > 1 else 0.25
+        for row in rows
+    ]
+    return math.fsum(variances) / len(rows) ** 2
 
 
 def _reach(rows: Sequence[CaseCounts], z: float, *, up: bool) -> float:

@@ -37,9 +37,7 @@ SURE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Flakiness:
-    """Flakiness of one case. `rate` is the share of `n` that passed, erred or flipped, by
-    `source`.
-    """
+    """Flakiness of one case. `rate` is the share of `n` that passed, failed to run or flipped."""
 
     source: Source
     rate: float | None
@@ -53,9 +51,7 @@ class Flakiness:
 
 
 def agent_flakiness(passes: int, trials: int, errors: int = 0) -> Flakiness:
-    """Estimate whether the agent sometimes passes and sometimes fails; errored trials are
-    left out.
-    """
+    """Estimate whether the agent sometimes passes and sometimes fails; errors are left out."""
     checked([(passes, trials, errors)])
     return _posterior("agent", passes, trials, errors)
 
@@ -205,7 +201,12 @@ def judge_gate(
     errors = (sum(before[c].errors for c in shared), sum(after[c].errors for c in shared))
     judged_trials = (sum(before[c].trials for c in shared), sum(after[c].trials for c in shared))
     errored_of = (errors[0] + judged_trials[0], errors[1] + judged_trials[1])
-    moves = _moves(before, after, [name for name in shared if name not in left_out])
+    moves = [
+        CaseChange(name, before[name], after[name], before[name].rate - after[name].rate)
+        for name in shared
+        if name not in left_out
+    ]
+    moves.sort(key=lambda move: (-move.drop, move.case))
     first, second = [move.baseline for move in moves], [move.candidate for move in moves]
     found = stratified(first, second, alternative="less")
     # A two-sided interval at 1 − 2·alpha ends where the one-sided bound at 1 − alpha does.
@@ -228,18 +229,10 @@ def judge_gate(
         errors=errors,
         errored_of=errored_of,
         left_out=left_out,
-        moves=moves,
+        moves=tuple(moves),
         flaky=tuple(m.case for m in moves if agent_flakiness(*m.baseline).flaky),
         advice=_advice(moves, drop, rule) if open_question and drop is not None else None,
     )
-
-
-def _moves(
-    before: Mapping[str, CaseCounts], after: Mapping[str, CaseCounts], cases: list[str]
-) -> tuple[CaseChange, ...]:
-    """Return the compared cases, the largest drop first."""
-    moves = [CaseChange(c, before[c], after[c], before[c].rate - after[c].rate) for c in cases]
-    return tuple(sorted(moves, key=lambda move: (-move.drop, move.case)))
 
 
 def _left_out(
@@ -306,7 +299,7 @@ def _verdict(
     )
 
 
-def _advice(moves: tuple[CaseChange, ...], drop: float, rule: GateRule) -> Advice:
+def _advice(moves: Sequence[CaseChange], drop: float, rule: GateRule) -> Advice:
     worst = tuple(move.case for move in moves if move.drop > 0)[:_ADVISED]
     look = f" Look first at {', '.join(worst)}." if worst else ""
     # The required resolution: a large drop from none, a small one from the margin.
@@ -323,7 +316,7 @@ def _advice(moves: tuple[CaseChange, ...], drop: float, rule: GateRule) -> Advic
     return Advice(more, worst, text + look)
 
 
-def _trials_to_tell(moves: tuple[CaseChange, ...], distance: float, rule: GateRule) -> int:
+def _trials_to_tell(moves: Sequence[CaseChange], distance: float, rule: GateRule) -> int:
     """Return the trials per case and arm that distinguish drops `distance` apart."""
     noise = [
         within_variance([getattr(move, arm) for move in moves]).value

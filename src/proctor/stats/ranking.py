@@ -23,43 +23,43 @@ from proctor.stats.types import RESAMPLES, STOPPED, DifferenceTest, Estimand, fi
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     """Return Holm's step-down adjusted p-values, in input order."""
-    kept = _checked(p_values)
-    adjusted, highest = [0.0] * len(kept), 0.0
-    for rank, at in enumerate(sorted(range(len(kept)), key=kept.__getitem__)):
-        highest = max(highest, min(1.0, kept[at] * (len(kept) - rank)))
+    values = _checked_p_values(p_values)
+    adjusted, highest = [0.0] * len(values), 0.0
+    for rank, at in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+        highest = max(highest, min(1.0, values[at] * (len(values) - rank)))
         adjusted[at] = highest
     return tuple(adjusted)
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:
     """Return Benjamini and Hochberg's step-up adjusted p-values, in input order."""
-    kept = _checked(p_values)
-    adjusted, lowest = [0.0] * len(kept), 1.0
-    order = sorted(range(len(kept)), key=kept.__getitem__)
-    for rank in range(len(kept), 0, -1):
+    values = _checked_p_values(p_values)
+    adjusted, lowest = [0.0] * len(values), 1.0
+    order = sorted(range(len(values)), key=values.__getitem__)
+    for rank in range(len(values), 0, -1):
         at = order[rank - 1]
-        lowest = min(lowest, kept[at] * len(kept) / rank)
+        lowest = min(lowest, values[at] * len(values) / rank)
         adjusted[at] = lowest
     return tuple(adjusted)
 
 
 def e_benjamini_hochberg(e_values: Sequence[float], q: float = 0.10) -> tuple[bool, ...]:
     """Select e-values by e-BH, valid under any dependence between them."""
-    kept = finite(e_values, "e-values")
-    if any(value < 0 for value in kept):
+    values = finite(e_values, "e-values")
+    if any(value < 0 for value in values):
         raise ProctorError("an e-value is below 0", hint="e-values are 0 or more")
-    order = sorted(kept, reverse=True)
-    needed = len(kept) / share(q, "q")
+    order = sorted(values, reverse=True)
+    needed = len(values) / share(q, "q")
     named = max((rank for rank, e in enumerate(order, 1) if rank * e >= needed), default=0)
-    return tuple(bool(named) and value >= order[named - 1] for value in kept)
+    return tuple(bool(named) and value >= order[named - 1] for value in values)
 
 
-def _checked(p_values: Sequence[float]) -> tuple[float, ...]:
-    kept = finite(p_values, "p-values")
-    for value in kept:
+def _checked_p_values(p_values: Sequence[float]) -> tuple[float, ...]:
+    values = finite(p_values, "p-values")
+    for value in values:
         if not 0 <= value <= 1:
             raise ProctorError(f"{value} is not a p-value", hint="p-values lie between 0 and 1")
-    return kept
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +119,19 @@ def rank_sets(
         agent: finite((scores[agent][case] for case in shared), f"agent {agent}")
         for agent in agents
     }
-    tests = [
-        (a, b, paired_means(rows[a], rows[b], resamples=resamples, seed=seed))
-        for a, b in itertools.combinations(agents, 2)
-    ]
     cut = {agent for agent, cases in (stopped or {}).items() if not {*cases}.isdisjoint(shared)}
-    pairs = _corrected(tests, cut)
+    pairs: list[PairedTest] = []
+    for a, b in itertools.combinations(agents, 2):
+        test = paired_means(rows[a], rows[b], resamples=resamples, seed=seed)
+        if a in cut or b in cut:
+            test = replace(test, p_value=None, reason=STOPPED)
+        pairs.append(PairedTest(a, b, test, None))
+    valid = [at for at, pair in enumerate(pairs) if pair.test.reason != STOPPED]
+    # A pair without a p-value never differed; it still counts among the tests.
+    p_values = [pairs[at].test.p_value for at in valid]
+    adjusted = holm([1.0 if p is None else p for p in p_values])
+    for at, p, value in zip(valid, p_values, adjusted, strict=True):
+        pairs[at] = replace(pairs[at], adjusted=None if p is None else value)
     better = dict.fromkeys(agents, 0)
     worse = dict.fromkeys(agents, 0)
     for pair in pairs:
@@ -143,20 +150,4 @@ def rank_sets(
     if why is None and pairs and all(pair.test.reason == STOPPED for pair in pairs):
         why = STOPPED
     n = len(shared) * len(agents)
-    return Ranking(tuple(places), pairs, alpha, n, len(shared), left_out, reason=why)
-
-
-def _corrected(
-    tests: Sequence[tuple[str, str, DifferenceTest]], cut: Collection[str]
-) -> tuple[PairedTest, ...]:
-    """Return the pairs with their p-values after Holm over the valid tests."""
-    made = {(a, b): test for a, b, test in tests if a not in cut and b not in cut}
-    # A pair without a p-value never differed; it still counts among the tests.
-    found = holm([1.0 if test.p_value is None else test.p_value for test in made.values()])
-    adjusted = dict(zip(made, found, strict=True))
-    return tuple(
-        PairedTest(a, b, test, None if test.p_value is None else adjusted[a, b])
-        if (a, b) in made
-        else PairedTest(a, b, replace(test, p_value=None, reason=STOPPED), None)
-        for a, b, test in tests
-    )
+    return Ranking(tuple(places), tuple(pairs), alpha, n, len(shared), left_out, reason=why)
