@@ -59,12 +59,12 @@ CASES = [
     (
         {"type": "tool_call_count", "tool": "book", "min": 2},
         False,
-        "1 call of book, asked for at least 2",
+        "1 call of book, expected at least 2",
     ),
     (
         {"type": "tool_call_count", "tool": "search", "eq": 1},
         False,
-        "2 calls of search, asked for exactly 1",
+        "2 calls of search, expected exactly 1",
     ),
     ({"type": "tool_sequence", "tools": ["search", "book"]}, True, None),
     ({"type": "tool_sequence", "tools": ["book", "search"], "mode": "any_order"}, True, None),
@@ -148,7 +148,7 @@ CASES = [
         "not on offer: sales; on offer: billing",
     ),
     ({"type": "handoff_count", "max": 1}, True, None),
-    ({"type": "handoff_count", "eq": 0}, False, "1 handoff, asked for exactly 0"),
+    ({"type": "handoff_count", "eq": 0}, False, "1 handoff, expected exactly 0"),
     ({"type": "span", "query": {"none": {"has_status": "error"}}}, True, None),
     ({"type": "span", "query": {"tool_name": "book"}}, True, None),
     (
@@ -334,7 +334,7 @@ def test_both_spellings_build_the_same_object(flat, layered, built):
         ({"type": "tool_caled", "tool": "a"}, "does not match any of the expected tags"),
         ({"type": "tool_called"}, "Field required"),
         ({"type": "tool_called", "tool": "a", "tols": 1}, "Extra inputs are not permitted"),
-        ({"type": "tool_call_count", "tool": "a"}, "says no number: add eq, min or max"),
+        ({"type": "tool_call_count", "tool": "a"}, "has no bound: add eq, min or max"),
         ({"type": "tool_call_count", "eq": 1, "min": 1}, "give eq, or min and max, not both"),
         ({"type": "handoff_count", "min": 2, "max": 1}, "min 2 is more than max 1"),
         ({"type": "tool_sequence", "tools": []}, "at least 1 item"),
@@ -342,7 +342,7 @@ def test_both_spellings_build_the_same_object(flat, layered, built):
         ({"type": "cost_under", "usd": -1}, "greater than or equal to 0"),
         ({"type": "span", "query": {"nmae_equals": "a"}}, "did you mean 'name_equals'"),
         ({"type": "judge"}, "needs a `rule`, `criteria` or a `rubric`"),
-        ({"type": "jmespath", "path": "a"}, "asks nothing"),
+        ({"type": "jmespath", "path": "a"}, "has no operator"),
         ({"type": "steps_under", "steps": 1, "weight": -1}, "greater than or equal to 0"),
     ],
 )

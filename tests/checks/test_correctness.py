@@ -306,7 +306,7 @@ async def test_several_expressions_are_several_results():
         ({"regex_match": "("}, "'\\(' is not a regular expression: missing \\)"),
         ({"jmespath": {"path": "a[", "eq": 1}}, "is not a JMESPath expression"),
         ({"jmespath": {"path": "lenght(a)", "eq": 1}}, "did you mean 'length'"),
-        ({"jmespath": {"path": "a"}}, "asks nothing of 'a': add one of eq, ne"),
+        ({"jmespath": {"path": "a"}}, "'a' has no operator: add one of eq, ne"),
         ({"jmespath": {"path": "a", "regex": "["}}, "is not a regular expression"),
         ({"jmespath": []}, "at least one entry"),
         ({"expected_in_answer": []}, "at least one entry"),

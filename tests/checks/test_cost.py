@@ -51,7 +51,7 @@ async def test_max_total_tokens():
     assert (found.status, found.reason) == (WARN, "150 tokens, at most 149 allowed")
     part = await of(trace_of(llm(tokens=100), llm(tokens=None)), max_total_tokens=500)
     assert part.status == SKIP
-    assert part.reason.startswith("1 of 2 model calls tell no tokens")
+    assert part.reason.startswith("1 of 2 model calls have no token count")
     assert (await of(trace_of(llm(tokens=None)), max_total_tokens=1)).status == SKIP
 
 

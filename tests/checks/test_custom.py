@@ -56,14 +56,14 @@ class Evaluator:
     [
         (True, PASS, 1.0, "the check returned True"),
         (False, FAIL, 0.0, "the check returned False"),
-        (0.8, PASS, 0.8, "the check returned 0.80, asked for at least 0.8"),
-        (0.5, FAIL, 0.5, "the check returned 0.50, asked for at least 0.8"),
-        (1, PASS, 1.0, "the check returned 1.00, asked for at least 0.8"),
+        (0.8, PASS, 0.8, "the check returned 0.80, expected at least 0.8"),
+        (0.5, FAIL, 0.5, "the check returned 0.50, expected at least 0.8"),
+        (1, PASS, 1.0, "the check returned 1.00, expected at least 0.8"),
         ((False, "too rude"), FAIL, 0.0, "too rude"),
-        ((0.9, "nearly"), PASS, 0.9, "nearly (0.90, asked for at least 0.8)"),
+        ((0.9, "nearly"), PASS, 0.9, "nearly (0.90, expected at least 0.8)"),
         (CheckResult(score=0.4, passed=True, reason="fine"), PASS, 0.4, "fine"),
         (np.bool_(True), PASS, 1.0, "the check returned True"),
-        (np.float32(0.25), FAIL, 0.25, "the check returned 0.25, asked for at least 0.8"),
+        (np.float32(0.25), FAIL, 0.25, "the check returned 0.25, expected at least 0.8"),
         (1.5, UNSCORED, None, "the check returned 1.5: return a bool, a number from 0 to 1"),
         (float("nan"), UNSCORED, None, "the check returned nan: "),
         (None, UNSCORED, None, "the check returned a NoneType: "),
@@ -140,7 +140,7 @@ async def test_check_objects_keep_the_rules_of_their_layer():
         (Contains, "Field required"),
         (lambda: MaxCost(-1), "greater than or equal to 0"),
         (lambda: Matches("("), "is not a regular expression"),
-        (CountToolCalls, "says no number"),
+        (CountToolCalls, "has no bound"),
         (lambda: Contains("a", case_sensitve=True), "Extra inputs are not permitted"),
     ],
 )
@@ -192,7 +192,7 @@ async def test_functions_and_classes_sync_and_async():
     assert [(r.id, r.status, r.reason) for r in outcome] == [
         ("short", FAIL, "2 words"),
         ("Calls", PASS, "the check returned True"),
-        ("Evaluator", PASS, "the check returned 0.50, asked for at least 0.4"),
+        ("Evaluator", PASS, "the check returned 0.50, expected at least 0.4"),
     ]
 
 

@@ -304,7 +304,7 @@ async def test_quality_bounds():
         ("quality.error_recovery", SKIP),
     ]
     assert outcome[0].reason == (
-        "efficiency is 0.35, asked for >= 0.8: 4 tool calls, 3 or fewer are best; 3 redundant calls"
+        "efficiency is 0.35, expected >= 0.8: 4 tool calls, 3 or fewer are best; 3 redundant calls"
     )
     assert outcome[2].reason == "error_recovery has no score: the trace has no errors"
 

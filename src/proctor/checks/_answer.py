@@ -9,9 +9,9 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
 from proctor.checks.base import (
     Check,
@@ -19,6 +19,7 @@ from proctor.checks.base import (
     CheckResult,
     OneOrMoreTexts,
     Text,
+    Texts,
     failed,
     passed,
     refused,
@@ -33,73 +34,92 @@ PATTERN_SECONDS = 1.0
 SHOWN_CHARS = 200
 """How much of a text a reason quotes; `expected` and `actual` hold it whole."""
 
+WHOLE_CHARS = 80
+"""Up to this length a reader finds the difference of two texts without being shown the place."""
+
 _SHOWN_TEXTS = 5
 """How many texts a reason quotes; `expected` holds them all."""
 
 
-class Contains(Check):
+def _valid_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    with refused():
+        for pattern in patterns:
+            check_pattern(pattern)
+    return patterns
+
+
+Patterns = Annotated[Texts, AfterValidator(_valid_patterns)]
+if TYPE_CHECKING:  # `Matches("a+")` and `Matches(["a+", "b+"])` are both fine
+    OneOrMorePatterns = Sequence[str]
+else:
+    OneOrMorePatterns = Patterns
+
+
+class _TextsCheck(Check):
+    """A check of which texts the answer contains."""
+
+    texts: OneOrMoreTexts = Field(kw_only=False)
+    case_sensitive: bool = False
+
+    def found_in(self, answer: str) -> list[str]:
+        folded = normalised(answer, self.case_sensitive)
+        return [text for text in self.texts if _normalised(text, self.case_sensitive) in folded]
+
+
+class Contains(_TextsCheck):
     """All of the texts are in the answer; the score is the share that is.
 
     Example: `Contains("Paris")`, `Contains(["Paris", "France"], case_sensitive=True)`.
     """
 
     name: ClassVar[str] = "expected_in_answer"
-    texts: OneOrMoreTexts = Field(kw_only=False)
-    case_sensitive: bool = False
 
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
-        texts, answer = tuple(self.texts), ctx.answer
-        found = _found(texts, answer, self.case_sensitive)
+        texts, answer = self.texts, ctx.answer
+        found = self.found_in(answer)
+        details: dict[str, Any] = {"expected": list(texts), "actual": answer}
         if len(found) == len(texts):
-            reason = f"the answer contains {_quoted_of_case(texts)}"
-            return passed(reason, expected=list(texts), actual=answer)
+            return passed(f"the answer contains {_quoted(texts)}", **details)
         missing = [text for text in texts if text not in found]
         return failed(
-            f"{_subject(answer)} lacks {_quoted(missing)} ({len(found)} of {len(texts)} found)",
+            f"{subject_of(answer)} lacks {_quoted(missing)} ({len(found)} of {len(texts)} found)",
             score=len(found) / len(texts),
-            expected=list(texts),
-            actual=answer,
+            **details,
         )
 
 
-class ContainsAny(Check):
+class ContainsAny(_TextsCheck):
     """At least one of the texts is in the answer.
 
     Example: `ContainsAny(["30 days", "a month"])`.
     """
 
     name: ClassVar[str] = "any_expected_in_answer"
-    texts: OneOrMoreTexts = Field(kw_only=False)
-    case_sensitive: bool = False
 
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
-        texts, answer = self.texts, ctx.answer
-        found = _found(texts, answer, self.case_sensitive)
-        details: dict[str, Any] = {"expected": list(texts), "actual": answer}
+        found = self.found_in(ctx.answer)
+        details: dict[str, Any] = {"expected": list(self.texts), "actual": ctx.answer}
         if found:
             return passed(f"the answer contains {_quoted(found)}", **details)
-        return failed(f"{_subject(answer)} has none of {_quoted(texts)}", **details)
+        return failed(f"{subject_of(ctx.answer)} has none of {_quoted(self.texts)}", **details)
 
 
-class Excludes(Check):
+class Excludes(_TextsCheck):
     """None of the texts is in the answer.
 
     Example: `Excludes(["I cannot", "as an AI"])`.
     """
 
     name: ClassVar[str] = "not_in_answer"
-    texts: OneOrMoreTexts = Field(kw_only=False)
-    case_sensitive: bool = False
 
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
-        texts, answer = self.texts, ctx.answer
-        found = _found(texts, answer, self.case_sensitive)
-        details: dict[str, Any] = {"expected": list(texts), "actual": answer}
+        found = self.found_in(ctx.answer)
+        details: dict[str, Any] = {"expected": list(self.texts), "actual": ctx.answer}
         if not found:
-            return passed(f"the answer does not contain {_quoted(texts)}", **details)
+            return passed(f"the answer does not contain {_quoted(self.texts)}", **details)
         return failed(f"the answer contains {_quoted(found)}, which it must not", **details)
 
 
@@ -116,19 +136,19 @@ class Equals(Check):
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
         wanted, answer = self.text.strip(), ctx.answer.strip()
-        ours = normalised(ctx.answer, case_sensitive=self.case_sensitive).strip()
-        theirs = normalised(self.text, case_sensitive=self.case_sensitive).strip()
+        ours = normalised(answer, self.case_sensitive).strip()
+        theirs = normalised(wanted, self.case_sensitive).strip()
         details: dict[str, Any] = {"expected": self.text, "actual": ctx.answer}
         if ours == theirs:
             return passed(f"the answer is {shown(self.text)}", **details)
         if not answer:
             return failed(f"the answer is empty, expected {shown(wanted)}", **details)
-        if max(len(ours), len(theirs)) <= 80:
+        if max(len(ours), len(theirs)) <= WHOLE_CHARS:
             return failed(f"the answer is {shown(answer)}, expected {shown(wanted)}", **details)
         pairs = enumerate(zip(ours, theirs, strict=False))
         place = next((n for n, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
-        start = max(0, place - 20)
-        there = f"{shown(ours[start : place + 40])}, expected {shown(theirs[start : place + 40])}"
+        around = slice(max(0, place - 20), place + 40)
+        there = f"{shown(ours[around])}, expected {shown(theirs[around])}"
         return failed(f"the answer differs from character {place + 1} on: {there}", **details)
 
 
@@ -139,33 +159,25 @@ class Matches(Check):
     """
 
     name: ClassVar[str] = "regex_match"
-    patterns: OneOrMoreTexts = Field(kw_only=False)
+    patterns: OneOrMorePatterns = Field(kw_only=False)
     case_sensitive: bool = False
-
-    @field_validator("patterns")
-    @classmethod
-    def _valid_patterns(cls, patterns: Sequence[str]) -> Sequence[str]:
-        with refused():
-            for pattern in patterns:
-                check_pattern(pattern)
-        return patterns
 
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
         patterns, answer = self.patterns, ctx.answer
         details: dict[str, Any] = {"expected": list(patterns), "actual": answer}
         try:
-            matches = [search(p, answer, case_sensitive=self.case_sensitive) for p in patterns]
+            matches = [search(p, answer, self.case_sensitive) for p in patterns]
         except PatternTimeout as error:
             return unscored(str(error), **details)
+        found = [match for match in matches if match is not None]
+        if len(found) == len(patterns):
+            return passed(f"found {_quoted(found)}", **details)
         missing = [p for p, match in zip(patterns, matches, strict=True) if match is None]
-        if not missing:
-            return passed(f"found {_quoted([match or '' for match in matches])}", **details)
-        found = len(patterns) - len(missing)
         return failed(
-            f"{_subject(answer)} has no match of {_quoted(missing)} "
-            f"({found} of {len(patterns)} found)",
-            score=found / len(patterns),
+            f"{subject_of(answer)} has no match of {_quoted(missing)} "
+            f"({len(found)} of {len(patterns)} found)",
+            score=len(found) / len(patterns),
             **details,
         )
 
@@ -173,8 +185,9 @@ class Matches(Check):
 # -- comparing texts -----------------------------------------------------------------------------
 
 
-def normalised(text: str, *, case_sensitive: bool = False) -> str:
+def normalised(text: str, case_sensitive: bool = False) -> str:
     """Return the form in which texts are compared: NFC, `\\n` line ends, case folded."""
+    # The tests spare long answers, which are mostly ASCII, a copy at each step.
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)
     if "\r" in text:
@@ -182,18 +195,12 @@ def normalised(text: str, *, case_sensitive: bool = False) -> str:
     if case_sensitive:
         return text
     folded = text.casefold()
+    # Folding can break NFC: `İ` becomes an `i` and a combining dot.
     return folded if folded.isascii() else unicodedata.normalize("NFC", folded)
 
 
-@lru_cache(maxsize=1024)
-def _normalised_of_case(text: str, case_sensitive: bool) -> str:
-    """Normalise a text of a case once for all its trials."""
-    return normalised(text, case_sensitive=case_sensitive)
-
-
-def _found(texts: Sequence[str], answer: str, case_sensitive: bool) -> list[str]:
-    folded = normalised(answer, case_sensitive=case_sensitive)
-    return [text for text in texts if _normalised_of_case(text, case_sensitive) in folded]
+_normalised = lru_cache(maxsize=1024)(normalised)
+"""For the texts of a case, which are the same in all its trials; answers are not cached."""
 
 
 class PatternTimeout(Exception):
@@ -224,7 +231,7 @@ def check_pattern(pattern: str) -> None:
     _compiled(pattern, False)
 
 
-def search(pattern: str, text: str, *, case_sensitive: bool = False) -> str | None:
+def search(pattern: str, text: str, case_sensitive: bool = False) -> str | None:
     """Return the first match of a pattern in a text; raise `PatternTimeout` if it never ends."""
     try:
         match = _compiled(pattern, case_sensitive).search(text, timeout=PATTERN_SECONDS)
@@ -249,11 +256,6 @@ def _quoted(texts: Sequence[str]) -> str:
     return and_more(texts, _SHOWN_TEXTS, lambda text: shown(text, 80))
 
 
-@lru_cache(maxsize=1024)
-def _quoted_of_case(texts: tuple[str, ...]) -> str:
-    """Quote the texts of a case once for all its trials."""
-    return _quoted(texts)
-
-
-def _subject(answer: str) -> str:
+def subject_of(answer: str) -> str:
+    """Return the subject of a sentence about an answer, which says so when it is empty."""
     return "the answer" if answer.strip() else "the answer is empty: it"

@@ -1,12 +1,12 @@
-"""Checks of what a trial took: MaxCost, MaxTokens, MaxLLMCalls, MaxLatency, MaxCostRatio.
+"""Checks of what a trial used: MaxCost, MaxTokens, MaxLLMCalls, MaxLatency, MaxCostRatio.
 
-What the trace does not say (a price, a token count) is skipped with the reason; a known part that
-is already over the limit fails all the same.
+A check is skipped, with the reason, when the trace does not record a price or a token count, and
+still fails when the known part alone is over the limit.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -17,7 +17,7 @@ from proctor.checks.base import (
     Count,
     Layer,
     Limit,
-    Number,
+    PositiveNumber,
     failed,
     milliseconds,
     passed,
@@ -27,14 +27,17 @@ from proctor.formatting import at_least, dollars
 from proctor.trace import Span, Trace
 
 
-class MaxCost(Check):
+class _CostCheck(Check):
+    layer: ClassVar[Layer] = Layer.COST
+
+
+class MaxCost(_CostCheck):
     """The trial cost no more than this, in US dollars.
 
     Example: `MaxCost(0.01)`.
     """
 
     name: ClassVar[str] = "max_cost_usd"
-    layer: ClassVar[Layer] = Layer.COST
     usd: Limit = Field(kw_only=False)
 
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
@@ -42,14 +45,13 @@ class MaxCost(Check):
         return _cost_at_most(ctx.trace, self.usd)
 
 
-class MaxTokens(Check):
+class MaxTokens(_CostCheck):
     """The trial took no more tokens than this, input and output together.
 
     Example: `MaxTokens(2000)`.
     """
 
     name: ClassVar[str] = "max_total_tokens"
-    layer: ClassVar[Layer] = Layer.COST
     tokens: Count = Field(kw_only=False)
 
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
@@ -57,7 +59,7 @@ class MaxTokens(Check):
         limit, trace = self.tokens, ctx.trace
         total = trace.total_tokens
         if total is None:
-            return skipped("the trace tells no token counts", expected=limit)
+            return skipped("the trace has no token counts", expected=limit)
         calls = trace.llm_calls
         silent = [s for s in calls if s.input_tokens is None and s.output_tokens is None]
         # Where no call at all reports tokens, the total comes from elsewhere and is complete.
@@ -72,22 +74,21 @@ class MaxTokens(Check):
             )
         if uncounted:
             return skipped(
-                f"{len(uncounted)} of {trace.usage.calls} model calls tell no tokens; the "
-                f"others take {total:,} of at most {limit:,}",
+                f"{len(uncounted)} of {trace.usage.calls} model calls have no token count; the "
+                f"others used {total:,} of at most {limit:,}",
                 span_ids=_ids(uncounted),
                 **details,
             )
         return passed(f"{total:,} tokens, at most {limit:,} allowed", **details)
 
 
-class MaxLLMCalls(Check):
+class MaxLLMCalls(_CostCheck):
     """The trial took no more model calls than this.
 
     Example: `MaxLLMCalls(3)`.
     """
 
     name: ClassVar[str] = "max_llm_calls"
-    layer: ClassVar[Layer] = Layer.COST
     calls: Count = Field(kw_only=False)
 
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
@@ -100,14 +101,13 @@ class MaxLLMCalls(Check):
         return failed(reason, span_ids=_ids(calls[self.calls :]), **details)
 
 
-class MaxLatency(Check):
+class MaxLatency(_CostCheck):
     """The trial took no longer than this from the first start to the last end, in milliseconds.
 
     Example: `MaxLatency(5000)`.
     """
 
     name: ClassVar[str] = "max_latency_ms"
-    layer: ClassVar[Layer] = Layer.COST
     ms: Limit = Field(kw_only=False)
 
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
@@ -132,15 +132,14 @@ class MaxLatency(Check):
         return failed(f"{reason}; slowest: {where}", span_ids=(slowest.span_id,), **details)
 
 
-class MaxCostRatio(Check):
+class MaxCostRatio(_CostCheck):
     """The trial cost no more than this many times what its baseline cost.
 
     Example: `MaxCostRatio(1.5)`.
     """
 
     name: ClassVar[str] = "max_cost_multiplier"
-    layer: ClassVar[Layer] = Layer.COST
-    ratio: Annotated[float, Number, Field(gt=0, allow_inf_nan=False)] = Field(kw_only=False)
+    ratio: PositiveNumber = Field(kw_only=False)
 
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""

@@ -8,14 +8,22 @@ end is refused. Values compare as JSON values do: 1 equals 1.0, true is not 1.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
-from typing import Any, ClassVar, Self, cast
+from typing import Annotated, Any, ClassVar, Self, cast
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from proctor.checks._answer import PatternTimeout, check_pattern, normalised, search, shown
+from proctor.checks._answer import (
+    PatternTimeout,
+    check_pattern,
+    normalised,
+    search,
+    shown,
+    subject_of,
+)
 from proctor.checks.base import Check, CheckContext, CheckResult, failed, passed, refused, unscored
 from proctor.checks.metrics.arguments import canonical
 from proctor.checks.metrics.matching import shortened
@@ -26,6 +34,15 @@ MAX_PROBLEMS = 5
 """How many schema errors a reason lists."""
 
 
+def _usable_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    with refused():
+        validator_of(schema)
+    return schema
+
+
+Schema = Annotated[dict[str, Any], AfterValidator(_usable_schema)]
+
+
 class JSONSchema(Check):
     """The answer is JSON, and valid for the schema.
 
@@ -33,14 +50,7 @@ class JSONSchema(Check):
     """
 
     name: ClassVar[str] = "json_schema"
-    json_schema: dict[str, Any] = Field(kw_only=False)
-
-    @field_validator("json_schema")
-    @classmethod
-    def _usable(cls, schema: dict[str, Any]) -> dict[str, Any]:
-        with refused():
-            validator_of(schema)
-        return schema
+    json_schema: Schema = Field(kw_only=False)
 
     @cached_property
     def validator(self) -> Any:
@@ -54,8 +64,8 @@ class JSONSchema(Check):
         try:
             value = json.loads(answer, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
-            subject = "the answer" if answer.strip() else "the answer is empty: it"
-            return failed(f"{subject} is not JSON: {error}; it is {shown(answer)}", **details)
+            reason = f"{subject_of(answer)} is not JSON: {error}; it is {shown(answer)}"
+            return failed(reason, **details)
         try:
             problems = schema_problems(self.validator, value)
         except PatternTimeout as error:
@@ -66,8 +76,8 @@ class JSONSchema(Check):
             )
         if not problems:
             return passed("the answer is valid for the schema", **details)
-        more = len(problems) - MAX_PROBLEMS
         listed = "; ".join(problem[:300] for problem in problems[:MAX_PROBLEMS])
+        more = len(problems) - MAX_PROBLEMS
         tail = f" (and {more} more)" if more > 0 else ""
         return failed(f"not valid for the schema: {listed}{tail}", **details)
 
@@ -83,16 +93,16 @@ OPERATORS = ("eq", "ne", "gt", "gte", "lt", "lte", "contains", "regex", "exists"
 
 
 class Operators(Strict):
-    """What must hold of a value; at least one operator, all of which must hold."""
+    """Conditions on a value: at least one operator, all of which must hold."""
 
     path: str = Field(min_length=1)
     """A JMESPath expression over the trace's document, such as `length(tool_calls)`."""
     eq: Any = None
-    """Equals, as JSON values do; `null` asks for a value that is null or absent."""
+    """Equals, as JSON values do; `null` means null or absent."""
     ne: Any = None
     """Differs from."""
     gt: int | float | str | None = None
-    """Is more than; numbers with numbers, texts with texts (dates in ISO form, say)."""
+    """Is more than. Numbers compare with numbers, texts with texts (for example ISO dates)."""
     gte: int | float | str | None = None
     """Is at least."""
     lt: int | float | str | None = None
@@ -106,33 +116,33 @@ class Operators(Strict):
     exists: bool | None = None
     """Whether there is a value: anything but null."""
     case_sensitive: bool = False
-    """Whether `contains` and `regex` tell upper from lower case."""
+    """Whether `contains` and `regex` distinguish upper and lower case."""
 
     @model_validator(mode="after")
-    def _sound(self) -> Self:
+    def _valid_operators(self) -> Self:
         with refused():
             compile_expression(self.path)
             if self.regex is not None:
                 check_pattern(self.regex)
-        if not self.asked:
-            raise ValueError(f"asks nothing of {self.path!r}: add one of {', '.join(OPERATORS)}")
+        if not self.written:
+            raise ValueError(f"{self.path!r} has no operator: add one of {', '.join(OPERATORS)}")
         return self
 
     @cached_property
-    def asked(self) -> tuple[str, ...]:
+    def written(self) -> tuple[str, ...]:
         """The operators that were written; null counts for `eq` and `ne` only."""
-        written = self.model_fields_set
         return tuple(
             name
             for name in OPERATORS
-            if name in written and (name in ("eq", "ne") or getattr(self, name) is not None)
+            if name in self.model_fields_set
+            and (name in ("eq", "ne") or getattr(self, name) is not None)
         )
 
     def problems(self, value: Any) -> list[str]:
-        """Return what does not hold of a value; empty when everything holds."""
+        """Return the conditions that a value does not meet; empty when it meets all."""
         return [
             _PROBLEMS[name].format(shortened(getattr(self, name)))
-            for name in self.asked
+            for name in self.written
             if not self._holds(name, getattr(self, name), value)
         ]
 
@@ -147,11 +157,23 @@ class Operators(Strict):
             return contains_value(value, wanted, case_sensitive=self.case_sensitive)
         if name == "regex":
             text = value if isinstance(value, str) else as_json(value)
-            found = search(wanted, text, case_sensitive=self.case_sensitive)
+            found = search(wanted, text, self.case_sensitive)
             return value is not None and found is not None
-        return _ordered(name, value, wanted)
+        # Numbers are compared with numbers and texts with texts; anything else has no order.
+        numbers = all(
+            isinstance(v, int | float) and not isinstance(v, bool) for v in (value, wanted)
+        )
+        if not numbers and not (isinstance(value, str) and isinstance(wanted, str)):
+            return False
+        return _ORDERS[name](value, wanted)
 
 
+_ORDERS: dict[str, Callable[[Any, Any], bool]] = {
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+}
 _PROBLEMS = {
     "eq": "does not equal {}",
     "ne": "should not equal {}",
@@ -179,7 +201,7 @@ class JMESPath(Operators, Check):
         from jmespath.exceptions import JMESPathError
 
         details: dict[str, Any] = {
-            "expected": {"path": self.path, **{name: getattr(self, name) for name in self.asked}}
+            "expected": {"path": self.path, **{name: getattr(self, name) for name in self.written}}
         }
         try:
             value = compile_expression(self.path).search(ctx.document)
@@ -198,7 +220,7 @@ class JMESPath(Operators, Check):
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Whether two values are equal as JSON values."""
+    """Return whether two values are equal as JSON values."""
     return _key(one) == _key(other)
 
 
@@ -208,17 +230,15 @@ def _key(value: Any) -> Any:
 
 
 def as_json(value: Any) -> str:
-    """Any value as one line of JSON; what JSON has no form for as its text."""
+    """Return any value as one line of JSON; what JSON has no form for becomes its text."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def contains_value(value: Any, wanted: Any, *, case_sensitive: bool = False) -> bool:
-    """Whether a text has this part, a list this item, or a mapping this key."""
+    """Return whether a text has this part, a list this item, or a mapping this key."""
     if isinstance(value, str):
         text = wanted if isinstance(wanted, str) else as_json(wanted)
-        return normalised(text, case_sensitive=case_sensitive) in normalised(
-            value, case_sensitive=case_sensitive
-        )
+        return normalised(text, case_sensitive) in normalised(value, case_sensitive)
     if isinstance(value, Mapping):
         return wanted in value
     if isinstance(value, list | tuple):
@@ -227,16 +247,8 @@ def contains_value(value: Any, wanted: Any, *, case_sensitive: bool = False) -> 
     return False
 
 
-def _ordered(name: str, value: Any, wanted: Any) -> bool:
-    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (value, wanted))
-    if not numbers and not (isinstance(value, str) and isinstance(wanted, str)):
-        return False
-    order = {"gt": value > wanted, "gte": value >= wanted, "lt": value < wanted}
-    return order.get(name, value <= wanted)
-
-
 def compile_expression(expression: str) -> Any:
-    """A compiled JMESPath expression; what cannot be understood is refused with the reason."""
+    """Compile a JMESPath expression; raise `ProctorError` if it is not valid."""
     import jmespath
     from jmespath.exceptions import JMESPathError
     from jmespath.functions import Functions
@@ -248,75 +260,62 @@ def compile_expression(expression: str) -> Any:
         raise ProctorError(f"{shown(expression)} is not a JMESPath expression: {reason}") from None
     except RecursionError:
         raise ProctorError(f"{shown(expression)} is nested too deeply") from None
-    for name in _functions(compiled.parsed):
-        if name not in Functions.FUNCTION_TABLE:
+    # jmespath itself looks up functions only when it evaluates them, in the middle of a run.
+    pending: list[Any] = [compiled.parsed]
+    while pending:
+        node = pending.pop()
+        if not isinstance(node, dict):
+            continue
+        fields = cast("dict[str, Any]", node)
+        pending.extend(fields.get("children", ()))
+        name = fields.get("value")
+        if fields.get("type") == "function_expression" and name not in Functions.FUNCTION_TABLE:
             raise ProctorError(
                 f"{shown(expression)} calls an unknown function {name!r}",
-                hint=did_you_mean(name, Functions.FUNCTION_TABLE),
+                hint=did_you_mean(str(name), Functions.FUNCTION_TABLE),
             )
     return compiled
-
-
-def _functions(parsed: Any) -> list[str]:
-    found: list[str] = []
-    left = [parsed]
-    while left:
-        node = left.pop()
-        if isinstance(node, dict):
-            fields = cast("dict[str, Any]", node)
-            if fields.get("type") == "function_expression":
-                found.append(fields["value"])
-            left.extend(fields.get("children", ()))
-    return found
 
 
 # -- JSON Schema without a network ---------------------------------------------------------------
 
 
 def validator_of(schema: dict[str, Any]) -> Any:
-    """A validator that stays offline; `ProctorError` when the schema cannot be used."""
+    """Return a validator that stays offline; raise `ProctorError` if the schema is not usable."""
     # Both libraries are typed only in part; what matters is checked by the tests.
     validators: Any = import_module("jsonschema.validators")
+    exceptions: Any = import_module("jsonschema.exceptions")
     referencing: Any = import_module("referencing")
     specification: Any = import_module("referencing.jsonschema").DRAFT202012
 
-    kind: Any = _dialect(validators, schema)
+    dialect = schema.get("$schema")
+    latest = None if dialect else validators.Draft202012Validator
+    kind: Any = validators.validator_for(schema, default=latest)
+    if kind is None:
+        raise ProctorError(
+            f"the JSON Schema dialect {dialect!r} is not known",
+            hint="leave `$schema` out, or name a published draft",
+        )
     try:
-        _refuse_invalid(kind, schema)
+        problem = exceptions.best_match(kind(kind.META_SCHEMA).iter_errors(schema))
+        if problem is not None:
+            place = "/".join(str(step) for step in problem.absolute_path) or "the schema"
+            raise ProctorError(f"not a JSON Schema: {place}: {problem.message}")
         resource = referencing.Resource.from_contents(schema, default_specification=specification)
         registry = referencing.Registry().with_resource(resource.id() or "", resource).crawl()
         _refuse_remote(resource, registry)
+        # Ours search with a timeout, which the library's own patterns do not have.
         checked = {"pattern": _pattern, "patternProperties": _pattern_properties}
         validator = validators.extend(kind, checked)(schema, registry=registry)
-        # A schema that refers to itself without looking any deeper never ends.
+        # Fails here, not in a run, for a schema that refers to itself without looking any deeper.
         validator.is_valid(None)
     except RecursionError:
         raise ProctorError("the JSON Schema is nested too deeply, or refers to itself") from None
     return validator
 
 
-def _dialect(validators: Any, schema: dict[str, Any]) -> Any:
-    named = schema.get("$schema")
-    latest = validators.Draft202012Validator
-    kind = validators.validator_for(schema, default=None if named else latest)
-    if kind is None:
-        raise ProctorError(
-            f"the JSON Schema dialect {named!r} is not known",
-            hint="leave `$schema` out, or name a published draft",
-        )
-    return kind
-
-
-def _refuse_invalid(kind: Any, schema: dict[str, Any]) -> None:
-    exceptions: Any = import_module("jsonschema.exceptions")
-    problem = exceptions.best_match(kind(kind.META_SCHEMA).iter_errors(schema))
-    if problem is not None:
-        place = "/".join(str(step) for step in problem.absolute_path) or "the schema"
-        raise ProctorError(f"not a JSON Schema: {place}: {problem.message}")
-
-
 def schema_problems(validator: Any, document: Any) -> list[str]:
-    """Where and why a document is not valid, the most telling first; empty when it is."""
+    """Return where and why a document is not valid, the most relevant first."""
     from jsonschema.exceptions import relevance
 
     errors = sorted(validator.iter_errors(document), key=relevance, reverse=True)
@@ -326,9 +325,9 @@ def schema_problems(validator: Any, document: Any) -> list[str]:
 def _refuse_remote(resource: Any, registry: Any) -> None:
     from referencing.exceptions import Unresolvable
 
-    left = [(resource, registry.resolver_with_root(resource))]
-    while left:
-        current, resolver = left.pop()
+    pending = [(resource, registry.resolver_with_root(resource))]
+    while pending:
+        current, resolver = pending.pop()
         contents = current.contents
         if isinstance(contents, dict):
             for key in ("$ref", "$dynamicRef", "$recursiveRef"):
@@ -340,10 +339,10 @@ def _refuse_remote(resource: Any, registry: Any) -> None:
                 except Unresolvable:
                     raise ProctorError(
                         f"the JSON Schema refers to {target!r}, which is not in it",
-                        hint="references are never fetched: put what is meant under `$defs` "
+                        hint="references are never fetched: put the definition under `$defs` "
                         "and refer to '#/$defs/…'",
                     ) from None
-        left.extend((sub, resolver.in_subresource(sub)) for sub in current.subresources())
+        pending.extend((sub, resolver.in_subresource(sub)) for sub in current.subresources())
 
 
 def _pattern(_validator: Any, pattern: str, instance: Any, _schema: Any) -> Iterator[Any]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from proctor.checks._answer import Contains, Excludes
 from proctor.checks._cost import MaxCost, MaxLatency
 from proctor.checks._structured import JMESPath, Operators
-from proctor.checks.base import Check, Count, Limit, Name, Names, Texts, Weight, refused
+from proctor.checks.base import Check, Count, Limit, Name, Names, Texts, Weight
 from proctor.checks.judge_checks import JudgeRule, LLMJudge
 from proctor.checks.metrics.arguments import ArgumentMode
 from proctor.checks.metrics.matching import MatchMode
@@ -31,7 +31,7 @@ from proctor.checks.path import (
     ForbidTools,
     HandoffsAvailable,
     HasMatchingSpan,
-    parse_trace_query,
+    SpanCondition,
 )
 from proctor.strict import Strict
 
@@ -39,8 +39,10 @@ from proctor.strict import Strict
 class AssertionBase(Strict):
     """What every assertion has."""
 
+    builds: ClassVar[type[Check]]
+    """The check it builds; unless `check` is overridden, from the fields of the same names."""
     id_fields: ClassVar[tuple[str, ...]] = ()
-    """The fields that go into the id beside the type."""
+    """The fields that go into the id after the type."""
 
     weight: Weight = 1.0
     """How much it counts in the score."""
@@ -50,17 +52,17 @@ class AssertionBase(Strict):
     """Its name in results; its type and argument when absent."""
 
     def check(self) -> Check:
-        """Build the check, in the words of the layers."""
-        raise NotImplementedError
+        """Build the check."""
+        return self.builds(**self.own())
 
     def own(self) -> dict[str, Any]:
-        """Return the fields of the type that were written."""
+        """Return the fields of the type that were set."""
         common = AssertionBase.model_fields.keys() | {"type"}
         return {name: getattr(self, name) for name in self.model_fields_set - common}
 
     @property
     def argument(self) -> str:
-        """What tells it from others of its type, for the id."""
+        """What distinguishes it from others of its type, for the id."""
         values = [getattr(self, name) for name in self.id_fields]
         shown = [
             "+".join(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else str(value)
@@ -90,7 +92,7 @@ class ToolCalled(AssertionBase):
     tool: Name
     """The tool."""
     arguments: dict[str, Any] | None = None
-    """Arguments of the call; any will do when absent."""
+    """Arguments of the call; when absent, any arguments match."""
     match: ArgumentMode = "superset"
     """How they are compared; `superset` lets the call have more than those written."""
 
@@ -106,7 +108,7 @@ class ToolNotCalled(AssertionBase):
     id_fields: ClassVar[tuple[str, ...]] = ("tool",)
     type: Literal["tool_not_called"]
     tool: Name
-    """The tool; `*` stands for any characters."""
+    """The tool; `*` matches any characters."""
 
     def check(self) -> Check:
         """Build the check."""
@@ -114,16 +116,13 @@ class ToolNotCalled(AssertionBase):
 
 
 class ToolCallCount(CountBounds, AssertionBase):
-    """A tool (or any, when none is named) was called so many times."""
+    """The number of calls of a tool, or of all tools, is within bounds."""
 
+    builds: ClassVar[type[Check]] = CountToolCalls
     id_fields: ClassVar[tuple[str, ...]] = ("tool",)
     type: Literal["tool_call_count"]
     tool: Name | None = None
     """The tool; calls of all tools when absent."""
-
-    def check(self) -> Check:
-        """Build the check."""
-        return CountToolCalls(**self.own())
 
 
 class ToolSequence(AssertionBase):
@@ -153,109 +152,89 @@ _SEQUENCE_MODES: dict[str, MatchMode] = {
 }
 
 
-class ArgEquals(AssertionBase):
-    """Some call of a tool had an argument equal to a value."""
-
+class _ArgumentAssertion(AssertionBase):
     id_fields: ClassVar[tuple[str, ...]] = ("tool", "arg")
-    type: Literal["arg_equals"]
     tool: Name
     """The tool."""
     arg: Name
     """The argument, as a dotted path (`filter.city`)."""
+
+
+class ArgEquals(_ArgumentAssertion):
+    """Some call of a tool had an argument equal to a value."""
+
+    builds: ClassVar[type[Check]] = ArgumentEquals
+    type: Literal["arg_equals"]
     value: Any
     """The value it must equal."""
 
-    def check(self) -> Check:
-        """Build the check."""
-        return ArgumentEquals(self.tool, self.arg, self.value)
 
-
-class ArgContains(AssertionBase):
+class ArgContains(_ArgumentAssertion):
     """Some call of a tool had an argument that contains a value."""
 
-    id_fields: ClassVar[tuple[str, ...]] = ("tool", "arg")
+    builds: ClassVar[type[Check]] = ArgumentContains
     type: Literal["arg_contains"]
-    tool: Name
-    """The tool."""
-    arg: Name
-    """The argument, as a dotted path (`filter.city`)."""
     value: Any
     """A part of the text, an item of the list, or a key of the mapping."""
     case_sensitive: bool = False
     """Whether upper and lower case differ."""
 
-    def check(self) -> Check:
-        """Build the check."""
-        return ArgumentContains(**self.own())
 
-
-class OutputContains(AssertionBase):
-    """The answer contains texts."""
-
+class _OutputAssertion(AssertionBase):
     id_fields: ClassVar[tuple[str, ...]] = ("value",)
+    value: Texts
+    """The text, or several."""
+    case_sensitive: bool = False
+    """Whether upper and lower case differ."""
+
+    def own(self) -> dict[str, Any]:
+        fields = super().own()
+        fields["texts"] = fields.pop("value")
+        return fields
+
+
+class OutputContains(_OutputAssertion):
+    """The answer contains all of the texts."""
+
+    builds: ClassVar[type[Check]] = Contains
     type: Literal["output_contains"]
-    value: Texts
-    """Texts that must all stand in the answer."""
-    case_sensitive: bool = False
-    """Whether upper and lower case differ."""
-
-    def check(self) -> Check:
-        """Build the check."""
-        return Contains(self.value, case_sensitive=self.case_sensitive)
 
 
-class OutputNotContains(AssertionBase):
-    """The answer does not contain texts."""
+class OutputNotContains(_OutputAssertion):
+    """The answer contains none of the texts."""
 
-    id_fields: ClassVar[tuple[str, ...]] = ("value",)
+    builds: ClassVar[type[Check]] = Excludes
     type: Literal["output_not_contains"]
-    value: Texts
-    """Texts that must not stand in the answer."""
-    case_sensitive: bool = False
-    """Whether upper and lower case differ."""
-
-    def check(self) -> Check:
-        """Build the check."""
-        return Excludes(self.value, case_sensitive=self.case_sensitive)
 
 
 class JmespathAssertion(Operators, AssertionBase):
-    """An expression over what the agent did, and what must hold of its value."""
+    """A JMESPath expression over the trial, and conditions on its value."""
 
+    builds: ClassVar[type[Check]] = JMESPath
     id_fields: ClassVar[tuple[str, ...]] = ("path",)
     type: Literal["jmespath"]
 
-    def check(self) -> Check:
-        """Build the check."""
-        return JMESPath(**self.own())
-
 
 class CostUnder(AssertionBase):
-    """It cost no more than this."""
+    """The trial cost no more than this."""
 
+    builds: ClassVar[type[Check]] = MaxCost
     type: Literal["cost_under"]
     usd: Limit
-    """The most money, in US dollars."""
-
-    def check(self) -> Check:
-        """Build the check."""
-        return MaxCost(self.usd)
+    """The highest cost, in US dollars."""
 
 
 class LatencyUnder(AssertionBase):
-    """It took no longer than this."""
+    """The trial took no longer than this."""
 
+    builds: ClassVar[type[Check]] = MaxLatency
     type: Literal["latency_under"]
     ms: Limit
     """The longest time, in milliseconds."""
 
-    def check(self) -> Check:
-        """Build the check."""
-        return MaxLatency(self.ms)
-
 
 class StepsUnder(AssertionBase):
-    """It took no more steps (tool calls) than this."""
+    """The trial took no more steps (tool calls) than this."""
 
     type: Literal["steps_under"]
     steps: Count
@@ -267,12 +246,12 @@ class StepsUnder(AssertionBase):
 
 
 class HandoffTarget(AssertionBase):
-    """An agent was handed over to."""
+    """An agent received a handoff."""
 
     id_fields: ClassVar[tuple[str, ...]] = ("agent",)
     type: Literal["handoff_target"]
     agent: Names
-    """The agent, or several that must all be handed over to."""
+    """The agent, or several that must all receive one."""
 
     def check(self) -> Check:
         """Build the check."""
@@ -280,26 +259,20 @@ class HandoffTarget(AssertionBase):
 
 
 class HandoffTargetsAvailable(AssertionBase):
-    """Agents were on offer as targets of a handoff."""
+    """Agents were available as handoff targets."""
 
+    builds: ClassVar[type[Check]] = HandoffsAvailable
     id_fields: ClassVar[tuple[str, ...]] = ("agents",)
     type: Literal["handoff_targets_available"]
     agents: Names
     """The agents."""
 
-    def check(self) -> Check:
-        """Build the check."""
-        return HandoffsAvailable(self.agents)
-
 
 class HandoffCount(CountBounds, AssertionBase):
-    """There were so many handoffs."""
+    """The number of handoffs is within bounds."""
 
+    builds: ClassVar[type[Check]] = CountHandoffs
     type: Literal["handoff_count"]
-
-    def check(self) -> Check:
-        """Build the check."""
-        return CountHandoffs(**self.own())
 
 
 class JudgeAssertion(JudgeRule, AssertionBase):
@@ -311,27 +284,17 @@ class JudgeAssertion(JudgeRule, AssertionBase):
     """Its name in results; its type and argument when absent."""
 
     def check(self) -> Check:
-        """Build the check."""
+        """Build the check; the judge is shown the id as the name of the rule."""
         return LLMJudge(**self.own(), id=self.id)
 
 
 class SpanAssertion(AssertionBase):
     """A query over the spans of the trace holds."""
 
+    builds: ClassVar[type[Check]] = HasMatchingSpan
     type: Literal["span"]
-    query: dict[str, Any]
+    query: SpanCondition
     """Conditions that some span must meet, or any, all, none, count, before, after."""
-
-    @field_validator("query")
-    @classmethod
-    def _understood(cls, query: dict[str, Any]) -> dict[str, Any]:
-        with refused():
-            parse_trace_query(query)
-        return query
-
-    def check(self) -> Check:
-        """Build the check."""
-        return HasMatchingSpan(self.query)
 
 
 Assertion = Annotated[
@@ -354,4 +317,4 @@ Assertion = Annotated[
     | SpanAssertion,
     Field(discriminator="type"),
 ]
-"""One assertion, told apart by its `type`."""
+"""One assertion; `type` says which."""

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from proctor.checks.judge import Judge  # noqa: TC004 (contexts are never read from JSON)
     from proctor.trace.tree import SpanTree
 
-T = TypeVar("T")
 OutputT = TypeVar("OutputT")
 
 
@@ -436,13 +435,14 @@ class PathCheckGroup(CheckGroup):
     layer: ClassVar[Layer] = Layer.PATH
 
 
-def grouped(checks: Sequence[Check], fallbacks: Sequence[str]) -> Check:
-    """Return one check for all of them: results are named by id, else by fallback.
+def grouped(checks: Sequence[Check], fallbacks: Sequence[str] = ()) -> Check:
+    """Return one check for all of them: results are named by id, else by fallback or position.
 
     A single check without an id needs no name of its own.
     """
     if len(checks) == 1 and checks[0].id is None:
         return checks[0]
+    fallbacks = fallbacks or [str(position) for position in range(1, len(checks) + 1)]
     names = [check.id or fallback for check, fallback in zip(checks, fallbacks, strict=True)]
     group = PathCheckGroup if checks[0].layer is Layer.PATH else CheckGroup
     return group(parts=dict(zip(unique(names), checks, strict=True)))
@@ -494,10 +494,10 @@ def _read_some_text(value: Any) -> str:
     return text
 
 
-def listed(read: Callable[[Any], T]) -> Callable[[Any], tuple[T, ...]]:
+def listed(read: Callable[[Any], Any] = lambda value: value) -> Callable[[Any], tuple[Any, ...]]:
     """Return a reader of one value or a list of them; an empty list is refused."""
 
-    def read_all(value: Any) -> tuple[T, ...]:
+    def read_all(value: Any) -> tuple[Any, ...]:
         many = cast("list[Any]", value) if isinstance(value, list | tuple) else [value]
         if not many:
             raise ValueError("should have at least one entry; leave the key out to check nothing")
@@ -539,7 +539,8 @@ Count = Annotated[int, Number, Field(ge=0)]
 Positive = Annotated[int, Number, Field(ge=1)]
 Limit = Annotated[float, Number, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Number, Field(ge=0, le=1, allow_inf_nan=False)]
-Weight = Annotated[float, Number, Field(ge=0, allow_inf_nan=False)]
+Weight = Limit
+PositiveNumber = Annotated[float, Number, Field(gt=0, allow_inf_nan=False)]
 
 
 class NumericBound(NamedTuple):

@@ -204,7 +204,7 @@ def _result(value: Any, reason: str | None, threshold: float) -> CheckResult:
         make = passed if value else failed
         return make(reason or f"the check returned {value}", actual=value)
     if isinstance(value, int | float) and 0 <= value <= 1:
-        score = f"{value:.2f}, asked for at least {threshold:g}"
+        score = f"{value:.2f}, expected at least {threshold:g}"
         return CheckResult(
             score=float(value),
             passed=value >= threshold,

@@ -34,7 +34,14 @@ from proctor.checks.base import (
 )
 from proctor.checks.grounding import Grounding, ground
 from proctor.checks.judge import Judge, JudgeVerdict
-from proctor.checks.rubrics import Label, Rubric, label_of, normalised, rubric_from
+from proctor.checks.rubrics import (
+    Label,
+    Rubric,
+    criteria_by_name,
+    label_of,
+    normalised,
+    rubric_from,
+)
 from proctor.errors import ProctorError, did_you_mean
 from proctor.formatting import level_of
 from proctor.strict import Strict
@@ -49,20 +56,14 @@ GROUNDING_THRESHOLD = 0.8
 Score = Annotated[int, Field(ge=1, le=5)]
 
 
-def spelled_rules(value: list[Any]) -> list[Any]:
-    """Return rules with bare texts turned into mappings."""
-    return [{"rule": item} if isinstance(item, str) else item for item in value]
-
-
-def _spelled_criteria(value: Any) -> Any:
+def _read_criteria(value: Any) -> Any:
     """Return criteria as a list, whether written as texts, mappings or a mapping by name."""
     if isinstance(value, Mapping):
-        named = cast("Mapping[str, Any]", value)
-        value = [
-            {"name": name, **(cast("Any", body) if isinstance(body, Mapping) else {"rule": body})}
-            for name, body in named.items()
-        ]
-    return spelled_rules(cast("list[Any]", value)) if isinstance(value, list | tuple) else value
+        return criteria_by_name(cast("Mapping[str, Any]", value))
+    if not isinstance(value, list | tuple):
+        return value
+    items = cast("list[Any]", value)
+    return [{"rule": item} if isinstance(item, str) else item for item in items]
 
 
 class JudgeCriterion(Strict):
@@ -137,7 +138,7 @@ class JudgeRule(JudgeOptions):
     criteria: Annotated[
         tuple[JudgeCriterion, ...],
         BeforeValidator(
-            _spelled_criteria,
+            _read_criteria,
             json_schema_input_type=list[str | JudgeCriterion] | dict[str, str | JudgeCriterion],
         ),
     ] = ()
@@ -289,7 +290,7 @@ class Grounded(HallucinationOptions, Check):
         return CheckResult(
             score=found.score,
             passed=found.score >= least,
-            reason=f"{found.reason} (asked for {level_of(least)} or more, judged without a model)",
+            reason=f"{found.reason} (expected {level_of(least)} or more, judged without a model)",
             expected=least,
             actual={
                 "score": found.score,

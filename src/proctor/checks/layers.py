@@ -6,26 +6,25 @@ flat spelling of the same checks is `assertions.py`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from collections.abc import Callable
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, Field
 
-from proctor.checks._answer import Contains, ContainsAny, Equals, Excludes, Matches, check_pattern
+from proctor.checks._answer import Contains, ContainsAny, Equals, Excludes, Matches, Patterns
 from proctor.checks._cost import MaxCost, MaxCostRatio, MaxLatency, MaxLLMCalls, MaxTokens
-from proctor.checks._structured import JMESPath, JSONSchema, Operators, validator_of
+from proctor.checks._structured import JMESPath, JSONSchema, Operators, Schema
 from proctor.checks.base import (
-    Bound,
     Check,
     Count,
     Limit,
-    Name,
     Names,
-    Number,
+    PositiveNumber,
     Share,
     Text,
     Texts,
     grouped,
-    refused,
+    listed,
 )
 from proctor.checks.judge_checks import (
     Grounded,
@@ -34,13 +33,13 @@ from proctor.checks.judge_checks import (
     LLMJudge,
     Safety,
     SafetyOptions,
-    spelled_rules,
 )
-from proctor.checks.metrics.arguments import ArgumentMode
 from proctor.checks.metrics.matching import MatchMode
 from proctor.checks.path import (
+    ArgumentsRule,
     CountHandoffs,
     CountToolCalls,
+    DimensionBounds,
     Expected,
     ExpectHandoffs,
     ExpectTools,
@@ -54,23 +53,16 @@ from proctor.checks.path import (
     MinToolRecall,
     QualityBounds,
     SameArguments,
-    check_dimensions,
-    parse_trace_query,
+    SpanCondition,
 )
 from proctor.strict import Strict
 
 
 class JmespathCheck(Operators):
-    """An expression over what the agent did, and what must hold of its value."""
+    """A JMESPath expression over the trial, and conditions on its value."""
 
     id: str | None = None
     """A name for the result; the expression when absent."""
-
-
-def _listed(value: Any) -> Any:
-    if isinstance(value, list | tuple) and not value:
-        raise ValueError("should have at least one entry; leave the key out to check nothing")
-    return cast("list[Any]", value) if isinstance(value, list | tuple) else [value]
 
 
 def _switch(value: Any) -> Any:
@@ -79,19 +71,23 @@ def _switch(value: Any) -> Any:
     return {} if value is True else value
 
 
+def _read_rule(value: Any) -> Any:
+    return {"rule": value} if isinstance(value, str) else value
+
+
 def written(options: BaseModel) -> dict[str, Any]:
-    """Return the fields that were written: null differs from absent in some of them."""
+    """Return the fields that were set: in some of them null differs from absent."""
     return {name: getattr(options, name) for name in options.model_fields_set}
 
 
 Jmespaths = Annotated[
     tuple[JmespathCheck, ...],
-    BeforeValidator(_listed, json_schema_input_type=JmespathCheck | list[JmespathCheck]),
+    BeforeValidator(listed(), json_schema_input_type=JmespathCheck | list[JmespathCheck]),
 ]
 JudgeRules = Annotated[
     tuple[JudgeRule, ...],
     BeforeValidator(
-        lambda value: spelled_rules(_listed(value)),
+        listed(_read_rule),
         json_schema_input_type=str | JudgeRule | list[str | JudgeRule],
     ),
 ]
@@ -101,21 +97,21 @@ class Correctness(Strict):
     """Is the answer right? A failure here blocks."""
 
     expected_in_answer: Texts | None = None
-    """Texts that must all stand in the answer."""
+    """Texts that must all be in the answer."""
     any_expected_in_answer: Texts | None = None
-    """Texts of which at least one must stand in the answer."""
+    """Texts of which at least one must be in the answer."""
     not_in_answer: Texts | None = None
-    """Texts that must not stand in the answer."""
+    """Texts that must not be in the answer."""
     exact_match: Text | None = None
     """The whole answer, up to surrounding white space."""
-    regex_match: Texts | None = None
+    regex_match: Patterns | None = None
     """Regular expressions that must each be found somewhere in the answer."""
-    json_schema: dict[str, Any] | None = None
+    json_schema: Schema | None = None
     """A JSON Schema the answer must be valid JSON for. References are never fetched."""
     jmespath: Jmespaths | None = None
-    """Expressions over what the agent did and answered."""
+    """JMESPath expressions over the trial, with conditions on their values."""
     llm_judge: JudgeRules | None = None
-    """Rules an LLM judge scores the answer by."""
+    """Rules by which an LLM judge scores the answer."""
     safety_check: Annotated[
         SafetyOptions | None,
         BeforeValidator(_switch, json_schema_input_type=bool | SafetyOptions | None),
@@ -127,40 +123,24 @@ class Correctness(Strict):
     ] = None
     """Whether the answer is supported by what the agent read: `true`, or options."""
     case_sensitive: bool = False
-    """Whether texts and patterns tell upper from lower case."""
+    """Whether texts and patterns distinguish upper and lower case."""
     blocking: bool = True
     """Whether a failure makes the trial a hard failure."""
 
-    @field_validator("regex_match")
-    @classmethod
-    def _patterns(cls, patterns: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        with refused():
-            for pattern in patterns or ():
-                check_pattern(pattern)
-        return patterns
-
-    @field_validator("json_schema")
-    @classmethod
-    def _offline(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
-        if schema is not None:
-            with refused():
-                validator_of(schema)
-        return schema
-
     def checks(self) -> list[Check]:
         """Build the checks; what calls a model comes last."""
-        found: list[Check] = []
-        cased = self.case_sensitive
-        if self.expected_in_answer is not None:
-            found.append(Contains(self.expected_in_answer, case_sensitive=cased))
-        if self.any_expected_in_answer is not None:
-            found.append(ContainsAny(self.any_expected_in_answer, case_sensitive=cased))
-        if self.not_in_answer is not None:
-            found.append(Excludes(self.not_in_answer, case_sensitive=cased))
-        if self.exact_match is not None:
-            found.append(Equals(self.exact_match, case_sensitive=cased))
-        if self.regex_match is not None:
-            found.append(Matches(self.regex_match, case_sensitive=cased))
+        texts: list[tuple[Callable[..., Check], Any]] = [
+            (Contains, self.expected_in_answer),
+            (ContainsAny, self.any_expected_in_answer),
+            (Excludes, self.not_in_answer),
+            (Equals, self.exact_match),
+            (Matches, self.regex_match),
+        ]
+        found = [
+            check(value, case_sensitive=self.case_sensitive)
+            for check, value in texts
+            if value is not None
+        ]
         if self.json_schema is not None:
             found.append(JSONSchema(self.json_schema))
         if self.jmespath is not None:
@@ -169,8 +149,7 @@ class Correctness(Strict):
             found.append(grouped(expressions, paths).with_(kind="jmespath", id=None))
         if self.llm_judge is not None:
             rules = [LLMJudge(**written(rule)) for rule in self.llm_judge]
-            places = [str(place) for place in range(1, len(rules) + 1)]
-            found.append(grouped(rules, places).with_(kind="llm_judge", id=None))
+            found.append(grouped(rules).with_(kind="llm_judge", id=None))
         if self.safety_check is not None:
             found.append(Safety(**written(self.safety_check)))
         if self.hallucination_check is not None:
@@ -179,19 +158,17 @@ class Correctness(Strict):
 
 
 class PathChecks(Strict):
-    """Did the agent go about it well? A failure warns, except for `forbidden_tools`."""
+    """Did the agent work well? A failure warns, except for `forbidden_tools`."""
 
     expected_tools: tuple[Expected, ...] | None = None
     """Tools the agent should call, by name or as {tool, arguments}, matched by `match_mode`."""
     match_mode: MatchMode = "superset"
     """How calls are matched: strict, unordered, superset, subset or in_order."""
-    arguments: (
-        ArgumentMode | dict[Name, ArgumentMode | Annotated[tuple[Name, ...], Field(min_length=1)]]
-    ) | None = None
+    arguments: ArgumentsRule | None = None
     """How arguments are compared, for all tools or per tool (`*` for the others): exact, ignore,
     subset, superset, or the dotted paths to compare."""
     forbidden_tools: Names | None = None
-    """Tools that must not be called; `*` stands for any characters. A failure always blocks."""
+    """Tools that must not be called; `*` matches any characters. A failure always blocks."""
     max_tool_calls: Count | None = None
     """The most tool calls."""
     max_loops: Count | None = None
@@ -206,30 +183,17 @@ class PathChecks(Strict):
     """The least 1 − edit distance / longer length with the baseline's tool sequence, else with
     expected_tools."""
     expected_handoff: Names | None = None
-    """Agents that must be handed over to."""
+    """Agents that must receive a handoff."""
     expected_handoffs_available: Names | None = None
-    """Agents the models must have been offered as targets of a handoff."""
+    """Agents that must be available to the models as handoff targets."""
     max_handoff_count: Count | None = None
     """The most handoffs."""
-    spans: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)] | None = None
+    spans: Annotated[tuple[SpanCondition, ...], Field(min_length=1)] | None = None
     """Queries over the spans of the trace: any, all, none, count, before, after."""
-    quality: dict[str, Bound] | None = None
+    quality: DimensionBounds | None = None
     """Bounds on quality dimensions, such as `efficiency: '>= 0.8'`; also `overall`."""
     blocking: bool = False
     """Whether a failure makes the trial a hard failure."""
-
-    @field_validator("spans")
-    @classmethod
-    def _queries(cls, spans: tuple[dict[str, Any], ...] | None) -> Any:
-        with refused():
-            for entry in spans or ():
-                parse_trace_query(entry)
-        return spans
-
-    @field_validator("quality")
-    @classmethod
-    def _dimensions(cls, quality: dict[str, str] | None) -> dict[str, str] | None:
-        return None if quality is None else check_dimensions(quality)
 
     def checks(self) -> list[Check]:
         """Build the checks."""
@@ -270,40 +234,36 @@ class PathChecks(Strict):
                 )
                 for entry in self.spans
             ]
-            places = [str(place) for place in range(1, len(queries) + 1)]
-            found.append(grouped(queries, places).with_(kind="spans", id=None))
+            found.append(grouped(queries).with_(kind="spans", id=None))
         if self.quality is not None:
             found.append(QualityBounds(self.quality, tools=tools))
         return [check.with_(required=check.always_blocks or self.blocking) for check in found]
 
 
 class CostChecks(Strict):
-    """What may it take? A failure warns."""
+    """Limits on cost, tokens, model calls and time. A failure warns."""
 
     max_cost_usd: Limit | None = None
-    """The most money, in US dollars."""
+    """The highest cost, in US dollars."""
     max_total_tokens: Count | None = None
-    """The most tokens, read and written."""
+    """The most tokens, input and output together."""
     max_llm_calls: Count | None = None
     """The most model calls."""
     max_latency_ms: Limit | None = None
     """The longest time from the first start to the last end, in milliseconds."""
-    max_cost_multiplier: Annotated[float, Number, Field(gt=0, allow_inf_nan=False)] | None = None
-    """The most money as a multiple of the baseline's."""
+    max_cost_multiplier: PositiveNumber | None = None
+    """The highest cost as a multiple of the baseline's."""
     blocking: bool = False
     """Whether a failure makes the trial a hard failure."""
 
     def checks(self) -> list[Check]:
         """Build the checks."""
-        found: list[Check] = []
-        if self.max_cost_usd is not None:
-            found.append(MaxCost(self.max_cost_usd))
-        if self.max_total_tokens is not None:
-            found.append(MaxTokens(self.max_total_tokens))
-        if self.max_llm_calls is not None:
-            found.append(MaxLLMCalls(self.max_llm_calls))
-        if self.max_latency_ms is not None:
-            found.append(MaxLatency(self.max_latency_ms))
-        if self.max_cost_multiplier is not None:
-            found.append(MaxCostRatio(self.max_cost_multiplier))
+        limits: list[tuple[Callable[[Any], Check], Any]] = [
+            (MaxCost, self.max_cost_usd),
+            (MaxTokens, self.max_total_tokens),
+            (MaxLLMCalls, self.max_llm_calls),
+            (MaxLatency, self.max_latency_ms),
+            (MaxCostRatio, self.max_cost_multiplier),
+        ]
+        found = [check(limit) for check, limit in limits if limit is not None]
         return [check.with_(required=self.blocking) for check in found]

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from proctor.checks._structured import contains_value, same_value
 from proctor.checks.base import (
@@ -70,15 +70,15 @@ class ExpectedCall(Strict):
     tool: Name
     """The tool."""
     arguments: dict[str, Any] | None = None
-    """Its arguments; any will do when absent."""
-
-
-def _call(value: Any) -> Any:
-    return {"tool": value} if isinstance(value, str) else value
+    """Its arguments; when absent, any arguments match."""
 
 
 Expected = Annotated[
-    ExpectedCall, BeforeValidator(_call, json_schema_input_type=str | ExpectedCall)
+    ExpectedCall,
+    BeforeValidator(
+        lambda value: {"tool": value} if isinstance(value, str) else value,
+        json_schema_input_type=str | ExpectedCall,
+    ),
 ]
 ArgumentsRule = (
     ArgumentMode | dict[Name, ArgumentMode | Annotated[tuple[Name, ...], Field(min_length=1)]]
@@ -167,7 +167,7 @@ class SameArguments(_PathCheck):
 
 
 class ForbidTools(_PathCheck):
-    """None of the tools was called; `*` stands for any characters. A failure always blocks.
+    """None of the tools was called; `*` matches any characters. A failure always blocks.
 
     Example: `ForbidTools("delete*")`.
     """
@@ -206,9 +206,9 @@ class CountBounds(Strict):
     """At most this many."""
 
     @model_validator(mode="after")
-    def _bounds(self) -> Self:
+    def _valid_bounds(self) -> Self:
         if self.eq is None and self.min is None and self.max is None:
-            raise ValueError("says no number: add eq, min or max")
+            raise ValueError("has no bound: add eq, min or max")
         if self.eq is not None and (self.min is not None or self.max is not None):
             raise ValueError("give eq, or min and max, not both")
         if self.min is not None and self.max is not None and self.min > self.max:
@@ -222,10 +222,10 @@ class CountBounds(Strict):
         if least is None:
             bound, details["expected"] = f"at most {most} allowed", most
         elif least == most:
-            bound, details["expected"] = f"asked for exactly {least}", least
+            bound, details["expected"] = f"expected exactly {least}", least
         else:
             upper = "" if most is None else f" and at most {most}"
-            bound = f"asked for at least {least}{upper}"
+            bound = f"expected at least {least}{upper}"
             details["expected"] = {"min": least, "max": most}
         reason = f"{number} {nouns[number != 1]}, {bound}"
         if (least or 0) <= number and (most is None or number <= most):
@@ -279,15 +279,34 @@ class MaxLoops(_PathCheck):
         return failed(f"{reason}: {each}", span_ids=_ids(repeated), **details)
 
 
-class MinToolRecall(_PathCheck):
+class _MinToolShare(_PathCheck):
+    """The expected and the used tools overlap enough."""
+
+    measure: ClassVar[str]
+    share: Share = Field(kw_only=False)
+    tools: OneOrMoreNames = ()
+
+    def judge_share(
+        self, value: float, difference: str, names: Sequence[str], span_ids: tuple[str, ...] = ()
+    ) -> CheckResult:
+        details: dict[str, Any] = {"expected": self.share, "actual": value}
+        reason = f"{self.measure} is {value:.2f}"
+        if value >= self.share:
+            return passed(f"{reason}, at least {self.share:g}", **details)
+        reason += f", less than {self.share:g}"
+        if names:
+            reason += f"; {difference}: {_listed(names)}"
+        return failed(reason, score=value, span_ids=span_ids, **details)
+
+
+class MinToolRecall(_MinToolShare):
     """At least this share of the expected tools was used.
 
     Example: `MinToolRecall(0.8, tools=["search", "book"])`.
     """
 
     name: ClassVar[str] = "min_tool_recall"
-    share: Share = Field(kw_only=False)
-    tools: OneOrMoreNames = ()
+    measure: ClassVar[str] = "tool recall"
 
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
@@ -296,19 +315,17 @@ class MinToolRecall(_PathCheck):
         if value is None:
             return skipped("min_tool_recall needs expected_tools, and there are none")
         missing = [name for name in dict.fromkeys(self.tools) if name not in used]
-        more = f"; not used: {_listed(missing)}" if missing else ""
-        return _at_least("tool recall", value, self.share, more)
+        return self.judge_share(value, "not used", missing)
 
 
-class MinToolPrecision(_PathCheck):
+class MinToolPrecision(_MinToolShare):
     """At least this share of the used tools was expected.
 
     Example: `MinToolPrecision(0.5, tools=["search", "book"])`.
     """
 
     name: ClassVar[str] = "min_tool_precision"
-    share: Share = Field(kw_only=False)
-    tools: OneOrMoreNames = ()
+    measure: ClassVar[str] = "tool precision"
 
     def evaluate(self, ctx: CheckContext[Any], /) -> CheckResult:
         """Judge one trial."""
@@ -319,28 +336,14 @@ class MinToolPrecision(_PathCheck):
             return skipped("no tool was called, so precision is undefined")
         others = [call for call in ctx.trace.tool_calls if call.name not in self.tools]
         names = list(dict.fromkeys(call.name for call in others))
-        more = f"; not expected: {_listed(names)}" if names else ""
-        return _at_least("tool precision", value, self.share, more, span_ids=_ids(others))
-
-
-def _at_least(
-    what: str, value: float, least: float, more: str, span_ids: tuple[str, ...] = ()
-) -> CheckResult:
-    details: dict[str, Any] = {"expected": least, "actual": value}
-    if value >= least:
-        return passed(f"{what} is {value:.2f}, at least {least:g}", **details)
-    return failed(
-        f"{what} is {value:.2f}, less than {least:g}{more}",
-        score=value,
-        span_ids=span_ids,
-        **details,
-    )
+        return self.judge_share(value, "not expected", names, _ids(others))
 
 
 class _MinSimilarity(_PathCheck):
     """The tool sequence is similar to the baseline's, else to `tools`."""
 
     measure: ClassVar[str]
+    similarity: ClassVar[Callable[[Sequence[str], Sequence[str]], float]]
     least: Share = Field(kw_only=False)
     tools: OneOrMoreNames | None = None
 
@@ -353,8 +356,7 @@ class _MinSimilarity(_PathCheck):
         else:
             return skipped(f"no baseline and no expected_tools to compare the {self.measure} with")
         ours = ctx.trace.tool_sequence
-        similarity = sequence_similarity if self.measure == "sequence" else edit_similarity
-        value = similarity(ours, reference)
+        value = type(self).similarity(ours, reference)
         reason = f"{self.measure} similarity with {source} is {value:.2f}"
         details: dict[str, Any] = {"expected": reference, "actual": ours}
         if value >= self.least:
@@ -376,6 +378,7 @@ class MinSequenceSimilarity(_MinSimilarity):
 
     name: ClassVar[str] = "min_sequence_similarity"
     measure: ClassVar[str] = "sequence"
+    similarity = staticmethod(sequence_similarity)
 
 
 class MinEditSimilarity(_MinSimilarity):
@@ -386,6 +389,7 @@ class MinEditSimilarity(_MinSimilarity):
 
     name: ClassVar[str] = "min_edit_similarity"
     measure: ClassVar[str] = "edit"
+    similarity = staticmethod(edit_similarity)
 
 
 class _ArgumentCheck(_PathCheck):
@@ -532,22 +536,30 @@ class CountHandoffs(CountBounds, _PathCheck):
 # -- spans and quality ---------------------------------------------------------------------------
 
 
+def parse_trace_query(query: Mapping[str, Any]) -> TraceQuery:
+    """Parse a trace query, or a span query that some span must match."""
+    parsed = parse_query({key: value for key, value in query.items() if key != "id"})
+    return TraceQuery.parse({"any": parsed}) if isinstance(parsed, SpanQuery) else parsed
+
+
+def _valid_query(query: dict[str, Any]) -> dict[str, Any]:
+    with refused():
+        parse_trace_query(query)
+    return query
+
+
+SpanCondition = Annotated[dict[str, Any], AfterValidator(_valid_query)]
+
+
 class HasMatchingSpan(_PathCheck):
-    """A query over the spans holds; a bare span query asks for some span that matches.
+    """A query over the spans holds; a bare span query must match at least one span.
 
     Example: `HasMatchingSpan({"tool_name": "book"})`,
     `HasMatchingSpan({"none": {"has_status": "error"}})`.
     """
 
     name: ClassVar[str] = "span"
-    query: dict[str, Any] = Field(kw_only=False)
-
-    @field_validator("query")
-    @classmethod
-    def _valid_query(cls, query: dict[str, Any]) -> dict[str, Any]:
-        with refused():
-            parse_trace_query(query)
-        return query
+    query: SpanCondition = Field(kw_only=False)
 
     @cached_property
     def parsed(self) -> TraceQuery:
@@ -561,10 +573,15 @@ class HasMatchingSpan(_PathCheck):
         return make(result.reason, span_ids=tuple(result.span_ids))
 
 
-def parse_trace_query(query: Mapping[str, Any]) -> TraceQuery:
-    """Parse a trace query, or a span query that some span must match."""
-    parsed = parse_query({key: value for key, value in query.items() if key != "id"})
-    return TraceQuery.parse({"any": parsed}) if isinstance(parsed, SpanQuery) else parsed
+def _known_dimensions(bounds: dict[str, str]) -> dict[str, str]:
+    known = (*DIMENSIONS, "overall")
+    for name in bounds:
+        if name not in known:
+            raise ValueError(f"unknown quality dimension {name!r} ({hint_among(name, known)})")
+    return bounds
+
+
+DimensionBounds = Annotated[dict[str, Bound], AfterValidator(_known_dimensions)]
 
 
 class QualityBounds(_PathCheck):
@@ -574,13 +591,8 @@ class QualityBounds(_PathCheck):
     """
 
     name: ClassVar[str] = "quality"
-    bounds: dict[str, Bound] = Field(kw_only=False)
+    bounds: DimensionBounds = Field(kw_only=False)
     tools: OneOrMoreNames | None = None
-
-    @field_validator("bounds")
-    @classmethod
-    def _known_dimensions(cls, bounds: dict[str, str]) -> dict[str, str]:
-        return check_dimensions(bounds)
 
     async def evaluate(self, ctx: CheckContext[Any], /) -> Results:
         """Judge one trial."""
@@ -599,23 +611,13 @@ class QualityBounds(_PathCheck):
             holds = bound.holds(found.score)
             results[name] = CheckResult(
                 passed=holds,
-                reason=f"{name} is {found.score:.2f}, asked for {bound}{'' if holds else issues}",
+                reason=f"{name} is {found.score:.2f}, expected {bound}{'' if holds else issues}",
                 expected=str(bound),
                 actual=found.score,
                 method=found.method,
                 span_ids=() if holds else found.span_ids,
             )
         return results
-
-
-def check_dimensions(bounds: dict[str, str]) -> dict[str, str]:
-    """Raise for the name of a quality dimension that does not exist."""
-    known = (*DIMENSIONS, "overall")
-    for name in bounds:
-        if name not in known:
-            hint = hint_among(name, known)
-            raise ValueError(f"unknown quality dimension {name!r} ({hint})")
-    return bounds
 
 
 # -- matching calls ------------------------------------------------------------------------------
@@ -632,25 +634,21 @@ def _rules_of(rules: ArgumentMode | Mapping[str, Any] | None) -> ArgumentRules:
 def _rules_for(
     reference: Sequence[ExpectedCall], rules: ArgumentMode | Mapping[str, Any] | None
 ) -> ArgumentRules:
-    """Return the rules of each expected tool; where no arguments are written, any will do."""
+    """Return the rules of each expected tool; without written arguments, any match."""
     given = _rules_of(rules)
-    written: dict[str, set[bool]] = {}
-    for call in reference:
-        written.setdefault(call.tool, set()).add(call.arguments is not None)
     per_tool: dict[str, Any] = {}
-    for tool, kinds in written.items():
-        if kinds == {True}:
-            per_tool[tool] = given.of(tool)
+    for tool in {call.tool for call in reference}:
+        rule = given.of(tool)
+        has_arguments = {call.arguments is not None for call in reference if call.tool == tool}
+        if has_arguments == {True, False}:  # some calls of the tool have arguments written
+
+            def accepts(actual: Any, wanted: Any, rule: ExactRule = rule) -> bool:
+                return wanted in (None, {}) or rule.same(actual, wanted)
+
+            per_tool[tool] = accepts
         else:
-            per_tool[tool] = "ignore" if kinds == {False} else _or_any(given.of(tool))
+            per_tool[tool] = rule if has_arguments == {True} else "ignore"
     return ArgumentRules(given.default, per_tool)
-
-
-def _or_any(rule: ExactRule) -> Any:
-    def accepts(actual: Any, reference: Any) -> bool:
-        return reference in (None, {}) or rule.same(actual, reference)
-
-    return accepts
 
 
 def _match_result(
@@ -661,9 +659,9 @@ def _match_result(
     if match.passed:
         ids = tuple(pair.span_id for pair in match.pairs if pair.span_id is not None)
         return passed(match.reason, span_ids=ids, **details)
-    # Each mode asks about one side: of the calls wanted, of the calls made, or of the longer.
-    of = {"superset": len(wanted), "in_order": len(wanted), "subset": len(made)}
-    whole = of.get(match.mode, max(len(made), len(wanted)))
+    # Each mode has its own denominator: the calls wanted, the calls made, or the longer list.
+    wholes = {"superset": len(wanted), "in_order": len(wanted), "subset": len(made)}
+    whole = wholes.get(match.mode, max(len(made), len(wanted)))
     score = min(len(match.pairs) / whole, 1.0) if whole else 0.0
     return failed(match.reason, score=score, span_ids=match.span_ids, **details)
 
@@ -709,37 +707,26 @@ _AGENTS = re.compile(r"smolagents\.managed_agents\.\d+\.name|openai\.agent\.hand
 _TRANSFERS = ("transfer_to_", "handoff_to_", "transfer_back_to_", "delegate_to_")
 
 
-def offered_tools(trace: Trace) -> list[str] | None:
-    """Return the tools some model of the trace was offered, by first offer."""
-    found = [name for span in trace.index.spans for name in _tools(span)]
-    return list(dict.fromkeys(found)) or None
-
-
 def offered_handoffs(trace: Trace) -> list[str] | None:
     """Return the agents some model could hand over to; None when nothing is recorded.
 
     A transfer tool counts as its agent, in the spelling of the tool.
     """
     agents = [name for span in trace.index.spans for name in _agents(span)]
-    tools = offered_tools(trace)
-    if tools is None and not agents:
+    tools = [name for span in trace.index.spans for name in _tools(span)]
+    if not tools and not agents:
         return None
-    for tool in tools or ():
-        for prefix in _TRANSFERS:
-            if tool.startswith(prefix):
-                agents.append(tool.removeprefix(prefix))
-                break
+    for tool in tools:
+        prefix = next((prefix for prefix in _TRANSFERS if tool.startswith(prefix)), None)
+        if prefix is not None:
+            agents.append(tool.removeprefix(prefix))
     return list(dict.fromkeys(agents))
 
 
 def same_agent(one: str, other: str) -> bool:
     """Return whether two spellings name one agent: case, spaces, `-` and `_` do not matter."""
-    return agent_key(one) == agent_key(other)
-
-
-def agent_key(name: str) -> str:
-    """Return a form in which all spellings of an agent's name are equal."""
-    return re.sub(r"[\s_-]+", "_", name.strip()).casefold()
+    first, second = (re.sub(r"[\s_-]+", "_", name.strip()).casefold() for name in (one, other))
+    return first == second
 
 
 def _tools(span: Span) -> Iterator[str]:
@@ -761,7 +748,7 @@ def _agents(span: Span) -> Iterator[str]:
 
 
 def _names(value: Any) -> Iterator[str]:
-    """Names out of definitions in any of the shapes providers use."""
+    """Yield the names in definitions, in any of the shapes that providers use."""
     value = structure(value)
     if isinstance(value, Mapping):
         fields = cast("Mapping[str, Any]", value)

@@ -208,15 +208,18 @@ def _items(value: Any, where: str) -> Sequence[Any]:
     if value is None:
         return ()
     if isinstance(value, Mapping):
-        # `criteria: {accuracy: "...", tone: {rule: ..., weight: 2}}` reads well in YAML.
-        named: list[Any] = []
-        for name, item in cast(Mapping[str, Any], value).items():
-            body = cast(Mapping[str, Any], item) if isinstance(item, Mapping) else {"rule": item}
-            named.append({"name": name, **body})
-        return named
+        return criteria_by_name(cast(Mapping[str, Any], value))
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise ProctorError("must be a list", where=f"rubric.{where}")
     return cast(Sequence[Any], value)
+
+
+def criteria_by_name(written: Mapping[str, Any]) -> list[Any]:
+    """Return criteria written as a mapping, `{accuracy: "…", tone: {rule: …, weight: 2}}`."""
+    return [
+        {"name": name, **(cast("Any", body) if isinstance(body, Mapping) else {"rule": body})}
+        for name, body in written.items()
+    ]
 
 
 def _built(kind: Any, item: Any, where: str) -> Any:
