@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from proctor.trace.conventions._unwrap import answer, last_text, question
-from proctor.trace.conventions.proctor import trace_from_attributes
+from proctor.trace.conventions.proctor import TRACE_KEYS, trace_from_attributes
 from proctor.trace.conventions.values import (
     encode_json,
     first,
@@ -217,7 +217,11 @@ def summarise(trace: Trace) -> None:
 def _is_complete(trace: Trace) -> bool:
     """Return whether nothing is left to fill: a Proctor record, or a trace without spans."""
     # A list, not a generator: each call also moves the attributes of its span.
-    complete = [trace_from_attributes(trace, span) for span in trace.spans]
+    complete = [
+        trace_from_attributes(trace, span)
+        for span in trace.spans
+        if not TRACE_KEYS.isdisjoint(span.attributes)
+    ]
     return any(complete) or not trace.spans
 
 

@@ -168,9 +168,7 @@ def trace_to_attributes(trace: Trace) -> dict[str, Any]:
 def trace_from_attributes(trace: Trace, span: Span) -> bool:
     """Move `proctor.trace.*` of a span into the trace; return whether they are complete."""
     received = span.attributes
-    if TRACE_KEYS.isdisjoint(received):
-        return False
-    ours = {key for key in TRACE_KEYS if key in received}
+    ours = TRACE_KEYS.intersection(received)
     span.attributes = {key: value for key, value in received.items() if key not in ours}
     for key, field in TRACE_TEXT_FIELDS.items():
         value = received.get(key)
