@@ -25,7 +25,7 @@ from proctor.llm.prices import PriceTable
 from proctor.server.store.rows import Batch, TraceFacts, batch_of
 from proctor.trace.assemble import Collector
 from proctor.trace.conventions.values import decode_json
-from proctor.trace.formats import otlp, otlp_protobuf
+from proctor.trace.formats import otlp
 from proctor.trace.redact import Redactor
 
 REQUEST = struct.Struct("<II")
@@ -261,7 +261,7 @@ def received(body: bytes, content_type: str, what: str = SPANS) -> Received:
     if kind == JSON:
         _read_json(body, collected)
     elif kind == PROTOBUF:
-        read = otlp_protobuf.read_logs if what == LOG_RECORDS else otlp_protobuf.read_spans
+        read = otlp.read_protobuf_logs if what == LOG_RECORDS else otlp.read_protobuf_spans
         if not read(body, collected):
             raise Refused(400, f"not an OTLP request of {what.replace('_', ' ')} in protobuf")
     else:

@@ -25,7 +25,7 @@ from proctor.trace import formats
 from proctor.trace._documents import looks_like_json, read_documents
 from proctor.trace._fields import is_array, is_object, kind_of
 from proctor.trace.assemble import Collector, LogPool, TraceProblem, assemble
-from proctor.trace.formats import transcript
+from proctor.trace.formats import otlp, transcript
 from proctor.trace.model import Trace
 
 __all__ = [
@@ -313,12 +313,11 @@ def _collect(
     max_bytes: int,
 ) -> Iterator[Collector]:
     """Yield the collected content of each file, before assembly."""
-    every = (*formats.JSON_FORMATS, *formats.BINARY_FORMATS)
-    selected = next((known for known in every if format_name == known.NAME), None)
-    if format_name is not None and selected is None:
+    known = [*(each.NAME for each in formats.FORMATS), otlp.PROTOBUF_NAME]
+    if format_name is not None and format_name not in known:
         raise ProctorError(
-            f"unknown trace format {format_name!r}; known: {', '.join(formats.names())}",
-            hint=did_you_mean(format_name, formats.names()),
+            f"unknown trace format {format_name!r}; known: {', '.join(known)}",
+            hint=did_you_mean(format_name, known),
         )
     for item in expand(source):
         if not isinstance(item, Content):
@@ -332,33 +331,29 @@ def _collect(
         except MemoryError:
             out.problem("", "does not fit into memory; split it")
         else:
-            _read_data(data, out, selected)
+            _read_data(data, out, format_name)
         out.place = ""
         yield out
 
 
-def _read_data(
-    data: bytes, out: Collector, selected: formats.JsonFormat | formats.BinaryFormat | None
-) -> None:
+def _read_data(data: bytes, out: Collector, format_name: str | None) -> None:
     """Read the unpacked bytes of one file."""
-    binary = selected if selected in formats.BINARY_FORMATS else None
     if not data[:1].strip() and not data.strip():
         out.problem("", "is empty")
-    elif binary is not None:
-        binary.read(data, out)
-    elif looks_like_json(data):
-        _read_json(data, out, selected)
-        # A protobuf file may begin like JSON by chance: its length byte can be a brace.
-        if out.is_empty and (found := formats.detect_binary(data)) is not None:
-            out.forget_problems()
-            found.read(data, out)
-    elif (found := formats.detect_binary(data)) is not None:
-        found.read(data, out)
-    else:
+        return
+    is_text = format_name != otlp.PROTOBUF_NAME and looks_like_json(data)
+    if is_text:
+        _read_json(data, out, format_name)
+    # A protobuf file may begin like JSON by chance: its length byte can be a brace.
+    if out.is_empty and (read_protobuf := otlp.protobuf_reader(data)) is not None:
+        out.forget_problems()
+        read_protobuf(out)
+    elif not is_text and format_name != otlp.PROTOBUF_NAME:
         out.problem("byte 0", f"neither JSON nor OTLP protobuf: begins with {data[:12]!r}")
 
 
-def _read_json(data: bytes, out: Collector, selected: Any) -> None:
+def _read_json(data: bytes, out: Collector, format_name: str | None) -> None:
+    selected = next((each for each in formats.FORMATS if format_name == each.NAME), None)
     documents = read_documents(data, out)
     messages: list[Any] = []
     for place, document in documents.found:
@@ -367,9 +362,10 @@ def _read_json(data: bytes, out: Collector, selected: Any) -> None:
         if documents.by_line and transcript.is_message(document):
             messages.append(document)
             continue
-        known: formats.JsonFormat | None = selected or formats.detect(document)
+        matching = (each for each in formats.FORMATS if each.matches(document))
+        known = selected or next(matching, None)
         if known is None:
-            about = "; ".join(known.ABOUT for known in formats.JSON_FORMATS)
+            about = "; ".join(each.ABOUT for each in formats.FORMATS)
             out.problem("", _unknown(document), hint=f"known formats: {about}")
             continue
         try:

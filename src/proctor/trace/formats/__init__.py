@@ -1,8 +1,8 @@
 """Register the wire formats: one module each, detected in the order of the table below.
 
-Each JSON format has `NAME`, `ABOUT`, `matches(document)`, a cheap check of a decoded document, and
-`read(document, out)`, which puts spans into a `Collector`; binary formats take bytes. To add one,
-see docs/how-to/add-a-trace-format.md.
+Each format has `NAME`, `ABOUT`, `matches(document)`, a cheap check of a decoded document, and
+`read(document, out)`, which puts spans into a `Collector`. OTLP protobuf, the only binary format,
+is detected in `proctor.trace.load`. To add a format, see docs/how-to/add-a-trace-format.md.
 """
 
 from __future__ import annotations
@@ -10,20 +10,11 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from proctor.trace.assemble import Collector
-from proctor.trace.formats import (
-    jaeger,
-    langfuse,
-    native,
-    otlp,
-    otlp_protobuf,
-    span_list,
-    trail,
-    transcript,
-)
+from proctor.trace.formats import jaeger, langfuse, native, otlp, span_list, trail, transcript
 
 
-class _Named(Protocol):
-    """The metadata of a format."""
+class Format(Protocol):
+    """A format whose documents are JSON values: a whole file, or one line of it."""
 
     @property
     def NAME(self) -> str:  # noqa: N802 - a constant of the module
@@ -35,10 +26,6 @@ class _Named(Protocol):
         """Short description for messages, from which a user recognises the format."""
         ...
 
-
-class JsonFormat(_Named, Protocol):
-    """A format whose documents are JSON values: a whole file, or one line of it."""
-
     def matches(self, document: Any) -> bool:
         """Return whether a decoded document has this format."""
         ...
@@ -48,20 +35,8 @@ class JsonFormat(_Named, Protocol):
         ...
 
 
-class BinaryFormat(_Named, Protocol):
-    """A format that is not text: always a whole file."""
-
-    def matches(self, data: bytes) -> bool:
-        """Return whether the bytes of a file have this format."""
-        ...
-
-    def read(self, data: bytes, out: Collector) -> None:
-        """Read a file into the collector; never raises on bad bytes."""
-        ...
-
-
 # Strict formats first: `span_list` and `transcript` accept the widest shapes, so they are last.
-JSON_FORMATS: tuple[JsonFormat, ...] = (
+FORMATS: tuple[Format, ...] = (
     native,
     otlp,
     trail,
@@ -70,19 +45,3 @@ JSON_FORMATS: tuple[JsonFormat, ...] = (
     span_list,
     transcript,
 )
-BINARY_FORMATS: tuple[BinaryFormat, ...] = (otlp_protobuf,)
-
-
-def names() -> list[str]:
-    """Return the names of all formats, in detection order."""
-    return [known.NAME for known in (*JSON_FORMATS, *BINARY_FORMATS)]
-
-
-def detect(document: Any) -> JsonFormat | None:
-    """Return the format of a decoded document, or None."""
-    return next((known for known in JSON_FORMATS if known.matches(document)), None)
-
-
-def detect_binary(data: bytes) -> BinaryFormat | None:
-    """Return the format of a binary file, or None."""
-    return next((known for known in BINARY_FORMATS if known.matches(data)), None)

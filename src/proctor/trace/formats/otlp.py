@@ -1,13 +1,17 @@
-"""Read OTLP JSON: `resourceSpans` and `resourceLogs`, one request or several, and Tempo's shapes.
+"""Read OTLP: export requests for traces and logs as JSON or protobuf, and Tempo's shapes.
 
 Guarantees: hex and base64 ids, enum names and integers, int64 as text or number, camel and snake
-case, `batches` and `instrumentationLibrarySpans` all give the same spans. Bytes stay base64 text.
-Trade-off: links, trace state and the RPC span kind (client, server, …) are dropped.
+case, `batches` and `instrumentationLibrarySpans` all give the same spans, and protobuf the same as
+JSON. Bytes stay base64 text. Trade-off: links, trace state and the RPC span kind (client,
+server, …) are dropped.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import base64
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from proctor.trace._fields import (
     BadValue,
@@ -27,7 +31,16 @@ from proctor.trace.assemble import Collector, LogRecord
 from proctor.trace.conventions.values import text
 from proctor.trace.model import Event, Span, SpanStatus
 
+# Imported when protobuf is read: the generated classes load slowly.
+if TYPE_CHECKING:
+    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+    from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord as WireLogRecord
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span as WireSpan
+
 NAME = "otlp"
+PROTOBUF_NAME = "otlp-protobuf"
 ABOUT = "OTLP JSON (resourceSpans, resourceLogs; also Tempo's batches)"
 
 _SPAN_KEYS = ("resourceSpans", "resource_spans", "batches")
@@ -206,7 +219,7 @@ def _log(raw: dict[str, Any], place: str, out: Collector) -> LogRecord | None:
     return LogRecord(
         trace_id,
         span_id,
-        log_event(name, nanoseconds(time or observed or 0, "time"), attributes, any_value(body)),
+        log_event(name, nanoseconds(time or observed or 0, "time"), attributes, _any_value(body)),
     )
 
 
@@ -237,14 +250,14 @@ def attributes_of(value: Any, place: str, out: Collector) -> dict[str, Any]:
             if key.__class__ is not str:
                 raise BadValue(f"key is not a string but {kind_of(key)}")
             string = wrapped.get("stringValue") if wrapped.__class__ is dict else None
-            found[key] = string if string.__class__ is str else any_value(wrapped)
+            found[key] = string if string.__class__ is str else _any_value(wrapped)
         except (TypeError, KeyError, AttributeError, BadValue) as error:
             why = error if isinstance(error, BadValue) else "not a key with a value"
             out.problem(f"{place}.attributes[{position}]", f"attribute skipped: {why}")
     return found
 
 
-def any_value(value: Any) -> Any:
+def _any_value(value: Any) -> Any:
     """Return the value of an AnyValue."""
     if value is None:
         return None
@@ -275,7 +288,7 @@ def _double(held: Any) -> float:
 
 def _list(held: Any) -> list[Any]:
     values = array(held.get("values") if is_object(held) else held, "arrayValue")
-    return [any_value(value) for value in values]
+    return [_any_value(value) for value in values]
 
 
 def _mapping(held: Any) -> dict[str, Any]:
@@ -284,7 +297,7 @@ def _mapping(held: Any) -> dict[str, Any]:
     for entry in entries:
         if not is_object(entry) or not isinstance(entry.get("key"), str):
             raise BadValue("kvlistValue has an entry without a key")
-        found[entry["key"]] = any_value(entry.get("value"))
+        found[entry["key"]] = _any_value(entry.get("value"))
     return found
 
 
@@ -308,3 +321,158 @@ _READERS = {
     "bytesValue": _as_is,
     "bytes_value": _as_is,
 }
+
+
+# -- protobuf -----------------------------------------------------------------------------------
+
+
+_PROTOBUF_START = b"\x0a"
+"""Tag of field 1, length-delimited: `resource_spans` or `resource_logs`, the only field."""
+
+_STATUS_BY_CODE = (SpanStatus.UNSET, SpanStatus.OK, SpanStatus.ERROR)
+
+_ID_SIZES = (16, 8)
+"""Sizes of a trace id and a span id; others are invalid by the specification."""
+
+
+def protobuf_reader(data: bytes) -> Callable[[Collector], None] | None:
+    """Return what reads the bytes of a file into a collector; None if they are no OTLP request.
+
+    Protobuf skips unknown fields, so a log request also parses as an empty trace request: only one
+    in which some span or log record has ids of the right size counts.
+    """
+    # A cheap test before protobuf is imported and the whole file parsed.
+    if not data.startswith(_PROTOBUF_START):
+        return None
+    traces = _span_request(data)
+    batches = traces.resource_spans if traces is not None else ()
+    spans = (span for batch in batches for group in batch.scope_spans for span in group.spans)
+    if traces is not None and any(_has_valid_ids(span) for span in spans):
+        return partial(_read_span_request, traces)
+    logs = _log_request(data)
+    batches = logs.resource_logs if logs is not None else ()
+    records = (log for batch in batches for group in batch.scope_logs for log in group.log_records)
+    if logs is not None and any(_has_valid_ids(record) for record in records):
+        return partial(_read_log_request, logs)
+    return None
+
+
+def read_protobuf_spans(data: bytes, out: Collector) -> bool:
+    """Read bytes as an export request of spans; return whether they are one."""
+    request = _span_request(data)
+    if request is None or not request.resource_spans:
+        return False
+    _read_span_request(request, out)
+    return True
+
+
+def read_protobuf_logs(data: bytes, out: Collector) -> bool:
+    """Read bytes as an export request of log records; return whether they are one."""
+    request = _log_request(data)
+    if request is None or not request.resource_logs:
+        return False
+    _read_log_request(request, out)
+    return True
+
+
+def _span_request(data: bytes) -> ExportTraceServiceRequest | None:
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    try:
+        return ExportTraceServiceRequest.FromString(data)
+    except DecodeError:
+        return None
+
+
+def _log_request(data: bytes) -> ExportLogsServiceRequest | None:
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+
+    try:
+        return ExportLogsServiceRequest.FromString(data)
+    except DecodeError:
+        return None
+
+
+def _has_valid_ids(item: WireSpan | WireLogRecord) -> bool:
+    return (len(item.trace_id), len(item.span_id)) == _ID_SIZES
+
+
+def _read_span_request(request: ExportTraceServiceRequest, out: Collector) -> None:
+    for r, batch in enumerate(request.resource_spans):
+        resource = _protobuf_attributes(batch.resource.attributes)
+        for g, group in enumerate(batch.scope_spans):
+            scope = group.scope.name or None
+            for s, raw in enumerate(group.spans):
+                trace_id, span_id = raw.trace_id, raw.span_id
+                if (len(trace_id), len(span_id)) != _ID_SIZES:
+                    place = f"resourceSpans[{r}].scopeSpans[{g}].spans[{s}]"
+                    out.problem(place, "span skipped: trace id or span id is missing")
+                    continue
+                span = _protobuf_span(raw, trace_id.hex(), span_id.hex(), scope)
+                out.add(span)
+                out.resource(span.trace_id, resource)
+
+
+def _protobuf_span(raw: WireSpan, trace_id: str, span_id: str, scope: str | None) -> Span:
+    wire_status = raw.status
+    code = wire_status.code
+    # Later protocol versions may add codes; protobuf passes unknown ones through.
+    status = _STATUS_BY_CODE[code] if code < len(_STATUS_BY_CODE) else SpanStatus.UNSET
+    parent = raw.parent_span_id.hex()
+    return Span(
+        trace_id=trace_id,
+        span_id=span_id,
+        parent_id=parent if parent.strip("0") else None,
+        name=raw.name,
+        status=status,
+        error_message=(wire_status.message or None) if status is SpanStatus.ERROR else None,
+        start_ns=raw.start_time_unix_nano,
+        end_ns=raw.end_time_unix_nano or None,
+        attributes=_protobuf_attributes(raw.attributes),
+        events=tuple(
+            [
+                Event(event.name, event.time_unix_nano, _protobuf_attributes(event.attributes))
+                for event in raw.events
+            ]
+        ),
+        scope=scope,
+    )
+
+
+def _read_log_request(request: ExportLogsServiceRequest, out: Collector) -> None:
+    for batch in request.resource_logs:
+        for group in batch.scope_logs:
+            out.logs.extend(_protobuf_log(raw) for raw in group.log_records if _has_valid_ids(raw))
+
+
+def _protobuf_log(raw: WireLogRecord) -> LogRecord:
+    attributes = _protobuf_attributes(raw.attributes)
+    body = _protobuf_value(raw.body) if raw.HasField("body") else None
+    # Field 12 is newer than our oldest supported bindings.
+    name = getattr(raw, "event_name", "") or None
+    time = raw.time_unix_nano or raw.observed_time_unix_nano
+    return LogRecord(raw.trace_id.hex(), raw.span_id.hex(), log_event(name, time, attributes, body))
+
+
+def _protobuf_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        value = pair.value
+        # Most values are strings: testing for one is faster than reading the type.
+        found[pair.key] = value.string_value or _protobuf_value(value)
+    return found
+
+
+def _protobuf_value(value: AnyValue) -> Any:
+    held = value.WhichOneof("value")
+    if held is None:
+        return None
+    if held == "array_value":
+        return [_protobuf_value(item) for item in value.array_value.values]
+    if held == "kvlist_value":
+        return _protobuf_attributes(value.kvlist_value.values)
+    if held == "bytes_value":
+        return base64.b64encode(value.bytes_value).decode("ascii")
+    return getattr(value, held)
