@@ -13,7 +13,7 @@ from proctor.trace.assemble import Collector
 from proctor.trace.formats import jaeger, langfuse, native, otlp, span_list, trail, transcript
 
 
-class Format(Protocol):
+class TraceFormat(Protocol):
     """A format whose documents are JSON values: a whole file, or one line of it."""
 
     @property
@@ -36,7 +36,7 @@ class Format(Protocol):
 
 
 # Strict formats first: `span_list` and `transcript` accept the widest shapes, so they are last.
-FORMATS: tuple[Format, ...] = (
+FORMATS: tuple[TraceFormat, ...] = (
     native,
     otlp,
     trail,
