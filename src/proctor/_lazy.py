@@ -1,6 +1,6 @@
-"""Public names of a package that are imported when they are first used (PEP 562).
+"""Import the public names of a package when they are first used (PEP 562).
 
-Imports nothing itself: `import proctor` goes through here, and must cost next to nothing.
+This module imports nothing itself, because `import proctor` runs it and must cost almost nothing.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def imported_when_used(
     package: str, homes: Mapping[str, str], namespace: dict[str, Any]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """A package's `__getattr__` and `__dir__`; what is found is remembered in `namespace`.
+    """Return `__getattr__` and `__dir__` of a package; imported names are cached in `namespace`.
 
-    `homes` is public name → the module that defines it, or that it is.
+    `homes` maps a public name to the module that defines it, or that it is.
     """
 
     def found(name: str) -> Any:
@@ -31,7 +31,7 @@ def imported_when_used(
         return value
 
     def listed() -> list[str]:
-        # Not what the package needs for itself, nor which of its modules happen to be loaded.
+        # Only public names: not the package's own imports, nor modules that happen to be loaded.
         return sorted({*homes, *(name for name in namespace if name.startswith("__"))})
 
     return found, listed

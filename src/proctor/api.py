@@ -9,11 +9,12 @@ Packages are imported by the function that needs them: light commands load this 
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, TypedDict, Unpack
 
 if TYPE_CHECKING:
     from proctor.checks import CheckResults
@@ -51,6 +52,8 @@ __all__ = [
     "run_all",
     "settings",
 ]
+
+P = ParamSpec("P")
 
 PathLike = str | os.PathLike[str]
 
@@ -288,25 +291,19 @@ def run(  # noqa: PLR0913 (each is an option of a run)
     return run_sync(work)
 
 
-async def arun(  # noqa: PLR0913 (as above)
+def _same_parameters(
+    _: Callable[P, Run],
+) -> Callable[[Callable[..., Coroutine[Any, Any, Run]]], Callable[P, Coroutine[Any, Any, Run]]]:
+    """Declare that an async function takes the parameters of a sync one, which spells them out."""
+    return lambda function: functools.update_wrapper(function, _, assigned=(), updated=())
+
+
+@_same_parameters(run)
+async def arun(
     target: Suite | Experiment | PathLike | None = None,
     *,
-    agent: AgentLike | str | None = None,
-    agents: Sequence[AgentLike | str] | Mapping[str, AgentLike | str] | None = None,
-    trials: int | None = None,
-    seeds: int | str | Sequence[int] | None = None,
     cases: str | Sequence[str] | None = None,
-    tags: Sequence[str] = (),
-    filter: str = "",  # noqa: A002 (the word of the command line)
-    set: Mapping[str, object] | None = None,  # noqa: A002 (the word of the command line)
-    concurrency: int | None = None,
-    timeout: float | None = None,  # noqa: ASYNC109 (of each trial, not of this call)
-    early_stop: bool | str | Sequence[str] = (),
-    limits: RunLimits | None = None,
-    results: PathLike | None = None,
-    name: str | None = None,
-    observer: Observer | None = None,
-    **options: Unpack[ExecutorOptions],
+    **keywords: Unpack[RunKeywords],
 ) -> Run:
     """Run a suite, an experiment or scenarios, as `run` does, inside an event loop.
 
@@ -314,32 +311,15 @@ async def arun(  # noqa: PLR0913 (as above)
     """
     from proctor.errors import ProctorError
 
-    found = _find_target(target, cases, name)
+    found = _find_target(target, cases, keywords.get("name"))
     if len(found.experiments) > 1:
         names = ", ".join(experiment.name for experiment in found.experiments)
         raise ProctorError(
             f"there are {len(found.experiments)} experiments here: {names}",
             hint="proctor.api.run_all(…) runs them all",
         )
-    keywords: RunKeywords = {
-        "agent": agent,
-        "agents": agents,
-        "trials": trials,
-        "seeds": seeds,
-        "tags": tags,
-        "filter": filter,
-        "set": set,
-        "concurrency": concurrency,
-        "timeout": timeout,
-        "early_stop": early_stop,
-        "limits": limits,
-        "results": results,
-        "name": name,
-        "observer": observer,
-        **options,
-    }
     if target is not None:
-        keywords["filter"] = _with_ids(filter, cases)
+        keywords["filter"] = _with_ids(keywords.get("filter", ""), cases)
     (run,) = (await _run_all(found, keywords)).values()
     return run
 

@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
-    from pathlib import Path
 
 EXIT_PASS, EXIT_FAIL = 0, 1
-"""The exit codes of what was judged: nothing that counts failed, or something did."""
+"""Exit codes of a verdict: nothing that counts failed, or something did."""
 
 EXIT_CANNOT_JUDGE = 2
-"""The exit code of everything that could not be judged: configuration, usage, infrastructure."""
+"""Exit code without a verdict: errors of configuration, usage or infrastructure."""
 
 
 class ProctorError(Exception):
-    """Something the user can put right.
+    """An error that the user can fix.
 
-    `where` is a place a person can go to (`file:line:column`, a span id, an option), `hint` is
-    what to do there. `str(error)` is one line: the place, when known, and the message. Python
-    shows the hint below a traceback, as a note.
+    `where` is its place (`file:line:column`, a span id, an option), `hint` says how to fix it.
+    `str(error)` is one line: the place, when known, and the message. Python shows the hint below a
+    traceback, as a note.
+
+        raise ProctorError("trials must be at least 1", where="suite.yaml:3:9", hint="write 1")
     """
 
     exit_code = EXIT_CANNOT_JUDGE
@@ -49,20 +50,20 @@ class ProctorError(Exception):
 
 
 def describe_error(error: BaseException) -> str:
-    """An error in one line, for records that keep nothing else of it.
+    """Return an error in one line, for records that store nothing else of it.
 
-    What the user can put right says how; of anything else, the line of the user's own code that
-    it came through is added, since `KeyError: 'price'` alone leads nowhere.
+    An error that the user can fix has its hint; any other has the line of the user's own code that
+    it came through, because `KeyError: 'price'` alone does not help.
     """
-    said = str(error) or repr(error)
+    message = str(error) or repr(error)
     if isinstance(error, ProctorError):
-        return f"{said} ({error.hint})" if error.hint else said
+        return f"{message} ({error.hint})" if error.hint else message
     place = _raised_at(error)
-    return f"{said} (at {place})" if place else said
+    return f"{message} (at {place})" if place else message
 
 
 def _raised_at(error: BaseException) -> str | None:
-    """`file:line` of the innermost frame that is neither ours nor an installed package's."""
+    """Return `file:line` of the innermost frame in neither Proctor nor an installed package."""
     import os
     from pathlib import Path
 
@@ -73,27 +74,23 @@ def _raised_at(error: BaseException) -> str | None:
         file = step.tb_frame.f_code.co_filename
         if not file.startswith(others) and "site-packages" not in file:
             module = str(step.tb_frame.f_globals.get("__name__", ""))
-            found = f"{_as_imported(Path(file), module)}:{step.tb_lineno}"
+            depth = module.count(".") + (2 if file.endswith("__init__.py") else 1)
+            # `shop/agent.py` for the module `shop.agent`: the same on every machine.
+            found = f"{'/'.join(Path(file).parts[-depth:])}:{step.tb_lineno}"
         step = step.tb_next
     return found
 
 
-def _as_imported(file: "Path", module: str) -> str:
-    """`shop/agent.py` of the module `shop.agent`: the same wherever the project lies."""
-    depth = module.count(".") + (2 if file.name == "__init__.py" else 1)
-    return "/".join(file.parts[-depth:])
-
-
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error of a group, however deep: one reason is enough for a person."""
+    """Return the first error of a group, at any depth: one reason is enough for a message."""
     first = group.exceptions[0]
     return first_of(first) if isinstance(first, BaseExceptionGroup) else first  # pyright: ignore[reportUnknownArgumentType]
 
 
 def did_you_mean(word: str, known: "Iterable[str]") -> str | None:
-    """The hint for an unknown word: its nearest known neighbours, or None when none is near.
+    """Return the hint for an unknown word: the known words like it, or None if there are none.
 
-    Case is ignored, because a wrong case is the commonest slip of all.
+    Case is ignored, because a wrong case is the most common mistake.
     """
     import difflib
 
@@ -105,12 +102,12 @@ def did_you_mean(word: str, known: "Iterable[str]") -> str | None:
 
 
 def hint_among(word: str, known: "Collection[str]") -> str:
-    """The hint for a word that is none of the known ones: those near it, or else all of them."""
+    """Return the hint for an unknown word: the known words like it, or else all of them."""
     return did_you_mean(word, known) or f"there are {', '.join(known) or 'none'}"
 
 
 def refuse_unknown(given: "Iterable[object]", known: "Collection[str]", where: str) -> None:
-    """Refuse the first key that nobody reads: a typo must not become a default."""
+    """Raise an error for the first unknown key: a typo must not become a default."""
     for key in given:
         if key not in known:
             raise ProctorError(

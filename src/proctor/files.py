@@ -42,10 +42,10 @@ so a hostile piece yields at most 128 MiB before the limit is checked."""
 def replacing(path: Path, *, mode: int | None = None, sync: bool = True) -> Generator[Path]:
     """Yield a path to write to; it takes the place of `path` when the block ends without an error.
 
-    What is written meanwhile is hidden, ends in `.part` and is deleted when the block fails; a
-    process that is killed leaves it behind, and nothing reads it. `mode` is the file mode before
-    the umask; without one the mode of the replaced file stays. Without `sync`, a power failure
-    may lose the file: for what can be computed again. Raises `OSError`.
+    The temporary file is hidden, ends in `.part` and is deleted when the block fails; a process
+    that is killed leaves it behind, and nothing reads it. `mode` is the file mode before the
+    umask; without one, the mode of the replaced file stays. Without `sync`, a power failure may
+    lose the file: for content that can be computed again. Raises `OSError`.
     """
     aside = path.with_name(f".{path.name[:SHOWN_NAME]}.{secrets.token_hex(6)}.part")
     try:

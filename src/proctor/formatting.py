@@ -1,6 +1,6 @@
-"""Numbers as people read them: counts, money, durations, percentages, short lists of names.
+"""Format numbers for people: counts, money, durations, percentages, short lists of names.
 
-Promise: the same value reads the same in every report, message and error. English only.
+Guarantees: the same value has the same form in every report, message and error. English only.
 """
 
 import math
@@ -82,12 +82,12 @@ def percent(share: float | None) -> str:
     """
     if share is None:
         return DASH
-    told = _tenths(share)
-    if told == "0" and share > _NOTHING:
+    text = _tenths(share)
+    if text == "0" and share > _NOTHING:
         return "< 0.1 %"
-    if told == "100" and share < 1 - _NOTHING:
+    if text == "100" and share < 1 - _NOTHING:
         return "> 99.9 %"
-    return f"{told} %"
+    return f"{text} %"
 
 
 def level_of(share: float) -> str:
@@ -99,8 +99,8 @@ def points(difference: float | None) -> str:
     """Return a difference of shares in points, with its sign: `+3.3`, `−20`, `0`."""
     if difference is None:
         return DASH
-    told = _tenths(difference)
-    return told if told == "0" else f"+{told}" if difference > 0 else told.replace("-", MINUS)
+    text = _tenths(difference)
+    return text if text == "0" else f"+{text}" if difference > 0 else text.replace("-", MINUS)
 
 
 def in_points(size: float | None) -> str:

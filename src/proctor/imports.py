@@ -1,12 +1,13 @@
-"""Users' own code by import path: `package.module:name`.
+"""Load users' code by import path: `package.module:name`.
 
-Promise: a module beside the suite is found without installing anything, two suites may each have
-an `agent.py`, and what cannot be found is said with its nearest neighbour. The folder stays on
-the import path, because code imports more of itself later; that is the price.
+Guarantees: a module next to the suite is found without installing anything, two suites may each
+have an `agent.py`, and the error for an unknown name suggests a similar one. Trade-off: the folder
+stays on the import path, because the code may import more of its modules later.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.util
@@ -20,11 +21,11 @@ from typing import Any
 from proctor.errors import ProctorError, did_you_mean
 
 IMPORT_PATH = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
-"""`package.module:name`, the way entry points write it."""
+"""`package.module:name`, as in entry points."""
 
 
 def needs_extra(package: str, extra: str) -> None:
-    """Say in one line what to install when an optional package is not there."""
+    """Raise an error that names the extra to install if an optional package is missing."""
     if importlib.util.find_spec(package) is None:
         raise ProctorError(
             f"this needs the package {package!r}, which is not installed",
@@ -33,7 +34,7 @@ def needs_extra(package: str, extra: str) -> None:
 
 
 def absent_extra(what: str, extra: str, kind: type[ProctorError] = ProctorError) -> ProctorError:
-    """The same, to be raised by whoever found out by importing."""
+    """Return the error for an import that failed because an extra is not installed."""
     return kind(
         f"{what} needs the extra `{extra}`, which is not installed",
         hint=f'pip install "proctor[{extra}]"',
@@ -41,7 +42,7 @@ def absent_extra(what: str, extra: str, kind: type[ProctorError] = ProctorError)
 
 
 def load_object(path: str, base_dir: str | Path | None = None) -> Any:
-    """What `package.module:name` names, looked for in `base_dir` first."""
+    """Return the object at `package.module:name`; modules in `base_dir` come first."""
     if not re.fullmatch(IMPORT_PATH, path):
         raise ProctorError(
             f"{path!r} is not an import path", hint="write package.module:name, with one colon"
@@ -62,11 +63,19 @@ def load_object(path: str, base_dir: str | Path | None = None) -> Any:
 
 
 def load_module(name: str, base_dir: str | Path | None = None) -> ModuleType:
-    """A module by its dotted name, looked for in `base_dir` first."""
+    """Return a module by its dotted name; modules in `base_dir` come first."""
     folder = None if base_dir is None else Path(base_dir).resolve()
     if folder is not None:
-        own = _file_of(name, folder)
-        _put_on_path(str(folder), first=own is not None)
+        base = folder.joinpath(*name.split("."))
+        files = (base.with_suffix(".py"), base / "__init__.py")
+        own = next((file for file in files if file.is_file()), None)
+        # A folder already on the path moves to the front only for a module that it has.
+        entry = str(folder)
+        if entry not in sys.path or (own is not None and sys.path[0] != entry):
+            with contextlib.suppress(ValueError):
+                sys.path.remove(entry)
+            sys.path.insert(0, entry)
+            importlib.invalidate_caches()
         if own is not None and not _loaded_from(name, own):
             return _load_file(name, own, folder)
     try:
@@ -74,36 +83,20 @@ def load_module(name: str, base_dir: str | Path | None = None) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise _import_failed(name, error) from error
-        near = did_you_mean(name, _modules_in(folder)) if folder is not None else None
-        places = f"{folder} and the Python path" if folder is not None else "the Python path"
-        raise ProctorError(
-            f"no module {error.name!r} in {places}", where=name, hint=near or _install_hint(folder)
-        ) from None
+        places, hint = "the Python path", None
+        if folder is not None:
+            places = f"{folder} and the Python path"
+            known = [
+                path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()
+            ]
+            hint = did_you_mean(name, known) or "put it beside the suite, or install its package"
+        raise ProctorError(f"no module {error.name!r} in {places}", where=name, hint=hint) from None
     except (Exception, SystemExit) as error:
         raise _import_failed(name, error) from error
 
 
-def _put_on_path(folder: str, *, first: bool) -> None:
-    """Let modules of a folder be found; before installed ones where it has what is asked for."""
-    if folder in sys.path:
-        if not first or sys.path[0] == folder:
-            return
-        sys.path.remove(folder)
-    sys.path.insert(0, folder)
-    importlib.invalidate_caches()
-
-
-def _file_of(name: str, folder: Path) -> Path | None:
-    """The file of a module below a folder, if it is there."""
-    base = folder.joinpath(*name.split("."))
-    for candidate in (base.with_suffix(".py"), base / "__init__.py"):
-        if candidate.is_file():
-            return candidate
-    return None
-
-
 def _loaded_from(name: str, file: Path) -> bool:
-    """Whether importing the name would give this file: nothing else took the name before."""
+    """Return whether importing the name gives this file, and not another module of that name."""
     top = sys.modules.get(name.partition(".")[0])
     if top is None:
         return True
@@ -116,7 +109,7 @@ def _loaded_from(name: str, file: Path) -> bool:
 
 
 def _load_file(name: str, file: Path, folder: Path) -> ModuleType:
-    """A module whose name another one has taken, loaded under a name of its own."""
+    """Load a module under an alias, because another module has its name."""
     mark = hashlib.sha256(str(folder).encode()).hexdigest()[:12]
     alias = f"_proctor_{mark}_{name.replace('.', '_')}"
     if alias in sys.modules:
@@ -136,7 +129,7 @@ def _load_file(name: str, file: Path, folder: Path) -> ModuleType:
 
 
 def _import_failed(name: str, error: BaseException) -> ProctorError:
-    """What went wrong inside the user's module, and on which line of it."""
+    """Return the error for a failure inside the user's module, with its line."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     ours = Path(__file__).resolve()
     last = next((f for f in reversed(frames) if Path(f.filename).resolve() != ours), None)
@@ -144,11 +137,3 @@ def _import_failed(name: str, error: BaseException) -> ProctorError:
     if isinstance(error, SyntaxError):
         where = f"{error.filename}:{error.lineno}"
     return ProctorError(f"importing {name} failed: {type(error).__name__}: {error}", where=where)
-
-
-def _modules_in(folder: Path) -> list[str]:
-    return [path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()]
-
-
-def _install_hint(folder: Path | None) -> str | None:
-    return None if folder is None else "put it beside the suite, or install its package"

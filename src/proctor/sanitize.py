@@ -13,12 +13,8 @@ import math
 import re
 from collections.abc import Mapping
 from enum import Enum
-from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
-
-if TYPE_CHECKING:
-    import msgspec
+from typing import Any, cast
 
 ELLIPSIS = "…"
 
@@ -228,19 +224,11 @@ def json_bytes(value: Any) -> bytes:
     """
     import msgspec
 
-    encoder = _json_encoder()
     try:
-        return encoder.encode(value)
+        return msgspec.json.encode(value, enc_hook=str)
     except UnicodeEncodeError:
         plain = msgspec.to_builtins(value, enc_hook=str, str_keys=True)
-        return encoder.encode(without_surrogates(plain))
-
-
-@cache
-def _json_encoder() -> msgspec.json.Encoder:
-    import msgspec
-
-    return msgspec.json.Encoder(enc_hook=str)
+        return msgspec.json.encode(without_surrogates(plain))
 
 
 def without_surrogates(value: Any) -> Any:

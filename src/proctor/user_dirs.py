@@ -1,7 +1,7 @@
-"""Where files of the user are: folders of the XDG convention, settings, a file to write.
+"""Find the user's folders (XDG convention) and settings files; create the folders of a file.
 
-A relative path in such a variable is ignored, as the convention asks: it would mean another
-folder wherever a command is started.
+A relative path in an XDG variable is ignored, as the convention requires: it would name another
+folder in each working directory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def user_folder(
     *parts: str,
     environ: Mapping[str, str] | None = None,
 ) -> Path:
-    """A folder of ours among the user's caches, data or state; it need not exist."""
+    """Return Proctor's folder in the user's cache, data or state folder; it may not exist."""
     variable, below_home = _HOMES[kind]
     base = (os.environ if environ is None else environ).get(variable, "")
     home = Path(base) if Path(base).is_absolute() else Path.home().joinpath(*below_home)
@@ -58,8 +58,8 @@ def settings_may_exist(start: Path, environ: Mapping[str, str]) -> bool:
     )
 
 
-def room_for(file: Path) -> Path:
-    """The file, with the folders above it made: whoever names a file to write wants it there."""
+def with_folder(file: Path) -> Path:
+    """Create the folders of a file that will be written, and return its path."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

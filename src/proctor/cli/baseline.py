@@ -258,11 +258,11 @@ def diff(
     from proctor.files import write_atomic
     from proctor.report.diff import DIFF_FORMATS, summary
     from proctor.trials.baseline_runs import diff_with
-    from proctor.user_dirs import room_for
+    from proctor.user_dirs import with_folder
 
     if compare is not None and options["traces"]:
         raise click.UsageError("use --compare or --traces, not both")
-    target = None if output is None else room_for(output)
+    target = None if output is None else with_folder(output)
     found = diff_with(baseline=baseline, compare=compare, **_selected(options))
     text = DIFF_FORMATS["json" if as_json else form](found)
     if target is None:

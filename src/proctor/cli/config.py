@@ -98,13 +98,13 @@ def schema(kind: Any, output: Path | None) -> None:
     """
     from proctor.files import write_atomic
     from proctor.spec import schema_of
-    from proctor.user_dirs import room_for
+    from proctor.user_dirs import with_folder
 
     text = json.dumps(schema_of(kind), indent=2) + "\n"
     if output is None:
         click.echo(text, nl=False)
         return
-    write_atomic(room_for(output), text.encode())
+    write_atomic(with_folder(output), text.encode())
 
 
 @config.command()

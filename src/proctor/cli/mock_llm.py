@@ -14,7 +14,7 @@ from proctor.cli._options import FILE, PORT
 from proctor.errors import ProctorError
 from proctor.formatting import plural
 from proctor.sanitize import printable
-from proctor.user_dirs import room_for
+from proctor.user_dirs import with_folder
 
 if TYPE_CHECKING:
     from proctor.llm.mock import ScriptRequest
@@ -74,7 +74,7 @@ class _Recorder:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._file = room_for(path).open("a", encoding="utf-8")
+            self._file = with_folder(path).open("a", encoding="utf-8")
         except OSError as error:
             raise ProctorError(f"cannot write: {error.strerror}", where=str(path)) from error
 

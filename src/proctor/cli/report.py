@@ -104,10 +104,10 @@ def _write_page(run: Run, facts: ReportFacts, target: Path, show: bool) -> None:
     from proctor.files import write_atomic
     from proctor.report import charts
     from proctor.report.html.page import render_page
-    from proctor.user_dirs import room_for
+    from proctor.user_dirs import with_folder
 
     made = render_page(run, facts)
-    write_atomic(room_for(target), made.text.encode())
+    write_atomic(with_folder(target), made.text.encode())
     click.echo(f"{target}: {made.size / 1e6:.1f} MB, self-contained", err=True)
     if not charts.available():
         click.echo(f"for interactive charts: {charts.INSTALL}", err=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from proctor.errors import ProctorError
 from proctor.sanitize import line
 from proctor.trace.redact import default_redactor
-from proctor.user_dirs import room_for
+from proctor.user_dirs import with_folder
 
 MOST_BYTES = 10 << 20
 """Bytes of one file: a day of a busy server, and still a file an editor opens."""
@@ -56,7 +56,7 @@ def logging_to(
             "a log is a file, and this is a folder", where=str(path), hint="name a file in it"
         )
     handler = RotatingFileHandler(
-        room_for(path),
+        with_folder(path),
         maxBytes=most_bytes,
         backupCount=kept,
         encoding="utf-8",

@@ -19,7 +19,7 @@ from proctor.formatting import at_least
 from proctor.report.facts import ReportFacts, TrialRow
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import visible
-from proctor.user_dirs import room_for
+from proctor.user_dirs import with_folder
 
 if TYPE_CHECKING:
     import altair as alt
@@ -503,7 +503,7 @@ def write_charts(facts: ReportFacts, folder: Path, form: Format = "png") -> list
         else:
             content = vl_convert.vegalite_to_svg(whole, config=config("light")).encode()
         path = folder / f"{name}.{form}"
-        write_atomic(room_for(path), content)
+        write_atomic(with_folder(path), content)
         written.append(path)
     return written
 

@@ -19,7 +19,7 @@ import click
 
 from proctor.errors import ProctorError, hint_among
 from proctor.files import write_atomic
-from proctor.user_dirs import room_for
+from proctor.user_dirs import with_folder
 
 if TYPE_CHECKING:
     from proctor.report.facts import ReportFacts
@@ -136,7 +136,7 @@ def _to_file(text: str, path: Path) -> None:
     if path.exists() and not path.is_file():  # a pipe or a device takes no renaming
         _append(path, content)
     else:
-        write_atomic(room_for(path), content)
+        write_atomic(with_folder(path), content)
 
 
 def _append(path: Path, content: bytes) -> None:

@@ -38,7 +38,7 @@ from proctor.runs.segments import SegmentWriter
 from proctor.runs.trial import Trial
 from proctor.sanitize import json_bytes
 from proctor.trace.redact import Redactor
-from proctor.user_dirs import room_for
+from proctor.user_dirs import with_folder
 
 PRIVATE = ("host", "user", "platform")
 """Provenance that identifies a machine or a person and says nothing about the run."""
@@ -68,7 +68,7 @@ def share(run: Run, target: Path, redactor: Redactor) -> Shared:
             where=str(target),
             hint="name a file that ends in .html or .zip",
         )
-    return form(run, room_for(target), redactor)
+    return form(run, with_folder(target), redactor)
 
 
 def _share_page(run: Run, target: Path, redactor: Redactor) -> Shared:
