@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from proctor.runs.folder import RunFolder, RunFolderError, claim, earlier_folders
+from proctor.runs.folder import RunFolder, RunFolderError, allocate, earlier_folders
 from proctor.spec.experiment import DEFAULT_OUTPUT
 
 NAMES = {"experiment": "exp", "date": "2026-01-31"}
@@ -16,10 +16,10 @@ NAMES = {"experiment": "exp", "date": "2026-01-31"}
 CLAIMING = """
 import json, multiprocessing, sys
 from pathlib import Path
-from proctor.runs.folder import claim
+from proctor.runs.folder import allocate
 root, names = Path(sys.argv[1]), json.loads(sys.argv[2])
 def claimed(number):
-    return [str(claim(root, "deep/{experiment}/{date}/run-{seq}/here", names)) for _ in range(20)]
+    return [str(allocate(root, "deep/{experiment}/{date}/run-{seq}/here", names)) for _ in range(20)]
 with multiprocessing.get_context("fork").Pool(4) as pool:
     print(json.dumps(sum(pool.map(claimed, range(4), chunksize=1), [])))
 """
@@ -39,9 +39,9 @@ def test_numbers_go_on_after_the_highest(tmp_path: Path) -> None:
     """R-S3: also beyond three digits, and whatever else lies there."""
     for name in ("x_007", "x_999", "x_12y", "z_1234", "x_"):
         (tmp_path / name).mkdir()
-    assert claim(tmp_path, "x_{seq}", NAMES).name == "x_1000"
-    assert claim(tmp_path, "x_{seq}", NAMES).name == "x_1001"
-    assert claim(tmp_path, "z_{seq}", NAMES).name == "z_1235"
+    assert allocate(tmp_path, "x_{seq}", NAMES).name == "x_1000"
+    assert allocate(tmp_path, "x_{seq}", NAMES).name == "x_1001"
+    assert allocate(tmp_path, "z_{seq}", NAMES).name == "z_1235"
 
 
 @pytest.mark.parametrize("pattern", ["../{seq}", "a/../../{seq}", "link/{seq}", "link/a/{seq}"])
@@ -52,7 +52,7 @@ def test_nothing_is_made_outside(pattern: str, tmp_path: Path) -> None:
     outside.mkdir()
     (root / "link").symlink_to(outside)
     with pytest.raises(RunFolderError, match="leads outside the results folder"):
-        claim(root, pattern, NAMES)
+        allocate(root, pattern, NAMES)
     assert list(outside.iterdir()) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["outside", "root"]
     assert [path.name for path in root.iterdir()] == ["link"]

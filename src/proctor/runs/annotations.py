@@ -7,7 +7,6 @@ there; removing a tag appends a line too, so the history of who wrote what and w
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -50,16 +49,16 @@ class Tagged(NamedTuple):
 def annotate(run: Path | str, text: str, *, trial: str | None = None) -> Note:
     """Add a note to a run, or to one of its trials (named as in reports)."""
     folder = RunFolder.open(run)
-    said = text.strip()
-    if not said:
+    text = text.strip()
+    if not text:
         raise ProctorError("the annotation is empty", hint="say what the next reader should know")
-    if len(said) > MAX_TEXT:
+    if len(text) > MAX_TEXT:
         raise ProctorError(
-            f"the annotation has {len(said):,} characters", hint=f"at most {MAX_TEXT:,}"
+            f"the annotation has {len(text):,} characters", hint=f"at most {MAX_TEXT:,}"
         )
     if trial is not None:
         trial = _known_trial(folder, trial)
-    return _add(folder, kind="note", text=default_redactor().text(said), trial=trial)
+    return _add(folder, kind="note", text=default_redactor().text(text), trial=trial)
 
 
 def tag(run: Path | str, name: str, *, remove: bool = False) -> Note:
@@ -102,21 +101,22 @@ def tags_of(run: Path | str, problems: list[str] | None = None) -> tuple[str, ..
 
 
 def _tags(run: Path | str, problems: list[str] | None) -> dict[str, Note]:
-    held: dict[str, Note] = {}
+    current: dict[str, Note] = {}
     for note in notes_of(run, problems):
-        if note.kind == "untag":
-            held.pop(note.text, None)
-        elif note.kind == "tag":
-            held.pop(note.text, None)
-            held[note.text] = note
-    return held
+        if note.kind != "note":
+            # Removed also before it is added, so that a tag added again comes last.
+            current.pop(note.text, None)
+        if note.kind == "tag":
+            current[note.text] = note
+    return current
 
 
 def tagged(root: Path | str, problems: list[str] | None = None) -> list[Tagged]:
     """Return every tag in a results folder, the most recent last."""
     found = [
         Tagged(name, path.parent, note.at, note.who)
-        for path in _files(Path(root))
+        for path in sorted(Path(root).glob(f"**/{FILE}"))
+        if (path.parent / "_spec_.yaml").is_file()
         for name, note in _tags(path.parent, problems).items()
     ]
     return sorted(found, key=lambda each: (each.at, str(each.run)))
@@ -127,29 +127,26 @@ def runs_tagged(root: Path | str, name: str, problems: list[str] | None = None) 
     return [each.run for each in tagged(root, problems) if each.name == name]
 
 
-def _files(root: Path) -> Iterator[Path]:
-    return iter(sorted(p for p in root.glob(f"**/{FILE}") if (p.parent / "_spec_.yaml").is_file()))
-
-
-def _known_trial(folder: RunFolder, asked: str) -> str:
+def _known_trial(folder: RunFolder, given: str) -> str:
+    """Return the full name of a trial that was given by name, short name or trace id."""
     names: list[str] = []
     without: list[str] = []  # the trials this name matches when parameters are omitted
     for trial in folder.trials():
-        if asked in (trial.name, trial.trace_id):
+        if given in (trial.name, trial.trace_id):
             return trial.name
-        if asked == trial.short_name:
+        if given == trial.short_name:
             without.append(trial.name)
         names.append(trial.name)
     if len(without) == 1:
         return without[0]
     if without:
         raise ProctorError(
-            f"{asked!r} means {len(without)} trials, one for each set of parameters",
+            f"{given!r} matches {len(without)} trials, one for each set of parameters",
             where=str(folder.path),
             hint=f"name one, such as {without[0]}",
         )
-    near = did_you_mean(asked, names)
+    near = did_you_mean(given, names)
     example = f"such as {names[0]}" if names else "the run has no trial yet"
     raise ProctorError(
-        f"the run has no trial {asked!r}", where=str(folder.path), hint=near or example
+        f"the run has no trial {given!r}", where=str(folder.path), hint=near or example
     )

@@ -13,6 +13,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -107,16 +108,17 @@ def command_line(argv: Sequence[str], redactor: Redactor) -> str:
     program = Path(argv[0]) if argv else Path()
     # `python -m proctor` is the command by another name.
     name = program.parent.name if program.name == "__main__.py" else program.name
-    words = [name, *argv[1:]]
+    arguments = [name, *argv[1:]]
     clean: list[str] = []
-    for before, word in zip(["", *words], words, strict=False):
-        if before == _ADDRESSES or word.startswith(f"{_ADDRESSES}="):
-            clean.append(_ADDRESS.sub(r"\1…", word, count=1))
-            continue
-        # `--token VALUE`: the option name marks the value as secret.
-        flag = before.lstrip("-") if before.startswith("--") and "=" not in before else ""
-        held = redactor.value({flag: word})[flag] if flag else redactor.text(word)
-        clean.append(str(held))
+    for before, text in pairwise(["", *arguments]):
+        if before == _ADDRESSES or text.startswith(f"{_ADDRESSES}="):
+            clean.append(_ADDRESS.sub(r"\1…", text, count=1))
+        elif before.startswith("--") and "=" not in before:
+            # `--token VALUE`: the option name marks the value as secret.
+            flag = before.lstrip("-")
+            clean.append(str(redactor.value({flag: text})[flag]))
+        else:
+            clean.append(redactor.text(text))
     return redactor.text(shlex.join(clean))
 
 

@@ -164,7 +164,7 @@ class BaselineStore:
         listing = Listing([], [])
         for path in self._files("*" if agent is None else part_name(agent), "*.json"):
             try:
-                listing.baselines.append(_head(path))
+                listing.baselines.append(_metadata(_decoded(path)))
             except BaselineError as error:
                 listing.problems.append(str(error))
         first: dict[tuple[str, str], datetime] = {}
@@ -196,11 +196,11 @@ class BaselineStore:
         # Names contain only letters, digits, dots and dashes: no glob patterns.
         return iter(sorted(p for p in self.root.glob(f"{agent}/*/{case}") if p.is_file()))
 
-    def _read(self, path: Path, **asked: str) -> LoadedBaseline | None:
+    def _read(self, path: Path, **expected: str) -> LoadedBaseline | None:
         if not path.exists():
             return None
         file = _decoded(path)
-        if any(getattr(file, key) != value for key, value in asked.items()):
+        if any(getattr(file, key) != value for key, value in expected.items()):
             return None  # the file of another case, at the path this name would use
         out = Collector(str(path))
         native.read(msgspec.json.decode(file.trace), out)
@@ -208,7 +208,7 @@ class BaselineStore:
             # A partial trace would show up as a change of behaviour.
             reason = out.problems[0].message if out.problems else "it holds no trace"
             raise BaselineError(f"damaged baseline: {reason}", where=str(path))
-        return LoadedBaseline(_plain(file), out.finished[0], path)
+        return LoadedBaseline(_metadata(file), out.finished[0], path)
 
     def _refuse(self, path: Path, baseline: Baseline, *, force: bool) -> None:
         """Raise if a file must not be replaced."""
@@ -219,7 +219,7 @@ class BaselineStore:
                 hint="choose another --version, or replace it with --force",
             )
         try:
-            there = _head(path)
+            there = _decoded(path)
         except BaselineError:
             return  # damaged, and requested explicitly
         mine = (baseline.agent, baseline.version, baseline.case)
@@ -237,11 +237,11 @@ def part_name(text: str) -> str:
     Different names get different paths, also on file systems that ignore case or rewrite accents: a
     name that is not plain lower-case ASCII carries a hash of the whole.
     """
-    kept = safe_name(text)[:MAX_PART].rstrip("-. ")
-    if kept == text and kept.isascii() and kept == kept.lower():
-        return kept
+    name = safe_name(text)[:MAX_PART].rstrip("-. ")
+    if name == text and name.isascii() and name == name.lower():
+        return name
     digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{kept}-{digest[:HASH_CHARS]}"
+    return f"{name}-{digest[:HASH_CHARS]}"
 
 
 def now() -> datetime:
@@ -262,10 +262,9 @@ def spec_hash(case: Any) -> str:
 
 
 def _encoded(baseline: Baseline, trace: Trace) -> bytes:
-    fields = without_surrogates(msgspec.to_builtins(baseline))
     document = {
         "proctor_baseline": FORMAT,
-        **fields,
+        **without_surrogates(msgspec.to_builtins(baseline)),
         "trace": msgspec.Raw(native.encode_trace(trace).rstrip(b"\n")),
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
@@ -287,9 +286,5 @@ def _decoded(path: Path) -> _File:
     return file
 
 
-def _head(path: Path) -> Baseline:
-    return _plain(_decoded(path))
-
-
-def _plain(file: _File) -> Baseline:
+def _metadata(file: _File) -> Baseline:
     return Baseline(**{name: getattr(file, name) for name in Baseline.__struct_fields__})

@@ -36,16 +36,14 @@ class Checkpoints:
 
     def __init__(self, run: Path, *, after_errors: bool = False) -> None:
         self._folder = run / FOLDER
-        self._kept = frozenset(
-            {TrialStatus.CANCELLED, TrialStatus.INFRA_ERROR}
-            if after_errors
-            else {TrialStatus.CANCELLED}
-        )
-        self._held: set[str] = set()
+        self._keep_after = {TrialStatus.CANCELLED}
+        if after_errors:
+            self._keep_after.add(TrialStatus.INFRA_ERROR)
+        self._stored: set[str] = set()
         with contextlib.suppress(OSError):
             for path in self._folder.iterdir():
                 if path.suffix == _SUFFIX:
-                    self._held.add(path.name)
+                    self._stored.add(path.name)
                 else:  # temporary file of a killed process
                     path.unlink(missing_ok=True)
 
@@ -54,7 +52,7 @@ class Checkpoints:
     def load(self, key: str) -> bytes | None:
         """Return the state of a trial; None without one."""
         name = _name(key)
-        if name not in self._held:
+        if name not in self._stored:
             return None
         try:
             return (self._folder / name).read_bytes()
@@ -77,7 +75,7 @@ class Checkpoints:
             ) from None
         except ProctorError as error:
             raise CheckpointError(error.message, where=error.where) from None
-        self._held.add(name)
+        self._stored.add(name)
 
     def forget(self, key: str) -> None:
         """Remove the state of a trial."""
@@ -87,10 +85,10 @@ class Checkpoints:
 
     def written(self, trials: Iterable[Trial]) -> None:
         """Delete the states of trials that are finished in the journal."""
-        if not self._held:
+        if not self._stored:
             return
         for trial in trials:
-            if trial.status not in self._kept:
+            if trial.status not in self._keep_after:
                 self._remove(_name(trial.key))
 
     def close(self) -> None:
@@ -99,8 +97,8 @@ class Checkpoints:
             self._folder.rmdir()
 
     def _remove(self, name: str) -> None:
-        if name in self._held:
-            self._held.discard(name)
+        if name in self._stored:
+            self._stored.discard(name)
             with contextlib.suppress(OSError):
                 (self._folder / name).unlink(missing_ok=True)
 

@@ -89,6 +89,8 @@ class Sequential:
 
     def __call__(self, prefix: Sequence[FinishedTrial], plan: CellPlan) -> str | None:
         """Return the side of the threshold that the scores so far have settled on."""
+        from proctor.stats.sequential import EProcess
+
         last = prefix[-1] if prefix else None
         if last is None or not last.status.judged or last.score is None:
             return None  # nothing new was observed
@@ -98,24 +100,15 @@ class Sequential:
         n, total = len(scores), math.fsum(scores)
         sides = (("below", total, plan.threshold), ("above", n - total, 1 - plan.threshold))
         for side, gained, required in sides:
-            if (evidence := _log_evidence(gained, n, required)) >= -math.log(self.alpha):
+            evidence = EProcess(required).log_e(gained, n)
+            if evidence >= -math.log(self.alpha):
+                # exp(710) overflows.
+                size = f"{math.exp(evidence):.3g}" if evidence < 700 else "beyond any doubt"
                 return (
                     f"mean score {total / n:.3f} {side} the threshold {plan.threshold:g}"
-                    f" (sequential test, alpha {self.alpha:g}: E {_power_of_e(evidence)} after"
-                    f" {n} scores)"
+                    f" (sequential test, alpha {self.alpha:g}: E {size} after {n} scores)"
                 )
         return None
-
-
-def _log_evidence(gained: float, n: int, required: float) -> float:
-    """Return log E against a mean of at least `required`."""
-    from proctor.stats.sequential import EProcess
-
-    return EProcess(required).log_e(gained, n)
-
-
-def _power_of_e(evidence: float) -> str:
-    return f"{math.exp(evidence):.3g}" if evidence < 700 else "beyond any doubt"
 
 
 FREE_RULES: dict[str, StoppingRule] = {"hard_fail": hard_fail, "out_of_reach": out_of_reach}
@@ -129,21 +122,19 @@ def rule_named(text: str) -> StoppingRule:
     """Parse one rule: its name, and for the sequential test its error rate after a colon."""
     name, colon, parameter = text.partition(":")
     if name == "sequential":
-        return Sequential(_rate(parameter) if colon else SEQUENTIAL_ALPHA)
+        if not colon:
+            return Sequential()
+        try:
+            return Sequential(float(parameter))
+        except ValueError:
+            raise ProctorError(
+                f"{parameter!r} is not an error rate", hint="such as sequential:0.05"
+            ) from None
     if name not in FREE_RULES or colon:
         known = hint_among(name, RULES)
         hint = f"`{name}` takes no parameter" if name in FREE_RULES else known
         raise ProctorError(f"unknown stopping rule {text!r}", hint=hint)
     return FREE_RULES[name]
-
-
-def _rate(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ProctorError(
-            f"{text!r} is not an error rate", hint="such as sequential:0.05"
-        ) from None
 
 
 def rules_named(names: Iterable[str]) -> tuple[StoppingRule, ...]:
@@ -170,24 +161,23 @@ class EarlyStop:
         self._rules = rules
         self._waiting: dict[CellKey, dict[int, FinishedTrial]] = {}
         self._prefix: dict[CellKey, list[FinishedTrial]] = {}
-        self._stops: dict[CellKey, Stop] = {}
+        self._decided: set[CellKey] = set()
 
     def stopped(self, cell: CellKey) -> bool:
         """Return whether no further trial of the cell should start."""
-        return cell in self._stops
+        return cell in self._decided
 
     def add(self, trial: Trial, position: int, plan: CellPlan) -> None:
         """Add a finished trial; `position` is its index in the plan of its cell."""
         cell = trial.cell
-        if not self._rules or cell in self._stops:
+        if not self._rules or cell in self._decided:
             return
         waiting = self._waiting.setdefault(cell, {})
         prefix = self._prefix.setdefault(cell, [])
         waiting[position] = FinishedTrial.of(trial)
         while (following := waiting.pop(len(prefix), None)) is not None:
             prefix.append(following)
-            reasons = (rule(prefix, plan) for rule in self._rules)
-            if (reason := next(filter(None, reasons), None)) is not None:
-                self._stops[cell] = Stop(len(prefix), reason)
+            if any(rule(prefix, plan) for rule in self._rules):
+                self._decided.add(cell)
                 del self._waiting[cell], self._prefix[cell]
                 return

@@ -32,7 +32,8 @@ def find_run(text: str | Path, root: Path | str) -> Path:
             return place
     tags = tagged(root)
     named = [each.run for each in tags if each.name == str(text)]
-    if named:  # also when a folder that is not a run has the same name
+    # Before the check of folders: a folder that is not a run may have the same name.
+    if named:
         return named[-1]
     if path.is_dir():
         raise ProctorError(
@@ -54,7 +55,7 @@ def find_run(text: str | Path, root: Path | str) -> Path:
 
 def all_runs(root: Path | str) -> list[Path]:
     """Return every run folder below a results folder, in the order they started."""
-    return sorted((spec.parent for spec in Path(root).glob("**/_spec_.yaml")), key=_began)
+    return sorted((spec.parent for spec in Path(root).glob("**/_spec_.yaml")), key=_start_order)
 
 
 def latest_run(root: Path | str) -> Path:
@@ -67,8 +68,8 @@ def latest_run(root: Path | str) -> Path:
     return runs[-1]
 
 
-def _began(run: Path) -> tuple[str, str]:
-    """Run ids sort by time and are at the top of a spec."""
+def _start_order(run: Path) -> tuple[str, str]:
+    # Run ids sort by time. They are at the top of a spec, so the rest need not be parsed.
     with contextlib.suppress(OSError), (run / "_spec_.yaml").open("rb") as file:
         if found := _RUN_ID.search(file.read(_TOP)):
             return (found[1].decode(), str(run))

@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Generator, Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,8 @@ class RunFolderError(ProctorError):
     """A run folder cannot be used as requested."""
 
 
-def claim(root: Path, pattern: str, names: Mapping[str, str]) -> Path:
-    """Create a unique directory below `root`; `names` gives the values of the tokens besides
-    `{seq}`.
-    """
+def allocate(root: Path, pattern: str, names: Mapping[str, str]) -> Path:
+    """Create a unique directory below `root`; `names` are the values of the other tokens."""
     parts = [_filled(part, names) for part in pattern.split("/")]
     numbered = next((i for i, part in enumerate(parts) if _SEQ in part), len(parts) - 1)
     parent = root.joinpath(*parts[:numbered])
@@ -51,7 +50,7 @@ def claim(root: Path, pattern: str, names: Mapping[str, str]) -> Path:
         )
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        path = _made(parent, parts[numbered], pattern)
+        path = _new_folder(parent, parts[numbered], pattern)
         # Components after the number belong to this run alone.
         rest = [part.replace(_SEQ, _number_in(parts[numbered], path.name)) for part in parts]
         inner = path.joinpath(*rest[numbered + 1 :])
@@ -78,7 +77,7 @@ def _filled(part: str, names: Mapping[str, str]) -> str:
     return part
 
 
-def _made(parent: Path, part: str, pattern: str) -> Path:
+def _new_folder(parent: Path, part: str, pattern: str) -> Path:
     """Create the directory of a path component, with the next free number if it has one."""
     if _SEQ not in part:
         path = parent / part
@@ -92,15 +91,13 @@ def _made(parent: Path, part: str, pattern: str) -> Path:
             ) from None
         return path
     taken = [int(n) for p in parent.iterdir() if (n := _number_in(part, p.name))]
-    number = max(taken, default=0) + 1
-    while True:
+    for number in count(max(taken, default=0) + 1):
         path = parent / part.replace(_SEQ, f"{number:03d}")
-        try:
+        # Another process may have taken the number since the folder was listed.
+        with contextlib.suppress(FileExistsError):
             path.mkdir()
-        except FileExistsError:
-            number += 1
-        else:
             return path
+    raise AssertionError("numbers do not end")
 
 
 def _number_in(part: str, name: str) -> str:
@@ -118,6 +115,10 @@ def safe_name(text: str) -> str:
 
 FORMAT = 1
 """Version of the layout below; a reader refuses a newer one."""
+
+# The C versions are several times faster, but PyYAML can be installed without them.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class RunFolder:
@@ -160,7 +161,7 @@ class RunFolder:
         in.
         """
         day = f"{now or datetime.now(UTC):%Y-%m-%d}"
-        return cls(claim(root, output, {"experiment": safe_name(name), "date": day}))
+        return cls(allocate(root, output, {"experiment": safe_name(name), "date": day}))
 
     @classmethod
     def open(cls, path: Path | str) -> RunFolder:
@@ -191,9 +192,8 @@ class RunFolder:
 
     def write_spec(self, spec: dict[str, Any]) -> None:
         """Write the resolved spec; it must be free of secrets already."""
-        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
         content = {"format": FORMAT, **spec}
-        text: str = yaml.dump(content, Dumper=dumper, sort_keys=False, allow_unicode=True)
+        text: str = yaml.dump(content, Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
         write_atomic(self.spec_path, text.encode())
         self._written = content
 
@@ -204,9 +204,9 @@ class RunFolder:
         return self._written
 
     def read_spec(self) -> dict[str, Any]:
-        """The resolved spec."""
+        """Return the resolved spec."""
         try:
-            spec = yaml.load(self.spec_path.read_bytes(), Loader=_loader())  # noqa: S506 (a safe loader)
+            spec = yaml.load(self.spec_path.read_bytes(), Loader=_LOADER)  # noqa: S506 (a safe loader)
         except (OSError, yaml.YAMLError) as error:
             raise RunFolderError(
                 f"cannot read the spec: {' '.join(str(error).split())}", where=str(self.spec_path)
@@ -278,7 +278,3 @@ def address_of(path: Path) -> str | None:
 def place_of(path: Path) -> str:
     """Return the display location of runs: the folder, or the address it is a copy of."""
     return address_of(path) or str(path)
-
-
-def _loader() -> Any:
-    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)

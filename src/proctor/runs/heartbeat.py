@@ -143,7 +143,7 @@ def _exists(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except (OSError, OverflowError):
-        return True
+        pass  # another user's process, or a number no process can have: assume that it runs
     return True
 
 

@@ -15,7 +15,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,13 +30,13 @@ from proctor.sanitize import without_surrogates
 if TYPE_CHECKING:
     from proctor.runs.folder import RunFolder
 
-# Fsync in a thread, one at a time; a failure is raised by the next call. A slow disk takes
-# milliseconds to seconds, and agents that share the event loop with the writer would all wait for
-# it.
 
+class BackgroundFsync:
+    """Fsync one file in a thread, one at a time; call `finish` before closing it.
 
-class Forcing:
-    """Fsync one file in the background; call `finish` before closing it."""
+    A slow disk takes milliseconds to seconds, and agents that share the event loop with the writer
+    would all wait for it. A failure is raised by the next call.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -48,7 +48,7 @@ class Forcing:
         if self._thread is not None and self._thread.is_alive():
             return
         self.finish()
-        self._thread = threading.Thread(target=self._force, name="fsync", daemon=True)
+        self._thread = threading.Thread(target=self._fsync, name="fsync", daemon=True)
         self._thread.start()
 
     def finish(self) -> None:
@@ -60,7 +60,7 @@ class Forcing:
         if error is not None:
             raise error
 
-    def _force(self) -> None:
+    def _fsync(self) -> None:
         try:
             os.fsync(self._descriptor)
         except OSError as error:
@@ -108,7 +108,7 @@ class Journal:
                 f"cannot write the journal: {error.strerror}", where=str(path)
             ) from None
         self._synced_at = clock()
-        self._forcing = Forcing(self._file.fileno())
+        self._background = BackgroundFsync(self._file.fileno())
         self._end = os.fstat(self._file.fileno()).st_size
 
     def append(self, trial: Trial) -> None:
@@ -133,22 +133,19 @@ class Journal:
                 if self._sync == Sync.ALWAYS:
                     os.fsync(self._file.fileno())
                 elif self._sync == Sync.INTERVAL:
-                    self._forcing.begin()
+                    self._background.begin()
                 self._refuse_deleted()
         except OSError as error:
-            self._take_back(lines)
+            # A full disk takes a part of a line: keep the whole lines before it.
+            with contextlib.suppress(OSError):
+                out = os.fstat(self._file.fileno()).st_size - self._end
+                whole = lines.rfind(b"\n", 0, max(0, out)) + 1
+                os.ftruncate(self._file.fileno(), self._end + whole)
             raise JournalError(
                 f"cannot write the journal: {error.strerror}",
                 where=str(self._path),
                 hint="finished trials are safe; free disk space or restore the folder, --resume",
             ) from None
-
-    def _take_back(self, lines: bytes) -> None:
-        """Truncate a line that was not written completely (a full disk)."""
-        with contextlib.suppress(OSError):
-            out = os.fstat(self._file.fileno()).st_size - self._end
-            whole = lines.rfind(b"\n", 0, max(0, out)) + 1
-            os.ftruncate(self._file.fileno(), self._end + whole)
 
     def _refuse_deleted(self) -> None:
         # Writes to a deleted file succeed and are lost.
@@ -164,7 +161,7 @@ class Journal:
         if self._file.closed:
             return
         try:
-            self._forcing.finish()
+            self._background.finish()
             if self._sync != Sync.NEVER:
                 os.fsync(self._file.fileno())
             self._refuse_deleted()
@@ -176,18 +173,19 @@ class Journal:
             self._file.close()
 
 
+_BLOCK = 64 * 1024
+
+
 def last_line_end(path: Path, size: int) -> int:
     """Return the offset after the last complete line."""
-    step = 64 * 1024
     with path.open("rb") as file:
-        end = size
-        while end > 0:
-            start = max(0, end - step)
+        # Backwards in blocks: the last line is short, the journal can have gigabytes.
+        for end in range(size, 0, -_BLOCK):
+            start = max(0, end - _BLOCK)
             file.seek(start)
             newline = file.read(end - start).rfind(b"\n")
             if newline >= 0:
                 return start + newline + 1
-            end = start
     return 0
 
 
@@ -200,19 +198,13 @@ def read_journal(path: Path, problems: list[str] | None = None) -> Iterator[Tria
         return
     with file:
         for number, line in enumerate(file, 1):
-            torn = not line.endswith(b"\n")
             try:
-                if torn:
+                if not line.endswith(b"\n"):
                     raise msgspec.DecodeError("the line is torn")
                 yield decoder.decode(line)
             except (msgspec.DecodeError, msgspec.ValidationError) as error:
                 if problems is not None:
                     problems.append(f"{path}:{number}: dropped a line: {error}")
-
-
-def latest(trials: Iterable[Trial]) -> dict[str, Trial]:
-    """Return trials by key; the last attempt wins."""
-    return {trial.key: trial for trial in trials}
 
 
 def read_latest(path: Path, problems: list[str] | None = None) -> Iterator[Trial]:
@@ -290,11 +282,16 @@ class TrialWriter:
         if not trials:
             return
         self._waiting, self._traces, self._bytes = [], [], 0
-        kept = [encoded for encoded in traces if encoded is not None]
-        places = iter(self._segments.extend(kept)) if kept else iter(())
-        for trial, encoded in zip(trials, traces, strict=True):
-            if encoded is not None:
-                trial.trace = next(places)
+        traced = [
+            (trial, encoded)
+            for trial, encoded in zip(trials, traces, strict=True)
+            if encoded is not None
+        ]
+        if traced:
+            refs = self._segments.extend([encoded for _, encoded in traced])
+            for (trial, _), ref in zip(traced, refs, strict=True):
+                trial.trace = ref
+        # After the traces: a line must never refer to a frame that is not on disk.
         self._journal.extend(trials)
         self._written(trials)
 

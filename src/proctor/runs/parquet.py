@@ -95,25 +95,18 @@ def row_order(trial: Trial | _Place) -> RowOrder:
     return (trial.case, trial.agent, params_key(trial.params), seed, trial.index)
 
 
-def _connection(journal: Path) -> duckdb.DuckDBPyConnection:
-    """Return the database shared by all runs of the process, since opening one takes longer than
-    writing a small run; after a long run memory is released instead.
-    """
-    if journal.stat().st_size > LONG_RUN:
-        return _database()
-    return _kept_database(os.getpid()).cursor()
-
-
-@cache
-def _kept_database(_process: int) -> duckdb.DuckDBPyConnection:
-    return _database()
-
-
-def _database() -> duckdb.DuckDBPyConnection:
+def _database(_process: int) -> duckdb.DuckDBPyConnection:
     import duckdb
 
     # One thread: rows stay in order, and buffers are few.
     return duckdb.connect(config={"threads": 1})
+
+
+_shared_database = cache(_database)
+"""One database for all runs of a process: opening one takes longer than writing a small run.
+
+The argument is the process id, since a forked process must not use its parent's database.
+"""
 
 
 def write_parquet(
@@ -145,9 +138,11 @@ def write_parquet(
             f"FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL {LEVEL},"
             f" ROW_GROUP_SIZE {ROW_GROUP}"
         )
+        process, large = os.getpid(), source.stat().st_size > LONG_RUN
         with (
             replacing(folder.parquet_path, sync=False) as aside,
-            _connection(source) as connection,
+            # After a long run the memory of a separate database is released.
+            _database(process) if large else _shared_database(process).cursor() as connection,
         ):
             # Interactively, DuckDB would draw a progress bar on standard output.
             connection.execute("SET enable_progress_bar = false")

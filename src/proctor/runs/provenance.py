@@ -79,7 +79,7 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 def _git(folder: Path, *args: str) -> str | None:
     try:
-        done = subprocess.run(  # noqa: S603 (our own words)
+        done = subprocess.run(  # noqa: S603 (our own arguments)
             ["git", "-C", str(folder), *args],  # noqa: S607 (the user's own git)
             capture_output=True,
             text=True,

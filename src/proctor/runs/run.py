@@ -207,9 +207,7 @@ class Run:
         finished = compact(self.trials, {}) if self._finished is None else self._finished
         for trial in finished:
             key = (trial.case, trial.agent, params_key(trial.params))
-            trials = found.get(key)
-            if trials is None:
-                trials = found[key] = []
+            trials = found.setdefault(key, [])
             if trials:  # names are shared, since there may be very many trials
                 trial.case, trial.agent = trials[0].case, trials[0].agent
             trials.append(trial)
@@ -287,11 +285,10 @@ class Run:
         from proctor.tables import html_table
 
         totals = self.totals
-        judged = totals.passed + totals.failed + totals.hard_fail
         rows = [
             (
                 cell.case,
-                f"{cell.agent} ({cell.params})" if cell.params else cell.agent,
+                cell.cell.arm,
                 cell.verdict,
                 f"{cell.passed}/{cell.judged}",
                 percent(cell.pass_rate),
@@ -300,7 +297,7 @@ class Run:
             for cell in self.cells
         ]
         return html_table(
-            f"{self.verdict}: {totals.passed} of {plural(judged, 'judged trial')} passed",
+            f"{self.verdict}: {totals.passed} of {plural(totals.judged, 'judged trial')} passed",
             ("case", "agent", "verdict", "passed", "pass rate", "cost"),
             rows,
             [

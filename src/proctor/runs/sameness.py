@@ -57,7 +57,7 @@ class Sameness(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.differing or self.only_first or self.only_second)
 
 
-MOST_KEPT = 100
+MAX_LISTED = 100
 """Maximum number of listed differences; all are counted."""
 
 
@@ -67,41 +67,35 @@ def compare_trials(first: Iterable[Trial], second: Iterable[Trial]) -> Sameness:
     after = {trial.key: trial for trial in second}
     both = sorted(before.keys() & after.keys())
     differing = 0
-    kept: list[FieldDifference] = []
+    listed: list[FieldDifference] = []
     for key in both:
         found = list(differences(before[key], after[key]))
         differing += bool(found)
-        kept.extend(found[: MOST_KEPT - len(kept)])
+        listed.extend(found[: MAX_LISTED - len(listed)])
     return Sameness(
         compared=len(both),
         differing=differing,
-        differences=tuple(kept),
-        only_first=tuple(name_of(before[key]) for key in sorted(before.keys() - after.keys())),
-        only_second=tuple(name_of(after[key]) for key in sorted(after.keys() - before.keys())),
+        differences=tuple(listed),
+        only_first=tuple(before[key].name for key in sorted(before.keys() - after.keys())),
+        only_second=tuple(after[key].name for key in sorted(after.keys() - before.keys())),
     )
 
 
 def differences(first: Trial, second: Trial) -> Iterator[FieldDifference]:
     """Return the fields of a trial that differ between two runs."""
-    name = name_of(first)
     for field in _FIELDS:
         one, other = getattr(first, field), getattr(second, field)
         if field == "checks":
-            yield from _checks(name, first.checks, second.checks)
+            yield from _check_differences(first.name, first.checks, second.checks)
         elif one != other:
-            yield FieldDifference(name, field, one, other)
+            yield FieldDifference(first.name, field, one, other)
 
 
-def name_of(trial: Trial) -> str:
-    """Format a trial: case/agent/seed/index, with parameters if there are any."""
-    return trial.name
-
-
-def _checks(
+def _check_differences(
     name: str, first: tuple[CheckResult, ...], second: tuple[CheckResult, ...]
 ) -> Iterator[FieldDifference]:
-    one = {check.id: _facts(check) for check in first}
-    other = {check.id: _facts(check) for check in second}
+    one = {check.id: _comparable(check) for check in first}
+    other = {check.id: _comparable(check) for check in second}
     for check in sorted(one.keys() | other.keys()):
         mine, theirs = one.get(check, {}), other.get(check, {})
         for field in sorted(mine.keys() | theirs.keys()):
@@ -110,10 +104,10 @@ def _checks(
                 yield FieldDifference(name, f"checks.{check}.{field}", before, after)
 
 
-def _facts(check: CheckResult) -> dict[str, Any]:
-    facts: dict[str, Any] = msgspec.structs.asdict(check)
-    facts.pop("span_ids")
-    facts.pop("cost_usd")  # of a judge whose verdict may be cached
+def _comparable(check: CheckResult) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.structs.asdict(check)
+    # Span ids are new in every run, and a judge costs nothing when its verdict is cached.
+    del fields["span_ids"], fields["cost_usd"]
     if check.check in CLOCK_CHECKS:
-        return {key: facts[key] for key in ("check", "layer", "weight", "blocking", "status")}
-    return facts
+        return {key: fields[key] for key in ("check", "layer", "weight", "blocking", "status")}
+    return fields

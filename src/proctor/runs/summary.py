@@ -237,7 +237,26 @@ def rank_failures(judged: Iterable[Trial]) -> tuple[RankedFailure, ...]:
                 counted[result.id] += 1
             if result.status in FAILED:
                 failures[result.id].append((trial, position))
-    ranked = [_ranked(check_id, seen, counted[check_id]) for check_id, seen in failures.items()]
+    ranked: list[RankedFailure] = []
+    for check_id, seen in failures.items():
+        results = [trial.checks[position] for trial, position in seen]
+        of = counted[check_id]
+        samples = [
+            FailureSample(trial.name, result.reason, result.span_ids, trial.trace_id)
+            for (trial, _), result in zip(seen[:SAMPLES], results, strict=False)
+        ]
+        ranked.append(
+            RankedFailure(
+                check_id=check_id,
+                layer=results[0].layer,
+                count=len(results),
+                of=of,
+                rate=len(results) / of if of else 0.0,
+                weight_lost=sum((1.0 - (r.score or 0.0)) * r.weight for r in results),
+                blocking=any(r.blocking for r in results),
+                samples=tuple(samples),
+            )
+        )
     ranked.sort(key=lambda f: (-f.weight_lost, not f.blocking, -f.count, f.check_id))
     return tuple(ranked)
 
@@ -253,26 +272,3 @@ def rank_errors(trials: Iterable[Trial]) -> tuple[RankedError, ...]:
         for (place, kind, message), those in seen.items()
     ]
     return tuple(sorted(ranked, key=lambda each: -each.count))
-
-
-def _ranked(check_id: str, seen: list[tuple[Trial, int]], of: int) -> RankedFailure:
-    results = [trial.checks[position] for trial, position in seen]
-    samples = [
-        FailureSample(
-            t.name,
-            t.checks[p].reason,
-            t.checks[p].span_ids,
-            t.trace_id,
-        )
-        for t, p in seen[:SAMPLES]
-    ]
-    return RankedFailure(
-        check_id=check_id,
-        layer=results[0].layer,
-        count=len(results),
-        of=of,
-        rate=len(results) / of if of else 0.0,
-        weight_lost=sum((1.0 - (r.score or 0.0)) * r.weight for r in results),
-        blocking=any(r.blocking for r in results),
-        samples=tuple(samples),
-    )
