@@ -401,7 +401,7 @@ async def _run_all(found: Target, keywords: RunKeywords) -> dict[str, Run]:
     """Prepare everything a target holds, then run it."""
     import asyncio
 
-    from proctor.runs.remote.upload import shipped_meanwhile
+    from proctor.runs.remote.upload import uploading_async
     from proctor.trials.resolve_experiment import Changes
     from proctor.trials.session import run_session
     from proctor.trials.target import address_for, folder_for, prepare_target
@@ -433,7 +433,7 @@ async def _run_all(found: Target, keywords: RunKeywords) -> dict[str, Run]:
             folder = folder_for(each, root, name)
         else:  # in a thread: this event loop must not wait for an object store
             folder = await asyncio.to_thread(folder_for, each, root, name)
-        async with shipped_meanwhile(folder):
+        async with uploading_async(folder):
             runs[each.name] = await run_session(each, folder, observer=observer)
     return runs
 

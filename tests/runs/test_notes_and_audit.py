@@ -70,7 +70,7 @@ def test_trials_that_differ_by_parameters_have_names_of_their_own(tmp_path, monk
     named = [sample.trial for failure in run.failures for sample in failure.samples]
     assert set(named) == {"case-0[x=1]/grumps:wrong/0/0", "case-0[x=2]/grumps:wrong/0/0"}
     annotations.annotate(run.path, "this one", trial="case-0[x=2]/grumps:wrong/0/0")
-    with pytest.raises(ProctorError, match="matches 2 trials"):
+    with pytest.raises(ProctorError, match="means 2 trials"):
         annotations.annotate(run.path, "which?", trial="case-0/grumps:wrong/0/0")
     assert [note.trial for note in annotations.annotations_of(run.path)] == [
         "case-0[x=2]/grumps:wrong/0/0"

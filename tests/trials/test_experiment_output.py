@@ -19,7 +19,8 @@ from pathlib import Path
 from proctor.runs.folder import allocate
 root, names = Path(sys.argv[1]), json.loads(sys.argv[2])
 def claimed(number):
-    return [str(allocate(root, "deep/{experiment}/{date}/run-{seq}/here", names)) for _ in range(20)]
+    pattern = "deep/{experiment}/{date}/run-{seq}/here"
+    return [str(allocate(root, pattern, names)) for _ in range(20)]
 with multiprocessing.get_context("fork").Pool(4) as pool:
     print(json.dumps(sum(pool.map(claimed, range(4), chunksize=1), [])))
 """

@@ -401,9 +401,9 @@ def execute_run(
     with contextlib.ExitStack() as stack:
         shipping = None
         if (folder.path / REMEMBERED).exists():
-            from proctor.runs.remote.upload import shipped
+            from proctor.runs.remote.upload import uploading
 
-            shipping = stack.enter_context(shipped(folder, _warn_upload))
+            shipping = stack.enter_context(uploading(folder, _warn_upload))
         stack.enter_context(stdout_reserved())
         stack.enter_context(interrupts.listening())
         work = run_session(

@@ -16,7 +16,7 @@ from proctor.formatting import plural
 from proctor.sanitize import printable
 
 if TYPE_CHECKING:
-    from proctor.runs.remote.object_store import Patience
+    from proctor.runs.remote.object_store import StoreOptions
     from proctor.runs.remote.transfer import TransferResult, TransferStep
 
 
@@ -69,9 +69,9 @@ def sync(
       proctor runs sync s3://bucket/results --verify
     """
     from proctor.report.progress import StatusLine
-    from proctor.runs.remote.object_store import Patience
+    from proctor.runs.remote.object_store import StoreOptions
 
-    patience = Patience(**given)
+    options = StoreOptions(**given)
     root = api.results_root(results)
     status = None if quiet or not sys.stderr.isatty() else StatusLine(sys.stderr)
 
@@ -79,7 +79,7 @@ def sync(
         if status is not None:
             status.show(f"{step.done}/{step.of}  {step.name}")
 
-    work, log = _work(source, target, root, patience, verify=verify, progress=show)
+    work, log = _work(source, target, root, options, verify=verify, progress=show)
     try:
         moved = _run(work)
     finally:
@@ -95,7 +95,7 @@ def _work(
     source: str,
     target: str | None,
     root: Path,
-    patience: Patience,
+    options: StoreOptions,
     *,
     verify: bool,
     progress: Any,
@@ -113,16 +113,16 @@ def _work(
             raise click.UsageError(
                 "TARGET is missing: a folder, or an address such as s3://bucket/x"
             )
-        return transfer.look_over(far, patience, tell=progress), None
+        return transfer.verify_runs(far, options, on_step=progress), None
     to_far = object_store.is_address(target)
     if far is not None:
         if to_far:
             raise click.UsageError("one of the two must be a local folder: download the run first")
-        return transfer.bring(far, Path(target), patience, tell=progress), Path(target)
-    runs = transfer.runs_meant(source, root)
+        return transfer.download_runs(far, Path(target), options, on_step=progress), Path(target)
+    runs = transfer.select_runs(source, root)
     base = Path(source) if len(runs) > 1 else root
     to = target if to_far else object_store.of_folder(Path(target))
-    work = transfer.send(runs, base, to, patience, verify=verify, tell=progress)
+    work = transfer.upload_runs(runs, base, to, options, verify=verify, on_step=progress)
     return work, audit.root_of(runs[0])
 
 

@@ -141,7 +141,7 @@ def _known_trial(folder: RunFolder, given: str) -> str:
         return without[0]
     if without:
         raise ProctorError(
-            f"{given!r} matches {len(without)} trials, one for each set of parameters",
+            f"{given!r} means {len(without)} trials, one for each set of parameters",
             where=str(folder.path),
             hint=f"name one, such as {without[0]}",
         )

@@ -38,7 +38,7 @@ EVERY = 5.0
 MISSED = 6
 """Missed beats before a run counts as stalled: a busy machine misses some."""
 
-MOST_BYTES = 64_000
+MAX_BYTES = 64_000
 """Maximum size of a beat; a larger file is not one."""
 
 State = Literal["running", "ended", "stopped", "failed"]
@@ -111,7 +111,7 @@ def read_beat(run: Path) -> Beat | None:
     """Return the last beat of a run; None without a readable one."""
     try:
         with (run / NAME).open("rb") as file:
-            return msgspec.json.decode(file.read(MOST_BYTES), type=Beat)
+            return msgspec.json.decode(file.read(MAX_BYTES), type=Beat)
     except (OSError, msgspec.MsgspecError):
         return None
 

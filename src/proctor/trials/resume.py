@@ -18,7 +18,7 @@ from typing import Any
 
 from proctor.errors import ProctorError
 from proctor.runs.folder import RunFolder
-from proctor.runs.remote.upload import shipped_meanwhile
+from proctor.runs.remote.upload import uploading_async
 from proctor.runs.run import Run
 from proctor.runs.trial import TrialStatus
 from proctor.spec import (
@@ -51,7 +51,7 @@ async def aresume(
 ) -> Run:
     """Do what is left of a run; `options` replace those it began with."""
     context, folder = restore(path, agent=agent, **options)
-    async with shipped_meanwhile(folder):
+    async with uploading_async(folder):
         return await run_session(context, folder, rerun=rerun, observer=observer)
 
 

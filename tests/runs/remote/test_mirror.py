@@ -6,7 +6,7 @@ from result_parts import append, finish, trial, write_run
 
 from proctor.cli.main import run as command
 from proctor.runs.folder import RunFolder
-from proctor.runs.remote.upload import Destination, Shipper, begin_at
+from proctor.runs.remote.upload import Destination, Uploader, reserve_name
 
 TO = "s3://bucket/kept"
 
@@ -73,15 +73,15 @@ def test_queries_see_a_run_that_goes_on(
 
     folder = write_run(tmp_path / "results", [trial(index=i) for i in range(3)], finished=False)
     to = Destination(TO, f"suite/{folder.path.name}")
-    assert begin_at(folder, to)
-    shipper = Shipper(folder, to, pytest.fail)
-    asyncio.run(shipper.ship())
+    assert reserve_name(folder, to)
+    uploader = Uploader(folder, to, pytest.fail)
+    asyncio.run(uploader.upload_round())
     assert answer(capsys, TO) == answer(capsys, tmp_path / "results")
     append(folder, [trial(index=3, status="failed")])
-    asyncio.run(shipper.ship())
+    asyncio.run(uploader.upload_round())
     assert answer(capsys, TO) == answer(capsys, tmp_path / "results")
     finish(folder)
-    shipper.finish()
+    uploader.finish()
     assert answer(capsys, TO) == answer(capsys, tmp_path / "results")
 
 

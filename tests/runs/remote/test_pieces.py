@@ -12,7 +12,7 @@ from result_parts import append, finish, trial, write_run
 
 from proctor.cli.main import run as command
 from proctor.runs.folder import RunFolder
-from proctor.runs.remote.upload import Destination, Shipper, begin_at
+from proctor.runs.remote.upload import Destination, Uploader, reserve_name
 
 TO = "s3://bucket/kept"
 MB = 1 << 20
@@ -28,14 +28,14 @@ class Growing:
         self.segment = self.folder.traces_path / "000001.jsonl.zst"
         self.segment.write_bytes(os.urandom(3 * MB))
         self.to = Destination(TO, f"shop/{self.folder.path.name}")
-        assert begin_at(self.folder, self.to)
-        self.shipper = self.another_process()
+        assert reserve_name(self.folder, self.to)
+        self.uploader = self.another_process()
 
-    def another_process(self) -> Shipper:
-        return Shipper(self.folder, self.to, pytest.fail)
+    def another_process(self) -> Uploader:
+        return Uploader(self.folder, self.to, pytest.fail)
 
     def ship(self) -> None:
-        asyncio.run(self.shipper.ship())
+        asyncio.run(self.uploader.upload_round())
 
     def grow(self, size: int, index: int = 3) -> None:
         with self.segment.open("ab") as file:
@@ -44,7 +44,7 @@ class Growing:
 
     def end(self) -> None:
         finish(self.folder)
-        self.shipper.finish()
+        self.uploader.finish()
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_a_run_that_ended_and_goes_on_keeps_its_pieces(
     """R-D6, R-R7: resumed after its end, a run ships and sends only what is new."""
     growing.ship()
     growing.end()
-    growing.shipper = growing.another_process()
+    growing.uploader = growing.another_process()
     s3.requests.clear()
     growing.grow(20_000)
     growing.ship()
@@ -139,12 +139,12 @@ def test_small_files_are_whole_at_the_end(tmp_path: Path, s3: Proxy, server: int
     """R-D6: a small run stands at the store as in its folder, without pieces, as format 1."""
     folder = write_run(tmp_path / "results", [trial()], name="shop", finished=False)
     to = Destination(TO, f"shop/{folder.path.name}")
-    assert begin_at(folder, to)
-    shipper = Shipper(folder, to, pytest.fail)
-    asyncio.run(shipper.ship())
+    assert reserve_name(folder, to)
+    uploader = Uploader(folder, to, pytest.fail)
+    asyncio.run(uploader.upload_round())
     assert pieces(server, "trials.jsonl")
     finish(folder)
-    shipper.finish()
+    uploader.finish()
     assert not pieces(server, "trials.jsonl")
     assert manifest(server)["format"] == 1
     assert objects(server)[f"kept/{to.name}/trials.jsonl"] == folder.journal_path.read_bytes()

@@ -18,7 +18,7 @@ from proctor.cli.main import run as command
 from proctor.runs import annotations, audit
 from proctor.runs.folder import RunFolder
 from proctor.runs.heartbeat import Beat, State, write_beat
-from proctor.runs.remote.upload import Destination, Shipper, begin_at
+from proctor.runs.remote.upload import Destination, Uploader, reserve_name
 
 TO = "s3://bucket/kept"
 
@@ -189,8 +189,8 @@ class Watched:
     def __init__(self, root: Path) -> None:
         self.folder = write_run(root, [trial()], name="field", finished=False)
         self.to = Destination(TO, f"field/{self.folder.path.name}")
-        assert begin_at(self.folder, self.to)
-        self.shipper = Shipper(self.folder, self.to, pytest.fail)
+        assert reserve_name(self.folder, self.to)
+        self.uploader = Uploader(self.folder, self.to, pytest.fail)
 
     def beat(self, state: State = "running", *, host: str = "elsewhere", ago: float = 0.0) -> None:
         at = datetime.now(UTC) - timedelta(seconds=ago)
@@ -202,7 +202,7 @@ class Watched:
         )
 
     def ship(self) -> None:
-        asyncio.run(self.shipper.ship())
+        asyncio.run(self.uploader.upload_round())
 
 
 def test_status_of_runs_that_ship(
@@ -242,7 +242,7 @@ def test_status_of_runs_that_have_ended(
     watched.ship()
     watched.beat("ended")
     finish(watched.folder)
-    watched.shipper.finish()
+    watched.uploader.finish()
     assert told(capsys, "runs", "status", "--results", TO) == "no run in progress\n"
     assert told(capsys, "runs", "status", at(runs[0])).endswith(": ended\n")
     assert told(capsys, "runs", "status", watched.to.run).startswith(

@@ -33,7 +33,7 @@ ONLY_GROW = (JOURNAL, "notes.jsonl")
 PIECES = "_pieces_"
 """Prefix of the pieces of files that were growing while they were uploaded."""
 
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """Maximum size of a manifest: enough for some 500,000 files."""
 
 _BLOCK = 1 << 20
@@ -89,20 +89,23 @@ def decode(content: bytes, where: str) -> Manifest:
 
 def is_inside(name: str) -> bool:
     """Return whether a relative name stays below its folder, on every operating system."""
-    parts = name.split("/")
-    plain = all(part and not part.startswith(".") for part in parts)
+    # Hidden files (locks, the destination) are of one machine, and `..` starts with a dot too.
+    plain = all(part and not part.startswith(".") for part in name.split("/"))
     return plain and not _UNSAFE.search(name) and not PurePosixPath(name).is_absolute()
 
 
 def run_files(run: Path) -> Iterator[tuple[str, Path]]:
-    """Return the files of a run to transfer: all but links and hidden files (locks, temporary
-    files).
-    """
+    """Yield the files of a run to transfer: all but links and hidden files."""
     for path in sorted(run.rglob("*")):
         name = path.relative_to(run).as_posix()
         ours = name == NAME or name.startswith(f"{PIECES}/")
         if is_inside(name) and not ours and path.is_file() and not path.is_symlink():
             yield name, path
+
+
+def facts_of_bytes(content: bytes) -> FileFacts:
+    """Return size and checksum of a content in memory."""
+    return FileFacts(len(content), hashlib.sha256(content).hexdigest())
 
 
 def facts_of(path: Path) -> FileFacts:

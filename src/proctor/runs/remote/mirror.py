@@ -28,11 +28,11 @@ from proctor.background import run_sync
 from proctor.errors import ProctorError
 from proctor.files import lock_file, write_atomic
 from proctor.runs.folder import COPY_OF, address_of
-from proctor.runs.heartbeat import MOST_BYTES as MOST_BEAT
+from proctor.runs.heartbeat import MAX_BYTES as MAX_BEAT
 from proctor.runs.heartbeat import NAME as HEARTBEAT
-from proctor.runs.remote.manifest import JOURNAL, SPEC, Manifest, RemoteError, facts_of
-from proctor.runs.remote.object_store import Bucket, Patience, checked
-from proctor.runs.remote.transfer import pull, read_manifest, runs_at
+from proctor.runs.remote.manifest import JOURNAL, SPEC, RemoteError, facts_of
+from proctor.runs.remote.object_store import Bucket, StoreOptions, checked
+from proctor.runs.remote.transfer import existing_manifest, pull, runs_at
 from proctor.user_dirs import user_folder
 
 
@@ -56,32 +56,31 @@ RUNS = MirrorOptions(
 
 
 def mirrored(
-    url: str, patience: Patience | None = None, *, reading: MirrorOptions = QUERIES
+    url: str, options: StoreOptions | None = None, *, reading: MirrorOptions = QUERIES
 ) -> tuple[Path, list[str]]:
-    """A local copy of the runs at an address, and the problems while fetching it."""
+    """Return a local copy of the runs at an address, and the problems while fetching it."""
     url = checked(url)
     root = cache_of(url, reading)
-    with _alone(root):
-        kept, problems = run_sync(_brought(url, root, patience or Patience(), reading), nested=True)
+    with _locked(root):
+        work = _fetch_all(url, root, options or StoreOptions(), reading)
+        current, problems = run_sync(work, nested=True)
         for spec in list(root.rglob(SPEC)):
-            if spec.parent not in kept:  # no longer in the store, or not accessible
+            if spec.parent not in current:  # no longer in the store, or not accessible
                 shutil.rmtree(spec.parent, ignore_errors=True)
         _mark(root, url)
     return root, problems
 
 
 def with_journal(copy: Path, root: Path) -> Path:
-    """Return the copy of a run below a mirror, with its journal: everything a run is
-    derived from.
-    """
+    """Return the copy of a run with its journal: everything a run is derived from."""
     if url := address_of(copy):
-        with _alone(root):
+        with _locked(root):
             run_sync(pull(Bucket(url), root, only=frozenset({SPEC, JOURNAL})), nested=True)
     return copy
 
 
 @contextlib.contextmanager
-def _alone(root: Path) -> Generator[None]:
+def _locked(root: Path) -> Generator[None]:
     """Lock these copies: without the lock a run held by another process would be left out."""
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -97,35 +96,40 @@ def _alone(root: Path) -> Generator[None]:
         yield
 
 
-async def _brought(
-    url: str, root: Path, patience: Patience, reading: MirrorOptions
+async def _fetch_all(
+    url: str, root: Path, options: StoreOptions, reading: MirrorOptions
 ) -> tuple[set[Path], list[str]]:
     """Fetch every run at an address; return the current copies and the problems."""
-    kept: set[Path] = set()
+    copies: set[Path] = set()
     problems: list[str] = []
-    for place in await runs_at(url, patience):
+    for place in await runs_at(url, options):
         try:
-            kept.add(await _fresh(Bucket(place, patience), root, reading))
+            copies.add(await _refresh(Bucket(place, options), root, reading))
         except ProctorError as error:
             problems.append(f"{error}; skipped")
-    return kept, problems
+    return copies, problems
 
 
-async def _fresh(bucket: Bucket, root: Path, reading: MirrorOptions) -> Path:
+async def _refresh(bucket: Bucket, root: Path, reading: MirrorOptions) -> Path:
     """Update the copy of a run to the state in the store; return its folder."""
-    manifest = await read_manifest(bucket)
-    if manifest is None:
-        raise RemoteError("the run is gone", where=bucket.url)
+    manifest = await existing_manifest(bucket)
     copy = root / manifest.name
     ended = manifest.state == "complete"
     # Pieces have no checksum of the whole journal, and an outdated journal would be taken for
-    # current.
-    if not ended or not _is_of(copy, manifest):
+    # current. A copy without its spec is not a run; one that was never opened has no journal.
+    if (
+        not ended
+        or not (copy / SPEC).is_file()
+        or any(
+            (copy / name).is_file() and facts_of(copy / name) != manifest.files.get(name)
+            for name in (SPEC, JOURNAL)
+        )
+    ):
         shutil.rmtree(copy, ignore_errors=True)
     await pull(bucket, root, only=reading.ended if ended else reading.running)
     if not ended and HEARTBEAT in reading.running:
         # The heartbeat has no checksum: it is only displayed.
-        beat = await bucket.read(HEARTBEAT, MOST_BEAT)
+        beat = await bucket.read(HEARTBEAT, MAX_BEAT)
         write_atomic(copy / HEARTBEAT, beat or b"")
     _mark(copy, bucket.url)
     return copy
@@ -135,16 +139,10 @@ def _mark(copy: Path, url: str) -> None:
     write_atomic(copy / COPY_OF, f"{url}\n".encode())
 
 
-def _is_of(copy: Path, manifest: Manifest) -> bool:
-    spec, journal = copy / SPEC, copy / JOURNAL
-    if not spec.is_file() or facts_of(spec) != manifest.files.get(SPEC):
-        return False
-    return not journal.is_file() or facts_of(journal) == manifest.files.get(JOURNAL)
-
-
 def cache_of(url: str, reading: MirrorOptions = QUERIES) -> Path:
     """Return the folder of the copies of an address; each server has its own."""
     server = os.environ.get("AWS_ENDPOINT_URL", "")
     mark = hashlib.sha256(f"{server} {url}".encode()).hexdigest()[:12]
-    words = re.sub(r"[^\w.-]+", "-", url).strip("-.")[:80]
-    return user_folder("cache", "remote", f"{words}-{mark}{reading.folder}")
+    # For people who look into the cache; the hash makes the name unique.
+    readable = re.sub(r"[^\w.-]+", "-", url).strip("-.")[:80]
+    return user_folder("cache", "remote", f"{readable}-{mark}{reading.folder}")

@@ -12,12 +12,13 @@ import asyncio
 import hashlib
 import ipaddress
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -25,7 +26,7 @@ from proctor.errors import ProctorError, did_you_mean, first_of
 from proctor.formatting import plural
 from proctor.imports import needs_extra
 from proctor.llm.retry import retry_delay
-from proctor.runs.remote.manifest import MOST_BYTES, RemoteError
+from proctor.runs.remote.manifest import MAX_BYTES, RemoteError, facts_of_bytes
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -110,10 +111,8 @@ def of_folder(path: Path) -> str:
     return path.resolve().as_uri()
 
 
-def may_use_http(*, asked: bool) -> bool:
-    """Return whether plain HTTP is allowed: explicitly, or because it stays on this machine."""
-    if asked:
-        return True
+def may_use_http() -> bool:
+    """Return whether the environment names a plain HTTP endpoint; it must be on this machine."""
     given = [os.environ[name] for name in ENDPOINTS if os.environ.get(name)]
     given = [url if is_address(url) else f"http://{url}" for url in given]
     if os.environ.get("AZURE_STORAGE_USE_EMULATOR", "").lower() in ("1", "true"):
@@ -130,12 +129,6 @@ def may_use_http(*, asked: bool) -> bool:
     return bool(plain)
 
 
-def google_emulator() -> str | None:
-    """Return the replacement for Google's server, if the environment names one."""
-    url = os.environ.get(GOOGLE_EMULATOR)
-    return None if not url else url if is_address(url) else f"http://{url}"
-
-
 def _is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
@@ -145,6 +138,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
+Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 RANGE = 8 << 20
@@ -160,7 +154,7 @@ REPEATS = 4
 _random = Random()  # noqa: S311 (spreads retries of many clients)
 
 
-class Patience(NamedTuple):
+class StoreOptions(NamedTuple):
     """Settings for requests to a store."""
 
     at_once: int = 4
@@ -175,10 +169,11 @@ class Patience(NamedTuple):
 class Bucket:
     """The objects below an address."""
 
-    def __init__(self, url: str, patience: Patience | None = None) -> None:
+    def __init__(self, url: str, options: StoreOptions | None = None) -> None:
         self.url = checked(url)
-        self.patience = patience or Patience()
-        self._store = _opened(self.url, self.patience)
+        self.options = options or StoreOptions()
+        self._store = _open_store(self.url, self.options)
+        # A folder has no place for the metadata of its files.
         self._keeps_metadata = not self.url.startswith("file:")
 
     async def sizes(self, below: str = "") -> dict[str, int]:
@@ -191,9 +186,9 @@ class Bucket:
             )
             return {meta["path"]: meta["size"] async for chunk in stream for meta in chunk}
 
-        return await self._patiently(listed, below)
+        return await self._retried(listed, below)
 
-    async def read(self, key: str, most: int) -> bytes | None:
+    async def read(self, key: str, limit: int) -> bytes | None:
         """Return a small object; None when it does not exist."""
 
         async def got() -> bytes | None:
@@ -201,18 +196,18 @@ class Bucket:
                 result = await self._get(key, {})
             except FileNotFoundError:
                 return None
-            if result.meta["size"] > most:
+            if result.meta["size"] > limit:
                 raise RemoteError(
                     f"the object has {result.meta['size']} bytes, more than the limit",
                     where=self.at(key),
                 )
             return bytes(await result.bytes_async())
 
-        return await self._patiently(got, key)
+        return await self._retried(got, key)
 
     async def fetch(self, key: str, take: Callable[[bytes], object]) -> None:
-        """Yield an object in chunks, all of one version."""
-        meta = (await self._patiently(lambda: self._get(key, {"head": True}), key)).meta
+        """Pass an object to `take` in chunks, all of one version."""
+        meta = (await self._retried(lambda: self._get(key, {"head": True}), key)).meta
         for start in range(0, meta["size"], RANGE):
             options: GetOptions = {"range": (start, min(start + RANGE, meta["size"]))}
             if meta["e_tag"]:
@@ -221,18 +216,23 @@ class Bucket:
             async def got(options: GetOptions = options) -> bytes:
                 return bytes(await (await self._get(key, options)).bytes_async())
 
-            take(await self._patiently(got, key))
+            take(await self._retried(got, key))
 
-    async def put(self, key: str, content: bytes | Path, sha256: str) -> None:
-        """Write an object, replacing any previous one atomically."""
+    async def put(self, key: str, content: bytes | Path, sha256: str | None = None) -> None:
+        """Write an object, replacing any previous one atomically.
+
+        `sha256` is its checksum if known; a file needs it, since it may be too large to read twice.
+        """
         import obstore
 
-        marks: Any = {SHA256: sha256} if self._keeps_metadata else None
-        await self._patiently(
-            lambda: obstore.put_async(self._store, key, content, attributes=marks), key
+        if sha256 is None and isinstance(content, bytes):
+            sha256 = facts_of_bytes(content).sha256
+        metadata: Any = {SHA256: sha256} if self._keeps_metadata else None
+        await self._retried(
+            lambda: obstore.put_async(self._store, key, content, attributes=metadata), key
         )
 
-    async def claim(self, key: str, content: bytes) -> bool:
+    async def create(self, key: str, content: bytes) -> bool:
         """Write an object unless it exists; return false if it does."""
         import obstore
 
@@ -241,44 +241,44 @@ class Bucket:
                 await obstore.put_async(self._store, key, content, mode="create")
             except (FileExistsError, obstore.exceptions.AlreadyExistsError):
                 # It may be ours, from an attempt whose response was lost.
-                return await self.read(key, MOST_BYTES) == content
+                return await self.read(key, MAX_BYTES) == content
             return True
 
-        return await self._patiently(created, key)
+        return await self._retried(created, key)
 
     async def sha256(self, key: str, *, by_content: bool = False) -> str:
         """Return the checksum of an object: from its metadata, or from its content."""
         if self._keeps_metadata and not by_content:
-            result = await self._patiently(lambda: self._get(key, {"head": True}), key)
-            if said := result.attributes.get(SHA256):
-                return str(said)
+            result = await self._retried(lambda: self._get(key, {"head": True}), key)
+            if stored := result.attributes.get(SHA256):
+                return str(stored)
         digest = hashlib.sha256()
         await self.fetch(key, digest.update)
         return digest.hexdigest()
 
-    async def delete(self, keys: Sequence[str]) -> None:
+    async def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; missing ones are no error."""
         import obstore
 
         async def deleted(key: str) -> None:
-            try:
+            with suppress(FileNotFoundError):
                 await obstore.delete_async(self._store, key)
-            except FileNotFoundError:
-                return
 
-        await self.each([lambda k=key: self._patiently(lambda: deleted(k), k) for key in keys])
+        await self.each(lambda key: self._retried(lambda: deleted(key), key), keys)
 
-    async def each(self, jobs: Sequence[Callable[[], Awaitable[Answer]]]) -> list[Answer]:
-        """Run all jobs, a few at once; the first failure cancels the others."""
-        room = asyncio.Semaphore(self.patience.at_once)
+    async def each(
+        self, job: Callable[[Item], Awaitable[Answer]], items: Iterable[Item]
+    ) -> list[Answer]:
+        """Run a job for every item, a few at once; the first failure cancels the others."""
+        room = asyncio.Semaphore(self.options.at_once)
 
-        async def in_turn(job: Callable[[], Awaitable[Answer]]) -> Answer:
+        async def in_turn(item: Item) -> Answer:
             async with room:
-                return await job()
+                return await job(item)
 
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(in_turn(job)) for job in jobs]
+                tasks = [group.create_task(in_turn(item)) for item in items]
         except BaseExceptionGroup as errors:
             # One reason is enough; the other jobs were cancelled because of it.
             raise first_of(errors) from None
@@ -293,7 +293,7 @@ class Bucket:
 
         return await obstore.get_async(self._store, key, options=options)
 
-    async def _patiently(self, ask: Callable[[], Awaitable[Answer]], key: str) -> Answer:
+    async def _retried(self, request: Callable[[], Awaitable[Answer]], key: str) -> Answer:
         from obstore.exceptions import (
             BaseError,
             PermissionDeniedError,
@@ -303,11 +303,15 @@ class Bucket:
 
         # obstore retries single requests, but not one whose connection breaks in the middle of a
         # body, and not a listing or an upload of several requests: those are restarted here.
-        for attempt in range(self.patience.tries):
+        for attempt in range(self.options.tries):
             try:
-                return await ask()
+                return await request()
             except (PermissionDeniedError, UnauthenticatedError, PermissionError) as error:
-                raise self._refused(key, error) from None
+                raise RemoteError(
+                    f"the store denied access: {_first_line(error)}",
+                    where=self.at(key),
+                    hint="check the credentials in the environment and their permissions",
+                ) from None
             except PreconditionError:
                 raise RemoteError(
                     "the object changed while it was read",
@@ -321,71 +325,59 @@ class Bucket:
                     hint="create the bucket first",
                 ) from None
             except (BaseError, OSError) as error:
-                if attempt + 1 == self.patience.tries:
-                    raise self._given_up(key, error) from None
+                if attempt + 1 == self.options.tries:
+                    raise RemoteError(
+                        f"gave up after {plural(self.options.tries, 'time')}: {_first_line(error)}",
+                        where=self.at(key),
+                        hint="check the address and the network; transferred files are kept, and "
+                        "the same command continues from there",
+                    ) from None
             await asyncio.sleep(retry_delay(attempt, None, _random))
         raise AssertionError("an attempt either returns or raises")
 
-    def _refused(self, key: str, error: Exception) -> RemoteError:
-        return RemoteError(
-            f"the store denied access: {_brief(error)}",
-            where=self.at(key),
-            hint="check the credentials in the environment and their permissions",
-        )
 
-    def _given_up(self, key: str, error: Exception) -> RemoteError:
-        return RemoteError(
-            f"gave up after {plural(self.patience.tries, 'time')}: {_brief(error)}",
-            where=self.at(key),
-            hint="check the address and the network; transferred files are kept, and the same "
-            "command continues from there",
-        )
-
-
-def _opened(url: str, patience: Patience) -> ObjectStore:
+def _open_store(url: str, options: StoreOptions) -> ObjectStore:
     needs_extra("obstore", "cloud")
     from obstore.exceptions import BaseError
     from obstore.store import LocalStore, from_url
 
     if url.startswith("file:"):
-        from urllib.parse import unquote, urlsplit
-
         return LocalStore(unquote(urlsplit(url).path), mkdir=True)
-    allow_http = may_use_http(asked=patience.allow_http)
+    allow_http = options.allow_http or may_use_http()
+    timeout = timedelta(seconds=options.timeout)
+    emulator: dict[str, Any] = _google_emulator() if url.startswith("gs:") else {}
     try:
         return from_url(
             url,
-            **_instead(url),
+            **emulator,
             client_options={
                 "allow_http": allow_http,
-                "connect_timeout": timedelta(seconds=patience.timeout),
-                "read_timeout": timedelta(seconds=patience.timeout),
+                "connect_timeout": timeout,
+                "read_timeout": timeout,
                 # Timeout of a whole request: a part of 5 MB on a line of 0.2 Mbit/s.
-                "timeout": timedelta(seconds=max(240.0, patience.timeout)),
+                "timeout": max(timedelta(minutes=4), timeout),
             },
             # Retries per request, so that a large upload repeats the failed part, not all parts.
-            retry_config={
-                "max_retries": REPEATS,
-                "retry_timeout": timedelta(seconds=2.5 * patience.timeout),
-            },
+            retry_config={"max_retries": REPEATS, "retry_timeout": 2.5 * timeout},
         )
     except (BaseError, ValueError) as error:
-        raise RemoteError(f"cannot use this address: {_brief(error)}", where=url) from None
+        raise RemoteError(f"cannot use this address: {_first_line(error)}", where=url) from None
 
 
-def _instead(url: str) -> dict[str, Any]:
-    """Return endpoint settings from the environment that obstore does not read."""
-    server = google_emulator() if url.startswith("gs:") else None
-    if server is None:
+def _google_emulator() -> dict[str, Any]:
+    """Return the settings for a replacement of Google's server, which obstore does not read."""
+    server = os.environ.get(GOOGLE_EMULATOR)
+    if not server:
         return {}
+    if not is_address(server):
+        server = f"http://{server}"
     # obstore accepts another server for Google only as a key that names it.
     key = {"gcs_base_url": server.rstrip("/"), "disable_oauth": True}
     empty = {"client_email": "", "private_key": "", "private_key_id": ""}
     return {"service_account_key": msgspec.json.encode({**key, **empty}).decode()}
 
 
-def _brief(error: Exception) -> str:
-    """Return the first line of a store's error, which can span pages."""
-    text = str(error).strip() or type(error).__name__
-    line = text.splitlines()[0]
+def _first_line(error: Exception) -> str:
+    # A store's error can span pages: headers, XML, the chain of causes.
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
     return line if len(line) <= 300 else f"{line[:297]}..."

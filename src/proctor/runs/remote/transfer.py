@@ -12,8 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -24,7 +23,7 @@ from proctor.runs.folder import RunFolder, RunFolderError
 from proctor.runs.remote import object_store
 from proctor.runs.remote.manifest import (
     FORMAT,
-    MOST_BYTES,
+    MAX_BYTES,
     NAME,
     ONLY_GROW,
     PIECES,
@@ -34,10 +33,11 @@ from proctor.runs.remote.manifest import (
     RemoteError,
     decode,
     facts_of,
+    facts_of_bytes,
     is_inside,
     run_files,
 )
-from proctor.runs.remote.object_store import Bucket, Patience
+from proctor.runs.remote.object_store import Bucket, StoreOptions
 
 # Files stored in pieces, because they grew while they were uploaded. A piece is named by its start
 # and a prefix of its SHA-256, and never changes. A reassembled file has no gap and no byte without
@@ -89,14 +89,8 @@ class Piece(NamedTuple):
         return self.key.rpartition("/")[2]
 
 
-def piece_of(file: str, start: int, content: bytes) -> Piece:
-    """Return the piece for a part of a file; its key is below its run."""
-    mark = _mark(content)
-    return Piece(start, len(content), f"{PIECES}/{file}/{start:015d}-{mark}", mark)
-
-
-def growing(listed: Mapping[str, int], where: str) -> dict[str, list[Piece]]:
-    """Return the files that have pieces: those that join without a gap, from the start."""
+def stored_pieces(listed: Mapping[str, int], where: str) -> dict[str, list[Piece]]:
+    """Return the files stored in pieces, with those that join without a gap from the start."""
     found: dict[str, list[Piece]] = {}
     for key, size in listed.items():
         if match := _KEY.fullmatch(key):
@@ -104,21 +98,19 @@ def growing(listed: Mapping[str, int], where: str) -> dict[str, list[Piece]]:
             if not is_inside(file):
                 raise RemoteError(f"a piece is of a file outside the run: {file!r}", where=where)
             found.setdefault(file, []).append(Piece(int(match["start"]), size, key, match["mark"]))
-    return {file: _joined(all_of) for file, all_of in found.items()}
+    chains: dict[str, list[Piece]] = {}
+    for file, pieces in found.items():
+        chain = chains[file] = []
+        end = 0
+        # Of two with the same start (an upload whose response was lost) the longer contains both.
+        for piece in sorted(pieces, key=lambda piece: (piece.start, -piece.size)):
+            if piece.start == end and piece.size:
+                chain.append(piece)
+                end = piece.end
+    return chains
 
 
-def _joined(found: list[Piece]) -> list[Piece]:
-    chain: list[Piece] = []
-    end = 0
-    # Of two with the same start (an upload whose response was lost) the longer contains both.
-    for piece in sorted(found, key=lambda piece: (piece.start, -piece.size)):
-        if piece.start == end and piece.size:
-            chain.append(piece)
-            end = piece.end
-    return chain
-
-
-def named(file: str, names: Sequence[str], size: int, where: str) -> list[Piece]:
+def named_pieces(file: str, names: Sequence[str], size: int, where: str) -> list[Piece]:
     """Return the pieces in a manifest, which join to a file of that size."""
     found = [_KEY.fullmatch(f"{PIECES}/{file}/{name}") for name in names]
     keys = [match for match in found if match]
@@ -130,40 +122,38 @@ def named(file: str, names: Sequence[str], size: int, where: str) -> list[Piece]
     return [Piece(start, size, match[0], match["mark"]) for start, size, match in rows]
 
 
-def that_are_of(path: Path, chain: Iterable[Piece]) -> list[Piece]:
+async def pieces_of_file(path: Path, chain: Iterable[Piece]) -> list[Piece]:
     """Return the pieces that the local file starts with: later ones are of another file."""
-    good: list[Piece] = []
-    for piece in chain:
-        here = read_part(path, piece.start, piece.size)
-        if len(here) < piece.size or _mark(here) != piece.mark:
-            break
-        good.append(piece)
-    return good
+    return await _matching(
+        chain, lambda piece: asyncio.to_thread(read_part, path, piece.start, piece.size)
+    )
 
 
-async def that_are_whole(bucket: Bucket, chain: Iterable[Piece]) -> list[Piece]:
-    """Return the intact pieces in the store, up to the first missing or damaged one."""
+async def _matching(
+    chain: Iterable[Piece], read: Callable[[Piece], Awaitable[bytes | None]]
+) -> list[Piece]:
+    """Return the pieces before the first whose content is missing or has another checksum."""
     good: list[Piece] = []
     for piece in chain:
-        content = await bucket.read(piece.key, piece.size)
+        content = await read(piece)
         if content is None or _mark(content) != piece.mark:
             break
         good.append(piece)
     return good
 
 
-async def lengthen(bucket: Bucket, file: str, path: Path, chain: list[Piece], end: int) -> None:
+async def add_pieces(bucket: Bucket, file: str, path: Path, chain: list[Piece], end: int) -> None:
     """Send the part of a file beyond its pieces; each piece joins the chain once it is stored."""
     start = chain[-1].end if chain else 0
     while start < end:
         content = await asyncio.to_thread(read_part, path, start, min(PIECE, end - start))
         if not content:  # it became shorter: the next round reads its current state
             return
-        chain.append(await _put(bucket, piece_of(file, start, content), content))
+        chain.append(await _put_piece(bucket, file, start, content))
         start = chain[-1].end
 
 
-async def join_small(bucket: Bucket, file: str, path: Path, chain: list[Piece]) -> None:
+async def merge_small(bucket: Bucket, file: str, path: Path, chain: list[Piece]) -> None:
     """Merge the last pieces into one where they are many and small.
 
     The merged pieces are kept for concurrent readers.
@@ -175,17 +165,18 @@ async def join_small(bucket: Bucket, file: str, path: Path, chain: list[Piece]) 
     start = last[-1].start
     content = await asyncio.to_thread(read_part, path, start, size)
     if len(content) == size:
-        joined = await _put(bucket, piece_of(file, start, content), content)
-        chain[-len(last) :] = [joined]
+        chain[-len(last) :] = [await _put_piece(bucket, file, start, content)]
 
 
-async def _put(bucket: Bucket, piece: Piece, content: bytes) -> Piece:
-    await bucket.put(piece.key, content, hashlib.sha256(content).hexdigest())
-    return piece
+async def _put_piece(bucket: Bucket, file: str, start: int, content: bytes) -> Piece:
+    mark = _mark(content)
+    key = f"{PIECES}/{file}/{start:015d}-{mark}"
+    await bucket.put(key, content)
+    return Piece(start, len(content), key, mark)
 
 
 async def fetch(bucket: Bucket, chain: list[Piece], take: Callable[[bytes], object]) -> None:
-    """Yield a file's pieces in order, each verified first."""
+    """Pass a file's pieces to `take` in order, each verified first."""
     for piece in chain:
         content = await bucket.read(piece.key, piece.size)
         if content is None:
@@ -239,7 +230,7 @@ class TransferStep(NamedTuple):
     of: int
 
 
-Tell = Callable[[TransferStep], None]
+OnStep = Callable[[TransferStep], None]
 
 
 class TransferResult(NamedTuple):
@@ -256,29 +247,45 @@ class TransferResult(NamedTuple):
 class _Count:
     """Count finished files and report progress."""
 
-    def __init__(self, of: int, tell: Tell | None) -> None:
+    def __init__(self, of: int, on_step: OnStep | None) -> None:
         self.files, self.moved, self.bytes = 0, 0, 0
-        self._of, self._tell = of, tell
+        self._of, self._on_step = of, on_step
 
     def add(self, name: str, size: int, *, moved: bool) -> None:
         self.files += 1
         self.moved += moved
         self.bytes += size if moved else 0
-        if self._tell is not None:
-            self._tell(TransferStep(name, size, moved, self.files, self._of))
+        if self._on_step is not None:
+            self._on_step(TransferStep(name, size, moved, self.files, self._of))
+
+    def result(self, run: Manifest, *, verified: bool = True) -> TransferResult:
+        return TransferResult(
+            run.name, self.files, self.moved, self.bytes, run.state, verified=verified
+        )
 
 
 async def read_manifest(bucket: Bucket) -> Manifest | None:
     """Return the manifest of the run at an address; None when there is none."""
-    content = await bucket.read(NAME, MOST_BYTES)
+    content = await bucket.read(NAME, MAX_BYTES)
     return None if content is None else decode(content, bucket.at(NAME))
+
+
+async def existing_manifest(bucket: Bucket) -> Manifest:
+    """Return the manifest of the run at an address; an error when there is none."""
+    if (manifest := await read_manifest(bucket)) is not None:
+        return manifest
+    raise RemoteError(
+        f"there is no run here: it has no {NAME}",
+        where=bucket.url,
+        hint="`proctor runs sync RUN ADDRESS` sends one",
+    )
 
 
 # -- upload ---------------------------------------------------------------------------------------
 
 
 async def push(
-    run: Path, name: str, bucket: Bucket, *, verify: bool = False, tell: Tell | None = None
+    run: Path, name: str, bucket: Bucket, *, verify: bool = False, on_step: OnStep | None = None
 ) -> TransferResult:
     """Upload a run named `name` to the bucket's address."""
     folder = RunFolder.open(run)
@@ -289,12 +296,13 @@ async def push(
         before = await read_manifest(bucket)
         _refuse_other(before.run_id if before else None, run_id, bucket.url)
         sizes = await bucket.sizes()
-        shipped = growing(sizes, bucket.url)
-        _refuse_earlier(before, shipped, facts, bucket.url)
+        stored = stored_pieces(sizes, bucket.url)
+        _refuse_earlier(before, stored, facts, bucket.url)
         if before is None or (before.state == "complete" and before.files != facts):
+            # From here until the end the objects belong to no single state of the run.
             unfinished = Manifest(run_id=run_id, name=name, state="replacing", files=facts)
-            await _put_manifest(bucket, unfinished)
-        count = _Count(len(files), tell)
+            await bucket.put(NAME, unfinished.encode())
+        count = _Count(len(files), on_step)
         joined: dict[str, list[Piece]] = {}
 
         async def send(each: str) -> None:
@@ -304,16 +312,23 @@ async def push(
                 if there == known.sha256:
                     count.add(each, known.size, moved=False)
                     return
-            if known.size > WHOLE and (chain := shipped.get(each)):
+            if known.size > WHOLE and (chain := stored.get(each)):
                 if verify:
-                    chain = await that_are_whole(bucket, chain)
-                joined[each], sent = await _send_rest(bucket, each, path, chain, known.size)
+                    chain = await _matching(chain, lambda piece: bucket.read(piece.key, piece.size))
+                good = joined[each] = await pieces_of_file(path, chain)
+                sent = known.size - (good[-1].end if good else 0)
+                await add_pieces(bucket, each, path, good, known.size)
                 count.add(each, sent or known.size, moved=sent > 0)
                 return
-            facts[each] = known = await _send(bucket, each, path, known)
+            if known.size > SMALL:
+                await bucket.put(each, path, known.sha256)
+            else:
+                content = await asyncio.to_thread(path.read_bytes)
+                facts[each] = known = facts_of_bytes(content)
+                await bucket.put(each, content, known.sha256)
             count.add(each, known.size, moved=True)
 
-        await bucket.each([lambda e=each: send(e) for each in files])
+        await bucket.each(send, files)
         done = Manifest(
             format=FORMAT if joined else 1,
             run_id=run_id,
@@ -325,42 +340,12 @@ async def push(
         if verify:
             await _check_files(bucket, done, None)
         if before != done:
-            await _put_manifest(bucket, done)
-        await bucket.delete(_not_needed(sizes, joined))
-    return TransferResult(name, count.files, count.moved, count.bytes, done.state, verify)
-
-
-async def _send_rest(
-    bucket: Bucket, file: str, path: Path, chain: list[Piece], end: int
-) -> tuple[list[Piece], int]:
-    """Send the missing rest of a file in pieces; return all pieces and the bytes sent."""
-    good = await asyncio.to_thread(that_are_of, path, chain)
-    there = good[-1].end if good else 0
-    await lengthen(bucket, file, path, good, end)
-    return good, end - there
-
-
-def _not_needed(listed: Iterable[str], joined: dict[str, list[Piece]]) -> list[str]:
-    """Return objects not in the manifest: pieces of other files, and files now in pieces."""
-    used = {piece.key for chain in joined.values() for piece in chain}
-    return [
-        key for key in listed if key in joined or (key.startswith(f"{PIECES}/") and key not in used)
-    ]
-
-
-async def _send(bucket: Bucket, key: str, path: Path, known: FileFacts) -> FileFacts:
-    if known.size > SMALL:
-        await bucket.put(key, path, known.sha256)
-        return known
-    content = await asyncio.to_thread(path.read_bytes)
-    now = FileFacts(len(content), hashlib.sha256(content).hexdigest())
-    await bucket.put(key, content, now.sha256)
-    return now
-
-
-async def _put_manifest(bucket: Bucket, manifest: Manifest) -> None:
-    content = manifest.encode()
-    await bucket.put(NAME, content, hashlib.sha256(content).hexdigest())
+            await bucket.put(NAME, done.encode())
+        # Only after the manifest: until then readers need the pieces it no longer names.
+        used = {piece.key for chain in joined.values() for piece in chain}
+        unused = (key for key in sizes if key.startswith(f"{PIECES}/") and key not in used)
+        await bucket.delete([*unused, *(key for key in sizes if key in joined)])
+    return count.result(done, verified=verify)
 
 
 def _refuse_other(there: str | None, run_id: str, where: str) -> None:
@@ -374,7 +359,7 @@ def _refuse_other(there: str | None, run_id: str, where: str) -> None:
 
 def _refuse_earlier(
     before: Manifest | None,
-    shipped: dict[str, list[Piece]],
+    stored: dict[str, list[Piece]],
     facts: dict[str, FileFacts],
     where: str,
 ) -> None:
@@ -383,7 +368,7 @@ def _refuse_earlier(
         return
     for name in ONLY_GROW:
         there = before.files[name].size if name in before.files else 0
-        if chain := shipped.get(name):
+        if chain := stored.get(name):
             there = max(there, chain[-1].end)
         if there > (facts[name].size if name in facts else 0):
             raise RemoteError(
@@ -401,19 +386,13 @@ async def pull(
     root: Path,
     *,
     only: frozenset[str] | None = None,
-    tell: Tell | None = None,
+    on_step: OnStep | None = None,
 ) -> TransferResult:
     """Download the run at the bucket's address to its name below `root`; `only` some files of it.
 
     Every file is verified against the manifest before it is put in place.
     """
-    manifest = await read_manifest(bucket)
-    if manifest is None:
-        raise RemoteError(
-            f"there is no run here: it has no {NAME}",
-            where=bucket.url,
-            hint="`proctor runs sync RUN ADDRESS` sends one",
-        )
+    manifest = await existing_manifest(bucket)
     if manifest.state == "replacing":
         raise RemoteError(
             "the upload of this run was not finished",
@@ -421,17 +400,19 @@ async def pull(
             hint="run the same `proctor runs sync` again on the machine that started it",
         )
     target = root / manifest.name
-    _refuse_other(_run_id_of(target), manifest.run_id, str(target))
+    if (target / SPEC).is_file():
+        here = str(RunFolder.open(target).read_spec().get("run_id") or "")
+        _refuse_other(here, manifest.run_id, str(target))
     await asyncio.to_thread(target.mkdir, parents=True, exist_ok=True)
     with RunFolder(target).lock():
         if manifest.state == "running":
-            return await _pull_running(bucket, manifest, target, only, tell)
+            return await _pull_running(bucket, manifest, target, only, on_step)
         wanted = {n: f for n, f in manifest.files.items() if only is None or n in only}
-        count = _Count(len(wanted), tell)
+        count = _Count(len(wanted), on_step)
 
-        async def bring(name: str) -> None:
-            chain = _pieces_of(manifest, name, bucket.url)
-            moved = await _bring(bucket, name, wanted[name], target, chain)
+        async def update(name: str) -> None:
+            chain = _pieces_in(manifest, name, bucket.url)
+            moved = await _update(bucket, name, wanted[name], target, chain)
             count.add(name, wanted[name].size, moved=moved)
 
         # Append-only files first, since they may be rejected; the spec last, since it makes it a
@@ -439,90 +420,75 @@ async def pull(
         early = [n for n in wanted if n in ONLY_GROW]
         rest = [n for n in wanted if n not in (*ONLY_GROW, SPEC)]
         for names in (early, rest, [n for n in wanted if n == SPEC]):
-            await bucket.each([lambda n=name: bring(n) for name in names])
-    return TransferResult(
-        manifest.name, count.files, count.moved, count.bytes, manifest.state, True
-    )
+            await bucket.each(update, names)
+    return count.result(manifest)
 
 
-def _run_id_of(target: Path) -> str | None:
-    """Return the id of the run at the destination, if there is one."""
-    if not (target / SPEC).is_file():
-        return None
-    return str(RunFolder.open(target).read_spec().get("run_id") or "")
-
-
-def _pieces_of(manifest: Manifest, name: str, where: str) -> list[Piece]:
-    """Return the pieces of a file; none when it is stored whole."""
+def _pieces_in(manifest: Manifest, name: str, where: str) -> list[Piece] | None:
+    """Return the pieces of a file; None when it is stored whole."""
     names = manifest.pieces.get(name)
-    return named(name, names, manifest.files[name].size, where) if names else []
+    return named_pieces(name, names, manifest.files[name].size, where) if names else None
 
 
-class _Download:
-    """A file being written: counts and hashes its content."""
+async def _receive(
+    bucket: Bucket, name: str, chain: list[Piece] | None, file: IO[bytes] | None = None
+) -> FileFacts:
+    """Read a stored file, into `file` if there is one; return its size and checksum."""
+    digest, size = hashlib.sha256(), 0
 
-    def __init__(self, path: Path, part: Path, file: IO[bytes]) -> None:
-        self._path, self._part, self._file = path, part, file
-        self._digest = hashlib.sha256()
-        self.size = 0
+    def take(block: bytes) -> None:
+        nonlocal size
+        digest.update(block)
+        size += len(block)
+        if file is not None:
+            file.write(block)
 
-    @property
-    def sha256(self) -> str:
-        """The checksum of the content so far."""
-        return self._digest.hexdigest()
-
-    def write(self, block: bytes) -> None:
-        """Add to the file."""
-        self._file.write(block)
-        self._digest.update(block)
-        self.size += len(block)
-
-    def refuse_to_shorten(self) -> None:
-        """Reject replacing a file that is not a prefix of this one: it would lose lines."""
-        self._file.flush()
-        if not self._path.is_file():
-            return
-        with self._path.open("rb") as old, self._part.open("rb") as new:
-            while block := old.read(_COMPARED):
-                if new.read(len(block)) != block:
-                    raise RunFolderError(
-                        "the local file has lines that the remote one does not have",
-                        where=str(self._path),
-                        hint="sync the other way, or download the run to another folder",
-                    )
+    await (bucket.fetch(name, take) if chain is None else fetch(bucket, chain, take))
+    return FileFacts(size, digest.hexdigest())
 
 
-@contextmanager
-def _download(path: Path) -> Generator[_Download]:
-    """Yield a file to write to, which replaces `path` when the block succeeds."""
+async def _download(
+    bucket: Bucket, name: str, target: Path, chain: list[Piece] | None, known: FileFacts | None
+) -> int:
+    """Replace a file by the stored one if that is as expected; return its size."""
+    path = target / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as part, part.open("wb") as file:
-            yield _Download(path, part, file)
+            received = await _receive(bucket, name, chain, file)
+            if known is not None and received != known:
+                raise _damaged(bucket, name, known, received.size)
+            file.flush()
+            if name in ONLY_GROW and path.is_file():
+                _refuse_to_shorten(path, part)
     except OSError as error:
         raise RunFolderError(f"cannot write: {error.strerror}", where=str(path)) from None
+    return received.size
 
 
-async def _bring(
-    bucket: Bucket, name: str, known: FileFacts, target: Path, chain: list[Piece]
+def _refuse_to_shorten(path: Path, part: Path) -> None:
+    """Reject replacing a file that is not a prefix of the new one: it would lose lines."""
+    with path.open("rb") as old, part.open("rb") as new:
+        while block := old.read(_COMPARED):
+            if new.read(len(block)) != block:
+                raise RunFolderError(
+                    "the local file has lines that the remote one does not have",
+                    where=str(path),
+                    hint="sync the other way, or download the run to another folder",
+                )
+
+
+async def _update(
+    bucket: Bucket, name: str, known: FileFacts, target: Path, chain: list[Piece] | None
 ) -> bool:
     """Download one file unless it is present; return whether it was downloaded."""
-    path = target / name
-    if await asyncio.to_thread(_is_here, path, known):
+    if await asyncio.to_thread(_is_present, target / name, known):
         return False
-    with _download(path) as download:
-        if chain:
-            await fetch(bucket, chain, download.write)
-        else:
-            await bucket.fetch(name, download.write)
-        if FileFacts(download.size, download.sha256) != known:
-            raise _damaged(bucket, name, known, download.size)
-        if name in ONLY_GROW:
-            download.refuse_to_shorten()
+    await _download(bucket, name, target, chain, known)
     return True
 
 
-def _is_here(path: Path, known: FileFacts) -> bool:
+def _is_present(path: Path, known: FileFacts) -> bool:
     return path.is_file() and path.stat().st_size == known.size and facts_of(path) == known
 
 
@@ -540,70 +506,52 @@ async def _pull_running(
     manifest: Manifest,
     target: Path,
     only: frozenset[str] | None,
-    tell: Tell | None,
+    on_step: OnStep | None,
 ) -> TransferResult:
-    """Download what was uploaded of an unfinished run: whole lines, and every trace they
-    refer to.
-    """
-    listed = await bucket.sizes()
-    growing_ = growing(listed, bucket.url)
-    wanted = {n: found for n, found in growing_.items() if only is None or n in only}
-    count = _Count(len(wanted) + 1, tell)
+    """Download the uploaded part of an unfinished run: whole lines, and the traces they name."""
+    stored = stored_pieces(await bucket.sizes(), bucket.url)
+    wanted = {n: found for n, found in stored.items() if only is None or n in only}
+    count = _Count(len(wanted) + 1, on_step)
     for name in sorted(wanted):  # "traces/…" before "trials.jsonl"
-        with _download(target / name) as download:
-            await fetch(bucket, wanted[name], download.write)
-            if name in ONLY_GROW:
-                download.refuse_to_shorten()
-            count.add(name, download.size, moved=True)
+        size = await _download(bucket, name, target, wanted[name], None)
+        count.add(name, size, moved=True)
     spec = manifest.files.get(SPEC)
     if spec is None:
         raise RemoteError(f"the run has no {SPEC} yet", where=bucket.url)
-    moved = await _bring(bucket, SPEC, spec, target, [])
+    moved = await _update(bucket, SPEC, spec, target, None)
     count.add(SPEC, spec.size, moved=moved)
-    return TransferResult(
-        manifest.name, count.files, count.moved, count.bytes, manifest.state, True
-    )
+    return count.result(manifest)
 
 
 # -- verification ---------------------------------------------------------------------------------
 
 
-async def check(bucket: Bucket, *, tell: Tell | None = None) -> TransferResult:
+async def check(bucket: Bucket, *, on_step: OnStep | None = None) -> TransferResult:
     """Read every object of a run in the store and compare it with the manifest."""
-    manifest = await read_manifest(bucket)
-    if manifest is None:
-        raise RemoteError(f"there is no run here: it has no {NAME}", where=bucket.url)
+    manifest = await existing_manifest(bucket)
     if manifest.state != "complete":
         raise RemoteError(
             f"the run is not complete: its manifest says {manifest.state!r}", where=bucket.url
         )
-    count = _Count(len(manifest.files), tell)
+    count = _Count(len(manifest.files), on_step)
     await _check_files(bucket, manifest, count)
-    return TransferResult(manifest.name, count.files, 0, 0, manifest.state, True)
+    return count.result(manifest)
 
 
 async def _check_files(bucket: Bucket, manifest: Manifest, count: _Count | None) -> None:
-    async def look(name: str, known: FileFacts) -> RemoteError | None:
-        chain = _pieces_of(manifest, name, bucket.url)
-        digest, size = hashlib.sha256(), 0
-
-        def take(block: bytes) -> None:
-            nonlocal size
-            digest.update(block)
-            size += len(block)
-
+    async def problem_of(name: str) -> RemoteError | None:
+        known = manifest.files[name]
         try:
-            await (fetch(bucket, chain, take) if chain else bucket.fetch(name, take))
+            received = await _receive(bucket, name, _pieces_in(manifest, name, bucket.url))
         except DamagedPieceError as error:
             return error
         if count is not None:
-            count.add(name, size, moved=False)
-        if FileFacts(size, digest.hexdigest()) == known:
-            return None
-        return _damaged(bucket, name, known, size)
+            count.add(name, received.size, moved=False)
+        return None if received == known else _damaged(bucket, name, known, received.size)
 
-    jobs = [lambda n=n, k=k: look(n, k) for n, k in manifest.files.items()]
-    wrong = [error for error in await bucket.each(jobs) if error is not None]
+    # All of them, so that one check reports every damaged object.
+    found = await bucket.each(problem_of, manifest.files)
+    wrong = [error for error in found if error is not None]
     if len(wrong) > 1:
         listed = ", ".join(str(error.where) for error in wrong)
         raise RemoteError(f"{len(wrong)} objects are damaged: {listed}", hint=wrong[0].hint)
@@ -616,43 +564,43 @@ async def _check_files(bucket: Bucket, manifest: Manifest, count: _Count | None)
 # on both sides.
 
 
-async def send(
+async def upload_runs(
     runs: list[Path],
     root: Path,
     to: str,
-    patience: Patience,
+    options: StoreOptions,
     *,
     verify: bool = False,
-    tell: Tell | None = None,
+    on_step: OnStep | None = None,
 ) -> list[TransferResult]:
     """Upload runs to their names below an address, one after the other."""
     moved: list[TransferResult] = []
     for run in runs:
         name = name_of(run, root)
-        bucket = Bucket(object_store.joined(object_store.checked(to), name), patience)
-        moved.append(await push(run, name, bucket, verify=verify, tell=tell))
+        bucket = Bucket(object_store.joined(object_store.checked(to), name), options)
+        moved.append(await push(run, name, bucket, verify=verify, on_step=on_step))
     return moved
 
 
-async def bring(
-    source: str, root: Path, patience: Patience, *, tell: Tell | None = None
+async def download_runs(
+    source: str, root: Path, options: StoreOptions, *, on_step: OnStep | None = None
 ) -> list[TransferResult]:
     """Download the run at an address, or all runs below it, to their names below a folder."""
-    places = await runs_at(source, patience)
-    return [await pull(Bucket(place, patience), root, tell=tell) for place in places]
+    places = await runs_at(source, options)
+    return [await pull(Bucket(place, options), root, on_step=on_step) for place in places]
 
 
-async def look_over(
-    source: str, patience: Patience, *, tell: Tell | None = None
+async def verify_runs(
+    source: str, options: StoreOptions, *, on_step: OnStep | None = None
 ) -> list[TransferResult]:
     """Verify the run at an address, or all runs below it, in the store."""
-    places = await runs_at(source, patience)
-    return [await check(Bucket(place, patience), tell=tell) for place in places]
+    places = await runs_at(source, options)
+    return [await check(Bucket(place, options), on_step=on_step) for place in places]
 
 
-async def runs_at(source: str, patience: Patience) -> list[str]:
+async def runs_at(source: str, options: StoreOptions) -> list[str]:
     """Return the addresses of the runs at or below one."""
-    bucket = Bucket(source, patience)
+    bucket = Bucket(source, options)
     listed = await bucket.sizes()
     if NAME in listed:
         return [bucket.url]
@@ -666,7 +614,7 @@ async def runs_at(source: str, patience: Patience) -> list[str]:
     return [object_store.joined(bucket.url, name) for name in found]
 
 
-def runs_meant(text: str, root: Path) -> list[Path]:
+def select_runs(text: str, root: Path) -> list[Path]:
     """Return the run with this name or path, or every run of that folder."""
     place = Path(text)
     if place.is_dir() and not (place / "_spec_.yaml").is_file() and (runs := all_runs(place)):

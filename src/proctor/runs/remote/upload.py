@@ -4,20 +4,18 @@
 
 Guarantees: the uploaded part can be downloaded at any moment and resumed: whole lines of the
 journal and every trace they refer to, because traces go first. An unavailable store never disturbs
-the run; the missing part is sent in the next round or at the end. A crash costs the remote copy at
-most the last round. At the end only the missing part is sent.
+the run; the missing part is sent in the next round or at the end, and errors of the store are
+reported through `warn`. A crash costs the remote copy at most the last round. At the end only the
+missing part is sent. The command and the Python API share all of this.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import shutil
 import warnings
 from collections.abc import AsyncGenerator, Callable, Generator
-from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -29,20 +27,18 @@ from proctor.runs.folder import RunFolder
 from proctor.runs.heartbeat import NAME as HEARTBEAT
 from proctor.runs.journal import last_line_end
 from proctor.runs.remote import REMEMBERED, object_store, transfer
-from proctor.runs.remote.manifest import JOURNAL, NAME, SPEC, FileFacts, Manifest
-from proctor.runs.remote.object_store import Bucket, Patience
-from proctor.runs.remote.transfer import (
-    PIECE,
-    Piece,
-    TransferResult,
-    push,
-    read_manifest,
-    read_part,
-)
+from proctor.runs.remote.manifest import JOURNAL, NAME, SPEC, Manifest, facts_of_bytes
+from proctor.runs.remote.object_store import Bucket, StoreOptions
+from proctor.runs.remote.transfer import PIECE, Piece, name_of, push, read_manifest, read_part
 from proctor.runs.segments import segments
 
 EVERY = 5.0
 """Seconds between rounds: the loss if the machine fails, against two small requests each."""
+
+MAX_NAMES = 1000
+"""Maximum numbers to try, since other machines may have taken them."""
+
+Warn = Callable[[str], None]
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -57,236 +53,185 @@ class Destination(msgspec.Struct, frozen=True):
         return object_store.joined(self.address, self.name)
 
 
-def remembered(run: Path) -> Destination:
-    """Read the upload destination of a run."""
-    try:
-        return msgspec.json.decode((run / REMEMBERED).read_bytes(), type=Destination)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ProctorError(
-            f"cannot read the upload destination: {error}",
-            where=str(run / REMEMBERED),
-            hint="delete the file to keep the run on this machine only",
-        ) from None
+def reserve_name(folder: RunFolder, to: Destination, options: StoreOptions | None = None) -> bool:
+    """Reserve the run's name in the store; return false when another run has it."""
+    spec, manifest = _running_files(folder, to)
 
-
-def begin_at(folder: RunFolder, to: Destination, patience: Patience | None = None) -> bool:
-    """Claim the run's name in the store; return false when another run has it."""
-    running = _running(folder, to)
-
-    async def begun() -> bool:
-        bucket = Bucket(to.run, patience)
-        if not await bucket.claim(NAME, running.manifest):
+    async def reserve() -> bool:
+        bucket = Bucket(to.run, options)
+        if not await bucket.create(NAME, manifest):
             return False
-        await bucket.put(SPEC, running.spec, _sha256(running.spec))
+        await bucket.put(SPEC, spec)
         return True
 
-    if not run_sync(begun(), nested=True):
+    if not run_sync(reserve(), nested=True):
         return False
     write_atomic(folder.path / REMEMBERED, msgspec.json.encode(to))
     return True
 
 
-class _Running(NamedTuple):
-    """Files of a running run in the store, besides its pieces."""
-
-    spec: bytes
-    manifest: bytes
-
-
-def _running(folder: RunFolder, to: Destination) -> _Running:
+def _running_files(folder: RunFolder, to: Destination) -> tuple[bytes, bytes]:
+    """Return spec and manifest of a running run: its files in the store besides the pieces."""
     spec = folder.spec_path.read_bytes()
     manifest = Manifest(
         run_id=str(folder.known_spec().get("run_id") or ""),
         name=to.name,
         state="running",
-        files={SPEC: FileFacts(len(spec), _sha256(spec))},
+        files={SPEC: facts_of_bytes(spec)},
     )
-    return _Running(spec, manifest.encode())
+    return spec, manifest.encode()
 
 
-class Shipper:
+class Uploader:
     """Upload a run from a thread between `start` and `stop`; `finish` sends the rest."""
 
     def __init__(
         self,
         folder: RunFolder,
         to: Destination,
-        warn: Callable[[str], None],
+        warn: Warn,
         *,
         every: float = EVERY,
-        patience: Patience | None = None,
+        options: StoreOptions | None = None,
     ) -> None:
         self._folder = folder
         self._to = to
         self._warn = warn
-        self._bucket = Bucket(to.run, patience)
+        self._bucket = Bucket(to.run, options)
         self._chains: dict[str, list[Piece]] | None = None
         self._rounds = PeriodicWork(self._round, every=every, name="shipping")
-        self._trouble = False
+        self.start = self._rounds.start
+        # Waits for the current round, if any.
+        self.stop = self._rounds.stop
+        self._failing = False
 
-    def start(self) -> None:
-        """Start uploading."""
-        self._rounds.start()
+    def finish(self) -> bool:
+        """Upload the finished run, complete and with its checksums; return whether it arrived.
 
-    def stop(self) -> None:
-        """Wait for the current round, if any, and start no other."""
-        self._rounds.stop()
-
-    def finish(self) -> TransferResult:
-        """Upload the finished run, complete and with its checksums; call after `stop`."""
-        return run_sync(push(self._folder.path, self._to.name, self._bucket))
+        Call it after `stop`.
+        """
+        try:
+            run_sync(push(self._folder.path, self._to.name, self._bucket))
+        except ProctorError as error:
+            self._warn(
+                f"the run is complete here but not at {self._to.run}: {error}; "
+                f"`proctor runs sync {self._folder.path} {self._to.address}` sends the rest"
+            )
+            return False
+        return True
 
     def _round(self) -> None:
         try:
-            run_sync(self.ship())
+            run_sync(self.upload_round())
         except (ProctorError, OSError) as error:
-            if not self._trouble:  # warn once: the run continues, and so does the upload
+            if not self._failing:  # warn once: the run continues, and so does the upload
                 self._warn(f"upload delayed: {error}")
-            self._trouble = True
+            self._failing = True
         else:
-            self._trouble = False
+            self._failing = False
 
-    async def ship(self) -> None:
-        """Upload one round: the new part, traces before the lines that refer to them."""
+    async def upload_round(self) -> None:
+        """Upload the new part, traces before the lines that refer to them."""
         journal = self._folder.journal_path
+        # Measured before the traces are listed: every trace of these lines is in a segment by now.
         whole = last_line_end(journal, journal.stat().st_size) if journal.is_file() else 0
         if self._chains is None:
-            self._chains = await self._already_there()
-        for _, path in segments(self._folder.traces_path):
-            name = path.relative_to(self._folder.path).as_posix()
-            await self._send(name, path, path.stat().st_size)
-        await self._send(JOURNAL, journal, whole)
-        await self._say_running()
+            self._chains = await self._uploaded_pieces()
+        growing = [
+            (path.relative_to(self._folder.path).as_posix(), path, path.stat().st_size)
+            for _, path in segments(self._folder.traces_path)
+        ]
+        for name, path, end in [*growing, (JOURNAL, journal, whole)]:
+            chain = self._chains.setdefault(name, [])
+            await transfer.add_pieces(self._bucket, name, path, chain, end)
+            await transfer.merge_small(self._bucket, name, path, chain)
+        before = await read_manifest(self._bucket)
+        if before is None or before.state != "running":
+            # A finished run that continues: marked as running only now that its pieces exist.
+            spec, manifest = await asyncio.to_thread(_running_files, self._folder, self._to)
+            await self._bucket.put(SPEC, spec)
+            await self._bucket.put(NAME, manifest)
         beat = await asyncio.to_thread(read_part, self._folder.path / HEARTBEAT, 0, PIECE)
         if beat:  # for remote observers; last, since nothing depends on it
-            await self._put(HEARTBEAT, beat)
+            await self._bucket.put(HEARTBEAT, beat)
 
-    async def _send(self, name: str, path: Path, end: int) -> None:
-        assert self._chains is not None
-        chain = self._chains.setdefault(name, [])
-        await transfer.lengthen(self._bucket, name, path, chain, end)
-        await transfer.join_small(self._bucket, name, path, chain)
-
-    async def _already_there(self) -> dict[str, list[Piece]]:
+    async def _uploaded_pieces(self) -> dict[str, list[Piece]]:
         """Return how far an earlier process got; pieces left by a crash are removed."""
         listed = await self._bucket.sizes()
         found: dict[str, list[Piece]] = {}
         stale: list[str] = []
-        for name, chain in transfer.growing(listed, self._bucket.url).items():
-            path = self._folder.path / name
-            good = found[name] = await asyncio.to_thread(transfer.that_are_of, path, chain)
+        for name, chain in transfer.stored_pieces(listed, self._bucket.url).items():
+            good = found[name] = await transfer.pieces_of_file(self._folder.path / name, chain)
             stale += [piece.key for piece in chain[len(good) :]]
         await self._bucket.delete(stale)
         return found
 
-    async def _say_running(self) -> None:
-        """Mark a finished run that continues as running, now that its pieces exist."""
-        before = await read_manifest(self._bucket)
-        if before is None or before.state != "running":
-            running = await asyncio.to_thread(_running, self._folder, self._to)
-            await self._put(SPEC, running.spec)
-            await self._put(NAME, running.manifest)
 
-    async def _put(self, key: str, content: bytes) -> None:
-        await self._bucket.put(key, content, _sha256(content))
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-# Runs with results at an address: claimed there, uploaded while they run. The command and the
-# Python API do the same: a name that is free on both sides, rounds during the run, everything at
-# the end. Errors of the store are reported through `warn` and never end a run.
+def folder_at(address: str, make: Callable[[], RunFolder]) -> RunFolder:
+    """Create a run folder whose name is also free at the address."""
+    taken: list[RunFolder] = []
+    try:
+        for _ in range(MAX_NAMES):
+            folder = make()
+            # Kept until the end, so that the next one gets another number.
+            taken.append(folder)
+            name = name_of(folder.path, audit.root_of(folder.path))
+            if reserve_name(folder, Destination(address, name)):
+                return taken.pop()
+    finally:
+        for folder in taken:
+            shutil.rmtree(folder.path, ignore_errors=True)
+    raise ProctorError("no free name: other runs have all candidates", where=address)
 
 
-Warn = Callable[[str], None]
+def _uploader(folder: RunFolder, warn: Warn) -> Uploader | None:
+    """Return the uploader of a run, if it has a destination."""
+    path = folder.path / REMEMBERED
+    if not path.exists():
+        return None
+    try:
+        to = msgspec.json.decode(path.read_bytes(), type=Destination)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ProctorError(
+            f"cannot read the upload destination: {error}",
+            where=str(path),
+            hint="delete the file to keep the run on this machine only",
+        ) from None
+    return Uploader(folder, to, warn)
 
-MOST_TAKEN = 1000
-"""Maximum numbers to try, since other machines may have taken them."""
 
-
-class Shipping:
-    """Return whether a run has arrived at its destination."""
+class UploadState:
+    """Whether a run has arrived at its destination, known after the upload."""
 
     arrived = True
 
 
-def folder_at(far: str, make: Callable[[], RunFolder]) -> RunFolder:
-    """Create a run folder whose name is also free at the address."""
-    from proctor.runs.remote.transfer import name_of
-
-    taken: list[RunFolder] = []
-    try:
-        for _ in range(MOST_TAKEN):
-            folder = make()
-            name = name_of(folder.path, audit.root_of(folder.path))
-            try:
-                if begin_at(folder, Destination(far, name)):
-                    return folder
-            except ProctorError:
-                taken.append(folder)
-                raise
-            taken.append(folder)  # kept until the end, so that the next one gets another number
-    finally:
-        for folder in taken:
-            shutil.rmtree(folder.path, ignore_errors=True)
-    raise ProctorError("no free name: other runs have all candidates", where=far)
-
-
-def _shipper(folder: RunFolder, warn: Warn) -> tuple[Shipper, Destination] | None:
-    """Return the uploader of a run, if it has a destination."""
-    if not (folder.path / REMEMBERED).exists():
-        return None
-
-    to = remembered(folder.path)
-    return Shipper(folder, to, warn), to
-
-
 @contextlib.contextmanager
-def shipped(folder: RunFolder, warn: Warn) -> Generator[Shipping]:
+def uploading(folder: RunFolder, warn: Warn) -> Generator[UploadState]:
     """Upload a run during the block, and completely after it, if it has a destination."""
-    said = Shipping()
-    found = _shipper(folder, warn)
-    if found is None:
-        yield said
+    state = UploadState()
+    uploader = _uploader(folder, warn)
+    if uploader is None:
+        yield state
         return
-    shipper, to = found
-    shipper.start()
+    uploader.start()
     try:
-        yield said
+        yield state
     finally:
-        shipper.stop()
-    said.arrived = _finished(shipper, folder, to, warn)
+        uploader.stop()
+    state.arrived = uploader.finish()
 
 
 @contextlib.asynccontextmanager
-async def shipped_meanwhile(folder: RunFolder) -> AsyncGenerator[None]:
-    """Same as `shipped`, for an event loop, which it never blocks; errors become warnings."""
-    found = _shipper(folder, _warn)
-    if found is None:
+async def uploading_async(folder: RunFolder) -> AsyncGenerator[None]:
+    """Same as `uploading`, for an event loop, which it never blocks; errors become warnings."""
+    uploader = _uploader(folder, lambda text: warnings.warn(text, stacklevel=2))
+    if uploader is None:
         yield
         return
-    shipper, to = found
-    shipper.start()
+    uploader.start()
     try:
         yield
     finally:
-        await asyncio.to_thread(shipper.stop)
-    await asyncio.to_thread(_finished, shipper, folder, to, _warn)
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=2)
-
-
-def _finished(shipper: Shipper, folder: RunFolder, to: Destination, warn: Warn) -> bool:
-    try:
-        shipper.finish()
-    except ProctorError as error:
-        warn(
-            f"the run is complete here but not at {to.run}: {error}; "
-            f"`proctor runs sync {folder.path} {to.address}` sends the rest"
-        )
-        return False
-    return True
+        await asyncio.to_thread(uploader.stop)
+    await asyncio.to_thread(uploader.finish)
