@@ -1,7 +1,7 @@
-"""The report as Prometheus metrics in the text format, for a push gateway or the node exporter.
+"""A report as Prometheus metrics in the text format, for a push gateway or the node exporter.
 
-Promise: every parser of the format takes it, a figure that is not known has no sample, and labels
-hold only names a user wrote, so their number stays bounded. Docs: docs/reference/reports.md.
+Guarantees: every parser of the format reads it, an unknown value has no sample, and labels hold
+only names that users wrote, so their number stays bounded. Docs: docs/reference/reports.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from proctor.checks.base import CheckStatus
 from proctor.report.facts import ReportFacts, TrialFacts
-from proctor.runs.trial import TrialStatus
+from proctor.runs.trial import Trial, TrialStatus
 from proctor.sanitize import line
 
 
@@ -33,12 +33,12 @@ class Gauge(NamedTuple):
 
 
 def render(facts: ReportFacts) -> str:
-    """All metrics; one without samples is left out."""
+    """Return all metrics that have samples."""
     out: list[str] = []
     for metric in (*_of_report(facts), *_of_trials(facts)):
         if metric.samples:
             out += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} gauge"]
-            out += [_line(metric.name, sample) for sample in metric.samples]
+            out += [f"{metric.name}{_labelled(each)}" for each in metric.samples]
     return "\n".join(out) + "\n"
 
 
@@ -47,18 +47,19 @@ def _of_report(facts: ReportFacts) -> Iterator[Gauge]:
     totals = facts.totals
     yield _one("proctor_exit_code", meaning, facts.exit_code)
     cases = [PrometheusSample({"status": s.value}, getattr(totals, s.value)) for s in TrialStatus]
-    yield Gauge("proctor_cases", "Cases by how they ended.", cases)
-    yield _one("proctor_cases_not_run", "Planned cases that never began.", facts.not_run)
+    yield Gauge("proctor_cases", "Cases by status.", cases)
+    yield _one("proctor_cases_not_run", "Planned cases that never started.", facts.not_run)
     checks = [PrometheusSample({"status": s.value}, facts.count_checks(s)) for s in CheckStatus]
-    yield Gauge("proctor_checks", "Checks of all cases by how they ended.", checks)
+    yield Gauge("proctor_checks", "Checks of all cases by status.", checks)
     yield _one("proctor_cost_usd", "Known cost of all model calls of agents.", totals.cost_usd)
     unpriced = totals.unpriced_calls
-    yield _one("proctor_unpriced_calls", "Model calls whose price is not known.", unpriced)
-    yield _one(
-        "proctor_duration_seconds", "How long it all took.", (facts.duration_ms or 0.0) / 1000
-    )
+    yield _one("proctor_unpriced_calls", "Model calls without a known price.", unpriced)
+    seconds = (facts.duration_ms or 0.0) / 1000
+    yield _one("proctor_duration_seconds", "Duration of all cases together.", seconds)
     started = facts.started_ns / 1e9 if facts.started_ns else None
-    yield _one("proctor_started_timestamp_seconds", "When it began, in Unix time.", started)
+    yield _one(
+        "proctor_started_timestamp_seconds", "Start of the first case, in Unix time.", started
+    )
 
 
 def _one(name: str, about: str, value: float | None) -> Gauge:
@@ -66,41 +67,36 @@ def _one(name: str, about: str, value: float | None) -> Gauge:
 
 
 def _of_trials(facts: ReportFacts) -> Iterator[Gauge]:
-    figures: tuple[tuple[str, str, Callable[[TrialFacts], float | None]], ...] = (
-        ("passed", "1 when the case passed, 0 when it failed; absent when not judged.", _passed),
-        ("score", "Score of the case, 0 to 1.", lambda c: c.trial.score),
-        ("duration_seconds", "How long the agent took.", _duration),
-        ("cost_usd", "Known cost of the agent's model calls.", lambda c: c.trial.cost_usd),
-        ("tokens", "Tokens of the agent's model calls.", lambda c: c.trial.tokens),
-        ("tool_calls", "Tool calls of the agent.", lambda c: c.trial.tool_calls),
-        ("llm_calls", "Model calls of the agent.", lambda c: c.trial.llm_calls),
+    figures: tuple[tuple[str, str, Callable[[Trial], float | None]], ...] = (
+        (
+            "passed",
+            "1 when the case passed, 0 when it failed; absent when not judged.",
+            lambda t: float(t.passed) if t.status.judged else None,
+        ),
+        ("score", "Score of the case, 0 to 1.", lambda t: t.score),
+        (
+            "duration_seconds",
+            "Duration of the agent.",
+            lambda t: None if t.latency_ms is None else t.latency_ms / 1000,
+        ),
+        ("cost_usd", "Known cost of the agent's model calls.", lambda t: t.cost_usd),
+        ("tokens", "Tokens of the agent's model calls.", lambda t: t.tokens),
+        ("tool_calls", "Tool calls of the agent.", lambda t: t.tool_calls),
+        ("llm_calls", "Model calls of the agent.", lambda t: t.llm_calls),
     )
     for name, about, figure in figures:
-        values = ((case, figure(case)) for case in facts.trials)
+        values = ((case, figure(case.trial)) for case in facts.trials)
         samples = [
             PrometheusSample(_labels(case), value) for case, value in values if value is not None
         ]
         yield Gauge(f"proctor_case_{name}", about, samples)
-    yield Gauge(
-        "proctor_case_checks",
-        "Checks of a case by layer and how they ended.",
-        [sample for case in facts.trials for sample in _checks(case)],
-    )
-
-
-def _passed(case: TrialFacts) -> float | None:
-    return float(case.trial.passed) if case.trial.status.judged else None
-
-
-def _duration(case: TrialFacts) -> float | None:
-    latency = case.trial.latency_ms
-    return None if latency is None else latency / 1000
-
-
-def _checks(case: TrialFacts) -> Iterator[PrometheusSample]:
-    counted = Counter((r.layer.value, r.status.value) for r in case.trial.checks)
-    for (layer, status), number in counted.items():
-        yield PrometheusSample({**_labels(case), "layer": layer, "status": status}, number)
+    checks: list[PrometheusSample] = []
+    for case in facts.trials:
+        counted = Counter((r.layer.value, r.status.value) for r in case.trial.checks)
+        for (layer, status), number in counted.items():
+            labels = {**_labels(case), "layer": layer, "status": status}
+            checks.append(PrometheusSample(labels, number))
+    yield Gauge("proctor_case_checks", "Checks of a case by layer and status.", checks)
 
 
 def _labels(case: TrialFacts) -> dict[str, str]:
@@ -114,20 +110,14 @@ def _labels(case: TrialFacts) -> dict[str, str]:
     }
 
 
-def _line(name: str, sample: PrometheusSample) -> str:
-    labels = ",".join(f'{key}="{_escaped(value)}"' for key, value in sample.labels.items())
-    return (
-        f"{name}{{{labels}}} {_number(sample.value)}"
-        if labels
-        else f"{name} {_number(sample.value)}"
+def _labelled(sample: PrometheusSample) -> str:
+    labels = ",".join(
+        # `line` leaves no line break, the third character that the format escapes.
+        '{}="{}"'.format(key, line(value).replace("\\", "\\\\").replace('"', '\\"'))
+        for key, value in sample.labels.items()
     )
-
-
-def _escaped(text: str) -> str:
-    return line(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _number(value: float) -> str:
-    if math.isfinite(value):
-        return repr(value)
-    return "NaN" if math.isnan(value) else ("+Inf" if value > 0 else "-Inf")
+    number = repr(sample.value)
+    # Python writes `nan` and `inf`; the format has its own spelling.
+    if not math.isfinite(sample.value):
+        number = "NaN" if math.isnan(sample.value) else f"{sample.value:+}".replace("inf", "Inf")
+    return f"{{{labels}}} {number}" if labels else f" {number}"

@@ -96,11 +96,6 @@ _NUMBERS = {
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
 
-def status_colours(theme: Theme) -> dict[str, str]:
-    """Return the colour of each status."""
-    return dict(zip(STATUSES, _STATUS_COLOURS[theme], strict=True))
-
-
 def config(theme: Theme) -> dict[str, Any]:
     """Return the Vega-Lite config of a theme."""
     ink, quiet, lines = _INK[theme]
@@ -172,11 +167,26 @@ def datasets(facts: ReportFacts) -> dict[str, Dataset]:
         )
         for row in facts.board.rows
     ]
+    # The rank of a case by ascending pass rate: the heatmap draws the first ones.
+    worst = {case: rank for rank, case in enumerate(facts.worst_cases())}
+    cells = [
+        (
+            visible(cell.case),
+            visible(cell.cell.arm),
+            cell.passed,
+            cell.judged,
+            cell.pass_rate,
+            cell.score_mean,
+            cell.verdict.value,
+            facts.cases[cell.case].difficulty if cell.case in facts.cases else None,
+            worst[cell.case],
+        )
+        for cell in facts.cells
+    ]
     return {
         "arms": Dataset(("arm", "rate", "low", "high", "cost", "price"), arms),
         "cells": Dataset(
-            ("case", "arm", "passed", "judged", "rate", "score", "verdict", "level", "worst"),
-            _cells(facts),
+            ("case", "arm", "passed", "judged", "rate", "score", "verdict", "level", "worst"), cells
         ),
         "trials": Dataset(TrialRow._fields, shown_rows(facts.rows)),
     }
@@ -187,25 +197,6 @@ def shown_rows(rows: Sequence[TrialRow]) -> list[TrialRow]:
     return [
         row._replace(case=visible(row.case), arm=visible(row.arm), broken=visible(row.broken))
         for row in rows
-    ]
-
-
-def _cells(facts: ReportFacts) -> list[tuple[Any, ...]]:
-    """Return cells with `worst`, the rank of their case by ascending pass rate."""
-    at = {case: place for place, case in enumerate(facts.worst_cases())}
-    return [
-        (
-            visible(cell.case),
-            visible(cell.cell.arm),
-            cell.passed,
-            cell.judged,
-            cell.pass_rate,
-            cell.score_mean,
-            cell.verdict.value,
-            facts.cases[cell.case].difficulty if cell.case in facts.cases else None,
-            at[cell.case],
-        )
-        for cell in facts.cells
     ]
 
 
@@ -223,7 +214,8 @@ def bars(facts: ReportFacts) -> Chart | None:
         y=alt.Y("arm:N", sort=order, title=None, axis=alt.Axis(labelLimit=220))
     )
     scale = alt.Scale(domain=[0, 1])
-    rate = alt.X("rate:Q", title="pass rate, 95 % interval", scale=scale, axis=_percent())
+    axis = alt.Axis(format=SHARE)
+    rate = alt.X("rate:Q", title="pass rate, 95 % interval", scale=scale, axis=axis)
     shown = [
         alt.Tooltip("arm:N", title="agent"),
         alt.Tooltip("rate:Q", title="pass rate", format=SHARE),
@@ -250,8 +242,8 @@ def heatmap(facts: ReportFacts) -> Chart:
     arms = _order(facts)
     gap = alt.Scale(paddingInner=0.06)
     level = len(arms) * max(map(len, arms), default=0) <= LEVEL_LETTERS
-    stand = {"labelAngle": 0} if level else {"labelAngle": 40, "labelAlign": "right"}
-    across = _names(orient="top", labelLimit=180 if level else 120, **stand)
+    angle = {"labelAngle": 0} if level else {"labelAngle": 40, "labelAlign": "right"}
+    across = _names(orient="top", labelLimit=180 if level else 120, **angle)
     base = (
         alt.Chart(alt.NamedData(name="cells"))
         .transform_filter(f"datum.worst < {HEATMAP_CASES}")
@@ -374,7 +366,12 @@ def cost(facts: ReportFacts) -> Chart | None:
                 title="cost of all trials, US$",
                 axis=alt.Axis(format="$,.3~r", tickCount=6),
             ),
-            y=alt.Y("rate:Q", title="pass rate", scale=alt.Scale(domain=[0, 1]), axis=_percent()),
+            y=alt.Y(
+                "rate:Q",
+                title="pass rate",
+                scale=alt.Scale(domain=[0, 1]),
+                axis=alt.Axis(format=SHARE),
+            ),
             color=_arm_colour(facts),
             shape=alt.Shape("arm:N", legend=None),
             tooltip=[
@@ -434,12 +431,6 @@ def _names(**more: Any) -> alt.Axis:
     return alt.Axis(title=None, domain=False, ticks=False, labelPadding=8, **more)
 
 
-def _percent() -> alt.Axis:
-    import altair as alt
-
-    return alt.Axis(format=SHARE)
-
-
 def _arm_colour(facts: ReportFacts) -> alt.Color:
     import altair as alt
 
@@ -497,7 +488,10 @@ def write_charts(facts: ReportFacts, folder: Path, form: Format = "png") -> list
     tables = {name: table.records() for name, table in datasets(facts).items()}
     written: list[Path] = []
     for name, spec in specs(facts).items():
-        whole = json.dumps(_self_contained(spec, tables))
+        table = spec["data"]["name"]
+        # An image file has neither a page around it nor a container: data and width go inside.
+        width = {"width": 560} if spec.get("width") == "container" else {}
+        whole = json.dumps({**spec, **width, "datasets": {table: tables[table]}})
         if form == "png":
             content = vl_convert.vegalite_to_png(whole, scale=SCALE, config=config("light"))
         else:
@@ -506,13 +500,3 @@ def write_charts(facts: ReportFacts, folder: Path, form: Format = "png") -> list
         write_atomic(with_folder(path), content)
         written.append(path)
     return written
-
-
-def _self_contained(
-    spec: dict[str, Any], tables: dict[str, list[dict[str, Any]]]
-) -> dict[str, Any]:
-    """Return a spec with its data inside and a width in pixels."""
-    whole = {**spec, "datasets": {spec["data"]["name"]: tables[spec["data"]["name"]]}}
-    if whole.get("width") == "container":
-        whole["width"] = 560
-    return whole

@@ -10,6 +10,8 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from proctor.checks.base import Layer
 from proctor.formatting import plural
 from proctor.runs.diff import CaseDiff, Change, ChangeKind, Diff, Severity, WordChange
@@ -158,10 +160,7 @@ def as_json(diff: Diff) -> str:
         "severity": str(diff.severity),
         "exit_code": diff.exit_code,
         "cases": [_case(case) for case in diff.cases],
-        "not_compared": [
-            {"case": each.case, "agent": each.agent, "reason": each.reason}
-            for each in diff.not_compared
-        ],
+        "not_compared": [msgspec.structs.asdict(each) for each in diff.not_compared],
         "notes": list(diff.notes),
     }
     return json.dumps(json_value(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -181,19 +180,10 @@ def _case(case: CaseDiff) -> dict[str, Any]:
 
 
 def _change(change: Change) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "tier": str(change.tier),
-        "kind": str(change.kind),
-        "severity": str(change.severity),
-        "message": change.message,
-        "before": change.before,
-        "after": change.after,
-    }
-    if change.words:
-        data["words"] = [{"op": each.op, "text": each.text} for each in change.words]
-    if change.span_ids:
-        data["span_ids"] = list(change.span_ids)
-    return data
+    data = msgspec.structs.asdict(change)
+    data["words"] = [msgspec.structs.asdict(each) for each in change.words]
+    # Most changes have neither words nor spans; `before` and `after` are there even if null.
+    return {key: value for key, value in data.items() if value or key not in ("words", "span_ids")}
 
 
 DIFF_FORMATS: dict[str, Callable[[Diff], str]] = {

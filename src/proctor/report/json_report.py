@@ -1,7 +1,7 @@
-"""A report as one JSON document, with everything whole.
+"""A report as one JSON document that holds everything uncut.
 
-Promise: any JSON parser takes it (no NaN, no lone surrogate), keys are only ever added within a
-schema version, and what is not known is null. docs/reference/reports.md describes every key.
+Guarantees: any JSON parser reads it (no NaN, no lone surrogate), keys are only added within a
+schema version, and unknown values are null. docs/reference/reports.md describes every key.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import Any
 import msgspec
 
 from proctor import __version__
-from proctor.checks.base import CheckResult, CheckStatus
+from proctor.checks.base import CheckStatus
 from proctor.report.facts import ReportFacts, TrialFacts
 from proctor.sanitize import json_value
 
 SCHEMA_VERSION = 1
-"""Rises when a key changes its meaning or goes."""
+"""Increased when a key changes its meaning or is removed."""
 
 
 def render(facts: ReportFacts) -> str:
-    """Exactly one document, ended by a line break."""
+    """Return exactly one document that ends with a line break."""
     return json.dumps(json_value(document(facts)), indent=2, allow_nan=False) + "\n"
 
 
 def render_summary(facts: ReportFacts) -> str:
-    """The document without its trials, of which a run may have very many."""
+    """Return the document without trials, of which a run may have very many."""
     return json.dumps(json_value(document(facts, trials=False)), indent=2, allow_nan=False)
 
 
 def document(facts: ReportFacts, *, trials: bool = True) -> dict[str, Any]:
-    """The report as plain values; without `trials` only what is said of the whole and of cells."""
+    """Return the report as plain values; without `trials` only totals and cells."""
     research = {run.run_id: run.research for run in facts.runs if run.research is not None}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -45,7 +45,14 @@ def document(facts: ReportFacts, *, trials: bool = True) -> dict[str, Any]:
         "stopped": facts.stopped,
         "exit_code": facts.exit_code,
         "signal": facts.signal,
-        "totals": _totals(facts, checks=trials),
+        "totals": {
+            **msgspec.to_builtins(facts.totals),
+            "planned": facts.planned,
+            "cases": facts.totals.trials,
+            "not_run": facts.not_run,
+            # Counting checks reads every trial, which a summary of many must not do.
+            **({"checks": {s.value: facts.count_checks(s) for s in CheckStatus}} if trials else {}),
+        },
         "notes": facts.remarks,
         "cells": msgspec.to_builtins(facts.cells),
         "failures": msgspec.to_builtins(facts.failures),
@@ -66,20 +73,6 @@ def _trials(facts: ReportFacts) -> dict[str, Any]:
     }
 
 
-def _totals(facts: ReportFacts, *, checks: bool) -> dict[str, Any]:
-    return {
-        **msgspec.to_builtins(facts.totals),
-        "planned": facts.planned,
-        "cases": facts.totals.trials,
-        "not_run": facts.not_run,
-        **(
-            {"checks": {status.value: facts.count_checks(status) for status in CheckStatus}}
-            if checks
-            else {}
-        ),
-    }
-
-
 def _trial(each: TrialFacts) -> dict[str, Any]:
     trial = each.trial
     return {
@@ -97,7 +90,7 @@ def _trial(each: TrialFacts) -> dict[str, Any]:
         "place": None if each.place is None else each.place._asdict(),
         "description": each.description,
         "layers": {layer.value: status.value for layer, status in each.layers.items()},
-        "checks": [_check(result) for result in trial.checks],
+        "checks": [msgspec.structs.asdict(result) for result in trial.checks],
         "answer": trial.answer,
         "duration_ms": trial.latency_ms,
         "tokens": trial.tokens,
@@ -107,22 +100,4 @@ def _trial(each: TrialFacts) -> dict[str, Any]:
         "tool_calls": trial.tool_calls,
         "trace_id": trial.trace_id,
         "source": each.source,
-    }
-
-
-def _check(result: CheckResult) -> dict[str, Any]:
-    return {
-        "id": result.id,
-        "check": result.check,
-        "layer": result.layer.value,
-        "status": result.status.value,
-        "reason": result.reason,
-        "score": result.score,
-        "weight": result.weight,
-        "blocking": result.blocking,
-        "expected": result.expected,
-        "actual": result.actual,
-        "span_ids": result.span_ids,
-        "method": result.method,
-        "cost_usd": result.cost_usd,
     }
