@@ -51,7 +51,7 @@ def test_the_demo_tells_two_agents_apart_offline(told: str, place: Path) -> None
     assert run.totals.trials == 6 * 2 * 5
     assert "forbidden_tools: " in told
     assert "cost: n/a (no model calls)" in told
-    assert f"kept in kept/demo/{run.path.name}" in told
+    assert f"stored in kept/demo/{run.path.name}" in told
     assert "tool cancel_order" in told, "what the agent did where it went wrong"
 
 

@@ -50,7 +50,7 @@ def test_a_report_is_printed_where_it_is_asked_for(results: Path) -> None:
     before = sorted(results.rglob("*"))
     told = proctor("report", "results/made/2026-05-29_001", cwd=results.parent)
     assert told.returncode == 0, told.stderr
-    assert "place" in told.stdout.splitlines()[0]
+    assert "rank" in told.stdout.splitlines()[0]
     assert "What broke, the most harmful first" in told.stdout
     assert sorted(results.rglob("*")) == before
 

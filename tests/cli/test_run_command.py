@@ -49,7 +49,7 @@ def test_a_good_run_ends_with_0_and_a_table(suite: Path) -> None:
     folder = only_run(suite.parent / "results")
     assert re.search(r"case-0 +bots:steady +PASS +2/2 +1\.00", done.stdout)
     assert "2 of 2 cells passed; 4 of 4 judged trials" in done.stdout
-    assert f"kept in {folder}" in done.stdout
+    assert f"stored in {folder}" in done.stdout
     assert {path.name for path in folder.iterdir()} == {
         *("_spec_.yaml", "trials.jsonl", "results.parquet", "results.json", "summary.csv"),
         *("traces", "facts.json", "heartbeat.json", ".lock"),

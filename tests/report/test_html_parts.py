@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_runs import make_run
 
-from proctor.report.charts import STATUSES, config, status_colours
+from proctor.report.charts import STATUSES, config
 from proctor.report.facts import ReportFacts, trial_order
 from proctor.report.html import page as page_module
 from proctor.report.html._context import bar_width
@@ -225,9 +225,9 @@ def test_styles_and_charts_share_their_colours(root: Path) -> None:
     light, dark_system, dark = re.split(r"@media screen and|:root\[data-theme=\"dark\"\]", css)
     for theme, styles in (("light", light), ("dark", dark_system), ("dark", dark)):
         set_to = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", styles))
-        assert {name: set_to[name] for name in STATUSES} == status_colours(theme)  # type: ignore[arg-type]
-        rates = config(theme)["range"]["diverging"]  # type: ignore[arg-type]
-        assert [set_to[f"rate-{at}"] for at in range(5)] == rates
+        ranges = config(theme)["range"]  # type: ignore[arg-type]
+        assert [set_to[name] for name in STATUSES] == ranges["ordinal"]
+        assert [set_to[f"rate-{at}"] for at in range(5)] == ranges["diverging"]
 
 
 def test_the_two_dark_themes_are_one(root: Path) -> None:

@@ -1,8 +1,8 @@
 """Annotations for GitHub Actions, and the step summary.
 
-Promise: at most ten annotations (GitHub shows no more of a kind per step), errors before warnings,
-each at the line of its case; everything stands in the step summary. No text of an agent can begin
-a workflow command.
+Guarantees: at most ten annotations (GitHub shows no more of a kind per step), errors before
+warnings, each at the line of its case; the step summary has everything. No text of an agent can
+start a workflow command.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from proctor.sanitize import line, shown
 from proctor.spec.located import SourceLocation
 
 MOST_INLINE = 10
-"""What GitHub shows of a step; more would push each other out."""
+"""GitHub shows no more annotations of a step."""
 
 SUMMARY_LIMIT = 1024 * 1024
-"""Bytes a step summary may have; a larger one is refused as a whole."""
+"""Maximum bytes of a step summary; GitHub refuses a larger one as a whole."""
 
 _CUT = "\n\n… cut: a step summary holds at most 1 MiB\n"
 
 
 class GithubAnnotation(NamedTuple):
-    """One message at one place."""
+    """A message at a position."""
 
     level: str
     title: str
@@ -39,8 +39,9 @@ class GithubAnnotation(NamedTuple):
 
 
 def render(facts: ReportFacts, environ: Mapping[str, str] | None = None) -> str:
-    """The workflow commands; empty when there is nothing to say."""
-    found = sorted(messages(facts), key=lambda each: each.level != "error")
+    """Return the workflow commands; empty where every trial passed without a warning."""
+    found = [each for case in facts.trials for each in _of_trial(case)]
+    found.sort(key=lambda each: each.level != "error")
     kept = found if len(found) <= MOST_INLINE else found[: MOST_INLINE - 1]
     environ = os.environ if environ is None else environ
     lines = [_command(each, environ) for each in kept]
@@ -50,12 +51,6 @@ def render(facts: ReportFacts, environ: Mapping[str, str] | None = None) -> str:
         more = f"{plural(left, 'more message')}, {errors} of them errors: see the step summary"
         lines.append(_command(GithubAnnotation(level, facts.title, more, None), environ))
     return "".join(f"{each}\n" for each in lines)
-
-
-def messages(facts: ReportFacts) -> Iterator[GithubAnnotation]:
-    """Everything worth a message, in the order of the report."""
-    for each in facts.trials:
-        yield from _of_trial(each)
 
 
 def _of_trial(case: TrialFacts) -> Iterator[GithubAnnotation]:
@@ -87,23 +82,22 @@ def _command(annotation: GithubAnnotation, environ: Mapping[str, str]) -> str:
             **({} if column is None else {"col": str(column)}),
             **properties,
         }
-    told = ",".join(f"{key}={escape_property(value)}" for key, value in properties.items())
+    # In the value of a property, a colon or a comma would end it.
+    options = ",".join(
+        f"{key}={_escape(value).replace(':', '%3A').replace(',', '%2C')}"
+        for key, value in properties.items()
+    )
     message = "\n".join(line(part) for part in annotation.message.split("\n", 8))
-    return f"::{annotation.level} {told}::{escape_data(message)}"
+    return f"::{annotation.level} {options}::{_escape(message)}"
 
 
-def escape_data(text: str) -> str:
-    """A message: what would end or continue the command is written as its code."""
+def _escape(text: str) -> str:
+    """Return a text without what would end or continue a command."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def escape_property(text: str) -> str:
-    """The value of a property, where colon and comma would end it too."""
-    return escape_data(text).replace(":", "%3A").replace(",", "%2C")
-
-
 def _from_workspace(file: str, environ: Mapping[str, str]) -> str:
-    """The file as GitHub knows it: from the root of the repository."""
+    """Return the file as GitHub names it: relative to the root of the repository."""
     root = environ.get("GITHUB_WORKSPACE")
     if not root:
         return line(file)
@@ -118,11 +112,12 @@ def _from_workspace(file: str, environ: Mapping[str, str]) -> str:
 
 
 def summary(facts: ReportFacts, taken: int = 0) -> bytes:
-    """The report for a step summary that holds so many bytes already."""
+    """Return the report for a step summary that has `taken` bytes already."""
     content = _markdown.render(facts).encode("utf-8", "replace")
     room = max(0, SUMMARY_LIMIT - taken)
     if len(content) <= room:
         return content
     cut = _CUT.encode()
+    # Cut between lines: half a table row would break the layout of the rest.
     whole_lines = content[: max(0, room - len(cut))].rpartition(b"\n")[0]
     return (whole_lines + cut)[:room]

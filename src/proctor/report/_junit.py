@@ -1,9 +1,9 @@
 """The report as JUnit XML, as CI systems read it.
 
-Promise: valid against the schemas in use (Ant's as published by Windy Road, and Jenkins'), which
+Guarantees: valid against the schemas in use (Ant's as published by Windy Road, and Jenkins'), which
 is why optional attributes that only one of them knows are left out. A failed case is a
-`failure`, one that could not be judged an `error`, a stopped one `skipped`; warnings stand in the
-suite's `system-out`, because the format has no word for them.
+`failure`, one that could not be judged an `error`, a stopped one `skipped`; warnings are in the
+suite's `system-out`, because the format has no element for them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from proctor.sanitize import line, shown, xml
 
 
 def render(facts: ReportFacts) -> str:
-    """The document: one `testsuite` for each suite and agent, a `testcase` for each trial."""
+    """Return the document: a `testsuite` per suite and agent, a `testcase` per trial."""
     groups: dict[tuple[str, str], list[TrialFacts]] = defaultdict(list)
     for each in facts.trials:
         groups[each.suite or facts.title, each.trial.agent].append(each)
@@ -31,10 +31,15 @@ def render(facts: ReportFacts) -> str:
         element = ET.SubElement(root, "testsuite", _counts(facts, suite, agent, cases))
         element.set("id", str(number))
         properties = ET.SubElement(element, "properties")
-        ET.SubElement(properties, "property", name="agent", value=_words(agent))
+        ET.SubElement(properties, "property", name="agent", value=_text(agent))
         for case in cases:
             element.append(_case(case, suite, agent))
-        ET.SubElement(element, "system-out").text = _warnings(cases)
+        ET.SubElement(element, "system-out").text = "\n".join(
+            _text(f"{case.name}: WARN {result.id}: {line(result.reason)}")
+            for case in cases
+            for result in case.with_status(CheckStatus.WARN)
+        )
+        # Ant's schema requires the element, even when it is empty.
         ET.SubElement(element, "system-err").text = ""
     ET.indent(root)
     body = ET.tostring(root, encoding="unicode", short_empty_elements=True)
@@ -47,9 +52,9 @@ def _counts(
     started = datetime.fromtimestamp(facts.started_ns // 10**9, UTC)
     spent = sum(case.trial.latency_ms or 0.0 for case in cases)
     return {
-        "name": _words(suite),
-        "package": _words(agent),
-        "hostname": _words(socket.gethostname()) or "localhost",
+        "name": _text(suite),
+        "package": _text(agent),
+        "hostname": _text(socket.gethostname()) or "localhost",
         # The schema has no room for a time zone; this is UTC.
         "timestamp": started.strftime("%Y-%m-%dT%H:%M:%S"),
         "tests": str(len(cases)),
@@ -63,8 +68,8 @@ def _counts(
 def _case(case: TrialFacts, suite: str, agent: str) -> ET.Element:
     element = ET.Element(
         "testcase",
-        name=_words(case.name),
-        classname=_words(f"{PurePath(suite).stem}.{agent}"),
+        name=_text(case.name),
+        classname=_text(f"{PurePath(suite).stem}.{agent}"),
         time=f"{(case.trial.latency_ms or 0.0) / 1000:.3f}",
     )
     status = case.trial.status
@@ -72,7 +77,7 @@ def _case(case: TrialFacts, suite: str, agent: str) -> ET.Element:
         ET.SubElement(element, "skipped")
     elif status != TrialStatus.PASSED:
         tag = "failure" if case.is_gate_failure else "error"
-        problem = ET.SubElement(element, tag, message=_words(case.reason), type=status.value)
+        problem = ET.SubElement(element, tag, message=_text(case.reason), type=status.value)
         problem.text = _details(case)
     return element
 
@@ -84,7 +89,7 @@ def _details(case: TrialFacts) -> str:
         out.append(case.reason)
     for result in case.with_status(*REPORTED):
         out.extend(_check(result))
-    return "\n".join(_words(each) for each in out)
+    return "\n".join(_text(each) for each in out)
 
 
 def _check(result: CheckResult) -> list[str]:
@@ -98,13 +103,5 @@ def _check(result: CheckResult) -> list[str]:
     return out
 
 
-def _warnings(cases: Sequence[TrialFacts]) -> str:
-    return "\n".join(
-        _words(f"{case.name}: WARN {result.id}: {line(result.reason)}")
-        for case in cases
-        for result in case.with_status(CheckStatus.WARN)
-    )
-
-
-def _words(text: str) -> str:
+def _text(text: str) -> str:
     return xml(line(text))

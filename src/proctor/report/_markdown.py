@@ -1,11 +1,11 @@
 """A report as Markdown, for pull requests, step summaries, wikis and papers.
 
-Promise: what an agent said is shown as words or code and never becomes markup, HTML or a mention.
+Guarantees: text of an agent is shown as text or code and never becomes markup, HTML or a mention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer
@@ -24,14 +24,12 @@ from proctor.report.figures import (
     score,
 )
 from proctor.results.gate import ArmGate, GateResult
-from proctor.results.leaderboard import LeaderboardRow
 from proctor.runs.folder import run_name
-from proctor.runs.summary import CellSummary, RankedFailure
 from proctor.runs.trial import TrialStatus
 from proctor.sanitize import markdown, markdown_code, shown
 
 MOST_CASES = 60
-"""Rows of the table of cases, the worst first: what a pull request shows without being scrolled."""
+"""Rows of the table of cases, the worst first: what a pull request shows without scrolling."""
 
 MOST_FAILURES = 10
 MOST_MOVES = 12
@@ -45,22 +43,22 @@ _MARKS = {
     TrialStatus.CANCELLED: "⏹️",
 }
 _SAY_WHY = (CheckStatus.FAIL, CheckStatus.UNSCORED)
-"""Checks whose own lines say why a trial did not pass: no other line has to."""
+"""Checks whose own lines give the reason of a failure, so that no other line repeats it."""
 
 
 def render(facts: ReportFacts) -> str:
-    """The whole report: trials one by one where each cell has one, else agents and cells."""
+    """Return the report: trials one by one where each cell has one, else agents and cells."""
     if facts.detailed:
         middle = [list(_trial_table(facts)), *_trial_details(facts)]
     else:
         middle = [_leaderboard(facts), list(_failures(facts)), _cases(facts)]
-    kept = f"{when(facts)} · run {facts.run_id} · kept in {facts.path}"
+    source = f"{when(facts)} · run {facts.run_id} · stored in {facts.path}"
     parts = [
         _top(facts),
         list(_since(facts.since)) if facts.since is not None else [],
         *middle,
         [f"> {markdown(note.text)} — {markdown(note.who)}" for note in facts.notes],
-        [markdown(kept)] if facts.saved else [],
+        [markdown(source)] if facts.saved else [],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -75,7 +73,7 @@ def _top(facts: ReportFacts) -> list[str]:
         lines += ["", markdown(f"Stopped early: {facts.stopped}")]
     if not facts.detailed and (missing := not_judged(totals)):
         lines += ["", markdown(f"Not judged: {missing}.")]
-        lines += ["", *(f"- {markdown(said)}" for said in error_lines(facts.errors))]
+        lines += ["", *(f"- {markdown(text)}" for text in error_lines(facts.errors))]
     if len(facts.agents) > 1 and facts.saved and (order := leading(facts.board)):
         lines += ["", markdown(order)]
     took = duration_ms(facts.duration_ms)
@@ -174,8 +172,22 @@ def _check(result: CheckResult) -> Iterator[str]:
 
 
 def _leaderboard(facts: ReportFacts) -> list[str]:
-    head = ("agent", "place", "pass rate", "95 %", "score", "cells", "trials", "p50", "p95", "cost")
-    rows = (_arm(row, facts) for row in facts.board.rows)
+    head = ("agent", "rank", "pass rate", "95 %", "score", "cells", "trials", "p50", "p95", "cost")
+    rows = (
+        (
+            markdown(row.name),
+            places(row.best, row.worst),
+            percent(row.pass_rate.value),
+            ends("pass_rate", row.pass_rate),
+            score(row.score.value),
+            f"{facts.arms[row.name].passed}/{facts.arms[row.name].cells}",
+            f"{row.passes}/{row.trials}",
+            duration_ms(row.latency_p50_ms) or DASH,
+            duration_ms(row.latency_p95_ms) or DASH,
+            money(row.cost_usd, row.unpriced_calls) or DASH,
+        )
+        for row in facts.board.rows
+    )
     return [
         "### Leaderboard",
         "",
@@ -184,22 +196,6 @@ def _leaderboard(facts: ReportFacts) -> list[str]:
         markdown(ranked_by(facts.board)),
         *(f"- {markdown(note)}" for note in facts.board.notes),
     ]
-
-
-def _arm(row: LeaderboardRow, facts: ReportFacts) -> Sequence[str]:
-    cells = facts.arms[row.name]
-    return (
-        markdown(row.name),
-        places(row.best, row.worst),
-        percent(row.pass_rate.value),
-        ends("pass_rate", row.pass_rate),
-        score(row.score.value),
-        f"{cells.passed}/{cells.cells}",
-        f"{row.passes}/{row.trials}",
-        duration_ms(row.latency_p50_ms) or DASH,
-        duration_ms(row.latency_p95_ms) or DASH,
-        money(row.cost_usd, row.unpriced_calls) or DASH,
-    )
 
 
 # -- failures and cases ------------------------------------------------------------------------
@@ -211,33 +207,29 @@ def _failures(facts: ReportFacts) -> Iterator[str]:
     yield "### What broke, the most harmful first"
     yield ""
     for number, failure in enumerate(facts.failures[:MOST_FAILURES], 1):
-        yield f"{number}. {_failure(failure)}"
+        blocks = ", blocks" if failure.blocking else ""
+        share = f"{failure.count} of {plural(failure.of, 'judged trial')} ({percent(failure.rate)})"
+        yield f"{number}. **{markdown(failure.check_id)}**: {share}{blocks}"
         for sample in failure.samples:
             yield f"   - {markdown(sample.trial, 120)}: {markdown(sample.reason)}"
     if (more := len(facts.failures) - MOST_FAILURES) > 0:
         yield f"\n{more} more in results.json."
 
 
-def _failure(failure: RankedFailure) -> str:
-    blocks = ", blocks" if failure.blocking else ""
-    share = f"{failure.count} of {plural(failure.of, 'judged trial')} ({percent(failure.rate)})"
-    return f"**{markdown(failure.check_id)}**: {share}{blocks}"
-
-
 def _cases(facts: ReportFacts) -> list[str]:
-    cells = {(cell.case, cell.cell.arm): cell for cell in facts.cells}
+    if not facts.cells:
+        return []
+    texts = {
+        (cell.case, cell.cell.arm): f"{cell.passed}/{cell.judged} {cell.verdict.value}"
+        for cell in facts.cells
+    }
     cases = facts.worst_cases()
     rows = (
-        [markdown(case, 80), *(_cell(cells.get((case, name))) for name in facts.names)]
+        # Not every agent ran every case.
+        [markdown(case, 80), *(texts.get((case, name), DASH) for name in facts.names)]
         for case in cases[:MOST_CASES]
     )
-    made = list(markdown_table(["case", *(markdown(name, 60) for name in facts.names)], rows))
+    head = ["case", *(markdown(name, 60) for name in facts.names)]
     left = len(cases) - MOST_CASES
     rest = ["", f"{plural(left, 'case')} with better rates are in summary.csv."] if left > 0 else []
-    return ["### Cases, the worst first", "", *made, *rest] if facts.cells else []
-
-
-def _cell(cell: CellSummary | None) -> str:
-    if cell is None:
-        return DASH
-    return f"{cell.passed}/{cell.judged} {cell.verdict.value}"
+    return ["### Cases, the worst first", "", *markdown_table(head, rows), *rest]

@@ -1,12 +1,12 @@
-"""A run in the terminal: a table, why trials did not pass, what it cost, where it is.
+"""A run in the terminal: a table, the reasons of failures, the cost, the folder.
 
 Where each cell has one trial (`proctor test`), trials are reported one by one with every check
-that did not hold. Where trials are repeated, cells are reported with their rates, and failed
+that failed. Where trials are repeated, cells are reported with their rates, and failed
 checks over all of them, the most harmful first.
 
-Promise: no text of an agent is obeyed or breaks the layout, every count has its denominator, an
-unknown cost is never shown as zero, and a judged check says who judged it. Colour only repeats
-what the words say.
+Guarantees: the terminal does not interpret text of an agent, every count has its denominator, an
+unknown cost is never shown as zero, and a judged check names its judge. Colour only repeats
+the words.
 """
 
 from __future__ import annotations
@@ -20,8 +20,17 @@ import click
 
 from proctor.checks.base import CheckResult, CheckStatus, Layer
 from proctor.formatting import DASH, duration_ms, money, percent, plural
-from proctor.report.facts import MOST_SPANS, REPORTED, ReportFacts, TrialFacts
-from proctor.report.figures import cost_line, error_lines, not_judged, score
+from proctor.report.facts import MOST_SPANS, REPORTED, ReportFacts
+from proctor.report.figures import (
+    cost_line,
+    ends,
+    error_lines,
+    gate_line,
+    leading,
+    not_judged,
+    places,
+    score,
+)
 from proctor.runs.summary import CellSummary, RankedFailure, Verdict
 from proctor.runs.trial import COST_REACHED, TOKENS_REACHED, TrialStatus
 from proctor.sanitize import line, shown
@@ -31,10 +40,10 @@ if TYPE_CHECKING:
     from proctor.results.gate import GateResult
 
 MOST_FAILURES = 8
-"""Ranked failures shown: the rest matter less by construction; results.json has them."""
+"""Ranked failures shown: the rest are less harmful; results.json has them."""
 
 EXHAUSTED = {COST_REACHED: "--max-cost", TOKENS_REACHED: "--max-tokens"}
-"""The option to raise after a limit that counts earlier invocations, too."""
+"""Option to raise after a limit that also counts earlier invocations."""
 
 _MARKS = {
     TrialStatus.PASSED: ("✓", "green"),
@@ -69,7 +78,7 @@ _VERDICT_COLOURS = {
 
 
 def render(facts: ReportFacts) -> str:
-    """The whole report; `click.echo` removes the colours where there is no terminal."""
+    """Return the whole report; `click.echo` removes colours where there is no terminal."""
     if facts.detailed:
         middle = [trial_table(facts), *_trial_details(facts)]
     else:
@@ -94,7 +103,7 @@ def render(facts: ReportFacts) -> str:
 
 
 def trial_table(facts: ReportFacts) -> list[str]:
-    """A row for each trial: score, the worst status of each layer, time."""
+    """Return a row per trial: score, the worst status of each layer, time."""
     if not facts.trials:
         return []
     several = len(facts.agents) > 1
@@ -122,33 +131,32 @@ def trial_table(facts: ReportFacts) -> list[str]:
 
 
 def _trial_details(facts: ReportFacts) -> Iterator[list[str]]:
-    """Why each trial did not pass, and what else its checks say."""
+    """Yield why each trial did not pass, and what its other checks report."""
     several = len(facts.agents) > 1
     for each in facts.trials:
-        details = list(_details(each))
+        trial = each.trial
+        details: list[str] = []
+        # An unscored check reports the same error itself.
+        if each.error is not None and not each.with_status(CheckStatus.UNSCORED):
+            details.append(f"    {click.style('ERROR', fg='magenta')} {line(each.error)}")
+        if trial.status == TrialStatus.FAILED:
+            label = click.style("SCORE", fg="red")
+            details.append(f"    {label} {trial.score or 0.0:.2f}, {each.threshold:g} needed")
+        for result in each.with_status(*REPORTED):
+            details += _check(result)
+        details += [
+            f"    {r.status.value.upper()} {line(r.id)}: by {line(r.method)}: {line(r.reason)}"
+            for r in trial.checks
+            if r.method is not None and r.status not in REPORTED
+        ]
         if not details:
             continue
-        mark, colour = _MARKS[each.trial.status]
-        agent = f" × {line(each.trial.agent, 40)}" if several else ""
+        mark, colour = _MARKS[trial.status]
+        agent = f" × {line(trial.agent, 40)}" if several else ""
         place = f"  {line(each.place)}" if each.place else ""
         place += f"  {line(each.source)}" if each.source else ""
         heading = click.style(f"{mark} {line(each.name)}{agent}", fg=colour, bold=True)
-        yield [f"{heading}  {_STATUS_WORDS[each.trial.status]}{place}", *details]
-
-
-def _details(each: TrialFacts) -> Iterator[str]:
-    trial = each.trial
-    if each.error is not None and not each.with_status(CheckStatus.UNSCORED):
-        yield f"    {click.style('ERROR', fg='magenta')} {line(each.error)}"
-    if trial.status == TrialStatus.FAILED:
-        label = click.style("SCORE", fg="red")
-        yield f"    {label} {trial.score or 0.0:.2f}, {each.threshold:g} needed"
-    for result in each.with_status(*REPORTED):
-        yield from _check(result)
-    for result in trial.checks:
-        if result.method is not None and result.status not in REPORTED:
-            status = result.status.value.upper()
-            yield f"    {status} {line(result.id)}: by {line(result.method)}: {line(result.reason)}"
+        yield [f"{heading}  {_STATUS_WORDS[trial.status]}{place}", *details]
 
 
 def _check(result: CheckResult) -> Iterator[str]:
@@ -168,7 +176,7 @@ def _check(result: CheckResult) -> Iterator[str]:
 
 
 def cell_table(cells: Sequence[CellSummary]) -> list[str]:
-    """A row for each cell: verdict, rate, score, latency, cost."""
+    """Return a row per cell: verdict, rate, score, latency, cost."""
     if not cells:
         return []
     rows = [
@@ -190,7 +198,7 @@ def cell_table(cells: Sequence[CellSummary]) -> list[str]:
 
 
 def failure_lines(failures: Sequence[RankedFailure]) -> Iterator[str]:
-    """What to fix first: failed checks over all cells, the most harmful first."""
+    """Yield failed checks over all cells, the most harmful first."""
     if not failures:
         return
     yield click.style("What broke, the most harmful first", bold=True)
@@ -206,7 +214,7 @@ def failure_lines(failures: Sequence[RankedFailure]) -> Iterator[str]:
 
 
 def _missing_trials(cell: CellSummary) -> Iterator[str]:
-    """What a row cannot say: trials of a repeated cell that are missing, and why."""
+    """Yield the missing trials of a repeated cell, with the reasons."""
     parts: list[str] = []
     if cell.infra_error:
         parts.append(f"{cell.infra_error} of {cell.trials} could not be judged")
@@ -224,8 +232,6 @@ def _missing_trials(cell: CellSummary) -> Iterator[str]:
 
 
 def _leaderboard(facts: ReportFacts) -> Iterator[str]:
-    from proctor.report.figures import ends, leading, places
-
     rows = [
         (
             line(row.name, 60),
@@ -239,8 +245,8 @@ def _leaderboard(facts: ReportFacts) -> Iterator[str]:
         )
         for row in facts.board.rows
     ]
-    columns_ = ("agent", "place", "pass rate", "95 %", "score", "cells", "trials", "cost")
-    head, *lines = table(columns_, rows)
+    titles = ("agent", "rank", "pass rate", "95 %", "score", "cells", "trials", "cost")
+    head, *lines = table(titles, rows)
     yield click.style(head, dim=True)
     yield from lines
     if sentence := leading(facts.board):
@@ -248,8 +254,7 @@ def _leaderboard(facts: ReportFacts) -> Iterator[str]:
 
 
 def _since(found: GateResult) -> Iterator[str]:
-    """What changed since the baseline."""
-    from proctor.report.figures import gate_line
+    """Yield the changes since the baseline."""
     from proctor.runs.folder import run_name
 
     name = line(run_name(Path(found.baseline.path)), 200)
@@ -260,7 +265,7 @@ def _since(found: GateResult) -> Iterator[str]:
 
 
 def closing_lines(facts: ReportFacts) -> list[str]:
-    """Counts, cost, and for a saved run how to resume it and where it is."""
+    """Return counts and cost, and for a saved run its folder and how to resume it."""
     totals, code = facts.totals, facts.exit_code
     colour = "green" if code == 0 else "red" if code == 1 else "magenta"
     out = [f"note: {line(remark)}" for remark in facts.remarks]
@@ -268,7 +273,7 @@ def closing_lines(facts: ReportFacts) -> list[str]:
     if not facts.detailed and (missing := not_judged(totals)):
         out.append(f"not judged: {missing}")
         out += [f"  {line(each, 600)}" for each in error_lines(facts.errors)]
-    # Of repeated trials of a saved run it would have to be read back from the journal.
+    # For repeated trials of a saved run, the journal would have to be read again.
     took = duration_ms(facts.duration_ms) if facts.detailed else ""
     out.append(f"{cost_line(totals)}{f' · {took}' if took else ''}")
     if not facts.saved:
@@ -278,13 +283,13 @@ def closing_lines(facts: ReportFacts) -> list[str]:
         out.append(f"stopped early: {line(facts.stopped)}")
         option = next((o for r, o in EXHAUSTED.items() if facts.stopped.startswith(r)), None)
         higher = f" with a higher {option}" if option else ""
-        out.append(f"go on with: {resume_command(path)}{higher}")
+        out.append(f"resume with: {resume_command(path)}{higher}")
     elif totals.infra_error:
-        out.append(f"try those again with: {resume_command(path, '--retry-infra')}")
+        out.append(f"retry them with: {resume_command(path, '--retry-infra')}")
     if facts.dirty:
         out.append(f"the code had uncommitted changes on top of {line(facts.commit or '', 12)}")
-    out.append(f"kept in {line(facts.path, 400)}")
-    out.append(f"look at it with: proctor report {shlex.quote(line(facts.path, 400))} --open")
+    out.append(f"stored in {line(facts.path, 400)}")
+    out.append(f"view it with: proctor report {shlex.quote(line(facts.path, 400))} --open")
     return out
 
 

@@ -1,7 +1,7 @@
-"""Diagnoses as people read them: on a terminal, and as Markdown.
+"""Diagnoses for people: on a terminal, and as Markdown.
 
-Both tell the same: each finding with its place, how sure it is and the quote that shows it;
-scores with their reasons; failures that many traces share as one row.
+Both show the same: each finding with its location, confidence and quote; scores with their
+reasons; failures that many traces share as one row.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 QUOTE = 200
 NAME = 64
 MAX_CLUSTERS = 20
-"""Rows told; the rest are counted, and JSON has them all."""
+"""Rows shown; the rest are counted, and JSON has them all."""
 
 
 def console_lines(found: Diagnosis, where: str | None = None) -> Iterator[str]:
-    """One trace on a terminal."""
+    """Yield the diagnosis of one trace for a terminal."""
     count = len(found.findings)
     name = f"{line(where, 120)} " if where else ""
     yield f"{name}trace {line(found.trace_id, NAME)}: {_counted(count)} ({found.method})"
@@ -35,12 +35,14 @@ def console_lines(found: Diagnosis, where: str | None = None) -> Iterator[str]:
     for name, score in found.scores.items():
         yield f"  {in_words(name)} {score.value:.1f} of 5: {line(score.reason, QUOTE)}"
     yield from (f"  note: {line(note, QUOTE)}" for note in found.notes)
-    if found.use is not None:
-        yield f"  {_use(found)}"
+    if (use := found.use) is not None:
+        cached = f", {use.cached} from the cache" if use.cached else ""
+        cost = money(use.cost_usd, use.unpriced)
+        yield f"  {plural(use.calls, 'model call')}{cached}{f', {cost}' if cost else ''}"
 
 
 def markdown_lines(found: Diagnosis, where: str | None = None) -> Iterator[str]:
-    """One trace as Markdown."""
+    """Yield the diagnosis of one trace as Markdown."""
     name = f"{line(where, 120)}, trace" if where else "Trace"
     yield f"## {markdown(f'{name} {found.trace_id}', 200)}"
     yield ""
@@ -66,7 +68,7 @@ def markdown_lines(found: Diagnosis, where: str | None = None) -> Iterator[str]:
 
 
 def cluster_lines(clusters: Sequence[Cluster], of: int) -> Iterator[str]:
-    """What many traces share, on a terminal."""
+    """Yield failures that traces share, for a terminal."""
     if not clusters:
         yield f"no finding in {plural(of, 'trace')}"
         return
@@ -82,7 +84,7 @@ def cluster_lines(clusters: Sequence[Cluster], of: int) -> Iterator[str]:
 
 
 def cluster_table(clusters: Sequence[Cluster], of: int) -> Iterator[str]:
-    """What many traces share, as a Markdown table."""
+    """Yield failures that traces share, as a Markdown table."""
     yield f"## What broke, in {plural(of, 'trace')}"
     yield ""
     if not clusters:
@@ -113,11 +115,3 @@ def _counted(count: int) -> str:
 
 def _sure(finding: Finding) -> str:
     return f"({finding.impact.value}, {percent(round(finding.confidence, 2))} sure)"
-
-
-def _use(found: Diagnosis) -> str:
-    use = found.use
-    assert use is not None
-    kept = f", {use.cached} from the cache" if use.cached else ""
-    cost = money(use.cost_usd, use.unpriced)
-    return f"{plural(use.calls, 'model call')}{kept}{f', {cost}' if cost else ''}"

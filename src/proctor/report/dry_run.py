@@ -11,7 +11,6 @@ from proctor.sanitize import line
 from proctor.tables import table
 
 if TYPE_CHECKING:
-    from proctor.runs.trial import CellKey
     from proctor.trials.estimate import Estimate
     from proctor.trials.prepare import RunContext
 
@@ -24,14 +23,25 @@ def plan_lines(ready: RunContext, estimate: Estimate) -> list[str]:
     """Return the plan as lines of text."""
     cells = list(ready.plan.cells.items())
     shown = [
-        (_case(key), line(key.agent, 40), f"{cell.trials:,}") for key, cell in cells[:MOST_CELLS]
+        (
+            line(f"{key.case} [{key.params}]" if key.params else key.case, 80),
+            line(key.agent, 40),
+            f"{cell.trials:,}",
+        )
+        for key, cell in cells[:MOST_CELLS]
     ]
     out = table(("case", "agent", "trials"), shown)
     if len(cells) > MOST_CELLS:
         out.append(f"  and {len(cells) - MOST_CELLS:,} more cells")
     out.append(f"{plural(estimate.trials, 'trial')}: {_axes(ready)}")
-    out.append(f"time: {_time(estimate)}")
-    out.append(f"cost: {_cost(estimate)}")
+    total, time, cost = estimate.trials, "unknown (no earlier run)", "unknown (no earlier run)"
+    if estimate.seconds is not None:
+        time = f"about {rough_duration(estimate.seconds)}{_part(estimate.timed, total)}"
+    if estimate.uncalled == total:
+        cost = "n/a (earlier runs made no model calls)"
+    elif estimate.cost_usd is not None:
+        cost = f"about {money(estimate.cost_usd)}{_part(estimate.priced, total)}"
+    out += [f"time: {time}", f"cost: {cost}"]
     if estimate.scenarios:
         scenarios = plural(estimate.scenarios, "scenario")
         out.append(f"cached: {estimate.kept} of {scenarios} to be built")
@@ -40,10 +50,6 @@ def plan_lines(ready: RunContext, estimate: Estimate) -> list[str]:
     if ready.options.replay_from is not None:
         out.append(f"model calls: replayed from {line(ready.options.replay_from, 200)}")
     return out
-
-
-def _case(key: CellKey) -> str:
-    return line(f"{key.case} [{key.params}]" if key.params else key.case, 80)
 
 
 def _axes(ready: RunContext) -> str:
@@ -68,26 +74,10 @@ def _seeds(seeds: tuple[int, ...]) -> str:
     return listed if len(seeds) <= 8 else f"{listed}, …"
 
 
-def _time(estimate: Estimate) -> str:
-    if estimate.seconds is None:
-        return "unknown (no earlier run)"
-    return f"about {rough_duration(estimate.seconds)}{_part(estimate.timed, estimate.trials)}"
-
-
-def _cost(estimate: Estimate) -> str:
-    if estimate.uncalled == estimate.trials:
-        return "n/a (earlier runs made no model calls)"
-    if estimate.cost_usd is None:
-        return "unknown (no earlier run)"
-    return f"about {money(estimate.cost_usd)}{_part(estimate.priced, estimate.trials)}"
-
-
 def _part(known: int, total: int) -> str:
-    return (
-        ""
-        if known == total
-        else f" for {known} of {plural(total, 'trial')}, unknown for the others"
-    )
+    if known == total:
+        return ""
+    return f" for {known} of {plural(total, 'trial')}, unknown for the others"
 
 
 def plan_document(ready: RunContext, estimate: Estimate) -> str:

@@ -1,11 +1,11 @@
-"""What every report says of one or several runs, gathered once.
+"""The facts that every report of one or several runs shows, computed once.
 
     facts = ReportFacts(run, baseline=before)
 
-Promise: console, HTML, Markdown, JSON, charts and the formats of CI systems read these facts and
-compute nothing of their own, so they agree. The exit code is decided here. Figures that only some
-forms need are computed when they are first read; of each trial a small row is held, and what only
-one trial's details need (answers, traces) stays where it is.
+Guarantees: console, HTML, Markdown, JSON, charts and the formats of CI systems read these facts and
+compute nothing themselves, so they agree. The exit code is decided here. Figures that only some
+forms need are computed when they are first read; each trial is held as a small row, and its details
+(answers, traces) stay in the run folder.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from proctor.results.leaderboard import Leaderboard
 
 REPORTED = (CheckStatus.FAIL, CheckStatus.UNSCORED, CheckStatus.WARN)
-"""Statuses of checks that every form reports; of the others only what a judge said."""
+"""Check statuses that every form reports; of the others only verdicts of judges."""
 
 MOST_SPANS = 3
 """Span ids named per check; JSON has them all."""
@@ -48,7 +49,7 @@ _LEVELS = ("trivial", "easy", "simple", "low", "medium", "moderate", "hard", "hi
 
 
 class CaseAbout(msgspec.Struct, frozen=True, kw_only=True):
-    """A case as it was written, as far as a reader wants to know."""
+    """A case as it was written, without its checks."""
 
     case: str
     input: str
@@ -59,7 +60,7 @@ class CaseAbout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArmCells(NamedTuple):
-    """The cells of one agent (under one set of parameters), counted."""
+    """Counts over the cells of one agent (with one set of parameters)."""
 
     cells: int
     passed: int
@@ -67,7 +68,7 @@ class ArmCells(NamedTuple):
 
 
 class TrialFacts(NamedTuple):
-    """One trial with what a report adds to it."""
+    """One trial with its suite, its position and the reason of its failure."""
 
     trial: Trial
     suite: str
@@ -99,7 +100,7 @@ class TrialFacts(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """In one line, why the trial did not pass; empty when it did."""
+        """Why the trial did not pass, in one line; empty when it passed."""
         if self.trial.status == TrialStatus.PASSED:
             return ""
         if self.error is not None:
@@ -117,7 +118,7 @@ class TrialFacts(NamedTuple):
 
 
 class TrialRow(NamedTuple):
-    """One trial, as small as a list of all of them can afford. `start_ms` is since the first."""
+    """One trial in a list of all, without its details. `start_ms` counts from the first start."""
 
     case: str
     arm: str
@@ -141,7 +142,7 @@ class TrialRow(NamedTuple):
 
 
 class ReportFacts:
-    """Everything a report says of its runs: one, or one for each suite of `proctor test`."""
+    """Everything a report shows of its runs: one, or one per suite of `proctor test`."""
 
     def __init__(
         self,
@@ -159,7 +160,7 @@ class ReportFacts:
         self.signal = signal
         """The signal that ended the work, if one did."""
         self.remarks = tuple(remarks)
-        """What a reader should know beside the results."""
+        """Notes on the results as a whole."""
         parent = first.path.parent.name if first.saved else ""
         self.name = str(first.spec.get("name") or parent)
         self.run_id = first.run_id
@@ -175,7 +176,7 @@ class ReportFacts:
         self._labels = tuple(labels) or tuple(self.name for _ in runs)
         several = plural(len(runs), "run" if self.saved else "suite")
         self.title = several if len(runs) > 1 else self._labels[0]
-        """What the report is about: the suite file, the run's name, or how many there are."""
+        """The suite file, the run's name, or the number of runs."""
         self.cells = [cell for run in runs for cell in run.cells]
         """A summary of each planned cell."""
         self.agents = tuple(dict.fromkeys(cell.agent for cell in self.cells))
@@ -187,9 +188,9 @@ class ReportFacts:
         )
         """Counts and cost of all trials together."""
         self.detailed = not self.saved or all(cell.asked == 1 for cell in self.cells)
-        """Whether single trials are reported: there is one for each cell, or none is kept."""
+        """Whether trials are reported one by one: each cell has one, or the run is not saved."""
         self.planned = sum(cell.trials if cell.early_stop else cell.asked for cell in self.cells)
-        """Trials that should have run, without those that an early stop made needless."""
+        """Planned trials, without those that an early stop made unnecessary."""
         self.not_run = max(0, self.planned - self.totals.trials)
         """Planned trials that never started."""
 
@@ -203,7 +204,7 @@ class ReportFacts:
 
     @cached_property
     def exit_code(self) -> int:
-        """That of the signal, else 1 when a gate failed, 2 when something was not judged, or 0."""
+        """128 + signal, else 1 if a gate failed, 2 if something was not judged, else 0."""
         if self.signal is not None:
             return 128 + self.signal
         codes = [run.exit_code for run in self.runs]
@@ -214,14 +215,14 @@ class ReportFacts:
 
     @property
     def verdict(self) -> str:
-        """PASS, FAIL or NOT JUDGED: the exit code in a word."""
+        """PASS, FAIL or NOT JUDGED, from the exit code."""
         return ("PASS", "FAIL", "NOT JUDGED")[min(self.exit_code, EXIT_CANNOT_JUDGE)]
 
     @cached_property
     def headline(self) -> str:
-        """What came of the run, with every denominator.
+        """The counts of the run, each with its denominator.
 
-        Where a case was given to several agents, cells (case × agent) are counted.
+        Where several agents ran a case, cells (case × agent) are counted.
         """
         if not self.detailed:
             return sentence(self.cells, self.totals)
@@ -261,15 +262,15 @@ class ReportFacts:
 
     @cached_property
     def board(self) -> Leaderboard:
-        """The agents in order, with what tests say of the order."""
+        """The agents ranked, with the tests between them."""
         from proctor.results.leaderboard import entrants_of, leaderboard
 
         return leaderboard(entrants_of(list(self.runs)))
 
     @cached_property
     def arms(self) -> dict[str, ArmCells]:
-        """The counted cells of each agent."""
-        # Trials may lie outside the plan (imported ones do): then there are no cells.
+        """The counts over cells by agent."""
+        # Imported trials are outside any plan: their agents have no cells.
         found: dict[str, list[CellSummary]] = {row.name: [] for row in self.board.rows}
         for cell in self.cells:
             found.setdefault(cell.cell.arm, []).append(cell)
@@ -302,13 +303,14 @@ class ReportFacts:
         }
 
     def levels(self) -> list[str]:
-        """The difficulties there are, from easy to hard."""
+        """Return the difficulties of the cases, from easy to hard."""
         return sorted({c.difficulty for c in self.cases.values() if c.difficulty}, key=_level)
 
     def worst_cases(self) -> list[str]:
-        """Cases by their mean pass rate, the lowest first; those never judged before all."""
+        """Return cases by ascending mean pass rate; those never judged come first."""
         rates: dict[str, list[float]] = defaultdict(list)
         for cell in self.cells:
+            # Below every rate: what was never judged has to be looked at first.
             rates[cell.case].append(-1.0 if cell.pass_rate is None else cell.pass_rate)
         return sorted(rates, key=lambda case: (sum(rates[case]) / len(rates[case]), case))
 
@@ -349,7 +351,7 @@ class ReportFacts:
 
     @cached_property
     def started_ns(self) -> int:
-        """When the first trial started; 0 where none did."""
+        """Start of the first trial; 0 if none started."""
         starts = [t.started_ns for run in self.runs for t in run.trials if t.started_ns]
         return min(starts, default=0)
 
@@ -357,6 +359,7 @@ class ReportFacts:
     def duration_ms(self) -> float | None:
         """From the start of the first trial to the end of the last."""
         if self.detailed:
+            # `rows` would read the journal again; the trials are already loaded.
             trials = [each.trial for each in self.trials]
             ends = [(t.started_ns - self.started_ns) / 1e6 + t.duration_ms for t in trials]
         else:
@@ -379,7 +382,7 @@ class ReportFacts:
 
     @cached_property
     def since(self) -> GateResult | None:
-        """What changed since the baseline."""
+        """The changes since the baseline."""
         if self._baseline is None:
             return None
         from proctor.results.gate import judge_runs
@@ -388,13 +391,13 @@ class ReportFacts:
 
     @cached_property
     def research(self) -> tuple[str, ...]:
-        """What research found, or how far it got; a line each."""
+        """Findings or progress of research, one line each."""
         records = [run.research for run in self.runs] if self.saved else []
         return tuple(line for record in records if record for line in research_lines(record))
 
 
 def tagged_baseline(run: Run) -> Run | None:
-    """The run of the same experiment that was tagged `baseline` last; None for that run itself."""
+    """Return the last run of the experiment tagged `baseline`; None if `run` is tagged itself."""
     if "baseline" in tags_of(run.path):
         return None
     others = runs_tagged(run.path.parent, "baseline")
@@ -413,23 +416,22 @@ def _level(word: str) -> tuple[int, float, str]:
 
 
 def trial_order(trial: Trial) -> tuple[str, str, str, int, int]:
-    """Where a trial stands among all: the order of rows, whatever order they finished in."""
+    """Return the sort key of a trial: rows have the same order whichever trial finished first."""
     case, agent, params = trial.cell
     seed = -1 if trial.axis_seed is None else trial.axis_seed
     return (case, agent, params, seed, trial.index)
 
 
 def trial_rows(trials: Iterable[Trial]) -> tuple[TrialRow, ...]:
-    """Every trial in the order of the plan."""
-    read = sorted(((trial_order(t), t.started_ns / 1e6, _row(t)) for t in trials), key=_place)
+    """Return every trial in the order of the plan."""
+    # Each trial is reduced to its row as it is read: a journal may not fit into memory.
+    read = sorted(
+        ((trial_order(t), t.started_ns / 1e6, _row(t)) for t in trials), key=itemgetter(0)
+    )
     first = min((start for _, start, _ in read if start), default=0.0)
     rows = [row._replace(start_ms=max(0.0, start - first)) for _, start, row in read]
     lanes = _lanes(rows)
     return tuple(row._replace(lane=lane) for row, lane in zip(rows, lanes, strict=True))
-
-
-def _place(read: tuple[tuple[Any, ...], float, TrialRow]) -> tuple[Any, ...]:
-    return read[0]
 
 
 def _row(trial: Trial) -> TrialRow:
@@ -455,7 +457,7 @@ def _row(trial: Trial) -> TrialRow:
 
 
 def _lanes(rows: Sequence[TrialRow]) -> list[int]:
-    """A lane for each trial, such that trials that ran at once stand side by side."""
+    """Return a lane for each trial; concurrent trials get different lanes."""
     lanes = [0] * len(rows)
     running: list[tuple[float, int]] = []
     free: list[int] = []
@@ -468,9 +470,9 @@ def _lanes(rows: Sequence[TrialRow]) -> list[int]:
 
 
 def when(facts: ReportFacts) -> str:
-    """The day and minute the run began, UTC."""
+    """Return the date and minute at which the run started, in UTC."""
     try:
-        begun = datetime.fromisoformat(str(facts.created))
+        started = datetime.fromisoformat(str(facts.created))
     except ValueError:
         return "at an unknown time"
-    return f"{begun:%Y-%m-%d %H:%M} UTC"
+    return f"{started:%Y-%m-%d %H:%M} UTC"

@@ -72,11 +72,10 @@ def ends(metric: str, interval: Interval, *, signed: bool = False) -> str:
     """Return the two ends of an interval; a dash where it is undefined."""
     if interval.low is None or interval.high is None:
         return DASH
-    if signed:
-        if metric == "pass_rate":
-            return f"[{points(interval.low)}, {points(interval.high)}]"
-        return f"[{change(metric, interval.low)}, {change(metric, interval.high)}]"
-    return f"[{figure(metric, interval.low)}, {figure(metric, interval.high)}]"
+    show = change if signed else figure
+    # The unit once is enough: "points" is in the column next to it.
+    low, high = (show(metric, end).removesuffix(" points") for end in (interval.low, interval.high))
+    return f"[{low}, {high}]"
 
 
 def named(items: Mapping[str, str], most: int = 12) -> list[str]:
@@ -101,11 +100,11 @@ def document(kind: str, facts: Any, **more: Any) -> str:
 # -- a run ---------------------------------------------------------------------------------------
 
 INPUT_SHOWN = 2_000
-"""Characters of a case's input that a report holds: enough to know the question again."""
+"""Characters of a case's input in a report: enough to recognise the task."""
 
 
 def sentence(cells: Sequence[CellSummary], totals: RunTotals) -> str:
-    """How many cells and trials passed, as the console says it."""
+    """Return the number of cells and trials that passed."""
     passed = sum(cell.verdict == Verdict.PASS for cell in cells)
     return (
         f"{passed} of {plural(len(cells), 'cell')} passed; "
@@ -114,7 +113,7 @@ def sentence(cells: Sequence[CellSummary], totals: RunTotals) -> str:
 
 
 def score(value: float | None) -> str:
-    """A score from 0 to 1."""
+    """Return a score from 0 to 1 with two decimals."""
     return DASH if value is None else f"{value:.2f}"
 
 
@@ -154,17 +153,17 @@ def ranked_by(board: Leaderboard) -> str:
 
 
 def not_judged(totals: RunTotals) -> str | None:
-    """What could not be judged, in words; None when all was."""
-    parts = [
-        plural(totals.infra_error, "infrastructure error") if totals.infra_error else "",
-        f"{totals.cancelled} cancelled" if totals.cancelled else "",
-    ]
-    said = ", ".join(part for part in parts if part)
-    return said or None
+    """Return the trials that could not be judged; None when all were."""
+    parts: list[str] = []
+    if totals.infra_error:
+        parts.append(plural(totals.infra_error, "infrastructure error"))
+    if totals.cancelled:
+        parts.append(f"{totals.cancelled} cancelled")
+    return ", ".join(parts) or None
 
 
 def cost_line(totals: RunTotals) -> str:
-    """What the trials cost, or why that is not known."""
+    """Return the cost of the trials, or why it is unknown."""
     if not totals.llm_calls and totals.cost_usd is None and not totals.unpriced_calls:
         agents = "cost: n/a (no model calls)"
     else:
@@ -175,30 +174,30 @@ def cost_line(totals: RunTotals) -> str:
 
 
 def research_lines(record: Mapping[str, Any]) -> list[str]:
-    """Return what research found, or how far it got."""
+    """Return the findings of research, or its progress."""
     rounds = plural(len(record["rounds"]), "round")
-    told = record["summary"] or record["rounds"][-1]["decided"]
+    findings = record["summary"] or record["rounds"][-1]["decided"]
     head = f"{record['kind']}: {rounds}{'' if record['ended'] else ', not ended'}"
-    return [head, *(f"  {line(str(text), 300)}" for text in told)]
+    return [head, *(f"  {line(str(text), 300)}" for text in findings)]
 
 
 MOST_ERRORS = 3
-"""Different errors that a summary tells: a broken setup has one or two; trials have theirs each."""
+"""Distinct errors in a summary: a broken setup has one or two."""
 
 
 def error_lines(errors: Sequence[RankedError]) -> list[str]:
-    """Why trials could not be judged, the most common first, with a trial of each."""
-    told = [
+    """Return why trials could not be judged, the most common error first, with a trial of each."""
+    shown = [
         f"{plural(each.count, 'trial')}: {each.error.type} in the {each.error.place}: "
         f"{line(each.error.message, 300)} ({each.trial})"
         for each in errors[:MOST_ERRORS]
     ]
-    rest = len(errors) - len(told)
-    return [*told, f"and {plural(rest, 'other error')}"] if rest else told
+    rest = len(errors) - len(shown)
+    return [*shown, f"and {plural(rest, 'other error')}"] if rest else shown
 
 
 def gate_line(gate: Gate) -> str:
-    """What a gate found, with what it rests on."""
+    """Return the result of a gate with its evidence."""
     moved = points(None if gate.drop is None else -gate.drop)
     return (
         f"{moved} points over {plural(gate.cases, 'case')} ({plural(gate.n, 'trial')}, "
@@ -207,15 +206,13 @@ def gate_line(gate: Gate) -> str:
 
 
 def moved_cases(gate: Gate) -> list[CaseChange]:
-    """Cases whose rate changed, the largest changes first, whichever way they went."""
+    """Return the cases whose rate changed up or down, the largest change first."""
     return sorted((m for m in gate.moves if m.drop), key=lambda m: (-abs(m.drop), m.case))
 
 
 def case_text(value: Any) -> str:
-    """What a case asks, as text."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value[:INPUT_SHOWN]
-    shown = json.dumps(json_value(value, most=INPUT_SHOWN), ensure_ascii=False, indent=1)
-    return shown[:INPUT_SHOWN]
+    """Return the input of a case as text."""
+    text = "" if value is None else value
+    if not isinstance(text, str):
+        text = json.dumps(json_value(text, most=INPUT_SHOWN), ensure_ascii=False, indent=1)
+    return text[:INPUT_SHOWN]

@@ -46,13 +46,10 @@ FORMATS = {
 
 
 def render(name: str, facts: ReportFacts) -> str:
-    """The report in one format; what it says ends with a line break."""
+    """Return the report in one format; the text ends with a line break."""
     found = FORMATS.get(name)
     if found is None:
-        raise ProctorError(
-            f"there is no format {name!r}",
-            hint=hint_among(name, FORMATS),
-        )
+        raise ProctorError(f"there is no format {name!r}", hint=hint_among(name, FORMATS))
     write = cast("Callable[[ReportFacts], str]", import_module(found.module).render)
     return write(facts)
 
@@ -68,18 +65,18 @@ class Output(NamedTuple):
 def plan_outputs(
     formats: Sequence[str], files: Sequence[str], environ: Mapping[str, str]
 ) -> list[Output]:
-    """Files belong to formats in their order; what has none goes to a stream."""
-    asked = list(formats or ("console",))
-    _refuse_repeats(asked, files)
-    if len(files) > len(asked):
+    """Match files to formats in their order; a format without a file goes to a stream."""
+    names = list(formats or ("console",))
+    _refuse_repeats(names, files)
+    if len(files) > len(names):
         raise ProctorError(
-            f"{len(files)} files for {len(asked)} formats: each -o belongs to a --format",
+            f"{len(files)} files for {len(names)} formats: each -o belongs to a --format",
             hint="the first -o belongs to the first --format, and so on; `-o -` is standard output",
         )
-    placed = {name: Path(file) for name, file in zip(asked, files, strict=False) if file != STDOUT}
+    placed = {name: Path(file) for name, file in zip(names, files, strict=False) if file != STDOUT}
     for path in placed.values():
         _refuse_unwritable(path)
-    programs = [name for name in asked if name not in placed and FORMATS[name].for_programs]
+    programs = [name for name in names if name not in placed and FORMATS[name].for_programs]
     if len(programs) > 1:
         raise ProctorError(
             f"only one of {' and '.join(programs)} can go to standard output",
@@ -87,9 +84,9 @@ def plan_outputs(
         )
     outputs = [
         Output(name, placed.get(name), bool(programs) and not FORMATS[name].for_programs)
-        for name in asked
+        for name in names
     ]
-    if environ.get("GITHUB_ACTIONS") == "true" and "github" not in asked:
+    if environ.get("GITHUB_ACTIONS") == "true" and "github" not in names:
         # The runner reads workflow commands on both streams.
         outputs.append(Output("github", None, to_stderr=bool(programs)))
     return outputs
@@ -98,21 +95,34 @@ def plan_outputs(
 def write_outputs(
     facts: ReportFacts, outputs: Sequence[Output], environ: Mapping[str, str]
 ) -> None:
-    """Write every format; one that cannot be written does not keep the others from it."""
+    """Write every format; one that cannot be written does not stop the others."""
     problems: list[ProctorError] = []
-    # People read last what matters most, so streams come after files.
+    # The terminal shows the last lines, so streams come after files.
     for output in sorted(outputs, key=lambda each: each.file is None):
         text = render(output.format, facts)
         try:
             if output.file is None:
                 _to_stream(text, output, environ)
+                continue
+            plain = click.unstyle(text) if output.format == "console" else text
+            content = plain.encode("utf-8", "replace")
+            # A pipe or a device cannot be replaced by renaming another file.
+            if output.file.exists() and not output.file.is_file():
+                _append(output.file, content)
             else:
-                _to_file(click.unstyle(text) if output.format == "console" else text, output.file)
+                write_atomic(with_folder(output.file), content)
         except ProctorError as error:
             problems.append(error)
-    if summary := environ.get("GITHUB_STEP_SUMMARY"):
+    if step_summary := environ.get("GITHUB_STEP_SUMMARY"):
+        from proctor.report._github import summary
+
+        path = Path(step_summary)
         try:
-            _add_summary(facts, Path(summary))
+            # Earlier commands of the step may have written to it: the limit is for all together.
+            _append(path, summary(facts, path.stat().st_size if path.exists() else 0))
+        except OSError as error:
+            why = f"cannot read: {error.strerror}"
+            problems.append(ProctorError(why, where=str(path)))
         except ProctorError as error:
             problems.append(error)
     if problems:
@@ -131,30 +141,12 @@ def _to_stream(text: str, output: Output, environ: Mapping[str, str]) -> None:
         click.echo(text, nl=False, err=output.to_stderr, color=color)
 
 
-def _to_file(text: str, path: Path) -> None:
-    content = text.encode("utf-8", "replace")
-    if path.exists() and not path.is_file():  # a pipe or a device takes no renaming
-        _append(path, content)
-    else:
-        write_atomic(with_folder(path), content)
-
-
 def _append(path: Path, content: bytes) -> None:
     try:
         with path.open("ab") as file:
             file.write(content)
     except OSError as error:
         raise ProctorError(f"cannot write: {error.strerror}", where=str(path)) from None
-
-
-def _add_summary(facts: ReportFacts, path: Path) -> None:
-    from proctor.report._github import summary
-
-    try:
-        taken = path.stat().st_size if path.exists() else 0
-    except OSError as error:
-        raise ProctorError(f"cannot read: {error.strerror}", where=str(path)) from None
-    _append(path, summary(facts, taken))
 
 
 def _refuse_repeats(formats: Sequence[str], files: Sequence[str]) -> None:

@@ -17,7 +17,6 @@ import hashlib
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -60,21 +59,18 @@ class Shared(NamedTuple):
 
 def share(run: Run, target: Path, redactor: Redactor) -> Shared:
     """Write a run to one file; the suffix `.html` or `.zip` selects the format."""
-    forms = {".html": _share_page, ".zip": _share_zip}
-    form = forms.get(target.suffix.lower())
-    if form is None:
+    suffix = target.suffix.lower()
+    if suffix == ".zip":
+        return _share_zip(run, with_folder(target), redactor)
+    if suffix != ".html":
         raise ProctorError(
             f"cannot share as {target.suffix or 'a file without a suffix'}",
             where=str(target),
             hint="name a file that ends in .html or .zip",
         )
-    return form(run, with_folder(target), redactor)
-
-
-def _share_page(run: Run, target: Path, redactor: Redactor) -> Shared:
-    made = render_page(run, without_private(ReportFacts(run)), redactor=redactor)
-    write_atomic(target, made.text.encode())
-    return Shared(target, made.size, made.inside, made.redacted)
+    page = render_page(run, without_private(ReportFacts(run)), redactor=redactor)
+    write_atomic(with_folder(target), page.text.encode())
+    return Shared(target, page.size, page.inside, page.redacted)
 
 
 def without_private(facts: ReportFacts) -> ReportFacts:
@@ -100,11 +96,22 @@ def _share_zip(run: Run, target: Path, redactor: Redactor) -> Shared:
         files = {
             "report.html": page.text.encode(),
             "report.md": _markdown.render(facts).encode(),
-            **{f"run/{name}": path.read_bytes() for name, path in _files(folder.path)},
+            # Hidden files, such as the lock, are no part of a run.
+            **{
+                f"run/{path.relative_to(folder.path).as_posix()}": path.read_bytes()
+                for path in sorted(folder.path.rglob("*"))
+                if path.is_file() and not path.name.startswith(".")
+            },
         }
     redacted = texts.redacted + page.redacted
     files = {"CONTENTS.md": _contents(facts, files, redacted).encode(), **files}
-    _write_zip(target, files)
+    # The temporary file moves to disk where the archive is large.
+    with tempfile.SpooledTemporaryFile(max_size=64 << 20) as aside:
+        with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+            for name, content in files.items():
+                archive.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED)
+        aside.seek(0)
+        write_atomic(target, aside.read())
     inside = tuple(f"{name}  {byte_size(len(content))}" for name, content in files.items())
     return Shared(target, target.stat().st_size, inside, redacted)
 
@@ -112,14 +119,16 @@ def _share_zip(run: Run, target: Path, redactor: Redactor) -> Shared:
 def copy_run(run: Run, target: RunFolder, texts: PageTexts) -> None:
     """Copy the trials and traces of a run, each redacted, to another folder."""
     target.write_spec(_spec(run.spec, texts))
+    # A crash loses only this copy, so nothing is forced to disk.
     journal = target.journal(Sync.NEVER)
     segments = SegmentWriter(target.traces_path)
     try:
         for trial in run.trials():
             trace = run.trace(trial)
-            kept: Trial = texts.redact(trial)
+            redacted: Trial = texts.redact(trial)
+            # Redaction changes lengths, so traces get new places; working folders stay here.
             place = None if trace is None else segments.append(json_bytes(texts.redact(trace)))
-            journal.append(msgspec.structs.replace(kept, trace=place, workdir=None))
+            journal.append(msgspec.structs.replace(redacted, trace=place, workdir=None))
     finally:
         segments.close()
         journal.close()
@@ -145,12 +154,6 @@ def _without_homes(value: Any) -> Any:
     return value
 
 
-def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.name.startswith("."):
-            yield path.relative_to(folder).as_posix(), path
-
-
 def _contents(facts: ReportFacts, files: dict[str, bytes], redacted: int) -> str:
     lines = [
         f"# Contents: {facts.name}",
@@ -169,12 +172,3 @@ def _contents(facts: ReportFacts, files: dict[str, bytes], redacted: int) -> str
         "Open report.html in a browser, or unpack and use `proctor report run`.",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _write_zip(target: Path, files: dict[str, bytes]) -> None:
-    with tempfile.SpooledTemporaryFile(max_size=64 << 20) as aside:
-        with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-            for name, content in files.items():
-                archive.writestr(zipfile.ZipInfo(name, EPOCH), content, zipfile.ZIP_DEFLATED)
-        aside.seek(0)
-        write_atomic(target, aside.read())
